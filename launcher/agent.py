@@ -1,0 +1,456 @@
+#!/usr/bin/env python3
+"""podrun's supervisor on a host: starts the workers, keeps their output, and leaves nothing behind.
+
+    agent.py run     reads a spec (one JSON line) from stdin, starts the agent in the background, then relays
+    agent.py attach DIR        relays to the agent that runs in DIR
+
+A relay copies frames (JSON lines) between its own stdin/stdout and the agent's socket, so a dropped connection ends a relay
+and not the agent. This file is sent to hosts as it is: Python 3.8+, standard library only, no other file of podrun.
+
+What always holds:
+1. Workers run in sessions of their own and end with the agent: it stops them, then kills every descendant it finds, and
+   repeats until none is left. If the agent itself is killed, the kernel kills the workers (PR_SET_PDEATHSIG).
+2. Without a frame from the launcher for `lease` seconds the agent stops the workers and ends.
+3. What workers print and report goes to files in DIR first, then to the launcher by byte offset. A launcher that attaches
+   says what it has; it gets the rest, once and in order.
+4. It signals only processes it started and their descendants.
+
+Frames to the agent:    attach {next, offsets} | go {env} | ping | stop {grace} | dump | close
+Frames from the agent:  hello {pid, python, host} | ready {port} | started {process, pid} | output {stream, offset, data}
+                        | exit {process, code, error} | stopped {reason, left}
+All but `output` carry a sequence number `n`. `code` is negative for a signal, `data` keeps any byte by surrogateescape.
+"""
+
+import ctypes
+import errno
+import json
+import os
+import platform
+import select
+import signal
+import socket
+import sys
+import time
+
+SOCKET = "agent.sock"
+TICK = 0.03  # seconds between two looks at the output files
+CHUNK = 65536
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def main(argv):
+    if argv[:1] == ["run"]:
+        line, rest = read_line(0)
+        spec = json.loads(line)
+        child = start(spec)
+        relay(spec["dir"], rest)
+        os.waitpid(child, 0)
+    elif argv[:1] == ["attach"] and len(argv) == 2:
+        relay(argv[1], b"")
+    else:
+        sys.exit("usage: agent.py run | agent.py attach DIR")
+
+
+# --- connection -----------------------------------------------------------------------------------------------------
+
+
+def read_line(fd):
+    """The first line of `fd`, and what was read beyond it."""
+    data = b""
+    while b"\n" not in data:
+        chunk = os.read(fd, CHUNK)
+        if not chunk:
+            sys.exit("agent.py: the connection ended before the spec arrived")
+        data += chunk
+    line, _, rest = data.partition(b"\n")
+    return line, rest
+
+
+def start(spec):
+    """Makes the run folder and its socket, then forks the agent. Returns its pid."""
+    os.makedirs(spec["dir"], mode=0o700, exist_ok=True)
+    os.chdir(spec["dir"])  # a relative name keeps the socket's path below the 107 bytes the kernel allows
+    listener = socket.socket(socket.AF_UNIX)
+    if os.path.exists(SOCKET):
+        os.unlink(SOCKET)
+    listener.bind(SOCKET)
+    listener.listen(4)
+    pid = os.fork()
+    if pid:
+        listener.close()
+        return pid
+    os.setsid()
+    log = os.open("agent.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    null = os.open(os.devnull, os.O_RDWR)
+    for source, target in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    code = 1
+    try:
+        Agent(spec, listener).serve()
+        code = 0
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def relay(directory, first):
+    """Copies stdin to the agent and the agent to stdout until either ends."""
+    os.chdir(directory)
+    agent = socket.socket(socket.AF_UNIX)
+    agent.connect(SOCKET)
+    agent.sendall(first)
+    while True:
+        for source in select.select([0, agent], [], [])[0]:
+            if source == 0:
+                data = os.read(0, CHUNK)
+                if not data:
+                    return
+                agent.sendall(data)
+            else:
+                data = agent.recv(CHUNK)
+                if not data:
+                    return
+                while data:
+                    data = data[os.write(1, data) :]
+
+
+class Connection:
+    """The launcher's current connection: frames in, frames out, never blocking."""
+
+    def __init__(self, sock):
+        sock.setblocking(False)
+        self.sock = sock
+        self.open = True
+        self.unsent = b""
+        self.unparsed = b""
+        self.next = 0  # sequence number of the next state frame to send
+        self.offsets = None  # stream: bytes the launcher has; None until it has attached
+
+    def receive(self):
+        """Frames that have arrived."""
+        try:
+            data = self.sock.recv(CHUNK)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return []
+        *lines, self.unparsed = (self.unparsed + data).split(b"\n")
+        return [json.loads(line) for line in lines if line]
+
+    def send(self, frame):
+        self.unsent += json.dumps(frame).encode() + b"\n"
+        self.flush()
+
+    def flush(self):
+        try:
+            while self.unsent:
+                self.unsent = self.unsent[self.sock.send(self.unsent) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.close()
+
+    def close(self):
+        self.open = False
+        self.sock.close()
+
+
+# --- workers --------------------------------------------------------------------------------------------------------
+
+
+class Worker:
+    """One worker process."""
+
+    def __init__(self, spec):
+        self.process = spec["process"]
+        self.spec = spec
+        self.pid = None
+        self.code = None  # negative: the signal that ended it
+        self.error = None  # why it could not be started
+
+    def start(self, extra_env):
+        out = os.open(self.spec["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        failure, failure_in = os.pipe()  # closed by a successful exec
+        env = dict(os.environ, **self.spec["env"])
+        env.update(extra_env)
+        agent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                become_worker(agent, self.spec, env, out)
+            except BaseException as error:
+                os.write(failure_in, str(error).encode("utf-8", "replace")[:1000])
+            finally:
+                os._exit(127)
+        os.close(out)
+        os.close(failure_in)
+        self.error = os.read(failure, 1000).decode("utf-8", "replace") or None
+        os.close(failure)
+
+    @property
+    def running(self):
+        return self.pid is not None and self.code is None
+
+    def signal(self, number):
+        """To its whole process group. It is not reaped yet, so the id is still its own."""
+        if self.running:
+            try:
+                os.killpg(self.pid, number)
+            except OSError:
+                pass
+
+
+def become_worker(agent, spec, env, out):
+    """In the new child: an own session, dead with its agent, no stdin, output to its file."""
+    os.setsid()
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != agent:  # the agent died before the line above
+        os._exit(127)
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.chdir(spec["cwd"])
+    os.execvpe(spec["argv"][0], spec["argv"], env)
+
+
+def prctl(option, value):
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def descendants():
+    """Live processes below this one, with those that were orphaned to it (it is a subreaper)."""
+    children = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open("/proc/%s/stat" % name) as file:
+                    fields = file.read().rsplit(")", 1)[1].split()
+            except OSError:
+                continue
+            if fields[0] != "Z":
+                children.setdefault(int(fields[1]), []).append(int(name))
+    found = [os.getpid()]
+    for pid in found:
+        found += children.get(pid, [])
+    return found[1:]
+
+
+def reserve_port():
+    """A free TCP port, held for this run: the coordinator binds it too (gRPC sets SO_REUSEPORT), nobody else can."""
+    sock = socket.socket(socket.AF_INET)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    sock.bind(("", 0))
+    return sock
+
+
+# --- agent ----------------------------------------------------------------------------------------------------------
+
+
+class Agent:
+    """Serves one launcher connection at a time, and ends when all is over and the launcher has everything."""
+
+    def __init__(self, spec, listener):
+        self.spec = spec
+        self.listener = listener
+        self.connection = None
+        self.history = []  # state frames, kept to be sent again after a reconnect
+        self.workers = [Worker(w) for w in spec["processes"]]
+        self.streams = [name for w in spec["processes"] for name in (w["output"], w["events"])]
+        self.port = None
+        self.heard = time.monotonic()
+        self.kill_at = None  # when a stop that was asked for becomes a kill
+        self.stop_reason = None
+        self.stopped = False
+        self.finished = False
+
+    def serve(self):
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        wake, wake_in = os.pipe()
+        for fd in (wake, wake_in):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, lambda number, _: self.stop(0, "the agent got signal %d" % number))
+        self.prepare()
+        while not self.finished:
+            self.wait(wake)
+            self.reap()
+            self.enforce()
+            self.send_news()
+
+    def prepare(self):
+        self.report("hello", pid=os.getpid(), python=platform.python_version(), host=socket.gethostname())
+        for name, text in self.spec["files"].items():
+            with open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+                file.write(text)
+        if self.spec["coordinator"]:
+            self.port = reserve_port()
+        self.report("ready", port=self.port.getsockname()[1] if self.port else None)
+
+    def report(self, kind, **fields):
+        self.history.append(dict(fields, type=kind, n=len(self.history)))
+
+    def wait(self, wake):
+        """Sleeps until a frame, a signal, or the next look at the files is due; handles frames."""
+        sources = [self.listener, wake]
+        if self.connection:
+            sources.append(self.connection.sock)
+        writable = [self.connection.sock] if self.connection and self.connection.unsent else []
+        ready, can_write, _ = select.select(sources, writable, [], TICK)
+        if can_write:
+            self.connection.flush()
+        if wake in ready:
+            os.read(wake, 4096)
+        if self.connection and self.connection.sock in ready:
+            for frame in self.connection.receive():
+                self.heard = time.monotonic()
+                self.handle(frame)
+        if self.listener in ready:
+            if self.connection:
+                self.connection.close()
+            self.connection = Connection(self.listener.accept()[0])
+        if self.connection and not self.connection.open:
+            self.connection = None
+
+    def handle(self, frame):
+        kind = frame["type"]
+        if kind == "attach":
+            self.connection.next = frame["next"]
+            self.connection.offsets = dict(dict.fromkeys(self.streams, 0), **frame["offsets"])
+        elif kind == "go" and self.stop_reason is None:
+            self.start_workers(frame["env"])
+        elif kind == "stop":
+            self.stop(frame["grace"], "asked to stop")
+        elif kind == "dump":
+            for worker in self.workers:
+                worker.signal(signal.SIGUSR1)
+        elif kind == "close" and self.stopped:
+            self.remove_files()
+            self.finished = True
+
+    def start_workers(self, env):
+        for worker in self.workers:
+            worker.start(env)
+            if worker.error is None:
+                self.report("started", process=worker.process, pid=worker.pid)
+
+    def stop(self, grace, reason):
+        """SIGTERM now, SIGKILL after `grace` seconds. A later stop may move that moment."""
+        if self.stop_reason is None:
+            self.stop_reason = reason
+            for worker in self.workers:
+                worker.signal(signal.SIGTERM)
+        self.kill_at = time.monotonic() + grace
+
+    def reap(self):
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            for worker in self.workers:
+                if worker.pid == pid:
+                    worker.code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+                    self.report("exit", process=worker.process, code=worker.code, error=worker.error)
+
+    def enforce(self):
+        """Lease, and the end of a stop."""
+        now = time.monotonic()
+        if now - self.heard > self.spec["lease"]:
+            if self.stopped:
+                self.finished = True  # the folder stays: nobody else has these logs
+            elif self.stop_reason is None:
+                self.stop(self.spec["grace"], "no word from the launcher for %g s" % self.spec["lease"])
+        if self.kill_at is None or self.stopped:
+            return
+        if now >= self.kill_at or not any(w.running for w in self.workers):
+            self.kill_all()
+            self.stopped = True
+            self.report("stopped", reason=self.stop_reason, left=descendants())
+
+    def kill_all(self):
+        """Every descendant, again and again until none is left: a process may fork while it is being killed."""
+        deadline = time.monotonic() + 10  # beyond it only a process stuck in the kernel is left; `stopped` names it
+        while descendants() and time.monotonic() < deadline:
+            for pid in descendants():
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except OSError:
+                    pass
+            time.sleep(0.01)
+            self.reap()
+
+    def remove_files(self):
+        """The launcher has everything: leave nothing of this run on the host."""
+        for name in [SOCKET, "agent.log", *self.spec["files"], *self.streams]:
+            try:
+                os.unlink(name)
+            except OSError:
+                pass
+        os.chdir("/")
+        try:
+            os.rmdir(self.spec["dir"])
+        except OSError:
+            pass  # the user's program left something there
+
+    # --- news to the launcher ---
+
+    def send_news(self):
+        """Output before the state it belongs to, and only as fast as the launcher takes it."""
+        connection = self.connection
+        if connection and connection.open and connection.offsets is not None:
+            for stream in self.streams:
+                self.send_output(connection, stream)
+            self.send_state(connection)
+
+    def send_output(self, connection, stream):
+        offset = connection.offsets[stream]
+        while connection.open and not connection.unsent and size_of(stream) > offset:
+            with open(stream, "rb") as file:
+                file.seek(offset)
+                data = file.read(CHUNK)
+            connection.send(
+                {"type": "output", "stream": stream, "offset": offset, "data": data.decode("utf-8", "surrogateescape")}
+            )
+            offset += len(data)
+            connection.offsets[stream] = offset
+
+    def send_state(self, connection):
+        """A worker's exit follows its last output, so that whoever reads the exit has read the reason."""
+        while connection.open and connection.next < len(self.history):
+            frame = self.history[connection.next]
+            if frame["type"] == "exit" and not self.is_drained(connection, frame["process"]):
+                return
+            connection.send(frame)
+            connection.next += 1
+
+    def is_drained(self, connection, process):
+        names = next((w.spec["output"], w.spec["events"]) for w in self.workers if w.process == process)
+        return all(size_of(name) <= connection.offsets[name] for name in names)
+
+
+def size_of(path):
+    try:
+        return os.stat(path).st_size
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return 0
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,192 @@
+"""The command line: parse, call one function, print. Heavy modules are imported only by the command that needs them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import click
+
+_EXAMPLES = """\b
+Examples:
+  podrun --slice v3-32 --simulate examples/gpt2_tiny.yaml
+  podrun --slice cpu-2x2 --simulate train.yaml steps=200 optimizer.learning_rate=1e-3
+  podrun --slice v3-32 --simulate --dry-run train.yaml
+  podrun slices v5
+"""
+
+_EXIT_CODES = """\b
+Exit codes:
+  0 done                      2 bad input, nothing was trained
+  1 the training failed      69 a host or process never started
+  75 preempted, saved        76 lost another process (and no other cause was found)
+  77 stalled                130 Ctrl-C
+  128+N ended by signal N; any other code is the first failed process's own
+"""
+
+
+class _DefaultRun(click.Group):
+    """`podrun train.yaml` is short for `podrun run train.yaml`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        own = {"--help", "-h", "--version", *self.commands}
+        if args and args[0] not in own:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_usage(ctx.command_path, "[OPTIONS] train.yaml [key.path=value ...]")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        run_context = click.Context(self.commands["run"], info_name="run", parent=ctx)
+        self.commands["run"].format_options(run_context, formatter)
+        self.format_commands(ctx, formatter)
+
+
+def _version() -> str:
+    try:
+        return version("podrun")
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _complete_slice(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from .slices import TPU_SLICES
+
+    return [name for name in [*TPU_SLICES, "cpu-1x1", "cpu-2x2", "cpu-2x4", "gpu-1x8"] if name.startswith(incomplete)]
+
+
+def _guard(action: Callable[[], int | None]) -> None:
+    """Runs `action` and exits with its code. A mistake of the user's is shown as a message, never as a traceback."""
+    from podrun.runtime.contract import ExitCode, UserError
+
+    try:
+        code = action() or ExitCode.DONE
+    except UserError as error:
+        click.echo(f"podrun: {error}", err=True)
+        code = ExitCode.BAD_CONFIG
+    except KeyboardInterrupt:
+        click.echo("podrun: interrupted", err=True)
+        code = ExitCode.INTERRUPTED
+    except BrokenPipeError:  # `podrun ... | head`
+        sys.stderr.close()
+        code = ExitCode.FAILED
+    sys.exit(int(code))
+
+
+@click.group(
+    cls=_DefaultRun,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=_EXAMPLES + "\n\n" + _EXIT_CODES,
+)
+@click.version_option(_version(), prog_name="podrun")
+def main() -> None:
+    """Trains a JAX model on every host of a TPU pod slice, a GPU cluster, or a pod simulated on this machine."""
+
+
+@main.command()
+@click.option("--slice", "-s", metavar="TYPE", shell_complete=_complete_slice, help="What the pod is: v3-32, cpu-2x4.")
+@click.option("--pod", type=click.Path(path_type=Path), metavar="FILE", help="Where its hosts are.")
+@click.option("--simulate", is_flag=True, help="Run the slice on this machine: a process per host, virtual CPU devices.")
+@click.option(
+    "--workdir",
+    "-w",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Checkpoints and metrics; the same workdir resumes the run.  [default: runs/NAME-OF-TRAIN-YAML]",
+)
+@click.option("--dry-run", is_flag=True, help="Print per host the command, environment and files; start nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines.")
+@click.argument("train", type=click.Path(path_type=Path), metavar="train.yaml")
+@click.argument("overrides", nargs=-1, metavar="[key.path=value ...]")
+def run(
+    train: Path,
+    overrides: tuple[str, ...],
+    slice: str | None,
+    pod: Path | None,
+    simulate: bool,
+    workdir: Path | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Train; `podrun train.yaml` means the same.
+
+    \b
+    Examples:
+      podrun --slice v3-32 --simulate train.yaml
+      podrun --slice cpu-1x2 --simulate train.yaml steps=50 model.layers=2
+    """
+
+    def action() -> int:
+        from .run import Request
+        from .run import run as run_request
+
+        return run_request(Request(train, overrides, slice, pod, simulate, workdir, dry_run, as_json))
+
+    _guard(action)
+
+
+@main.command()
+@click.argument("type", required=False, metavar="[TYPE]", shell_complete=_complete_slice)
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def slices(type: str | None, as_json: bool) -> None:
+    """List the TPU slice types, or those that start with TYPE.
+
+    \b
+    Examples:
+      podrun slices            all TPU types
+      podrun slices v5p        one generation
+      podrun slices v3-32      one slice
+      podrun slices gpu-2x8    2 hosts of 8 GPUs (cpu-HxD likewise)
+    """
+
+    def action() -> None:
+        import json
+        from dataclasses import asdict
+
+        from .slices import find_slices, slice_table
+
+        found = find_slices(type)
+        click.echo(json.dumps([asdict(s) for s in found], indent=1) if as_json else slice_table(found))
+
+    _guard(action)
+
+
+@main.command()
+def schema() -> None:
+    """Print the JSON Schema of train.yaml, for editors.
+
+    \b
+    Example: podrun schema > train.schema.json, and on top of train.yaml:
+      # yaml-language-server: $schema=train.schema.json
+    """
+
+    def action() -> None:
+        import json
+
+        from podrun.runtime.config import Config
+
+        click.echo(json.dumps({"title": "podrun train.yaml", **Config.model_json_schema()}, indent=1))
+
+    _guard(action)
+
+
+@main.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script for a shell.
+
+    \b
+    Example: eval "$(podrun completion bash)"
+    """
+    from click.shell_completion import get_completion_class
+
+    kind: Any = get_completion_class(shell)
+    click.echo(kind(main, {}, "podrun", "_PODRUN_COMPLETE").source())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,270 @@
+"""What the user sees of a run: a live view in a terminal, plain lines elsewhere, or JSON lines."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any, TextIO
+
+from podrun.runtime.contract import Event, EventKind, Phase
+
+from .plan import LaunchPlan
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+_PLAIN_EVERY = 2.0  # seconds between two step lines where lines cannot be overwritten
+_PHASE_WORDS = {
+    "connect": "reaching the host",
+    "hello": "agent started",
+    "ready": "ready",
+    "started": "starting Python and JAX",
+    Phase.CONNECT: "joining the pod",
+    Phase.SETUP: "preparing data and model",
+    Phase.RESTORE: "restoring the checkpoint",
+    Phase.COMPILE: "compiling the step",
+    Phase.TRAIN: "training",
+    Phase.EVALUATE: "evaluating",
+    Phase.SAVE: "saving a checkpoint",
+    Phase.SAMPLE: "sampling text",
+    Phase.DONE: "done",
+    "stopped": "stopped",
+    "lost": "lost",
+}
+
+
+class Progress:
+    """What is known from the events so far: the state behind every view."""
+
+    def __init__(self, plan: LaunchPlan) -> None:
+        self.processes = {p.process_id: h.host.name for h in plan.hosts for p in h.processes}
+        self.hosts = {h.host.name: [p.process_id for p in h.processes] for h in plan.hosts}
+        self.phases: dict[int, str] = dict.fromkeys(self.processes, "connect")
+        self.since: dict[int, float] = dict.fromkeys(self.processes, time.monotonic())
+        self.step: Event | None = None
+        self.first_step: tuple[float, int] | None = None
+
+    def event(self, event: Event) -> None:
+        kind = event["event"]
+        if kind == EventKind.HOST:
+            for process in self.hosts[event["host"]]:
+                self._enter(process, event["phase"])
+        elif kind == EventKind.PHASE:
+            self._enter(event["process"], event["phase"])
+        elif kind == EventKind.STEP and event["process"] == 0:
+            self.step = event
+            if self.first_step is None:
+                self.first_step = (time.monotonic(), event["step"])
+
+    def _enter(self, process: int, phase: str) -> None:
+        if self.phases[process] != phase:
+            self.phases[process] = phase
+            self.since[process] = time.monotonic()
+
+    def common_phase(self) -> str | None:
+        """The phase that all processes are in, if they are in one."""
+        phases = set(self.phases.values())
+        return phases.pop() if len(phases) == 1 else None
+
+    def seconds_left(self) -> float | None:
+        """By the steps of this run so far."""
+        if self.step is None or self.first_step is None or self.step["step"] <= self.first_step[1]:
+            return None
+        elapsed = time.monotonic() - self.first_step[0]
+        done = self.step["step"] - self.first_step[1]
+        return float(elapsed / done * (self.step["steps"] - self.step["step"]))
+
+
+def describe_step(event: Event) -> str:
+    """`loss 2.3146  ppl 10.12  acc 0.41  18.2k tok/s`"""
+    parts = [f"loss {event['loss']:.4f}"]
+    if "accuracy" in event:
+        parts.append(f"acc {event['accuracy']:.3f}")
+    for name, unit in (("tokens_per_second", "tok/s"), ("examples_per_second", "ex/s")):
+        if name in event:
+            parts.append(f"{_thousands(event[name])} {unit}")
+            break
+    return "  ".join(parts)
+
+
+def describe_eval(event: Event) -> str:
+    """`validation at step 200: loss 2.0000  perplexity 7.389`"""
+    metrics = {k: v for k, v in event.items() if isinstance(v, float) and k not in ("time", "seconds")}
+    values = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+    return f"validation at step {event['step']}: {values}"
+
+
+def _thousands(value: float) -> str:
+    return f"{value / 1e6:.1f}M" if value >= 1e6 else f"{value / 1e3:.1f}k" if value >= 1e3 else f"{value:.0f}"
+
+
+def clock(seconds: float | None) -> str:
+    """`3:07`, `1:02:09`, or `-:--` if unknown."""
+    if seconds is None:
+        return "-:--"
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def news(event: Event) -> str | None:
+    """Events that deserve a line of their own in every view for people."""
+    kind = event["event"]
+    if kind == EventKind.EVAL:
+        return describe_eval(event)
+    if kind == EventKind.CHECKPOINT:
+        return f"checkpoint of step {event['step']} complete"
+    if kind == EventKind.RESUME:
+        return f"resumed from the checkpoint of step {event['step']}"
+    if kind == EventKind.NOTE:
+        return str(event["message"])
+    if kind == EventKind.TEXT:
+        rule = "-" * 60
+        return f"sampled text:\n{rule}\n{event['text'].strip()}\n{rule}"
+    return None
+
+
+class JsonConsole:
+    """Every event as one JSON line on stdout."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = out or sys.stdout
+
+    def start(self, plan: LaunchPlan) -> None:
+        pass
+
+    def event(self, event: Event) -> None:
+        self._out.write(json.dumps(event) + "\n")
+        self._out.flush()
+
+    def say(self, text: str) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+
+class PlainConsole:
+    """One line for each thing that is worth one: for files, pipes and CI."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = out or sys.stdout
+        self._progress: Progress | None = None
+        self._phase: str | None = None
+        self._printed = 0.0
+
+    def start(self, plan: LaunchPlan) -> None:
+        self._progress = Progress(plan)
+
+    def event(self, event: Event) -> None:
+        assert self._progress is not None
+        self._progress.event(event)
+        phase = self._progress.common_phase()
+        if phase != self._phase and phase is not None:
+            self._phase = phase
+            if phase in (Phase.SETUP, Phase.RESTORE, Phase.COMPILE, Phase.CONNECT, "ready", Phase.SAMPLE):
+                count = len(self._progress.processes)
+                who = f"all {count} processes" if count > 1 else "the process"
+                self.say(f"{who}: {_PHASE_WORDS[phase]}")
+        if text := news(event):
+            self.say(text)
+        if event["event"] == EventKind.STEP and event["process"] == 0:
+            last = event["step"] == event["steps"]
+            if last or time.monotonic() - self._printed > _PLAIN_EVERY:
+                self._printed = time.monotonic()
+                left = clock(self._progress.seconds_left())
+                self.say(f"step {event['step']}/{event['steps']}  {describe_step(event)}  eta {left}")
+
+    def say(self, text: str) -> None:
+        print(text, file=self._out, flush=True)
+
+    def stop(self) -> None:
+        pass
+
+
+class LiveConsole:
+    """A table of the hosts until all train, then a progress bar; both are redrawn in place."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = Console(highlight=False)
+        self._live = Live(console=self._console, refresh_per_second=5, transient=True, get_renderable=self._render)
+        self._progress: Progress | None = None
+
+    def start(self, plan: LaunchPlan) -> None:
+        self._progress = Progress(plan)
+        self._live.start()
+
+    def event(self, event: Event) -> None:
+        assert self._progress is not None
+        self._progress.event(event)
+        if text := news(event):
+            self.say(text)
+
+    def say(self, text: str) -> None:
+        self._console.print(text, markup=False)
+
+    def stop(self) -> None:
+        self._live.stop()
+
+    def _render(self) -> Group:
+        from rich.console import Group
+
+        progress = self._progress
+        if progress is None:
+            return Group()
+        rows: list[Any] = []
+        if progress.step is None or progress.common_phase() not in (Phase.TRAIN, Phase.EVALUATE, Phase.SAVE):
+            rows.append(self._host_table(progress))
+        if progress.step is not None:
+            rows.append(self._bar(progress, progress.step))
+        return Group(*rows)
+
+    @staticmethod
+    def _host_table(progress: Progress) -> Any:
+        from rich.table import Table
+
+        table = Table.grid(padding=(0, 2))
+        now = time.monotonic()
+        counts = Counter(progress.phases.values())
+        if len(progress.processes) > 16:  # a large pod: a line per phase, with those who are in it
+            for phase, count in counts.most_common():
+                names = [progress.processes[p] for p in progress.processes if progress.phases[p] == phase]
+                shown = ", ".join(names[:6]) + (" ..." if count > 6 else "")
+                table.add_row(f"{count} of {len(progress.processes)}", _PHASE_WORDS.get(phase, phase), shown)
+            return table
+        for process, host in progress.processes.items():
+            phase = progress.phases[process]
+            table.add_row(host, _PHASE_WORDS.get(phase, phase), clock(now - progress.since[process]))
+        return table
+
+    @staticmethod
+    def _bar(progress: Progress, event: Event) -> Any:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        phase = progress.phases[0]
+        doing = "" if phase == Phase.TRAIN else _PHASE_WORDS.get(phase, phase)
+        line = Table.grid(padding=(0, 2))
+        line.add_row(
+            ProgressBar(total=event["steps"], completed=event["step"], width=24),
+            f"step {event['step']}/{event['steps']}",
+            describe_step(event),
+            f"eta {clock(progress.seconds_left())}",
+            doing,
+        )
+        return line
+
+
+Console = JsonConsole | PlainConsole | LiveConsole
+
+
+def make_console(as_json: bool) -> Console:
+    """The view that suits where stdout goes."""
+    if as_json:
+        return JsonConsole()
+    return LiveConsole() if sys.stdout.isatty() else PlainConsole()

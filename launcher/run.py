@@ -1,0 +1,292 @@
+"""`podrun train.yaml`: from what the user typed to an exit code."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from podrun.runtime.config import Config, check_batch, check_files
+from podrun.runtime.contract import Event, EventKind, ExitCode, UserError, Workdir
+
+from .console import Console, make_console
+from .failure import Failure
+from .inventory.simulated import simulated_pod
+from .logs import HostLogs, tail
+from .plan import LaunchPlan, make_plan
+from .pod import Pod
+from .runs import Recorder, RunDirectory, new_run_id, podrun_home
+from .slices import Slice, parse_slice
+from .supervisor import Outcome, Supervisor
+from .train_file import read_config
+from .transport.base import load_transport
+
+_TAIL = 12  # lines of the first cause's output that are shown
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user typed."""
+
+    train: Path
+    overrides: tuple[str, ...] = ()
+    slice: str | None = None
+    pod: Path | None = None
+    simulate: bool = False
+    workdir: Path | None = None
+    dry_run: bool = False
+    json: bool = False
+
+
+def run(request: Request) -> int:
+    """Carries out the request and returns podrun's exit code. Raises UserError before anything is started."""
+    config = read_config(request.train, request.overrides)
+    pod, workdir = _check(request, config)
+    run_id = new_run_id()
+
+    def plan(attempt: int) -> LaunchPlan:
+        directory = podrun_home() / "runs" / run_id
+        return make_plan(
+            pod, config, run_id=run_id, attempt=attempt, workdir=workdir, run_directory=directory, cwd=Path.cwd()
+        )
+
+    if request.dry_run:
+        print(plan(0).render())
+        return ExitCode.DONE
+    _make_workdir(workdir)
+    directory = RunDirectory.create(run_id)
+    console = make_console(request.json)
+    return _attempts(plan, config.launch.max_restarts, directory, console)
+
+
+# --- before anything starts -----------------------------------------------------------------------------------------
+
+
+def _check(request: Request, config: Config) -> tuple[Pod, Path]:
+    """Everything that can be found wrong on this machine. Raises one UserError with all of it."""
+    problems: list[str] = []
+
+    def collect(check: Callable[[], object]) -> None:
+        try:
+            check()
+        except UserError as error:
+            problems.append(str(error))
+
+    found: list[Slice] = []
+    collect(lambda: found.append(_find_slice(request, config)))
+    if found:
+        collect(lambda: check_batch(config, found[0].devices))
+    if request.simulate:  # the hosts are this machine: its files are theirs
+        collect(lambda: check_files(config))
+    workdir = _workdir(request, config)
+    collect(lambda: _check_workdir(workdir))
+    collect(lambda: _check_python(config))
+    pods: list[Pod] = []
+    collect(lambda: pods.append(_find_pod(request, config, found)))
+    if problems:
+        raise UserError("\n".join(problems))
+    return pods[0], workdir
+
+
+def _find_slice(request: Request, config: Config) -> Slice:
+    name = request.slice or config.launch.slice
+    if name is None:
+        raise UserError(
+            "no slice: say what the pod should be with --slice v3-32 (or gpu-2x8, cpu-2x4), or launch.slice in "
+            f"{request.train}; `podrun slices` lists the TPU types"
+        )
+    return parse_slice(name)
+
+
+def _find_pod(request: Request, config: Config, found: list[Slice]) -> Pod:
+    if request.simulate:
+        slice = found[0] if found else Slice("none", "cpu", 1, 1, 1, "")  # its own problem is reported already
+        return simulated_pod(slice)
+    pod_file = request.pod or config.launch.pod
+    if pod_file is not None:
+        raise UserError(
+            f"{pod_file}: this version of podrun reaches no hosts over the network yet; "
+            "add --simulate to run the slice as processes on this machine"
+        )
+    raise UserError(
+        f"no hosts: --pod is not given, launch.pod is not in {request.train}\n"
+        "add --simulate to run the slice on this machine, as processes with virtual CPU devices"
+    )
+
+
+def _workdir(request: Request, config: Config) -> Path:
+    chosen = request.workdir or config.launch.workdir or Path("runs") / request.train.stem
+    return chosen.expanduser().absolute()
+
+
+def _check_workdir(workdir: Path) -> None:
+    """Raises UserError unless the workdir, or the nearest folder above it, can be written."""
+    existing = next(p for p in (workdir, *workdir.parents) if p.exists())
+    remedy = "choose another with --workdir DIR"
+    if not existing.is_dir():
+        raise UserError(f"workdir {workdir}: {existing} is a file, not a folder; {remedy}")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(f"workdir {workdir}: no permission to write in {existing}; {remedy}")
+
+
+def _make_workdir(workdir: Path) -> None:
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        probe = workdir / f".podrun-probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UserError(
+            f"workdir {workdir}: cannot write there: {error.strerror}; choose another with --workdir DIR"
+        ) from None
+
+
+def _check_python(config: Config) -> None:
+    python = config.launch.python
+    if python is not None and shutil.which(python) is None:
+        raise UserError(f"launch.python: there is no program {python!r} on this machine; give the path of a Python 3.11+")
+
+
+# --- attempts -------------------------------------------------------------------------------------------------------
+
+
+class _Observers:
+    """Passes every event on to all of its members."""
+
+    def __init__(self, *members: Console | Recorder) -> None:
+        self._members = members
+
+    def event(self, event: Event) -> None:
+        for member in self._members:
+            member.event(event)
+
+
+def _attempts(plan_of: Callable[[int], LaunchPlan], max_restarts: int, directory: RunDirectory, console: Console) -> int:
+    """Starts the pod, and starts it again after a failure as often as is allowed. Returns the exit code."""
+    recorder = Recorder(directory.events)
+    observers = _Observers(console, recorder)
+    with HostLogs(directory.logs) as logs, _signals() as (signals, forward):
+        attempt = 0
+        while True:
+            plan = plan_of(attempt)
+            directory.plan.write_text(plan.to_json())
+            directory.plan.chmod(0o600)
+            supervisor = Supervisor(plan, load_transport(plan.pod.transport), logs, observers)
+            forward(supervisor.interrupt)
+            console.start(plan)
+            if attempt == 0:
+                console.say(_headline(plan, directory))
+            try:
+                outcome = supervisor.run()
+            finally:
+                console.stop()
+            if outcome.cause is None or outcome.code == ExitCode.BAD_CONFIG or attempt >= max_restarts or signals:
+                break
+            attempt += 1
+            console.say(f"{outcome.cause}\nrestart {attempt} of {max_restarts} from the last checkpoint")
+    observers.event(_end_event(outcome))
+    recorder.close()
+    _report(outcome, plan, directory, console)
+    return outcome.code
+
+
+@contextmanager
+def _signals() -> Iterator[tuple[list[int], Callable[[Callable[[int], None]], None]]]:
+    """Ctrl-C, SIGTERM and SIGHUP go to whoever `forward` was last called with, and into the list."""
+    received: list[int] = []
+    receivers: list[Callable[[int], None]] = []
+
+    def handle(number: int, _: object) -> None:
+        received.append(number)
+        if receivers:
+            receivers[-1](number)
+        if len(received) == 1:
+            print("\nstopping (once more: at once) ...", file=sys.stderr, flush=True)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield received, receivers.append
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _headline(plan: LaunchPlan, directory: RunDirectory) -> str:
+    slice = plan.pod.slice
+    kind = "simulated on this machine" if plan.pod.transport == "local" else f"reached by {plan.pod.transport}"
+    hosts = "1 host" if slice.hosts == 1 else f"{slice.hosts} hosts"
+    return (
+        f"podrun {plan.run_id}: {slice.name} = {hosts} x {slice.devices_per_host} devices, {kind}\n"
+        f"  workdir {plan.workdir}\n  logs    {directory.logs}"
+    )
+
+
+# --- the end --------------------------------------------------------------------------------------------------------
+
+
+def _end_event(outcome: Outcome) -> Event:
+    cause = outcome.cause
+    return {
+        "event": EventKind.END,
+        "time": time.time(),
+        "code": int(outcome.code),
+        "host": cause.host if cause else None,
+        "process": cause.process if cause else None,
+        "message": _last_line(outcome),
+    }
+
+
+def _last_line(outcome: Outcome) -> str:
+    if outcome.cause:
+        return f"failed: {outcome.cause} [exit code {outcome.code}]"
+    if outcome.interrupted_by is not None:
+        saved = f"; the checkpoint of step {outcome.saved_step} is complete" if outcome.saved_step is not None else ""
+        return f"interrupted{saved}; the same command resumes the run [exit code {outcome.code}]"
+    return "done"
+
+
+def _report(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory, console: Console) -> None:
+    """Where everything is if all went well; else the first cause, its evidence, and the first cause again."""
+    workdir = Workdir(plan.workdir)
+    if outcome.cause is None:
+        if outcome.interrupted_by is None:
+            console.say(
+                f"metrics      {workdir.metrics}\ncheckpoints  {workdir.checkpoints}\n"
+                f"tensorboard  tensorboard --logdir {shlex.quote(str(workdir.tensorboard))}\nlogs         {directory.logs}"
+            )
+        console.say(f"podrun: {_last_line(outcome)}")
+        _complain(outcome.left_behind)
+        return
+    lines = _evidence(outcome.cause, outcome.failures, directory)
+    _complain(outcome.left_behind)
+    print("\n".join(lines), f"podrun: {_last_line(outcome)}", sep="\n", file=sys.stderr, flush=True)
+
+
+def _evidence(cause: Failure, failures: Sequence[Failure], directory: RunDirectory) -> list[str]:
+    if cause.code == ExitCode.BAD_CONFIG:
+        return cause.details.splitlines()
+    log = directory.log(cause.host)
+    shown = cause.details.strip().splitlines()[-_TAIL:] or tail(log, _TAIL)
+    lines = [f"{cause.host} | {line}" for line in shown]
+    others = [f for f in failures if f is not cause and f.who != cause.who]
+    if others:
+        lines.append("after that: " + "; ".join(dict.fromkeys(map(_short, others[:4]))))
+    return [*lines, f"log: {log}"]
+
+
+def _short(failed: Failure) -> str:
+    text = str(failed)
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def _complain(left_behind: Sequence[str]) -> None:
+    for row in left_behind:
+        print(f"podrun: could not confirm that nothing is left on {row}", file=sys.stderr, flush=True)

@@ -1,0 +1,158 @@
+"""Slice names: what a pod should be. `v3-32` -> 4 hosts of 8 devices.
+
+Sources: Google's TPU documentation (system architecture pages v2 to tpu7x), and the tables of MaxText, xpk, axlearn and
+levanter, which agree where they overlap. A slice has one process per host, and `devices_per_host` counts what
+`jax.local_devices()` lists there: v2, v3 and tpu7x show both TensorCores of a chip, v4 and v5p join them (megacore).
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from dataclasses import dataclass
+
+from podrun.runtime.contract import UserError
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What a pod should be: its hosts and their devices."""
+
+    name: str
+    kind: str
+    """`tpu`, `gpu` or `cpu`: also the platform that JAX is told to use (`cuda` for gpu)."""
+    hosts: int
+    devices_per_host: int
+    chips: int
+    topology: str
+
+    @property
+    def devices(self) -> int:
+        return self.hosts * self.devices_per_host
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One TPU generation and the topologies it is offered in. The number in a slice name follows from the topology."""
+
+    name: str
+    counts_per_chip: int
+    """What the number in the name counts, per chip: 2 TensorCores, or 1 chip."""
+    devices_per_chip: int
+    topologies: tuple[str, ...]
+    chips_per_host: int = 4
+    single_host_chips: tuple[int, ...] = ()
+    """Sizes that live on one host although they do not have `chips_per_host` chips."""
+
+    def slices(self) -> list[Slice]:
+        return [self._slice(topology) for topology in self.topologies]
+
+    def _slice(self, topology: str) -> Slice:
+        chips = math.prod(int(n) for n in topology.split("x"))
+        hosts = 1 if chips in self.single_host_chips else chips // self.chips_per_host
+        name = f"{self.name}-{chips * self.counts_per_chip}"
+        return Slice(name, "tpu", hosts, chips * self.devices_per_chip // hosts, chips, topology)
+
+
+_FLAT = "1x1 2x2 2x4 4x4 4x8 8x8 8x16 16x16"
+_V2 = (
+    "2x2 4x4 8x8 8x16 16x16 "
+)
+_V3 = (
+    "2x2 4x4 4x8 8x8 8x16 16x16 16x32 32x32 "
+)
+_V4 = (
+    "2x2x1 2x2x2 2x2x4 2x4x4 4x4x4 4x4x8 4x4x12 4x8x8 8x8x8 8x8x12 8x8x16 8x16x16 "
+)
+_V5P = (
+    "2x2x1 2x2x2 2x2x4 2x4x4 4x4x4 4x4x8 4x4x12 4x8x8 4x4x20 4x8x12 4x4x28 8x8x8 4x12x12 4x8x20 4x4x44 "
+    "8x8x12 4x4x52 4x8x28 4x12x20 8x8x16 4x4x68 8x12x12 4x4x76 8x8x20 4x12x28 4x8x44 4x4x92 8x12x16 "
+    "4x20x20 4x8x52 12x12x12 8x8x28 4x4x116 8x12x20 4x4x124 8x16x16 4x12x44 4x8x68 4x20x28 12x12x16 "
+    "4x4x148 4x8x76 4x12x52 8x16x20 4x4x164 8x12x28 4x4x172 8x8x44 12x12x20 4x8x92 4x4x188 12x16x16 "
+    "4x28x28 8x20x20 4x12x68 8x8x52 4x4x212 12x12x24 4x20x44 8x16x28 4x12x76 4x8x116 4x4x236 12x16x20 "
+    "4x4x244 4x8x124 12x12x28 16x16x16 4x20x52 8x12x44 8x8x68 4x12x92 8x20x28 12x16x24 4x8x148 12x20x20 "
+    "8x8x76 4x28x44 8x12x52 16x16x20 12x12x36 4x8x164 12x16x28 4x20x68 4x8x172 4x12x116 8x16x44 12x20x24 "
+    "4x28x52 8x8x92 4x12x124 4x8x188 4x20x76 16x16x24 12x24x24 16x20x28 "
+)
+_TPU7X = (
+    "1x1x1 2x2x1 2x2x2 2x2x4 2x4x4 4x4x4 4x4x8 4x4x12 4x8x8 4x4x20 4x8x12 4x4x28 8x8x8 4x12x12 4x8x20 "
+    "4x4x44 8x8x12 4x4x52 4x8x28 4x12x20 8x8x16 4x4x68 8x12x12 4x4x76 8x8x20 4x12x28 4x8x44 4x4x92 "
+    "8x12x16 4x20x20 4x8x52 12x12x12 8x8x28 4x4x116 8x12x20 4x4x124 8x16x16 4x12x44 4x8x68 4x20x28 "
+    "12x12x16 4x4x148 4x8x76 4x12x52 8x16x20 4x4x164 8x12x28 4x4x172 8x8x44 12x12x20 4x8x92 4x4x188 "
+    "12x16x16 4x28x28 8x20x20 4x12x68 8x8x52 4x4x212 12x12x24 4x20x44 8x16x28 4x12x76 4x8x116 4x4x236 "
+    "12x16x20 4x4x244 4x8x124 12x12x28 16x16x16 4x20x52 8x12x44 8x8x68 4x12x92 8x20x28 12x16x24 4x8x148 "
+    "12x20x20 8x8x76 4x28x44 8x12x52 16x16x20 12x12x36 4x8x164 12x16x28 4x20x68 4x8x172 4x12x116 8x16x44 "
+    "12x20x24 4x28x52 8x8x92 4x12x124 4x8x188 4x20x76 16x16x24 12x24x24 16x16x32 16x20x28 16x24x24 "
+)
+
+GENERATIONS = (
+    Generation("v2", 2, 2, tuple(_V2.split())),
+    Generation("v3", 2, 2, tuple(_V3.split())),
+    Generation("v4", 2, 1, tuple(_V4.split())),
+    Generation("v5litepod", 1, 1, tuple(_FLAT.split()), single_host_chips=(1, 4, 8)),
+    Generation("v5p", 2, 1, tuple(_V5P.split())),
+    Generation("v6e", 1, 1, tuple(_FLAT.split()), single_host_chips=(1, 4, 8)),
+    Generation("tpu7x", 2, 2, tuple(_TPU7X.split()), single_host_chips=(1,)),
+)
+_ALIASES = {"v5e": "v5litepod", "7x": "tpu7x", "v7x": "tpu7x"}
+_GRID = re.compile(r"(gpu|cpu)-([1-9]\d{0,4})x([1-9]\d{0,3})")
+
+TPU_SLICES = {s.name: s for generation in GENERATIONS for s in generation.slices()}
+
+
+def parse_slice(name: str) -> Slice:
+    """`v3-32`, `v5e-16`, `gpu-2x8` (2 hosts of 8 GPUs), `cpu-2x4` (2 hosts of 4 CPU devices).
+
+    Raises UserError, which names the nearest slices, if there is no such slice.
+    """
+    key = name.strip().lower()
+    if grid := _GRID.fullmatch(key):
+        kind, hosts, devices = grid[1], int(grid[2]), int(grid[3])
+        return Slice(key, kind, hosts, devices, hosts * devices, f"{hosts}x{devices}")
+    generation, _, number = key.rpartition("-")
+    found = TPU_SLICES.get(f"{_ALIASES.get(generation, generation)}-{number}")
+    if found is None:
+        near = ", ".join(nearest_slices(key))
+        raise UserError(
+            f"unknown slice {name!r}; nearest: {near}\n"
+            "`podrun slices` lists all TPU types; gpu-HxD and cpu-HxD mean H hosts with D devices each"
+        )
+    return found
+
+
+def nearest_slices(name: str, count: int = 4) -> list[str]:
+    """Existing slice names near `name`: the nearest sizes of its generation, else the nearest spellings."""
+    generation, _, number = name.rpartition("-")
+    generation = _ALIASES.get(generation, generation)
+    same = [s for s in TPU_SLICES if s.rpartition("-")[0] == generation]
+    if same and number.isdigit():
+        size = int(number)
+        closest = sorted(same, key=lambda s: abs(int(s.rpartition("-")[2]) - size))[:count]
+        return sorted(closest, key=lambda s: int(s.rpartition("-")[2]))
+    spelled = [*TPU_SLICES, "gpu-2x8", "gpu-1x8", "cpu-2x4", "cpu-4x8"]
+    return difflib.get_close_matches(name, spelled, n=count, cutoff=0.3) or ["v3-32", "v4-8", "v5litepod-16", "cpu-2x4"]
+
+
+def find_slices(prefix: str | None = None) -> list[Slice]:
+    """All TPU slices, or those whose name starts with `prefix`. Raises UserError if there is none."""
+    if prefix is None:
+        return list(TPU_SLICES.values())
+    generation, dash, number = prefix.strip().lower().partition("-")
+    start = _ALIASES.get(generation, generation) + dash + number
+    if start in TPU_SLICES:
+        return [TPU_SLICES[start]]
+    return [s for name, s in TPU_SLICES.items() if name.startswith(start)] or [parse_slice(prefix)]
+
+
+def slice_table(slices: list[Slice]) -> str:
+    """The slices as an aligned table."""
+    head = ("SLICE", "HOSTS", "DEVICES/HOST", "DEVICES", "CHIPS", "TOPOLOGY")
+    rows = [
+        (s.name, str(s.hosts), str(s.devices_per_host), str(s.devices), str(s.chips), s.topology) for s in slices
+    ]
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    return "\n".join(
+        "  ".join(cell.ljust(w) if i in (0, 5) else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths)))
+        for row in [head, *rows]
+    )

@@ -1,0 +1,311 @@
+"""One attempt of a run, from the first connection to the proof that nothing is left.
+
+barrier (all agents ready) -> go -> watch -> all done, or the first failure -> stop everything -> confirm
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from podrun.runtime.contract import ENV_COORDINATOR, Event, EventKind, ExitCode, Phase
+
+from . import failure
+from .errors import HostError
+from .failure import Failure
+from .fanout import fan_out
+from .logs import HostLogs
+from .plan import LEASE, LaunchPlan
+from .session import Frame, Session
+from .transport.base import Transport
+
+READY_TIMEOUT = 60.0  # seconds for an agent to answer
+SETTLE = 2.0  # seconds to wait for the cause when only a consequence has been seen
+FAILURE_GRACE = 0.5  # seconds between SIGTERM and SIGKILL once the run has failed
+SAVE_GRACE = 60.0  # seconds for a save that has begun when a stop is asked for
+CONFIRM_TIMEOUT = 15.0  # seconds for an agent to confirm that nothing is left
+TICK = 0.2
+_PINGS = 4  # per lease
+
+
+class Observer(Protocol):
+    """Is told everything that happens: the console, the recorder."""
+
+    def event(self, event: Event) -> None: ...
+
+
+@dataclass
+class Process:
+    """What is known of one worker."""
+
+    host: str
+    process: int
+    phase: str | None = None
+    step: int | None = None
+    pid: int | None = None
+    exit_code: int | None = None
+    error: Event | None = None
+    saving: bool = False
+
+    @property
+    def joined(self) -> bool:
+        return self.phase not in (None, Phase.CONNECT)
+
+
+@dataclass
+class Outcome:
+    """How an attempt ended."""
+
+    code: int
+    cause: Failure | None = None
+    failures: list[Failure] = field(default_factory=list)
+    interrupted_by: int | None = None
+    saved_step: int | None = None
+    left_behind: list[str] = field(default_factory=list)
+
+
+class Supervisor:
+    """Carries out one plan. `signals` counts as the user's wish to stop: once gracefully, twice now."""
+
+    def __init__(self, plan: LaunchPlan, transport: Transport, logs: HostLogs, observer: Observer) -> None:
+        self._plan = plan
+        self._transport = transport
+        self._logs = logs
+        self._observer = observer
+        self._frames: queue.SimpleQueue[tuple[str, Frame]] = queue.SimpleQueue()
+        self._sessions = {h.host.name: Session(transport, h, plan.spec(h), self._on_frame) for h in plan.hosts}
+        self._processes = {
+            (h.host.name, p.process_id): Process(h.host.name, p.process_id) for h in plan.hosts for p in h.processes
+        }
+        self._partial_events: dict[tuple[str, str], bytes] = {}
+        self._ready: dict[str, int | None] = {}
+        self._stopped: dict[str, list[int]] = {}
+        self._lost: dict[str, str] = {}
+        self._unreached: set[str] = set()
+        self._stopping = False
+        self._failures: list[Failure] = []
+        self._settle_until = 0.0
+        self._interrupts: list[int] = []
+        self._saved_step: int | None = None
+        self._next_ping = 0.0
+
+    def interrupt(self, number: int) -> None:
+        """From a signal handler: the user wants to stop."""
+        self._interrupts.append(number)
+        self._frames.put(("", {"type": "wake"}))
+
+    def run(self) -> Outcome:
+        grace = FAILURE_GRACE
+        try:
+            self._open_sessions()
+            self._wait(lambda: len(self._ready) == len(self._sessions), READY_TIMEOUT, self._name_unready)
+            if not self._should_end():
+                self._go()
+                self._wait(self._all_joined, self._plan.config.launch.start_timeout, self._name_unjoined)
+                self._wait(self._all_exited)
+            if self._interrupts and not self._failures and self._is_training():
+                grace = self._plan.config.launch.stop_grace
+        finally:
+            self._stop(grace)
+        return self._outcome()
+
+    # --- the way of an attempt ---
+
+    def _open_sessions(self) -> None:
+        sessions = list(self._sessions.values())
+        for session in sessions:
+            self._tell(EventKind.HOST, host=session.host, phase="connect")
+        for session, answer in zip(sessions, fan_out(Session.open, sessions), strict=True):
+            if isinstance(answer, Exception):
+                self._unreached.add(session.host)
+                reason = answer.reason if isinstance(answer, HostError) else str(answer)
+                self._fail(Failure(session.host, None, f"cannot start its agent: {reason}", ExitCode.UNAVAILABLE))
+
+    def _go(self) -> None:
+        coordinator = next(h for h in self._plan.hosts if h.coordinator).host
+        address = f"{coordinator.address}:{self._ready[coordinator.name]}"
+        self._send_all({"type": "go", "env": {ENV_COORDINATOR: address}})
+
+    def _wait(
+        self, done: Callable[[], bool], timeout: float = float("inf"), name_missing: Callable[[], None] | None = None
+    ) -> None:
+        """Handles frames until `done`, a failure, or the user's wish to stop."""
+        deadline = time.monotonic() + timeout
+        while not done() and not self._should_end():
+            if time.monotonic() > deadline and name_missing:
+                name_missing()
+            self._pump()
+
+    def _should_end(self) -> bool:
+        if self._interrupts:
+            return True
+        return bool(self._failures) and (
+            any(not f.consequence for f in self._failures) or time.monotonic() > self._settle_until
+        )
+
+    def _stop(self, grace: float) -> None:
+        """Ends every worker on every host and waits until the agents have confirmed it."""
+        self._stopping = True
+        now = saving = False
+        self._send_all({"type": "stop", "grace": grace})
+        deadline = time.monotonic() + grace + CONFIRM_TIMEOUT
+        while not self._all_stopped() and time.monotonic() < deadline:
+            if len(self._interrupts) > 1 and not now:
+                now = True
+                self._send_all({"type": "stop", "grace": 0})
+            elif self._interrupts and not (now or saving) and any(p.saving for p in self._processes.values()):
+                # A save has begun: it would be a pity to cut it off. A second Ctrl-C still ends it at once.
+                saving = True
+                self._send_all({"type": "stop", "grace": SAVE_GRACE})
+                deadline = time.monotonic() + SAVE_GRACE + CONFIRM_TIMEOUT
+            self._pump()
+        fan_out(Session.close, list(self._sessions.values()))
+
+    def _outcome(self) -> Outcome:
+        left = [f"{host}: pids {', '.join(map(str, pids))}" for host, pids in self._stopped.items() if pids]
+        left += [f"{host}: {reason}" for host, reason in self._lost.items()]
+        outcome = Outcome(ExitCode.DONE, failures=self._failures, saved_step=self._saved_step, left_behind=left)
+        if self._failures and not self._was_stopped_first():
+            outcome.cause = failure.first_cause(self._failures)
+            outcome.code = outcome.cause.code
+        elif self._interrupts:
+            outcome.interrupted_by = self._interrupts[0]
+            outcome.code = 128 + self._interrupts[0]
+        return outcome
+
+    def _was_stopped_first(self) -> bool:
+        """The user's wish came before any failure that is not a consequence of it."""
+        return bool(self._interrupts) and all(f.consequence for f in self._failures)
+
+    # --- state ---
+
+    def _all_joined(self) -> bool:
+        return all(p.joined or p.exit_code is not None for p in self._processes.values())
+
+    def _all_exited(self) -> bool:
+        return all(p.exit_code is not None for p in self._processes.values())
+
+    def _all_stopped(self) -> bool:
+        return len(self._stopped.keys() | self._lost.keys() | self._unreached) == len(self._sessions)
+
+    def _is_training(self) -> bool:
+        return any(p.step is not None or p.phase == Phase.TRAIN for p in self._processes.values())
+
+    def _name_unready(self) -> None:
+        for host in self._sessions.keys() - self._ready.keys():
+            what = f"its agent did not answer within {READY_TIMEOUT:g} s"
+            self._fail(Failure(host, None, what, ExitCode.UNAVAILABLE))
+
+    def _name_unjoined(self) -> None:
+        limit = self._plan.config.launch.start_timeout
+        self._send_all({"type": "dump"})  # the stacks of all processes go to the logs
+        self._pump_for(1.0)
+        missing = [p for p in self._processes.values() if not p.joined]
+        # Those that wait for the others are not to blame, unless nobody else is.
+        silent = [p for p in missing if p.phase is None] or missing
+        for p in silent:
+            doing = f"is still in phase {p.phase}" if p.phase else "did not say anything"
+            what = f"{doing} {limit:g} s after its start (launch.start_timeout)"
+            self._fail(Failure(p.host, p.process, what, ExitCode.UNAVAILABLE))
+
+    def _fail(self, failed: Failure) -> None:
+        if not self._failures:
+            self._settle_until = time.monotonic() + SETTLE
+        self._failures.append(failed)
+
+    # --- frames ---
+
+    def _on_frame(self, host: str, frame: Frame) -> None:
+        self._frames.put((host, frame))
+
+    def _send_all(self, frame: Frame) -> None:
+        for host, session in self._sessions.items():
+            if host not in self._lost and host not in self._unreached:
+                session.send(frame)
+
+    def _pump_for(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self._pump()
+
+    def _pump(self) -> None:
+        """Handles one frame, or lets a moment pass; keeps the leases alive."""
+        if time.monotonic() >= self._next_ping:
+            self._next_ping = time.monotonic() + LEASE / _PINGS
+            self._send_all({"type": "ping"})
+        try:
+            host, frame = self._frames.get(timeout=TICK)
+        except queue.Empty:
+            return
+        if frame["type"] != "wake":
+            getattr(self, f"_on_{frame['type']}")(host, frame)
+
+    def _on_hello(self, host: str, frame: Frame) -> None:
+        self._tell(EventKind.HOST, host=host, phase="hello", pid=frame["pid"], python=frame["python"])
+
+    def _on_ready(self, host: str, frame: Frame) -> None:
+        self._ready[host] = frame["port"]
+        self._tell(EventKind.HOST, host=host, phase="ready")
+
+    def _on_started(self, host: str, frame: Frame) -> None:
+        self._processes[host, frame["process"]].pid = frame["pid"]
+        self._tell(EventKind.HOST, host=host, phase="started", process=frame["process"], pid=frame["pid"])
+
+    def _on_output(self, host: str, frame: Frame) -> None:
+        stream, data = frame["stream"], frame["data"]
+        if stream.endswith(".out"):
+            self._logs.write(host, stream, data)
+            return
+        *lines, rest = (self._partial_events.get((host, stream), b"") + data).split(b"\n")
+        self._partial_events[host, stream] = rest
+        for line in lines:
+            self._on_event(host, int(stream.removesuffix(".events")), json.loads(line))
+
+    def _on_event(self, host: str, number: int, event: Event) -> None:
+        process = self._processes[host, number]
+        kind = event["event"]
+        if kind == EventKind.PHASE:
+            process.phase = event["phase"]
+            process.saving = process.phase == Phase.SAVE
+        elif kind == EventKind.STEP:
+            process.step = event["step"]
+        elif kind == EventKind.CHECKPOINT:
+            self._saved_step = event["step"]
+        elif kind == EventKind.ERROR:
+            process.error = event
+            self._fail(failure.from_error(host, number, event))
+        self._observer.event({**event, "host": host, "process": number})
+
+    def _on_exit(self, host: str, frame: Frame) -> None:
+        process = self._processes[host, frame["process"]]
+        process.exit_code = code = frame["code"]
+        self._tell(EventKind.EXIT, host=host, process=process.process, code=code)
+        if code == 0 or process.error is not None or (code == ExitCode.PREEMPTED and self._interrupts):
+            return
+        if frame["error"]:
+            what = f"could not be started: {frame['error']}"
+            self._fail(Failure(host, process.process, what, ExitCode.UNAVAILABLE))
+        elif not (self._stopping and code < 0):  # we ended it ourselves
+            self._fail(failure.from_exit(host, process.process, code, process.step, process.phase))
+
+    def _on_stopped(self, host: str, frame: Frame) -> None:
+        self._stopped[host] = frame["left"]
+        self._tell(EventKind.HOST, host=host, phase="stopped", reason=frame["reason"], left=frame["left"])
+        if not self._stopping:
+            self._fail(Failure(host, None, f"its agent stopped: {frame['reason']}", ExitCode.UNAVAILABLE))
+
+    def _on_lost(self, host: str, frame: Frame) -> None:
+        last = frame["reason"].splitlines()[-1] if frame["reason"] else ""
+        self._lost[host] = last
+        self._tell(EventKind.HOST, host=host, phase="lost", reason=last)
+        self._fail(Failure(host, None, f"its agent is gone ({last})", ExitCode.UNAVAILABLE))
+
+    def _tell(self, kind: EventKind, **fields: Any) -> None:
+        self._observer.event({"event": kind, "time": time.time(), **fields})
+
+

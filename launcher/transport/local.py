@@ -1,0 +1,63 @@
+"""Hosts that are processes on this machine: the simulated pod, and the plain case of a transport."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Sequence
+
+from ..errors import HostError
+from ..pod import Host
+from .base import Channel, Transport
+
+_END = 2.0  # seconds that a command gets to end after its stdin was closed
+
+
+class LocalChannel(Channel):
+    def __init__(self, process: subprocess.Popen[bytes], stderr: tempfile._TemporaryFileWrapper[bytes]) -> None:
+        assert process.stdin is not None and process.stdout is not None
+        self._process = process
+        self._stdin = process.stdin
+        self._stdout = process.stdout
+        self._stderr = stderr
+
+    def send(self, data: bytes) -> None:
+        try:
+            self._stdin.write(data)
+        except ValueError as closed:
+            raise BrokenPipeError("the channel is closed") from closed
+
+    def receive(self) -> bytes:
+        return os.read(self._stdout.fileno(), 65536)
+
+    def close(self) -> None:
+        try:
+            self._stdin.close()
+        except OSError:
+            pass
+        try:
+            self._process.wait(_END)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def complaint(self) -> str:
+        self._stderr.seek(0)
+        return self._stderr.read().decode(errors="replace").strip()
+
+
+class LocalTransport(Transport):
+    def open(self, host: Host, argv: Sequence[str]) -> LocalChannel:
+        stderr = tempfile.NamedTemporaryFile(prefix="podrun-")
+        try:
+            # A session of its own: Ctrl-C in the terminal is for the launcher alone.
+            process = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, bufsize=0, start_new_session=True
+            )
+        except OSError as error:
+            raise HostError(host.name, f"cannot start {argv[0]}: {error.strerror}") from None
+        return LocalChannel(process, stderr)
+
+
+transport = LocalTransport

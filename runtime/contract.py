@@ -1,0 +1,194 @@
+"""What the launcher and the runtime agree on. Every name that both sides use is spelled here, once.
+
+Standard library only: the launcher imports this module where JAX is not installed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from pathlib import Path
+from typing import Any
+
+Event = dict[str, Any]
+"""One JSON object that a worker or the launcher reports; `Event["event"]` is an `EventKind`."""
+
+
+class ExitCode(IntEnum):
+    """How a worker, and podrun itself, ends. A worker that dies of signal N counts as 128 + N."""
+
+    DONE = 0
+    FAILED = 1  # an exception, or a loss that is not finite
+    BAD_CONFIG = 2  # the user's input: nothing was trained
+    UNAVAILABLE = 69  # a host or a process never started (EX_UNAVAILABLE)
+    PREEMPTED = 75  # asked to stop; saved a checkpoint first (EX_TEMPFAIL: run it again)
+    PEER_LOST = 76  # another process went away: a consequence, never a first cause
+    STALLED = 77  # alive, but no progress within the limit
+    INTERRUPTED = 130  # Ctrl-C
+
+
+class EventKind(StrEnum):
+    """What an event is about."""
+
+    HOST = "host"  # launcher: host, phase
+    PHASE = "phase"  # worker: phase
+    STEP = "step"  # worker: step, steps, and the metrics of that step
+    EVAL = "eval"  # worker: step and the validation metrics
+    CHECKPOINT = "checkpoint"  # worker: step, once it is complete on disk
+    RESUME = "resume"  # worker: step
+    TEXT = "text"  # worker: text sampled from the model
+    NOTE = "note"  # worker or launcher: message for the user
+    ERROR = "error"  # worker: kind, message, traceback, step
+    EXIT = "exit"  # launcher: host, process, code
+    END = "end"  # launcher: code, message
+
+
+class Phase(StrEnum):
+    """What a process is doing, in the order in which it happens."""
+
+    CONNECT = "connect"  # jax.distributed.initialize: waiting for the other processes
+    SETUP = "setup"  # data, model, initial state
+    RESTORE = "restore"
+    COMPILE = "compile"  # until the first step has ended
+    TRAIN = "train"
+    EVALUATE = "evaluate"
+    SAVE = "save"
+    SAMPLE = "sample"
+    DONE = "done"
+
+
+class ErrorKind(StrEnum):
+    """Why a worker failed; the exit code follows from it."""
+
+    EXCEPTION = "exception"
+    CONFIG = "config"
+    NOT_FINITE = "not_finite"
+    PEER_LOST = "peer_lost"
+
+    @property
+    def exit_code(self) -> ExitCode:
+        return {
+            ErrorKind.CONFIG: ExitCode.BAD_CONFIG,
+            ErrorKind.PEER_LOST: ExitCode.PEER_LOST,
+        }.get(self, ExitCode.FAILED)
+
+
+class UserError(Exception):
+    """Something the user can mend: bad input, a missing file, a checkpoint of another model.
+
+    Its text says what is wrong, where, why, and what to do. It is shown without a traceback and ends with
+    `ExitCode.BAD_CONFIG`.
+    """
+
+
+class NotFiniteError(ArithmeticError):
+    """The loss or the gradient became NaN or infinite."""
+
+
+ENV_COORDINATOR = "PODRUN_COORDINATOR"
+CONFIG_FILE = "config.json"
+
+
+@dataclass(frozen=True)
+class WorkerEnv:
+    """What a worker knows of the run before it has spoken to anybody: its `PODRUN_*` environment."""
+
+    run_id: str
+    attempt: int
+    host: str
+    process_id: int
+    num_processes: int
+    local_devices: int
+    slice: str
+    directory: Path
+    """Folder on this host that holds this attempt's files: config, events, output."""
+    coordinator: str = ""
+    """`address:port` of process 0; known only once its host has reserved the port."""
+
+    @property
+    def config_path(self) -> Path:
+        return self.directory / CONFIG_FILE
+
+    @property
+    def events_path(self) -> Path:
+        return self.directory / events_stream(self.process_id)
+
+    def to_env(self) -> dict[str, str]:
+        return {
+            "PODRUN_RUN_ID": self.run_id,
+            "PODRUN_ATTEMPT": str(self.attempt),
+            "PODRUN_HOST": self.host,
+            "PODRUN_PROCESS_ID": str(self.process_id),
+            "PODRUN_NUM_PROCESSES": str(self.num_processes),
+            "PODRUN_LOCAL_DEVICES": str(self.local_devices),
+            "PODRUN_SLICE": self.slice,
+            "PODRUN_DIR": str(self.directory),
+        }
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] = os.environ) -> WorkerEnv:
+        """Raises UserError if the process was not started by podrun."""
+        try:
+            return cls(
+                run_id=env["PODRUN_RUN_ID"],
+                attempt=int(env["PODRUN_ATTEMPT"]),
+                host=env["PODRUN_HOST"],
+                process_id=int(env["PODRUN_PROCESS_ID"]),
+                num_processes=int(env["PODRUN_NUM_PROCESSES"]),
+                local_devices=int(env["PODRUN_LOCAL_DEVICES"]),
+                slice=env["PODRUN_SLICE"],
+                directory=Path(env["PODRUN_DIR"]),
+                coordinator=env[ENV_COORDINATOR],
+            )
+        except KeyError as missing:
+            raise UserError(
+                f"the environment variable {missing.args[0]} is not set: this program is started by podrun on each "
+                "host, not by hand; run `podrun --simulate --slice cpu-1x1 train.yaml` for a single process"
+            ) from None
+
+
+def output_stream(process_id: int) -> str:
+    """Name of the file on the host that holds what a process printed."""
+    return f"{process_id}.out"
+
+
+def events_stream(process_id: int) -> str:
+    """Name of the file on the host that holds what a process reported, one JSON object a line."""
+    return f"{process_id}.events"
+
+
+@dataclass(frozen=True)
+class Workdir:
+    """The run's shared directory: the same workdir is the same run, resumed."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
+    @property
+    def sample(self) -> Path:
+        return self.path / "sample.txt"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / ".podrun-lock"
+
+    def token(self, run_id: str, attempt: int) -> Path:
+        """File by which the processes prove that they see the same directory."""
+        return self.path / f".podrun-token-{run_id}-{attempt}"
