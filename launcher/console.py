@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _PLAIN_EVERY = 2.0  # seconds between two step lines where lines cannot be overwritten
 _PHASE_WORDS = {
-    "connect": "reaching the host",
+    "reach": "reaching the host",
     "hello": "agent started",
     "ready": "ready",
     "started": "starting Python and JAX",
@@ -41,7 +41,7 @@ class Progress:
     def __init__(self, plan: LaunchPlan) -> None:
         self.processes = {p.process_id: h.host.name for h in plan.hosts for p in h.processes}
         self.hosts = {h.host.name: [p.process_id for p in h.processes] for h in plan.hosts}
-        self.phases: dict[int, str] = dict.fromkeys(self.processes, "connect")
+        self.phases: dict[int, str] = dict.fromkeys(self.processes, "reach")
         self.since: dict[int, float] = dict.fromkeys(self.processes, time.monotonic())
         self.step: Event | None = None
         self.first_step: tuple[float, int] | None = None

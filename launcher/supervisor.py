@@ -119,7 +119,7 @@ class Supervisor:
     def _open_sessions(self) -> None:
         sessions = list(self._sessions.values())
         for session in sessions:
-            self._tell(EventKind.HOST, host=session.host, phase="connect")
+            self._tell(EventKind.HOST, host=session.host, phase="reach")
         for session, answer in zip(sessions, fan_out(Session.open, sessions), strict=True):
             if isinstance(answer, Exception):
                 self._unreached.add(session.host)

@@ -1,0 +1,1 @@
+"""The runtime: what every process of a pod runs."""

@@ -1,0 +1,117 @@
+"""Which examples a process sees at which position, and a thread that keeps batches ready.
+
+Position counts the examples that the whole pod has consumed. The global batch at a position is a slice of one seeded global
+order, the same for any number of processes; process p of n takes the p-th of its n equal parts. So a device with a given
+global index gets the same examples however the devices are spread over hosts, and resuming needs nothing but the position.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from .base import Batch, Examples
+
+T = TypeVar("T")
+Array = np.ndarray[Any, Any]
+
+
+class ShuffledOrder:
+    """Epoch after epoch of a set, each in a random order of its own."""
+
+    def __init__(self, size: int, seed: int) -> None:
+        self._size = size
+        self._seed = seed
+        self._permutations: dict[int, Array] = {}
+
+    def examples(self, positions: Array) -> tuple[Array, Array]:
+        """(indices, epochs), int64[B] each, of the examples at `positions`, int64[B]."""
+        epochs, places = np.divmod(positions, self._size)
+        indices = np.empty_like(positions)
+        for epoch in np.unique(epochs):
+            here = epochs == epoch
+            indices[here] = self._permutation(int(epoch))[places[here]]
+        return indices, epochs
+
+    def _permutation(self, epoch: int) -> Array:
+        if epoch not in self._permutations:
+            # A batch spans two epochs at the most, unless the set is smaller than a batch.
+            self._permutations = {e: p for e, p in self._permutations.items() if e == epoch - 1}
+            self._permutations[epoch] = np.random.default_rng((self._seed, epoch)).permutation(self._size)
+        return self._permutations[epoch]
+
+
+class TrainBatches:
+    """This process's part of the global batch at any position."""
+
+    def __init__(self, examples: Examples, batch_size: int, process: int, num_processes: int, seed: int) -> None:
+        self._examples = examples
+        self._order = ShuffledOrder(examples.size, seed)
+        self._rows = process_rows(batch_size, process, num_processes)
+
+    def at(self, position: int) -> Batch:
+        return self._examples.gather(*self._order.examples(position + self._rows))
+
+
+def evaluation_batches(
+    examples: Examples, batch_size: int, process: int, num_processes: int, limit: int | None
+) -> Iterator[Batch]:
+    """This process's part of each evaluation batch, in order; `limit` batches, or the whole split for None.
+
+    All processes get the same number of batches of the same shape. Rows beyond the end repeat the last example with
+    weight 0.
+    """
+    count = -(-examples.size // batch_size)
+    rows = process_rows(batch_size, process, num_processes)
+    for number in range(count if limit is None else min(limit, count)):
+        at = number * batch_size + rows
+        batch = examples.gather(at.clip(max=examples.size - 1), np.zeros_like(at))
+        weights = batch["weights"]
+        real = (at < examples.size).reshape(-1, *[1] * (weights.ndim - 1))
+        yield {**batch, "weights": weights * real}
+
+
+def process_rows(batch_size: int, process: int, num_processes: int) -> Array:
+    """Rows of a global batch that belong to a process: the `process`-th of `num_processes` equal parts, int64."""
+    share = batch_size // num_processes
+    return np.arange(process * share, (process + 1) * share)
+
+
+class Prefetcher(Generic[T]):
+    """Calls `make(position)` for one position after another in a thread, `depth` ahead of the reader."""
+
+    def __init__(self, make: Callable[[int], T], start: int, stride: int, depth: int = 2) -> None:
+        self._make = make
+        self._ready: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(depth)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(start, stride), name="prefetch", daemon=True)
+        self._thread.start()
+
+    def get(self) -> T:
+        """The next item. Raises what `make` raised for it."""
+        item, error = self._ready.get()
+        if error is not None:
+            raise error
+        assert item is not None
+        return item
+
+    def close(self) -> None:
+        self._stop.set()
+        while not self._ready.empty():  # lets a waiting put go on, and see the event
+            self._ready.get_nowait()
+        self._thread.join(timeout=5)
+
+    def _run(self, position: int, stride: int) -> None:
+        while not self._stop.is_set():
+            try:
+                item: tuple[T | None, BaseException | None] = (self._make(position), None)
+            except BaseException as error:
+                item = (None, error)
+            self._ready.put(item)
+            if item[1] is not None:
+                return
+            position += stride

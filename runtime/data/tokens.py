@@ -1,0 +1,134 @@
+"""Token streams as examples: windows of `context` tokens and the token after each."""
+
+from __future__ import annotations
+
+import hashlib
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..config import PythonSourceData, TextData, TokensData, text_files
+from ..contract import UserError
+from .base import Batch, Dataset
+from .tokenizers import BytePairs, make_tokenizer
+
+Tokens = np.ndarray[Any, Any]
+
+_SAMPLE = 1 << 24  # bytes hashed at each end of a large array
+_NOT_TEXT = {"site-packages", "test", "tests", "idle_test", "idlelib", "lib2to3", "turtledemo", "__pycache__"}
+
+
+class TrainWindows:
+    """Windows side by side, shifted by a random phase each epoch, so that every token becomes every position."""
+
+    def __init__(self, tokens: Tokens, context: int, seed: int) -> None:
+        self._tokens = tokens
+        self._context = context
+        self._seed = seed
+        self.size = max(1, (len(tokens) - context) // context)
+        self._phases = min(context, len(tokens) - self.size * context)
+
+    def gather(self, indices: np.ndarray[Any, Any], epochs: np.ndarray[Any, Any]) -> Batch:
+        """{"tokens": int32[B, context + 1]}"""
+        shift = np.zeros_like(epochs)
+        for epoch in np.unique(epochs):
+            generator = np.random.default_rng((self._seed, int(epoch), 1))
+            shift[epochs == epoch] = generator.integers(self._phases)
+        starts = shift + indices * self._context
+        return {"tokens": self._tokens[starts[:, None] + np.arange(self._context + 1)].astype(np.int32)}
+
+
+class ValidationWindows:
+    """Windows side by side that predict every token but the first once; the last one is padded."""
+
+    def __init__(self, tokens: Tokens, context: int) -> None:
+        self._tokens = tokens
+        self._context = context
+        self.size = -(-(len(tokens) - 1) // context)
+
+    def gather(self, indices: np.ndarray[Any, Any], epochs: np.ndarray[Any, Any]) -> Batch:
+        """{"tokens": int32[B, context + 1], "weights": float32[B, context]}"""
+        at = indices[:, None] * self._context + np.arange(self._context + 1)
+        last = len(self._tokens) - 1
+        tokens = self._tokens[at.clip(max=last)].astype(np.int32)
+        return {"tokens": tokens, "weights": (at[:, 1:] <= last).astype(np.float32)}
+
+
+def text_dataset(section: TextData, context: int, seed: int) -> Dataset:
+    """Text files, concatenated."""
+    return _from_text(section, _read(text_files(section.path)), context, seed, f"data.path {section.path}")
+
+
+def python_source_dataset(section: PythonSourceData, context: int, seed: int) -> Dataset:
+    """The .py files of the standard library, without its tests."""
+    root = Path(sysconfig.get_path("stdlib"))
+    files = [p for p in root.rglob("*.py") if not _NOT_TEXT & set(p.relative_to(root).parts)]
+    # By hash: the end of the text, which is kept for validation, is then a fair sample of it.
+    files.sort(key=lambda p: hashlib.sha256(str(p.relative_to(root)).encode()).digest())
+    return _from_text(section, _read(files), context, seed, f"the standard library in {root}")
+
+
+def tokens_dataset(section: TokensData, context: int, seed: int) -> Dataset:
+    """A memory-mapped file of token ids. Raises UserError for ids beyond the vocabulary at its ends."""
+    tokens = _map(section.path, section.dtype)
+    if section.validation_path is not None:
+        train, validation = tokens, _map(section.validation_path, section.dtype)
+    else:
+        train, validation = _split(tokens, section.validation)
+    tokenizer = BytePairs.load(section.tokenizer_file) if section.tokenizer_file else None
+    highest = max(int(part[:_SAMPLE].max(initial=0)) for part in (train, validation))
+    if highest >= section.vocabulary:
+        raise UserError(f"{section.path} has the token id {highest}, but data.vocabulary is {section.vocabulary}")
+    return _dataset(train, validation, context, seed, section.vocabulary, tokenizer, f"data.path {section.path}")
+
+
+def _from_text(
+    section: TextData | PythonSourceData, text: str, context: int, seed: int, where: str
+) -> Dataset:
+    # The vocabulary is that of the whole text, or validation could meet a character that training never saw.
+    tokenizer = make_tokenizer(section.tokenizer, text)
+    tokens = tokenizer.encode(text)
+    tokens = tokens.astype(np.uint16) if tokenizer.vocabulary <= 1 << 16 else tokens
+    train, validation = _split(tokens, section.validation)
+    return _dataset(train, validation, context, seed, tokenizer.vocabulary, tokenizer, where)
+
+
+def _dataset(
+    train: Tokens, validation: Tokens, context: int, seed: int, vocabulary: int, tokenizer: Any, where: str
+) -> Dataset:
+    for name, part, needed in (("training", train, context + 1), ("validation", validation, 2)):
+        if len(part) < needed:
+            raise UserError(
+                f"{where}: too short: {len(part)} tokens for {name}, at least {needed} are needed "
+                f"(model.context is {context}); give more text or a smaller model.context"
+            )
+    fingerprint = _fingerprint(train) + _fingerprint(validation)
+    windows = TrainWindows(train, context, seed), ValidationWindows(validation, context)
+    return Dataset(*windows, fingerprint=fingerprint, vocabulary=vocabulary, tokenizer=tokenizer)
+
+
+def _read(files: list[Path]) -> str:
+    return "".join(file.read_text(encoding="utf-8", errors="surrogateescape") for file in files)
+
+
+def _map(path: Path, dtype: str) -> Tokens:
+    file = path.expanduser()
+    width = np.dtype(dtype).itemsize
+    if file.stat().st_size % width:
+        raise UserError(f"{path}: its size is not a multiple of {width} bytes, so it is not a file of {dtype} token ids")
+    return np.memmap(file, dtype, mode="r")
+
+
+def _split(tokens: Tokens, validation: float) -> tuple[Tokens, Tokens]:
+    cut = int(len(tokens) * (1 - validation))
+    return tokens[:cut], tokens[cut:]
+
+
+def _fingerprint(tokens: Tokens) -> bytes:
+    data = tokens.view(np.uint8)
+    digest = hashlib.blake2b(str(len(data)).encode(), digest_size=16)
+    for part in (data,) if len(data) <= 2 * _SAMPLE else (data[:_SAMPLE], data[-_SAMPLE:]):
+        digest.update(np.ascontiguousarray(part))
+    return digest.digest()

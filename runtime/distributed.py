@@ -1,0 +1,96 @@
+"""jax.distributed from explicit values, and what all processes have to agree on before they train."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from .contract import UserError, WorkerEnv
+
+
+def configure_jax() -> None:
+    """Settings that must be made before the first computation."""
+    cache = os.environ.get("JAX_COMPILATION_CACHE_DIR") or Path("~/.cache/podrun/xla").expanduser()
+    jax.config.update("jax_compilation_cache_dir", os.fspath(cache))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    # The same draws whatever the way an array is laid out over devices.
+    jax.config.update("jax_threefry_partitionable", True)
+
+
+def initialize(env: WorkerEnv, timeout: float) -> None:
+    """Joins the pod. All values are explicit, so that stray SLURM_* or OMPI_* variables change nothing.
+
+    Source: https://docs.jax.dev/en/latest/_autosummary/jax.distributed.initialize.html
+
+    Args:
+        env: who this process is and where process 0 listens.
+        timeout: seconds to wait for the other processes.
+    """
+    jax.distributed.initialize(
+        coordinator_address=env.coordinator,
+        num_processes=env.num_processes,
+        process_id=env.process_id,
+        local_device_ids=list(range(env.local_devices)),
+        cluster_detection_method="deactivate",
+        initialization_timeout=int(timeout),
+        coordinator_bind_address=f"[::]:{env.coordinator.rpartition(':')[2]}",
+    )
+    local, total = jax.local_device_count(), jax.device_count()
+    expected = env.local_devices * env.num_processes
+    if (local, total, jax.process_count()) != (env.local_devices, expected, env.num_processes):
+        rows = (
+            ("", "slice", "found"),
+            ("processes", env.num_processes, jax.process_count()),
+            ("devices here", env.local_devices, local),
+            ("devices", expected, total),
+        )
+        table = "\n".join(f"  {what:<14}{should!s:>6}{found!s:>6}" for what, should, found in rows)
+        raise UserError(
+            f"{env.host} does not see the devices of {env.slice} (its kind: {jax.devices()[0].device_kind}):\n{table}\n"
+            "give the slice that the hosts really are with --slice"
+        )
+
+
+def agree(env: WorkerEnv, token: Path, fingerprint: bytes) -> None:
+    """Raises UserError unless all processes see process 0's `token` file and have the same data.
+
+    Process 0 must have written the token before it called `initialize`, which is a barrier.
+
+    Args:
+        env: who this process is.
+        token: a file in the workdir.
+        fingerprint: digest of the training data.
+    """
+    mine = np.array([token.exists(), zlib.crc32(fingerprint)], np.uint32)
+    everyone = np.asarray(multihost_utils.process_allgather(mine)).reshape(env.num_processes, 2)
+    blind = np.flatnonzero(everyone[:, 0] == 0)
+    if blind.size:
+        raise UserError(
+            f"workdir {token.parent} is not the same directory on all hosts: {_processes(blind)} cannot see what "
+            "process 0 wrote there; give a directory that all hosts share with --workdir"
+        )
+    different = np.flatnonzero(everyone[:, 1] != everyone[0, 1])
+    if different.size:
+        raise UserError(
+            f"the training data of {_processes(different)} differs from that of process 0: "
+            "every host must have the same files (data in train.yaml)"
+        )
+
+
+def _processes(numbers: Sequence[int] | np.ndarray) -> str:
+    return "process " + ", ".join(str(n) for n in numbers)
+
+
+def write_token(token: Path) -> None:
+    """Raises UserError if the workdir cannot be written."""
+    try:
+        token.parent.mkdir(parents=True, exist_ok=True)
+        token.touch()
+    except OSError as error:
+        raise UserError(f"workdir {token.parent}: cannot write there: {error.strerror}; choose another with --workdir DIR") from None

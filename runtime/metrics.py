@@ -1,0 +1,94 @@
+"""Where metrics are written, by one process: metrics.jsonl is the truth, TensorBoard and W&B are views of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+from .config import Config
+from .contract import UserError, Workdir
+
+
+class Writer(ABC):
+    """Gets every record of metrics."""
+
+    @abstractmethod
+    def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
+        """`kind` is `train` or `eval`."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class JsonLines(Writer):
+    """One JSON object a line: {"step": 10, "kind": "train", "loss": ...}."""
+
+    def __init__(self, path: Path, resumed_from: int) -> None:
+        """Takes away the records after step `resumed_from`, which will be written again."""
+        kept = [line for line in _lines(path) if _step(line) <= resumed_from] if resumed_from else []
+        fresh = path.with_suffix(".tmp")
+        fresh.write_text("".join(f"{line}\n" for line in kept))
+        os.replace(fresh, path)
+        self._file = path.open("a", buffering=1)
+
+    def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
+        self._file.write(json.dumps({"step": step, "kind": kind, **metrics}) + "\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def _step(line: str) -> float:
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):  # cut off when the process was killed
+        return float("inf")
+
+
+class TensorBoard(Writer):
+    def __init__(self, folder: Path, resumed_from: int) -> None:
+        from tensorboardX import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder), purge_step=resumed_from + 1 if resumed_from else None)
+
+    def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
+        for name, value in metrics.items():
+            self._writer.add_scalar(f"{kind}/{name}", value, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class WandB(Writer):
+    def __init__(self, project: str, workdir: Path, config: Config) -> None:
+        try:
+            import wandb
+        except ImportError:
+            raise UserError("log.wandb needs the wandb library: pip install 'podrun[wandb]'") from None
+        # One workdir is one run there too, however often it is resumed.
+        self._run: Any = wandb.init(
+            project=project, id=workdir.name, resume="allow", dir=str(workdir), config=config.model_dump(mode="json")
+        )
+
+    def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
+        self._run.log({f"{kind}/{name}": value for name, value in metrics.items()}, step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def make_writers(config: Config, workdir: Workdir, resumed_from: int) -> list[Writer]:
+    """The writers that the config asks for; the caller is the one process that writes."""
+    writers: list[Writer] = [JsonLines(workdir.metrics, resumed_from)]
+    if config.log.tensorboard:
+        writers.append(TensorBoard(workdir.tensorboard, resumed_from))
+    if config.log.wandb:
+        writers.append(WandB(config.log.wandb, workdir.path, config))
+    return writers

@@ -1,0 +1,104 @@
+"""GPT-2 (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners").
+
+A transformer decoder with LayerNorm before each part, learned positions, GELU in its tanh form, and the output projection
+tied to the token embedding. Initialisation as published: normal with standard deviation 0.02, scaled by 1/sqrt(2 * layers)
+where a block adds to the residual stream; biases zero.
+
+Letters in shapes: B batch, T tokens, C width, H heads, D width per head, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from ..config import GPT2Model
+
+_STD = 0.02
+_EPSILON = 1e-5
+
+
+def _kernel(std: float = _STD) -> jax.nn.initializers.Initializer:
+    return nn.initializers.normal(std)
+
+
+class Attention(nn.Module):
+    """Causal self-attention."""
+
+    heads: int
+    dropout: float
+    residual_std: float
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
+        """[B, T, C] -> [B, T, C]"""
+        batch, length, width = x.shape
+        qkv = nn.Dense(3 * width, dtype=self.dtype, kernel_init=_kernel(), name="c_attn")(x)
+        query, key, value = jnp.split(qkv.reshape(batch, length, 3 * self.heads, -1), 3, axis=2)
+        scores = jnp.einsum("bthd,bshd->bhts", query, key) / jnp.sqrt(query.shape[-1]).astype(self.dtype)
+        causal = jnp.tril(jnp.ones((length, length), bool))
+        scores = jnp.where(causal, scores.astype(jnp.float32), jnp.finfo(jnp.float32).min)
+        weights = jax.nn.softmax(scores).astype(self.dtype)
+        weights = nn.Dropout(self.dropout)(weights, deterministic)
+        mixed = jnp.einsum("bhts,bshd->bthd", weights, value).reshape(batch, length, width)
+        out = nn.Dense(width, dtype=self.dtype, kernel_init=_kernel(self.residual_std), name="c_proj")(mixed)
+        return nn.Dropout(self.dropout)(out, deterministic)
+
+
+class MLP(nn.Module):
+    """Two layers, four times as wide inside."""
+
+    dropout: float
+    residual_std: float
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
+        """[B, T, C] -> [B, T, C]"""
+        width = x.shape[-1]
+        x = nn.Dense(4 * width, dtype=self.dtype, kernel_init=_kernel(), name="c_fc")(x)
+        x = nn.gelu(x, approximate=True)
+        x = nn.Dense(width, dtype=self.dtype, kernel_init=_kernel(self.residual_std), name="c_proj")(x)
+        return nn.Dropout(self.dropout)(x, deterministic)
+
+
+class Block(nn.Module):
+    """Attention, then MLP; each reads a normalised stream and adds to it."""
+
+    heads: int
+    dropout: float
+    residual_std: float
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
+        """[B, T, C] -> [B, T, C]"""
+        normed = nn.LayerNorm(_EPSILON, dtype=self.dtype, name="ln_1")(x)
+        x = x + Attention(self.heads, self.dropout, self.residual_std, self.dtype, name="attn")(normed, deterministic)
+        normed = nn.LayerNorm(_EPSILON, dtype=self.dtype, name="ln_2")(x)
+        return x + MLP(self.dropout, self.residual_std, self.dtype, name="mlp")(normed, deterministic)
+
+
+class GPT2(nn.Module):
+    """Tokens to logits."""
+
+    config: GPT2Model
+    vocabulary: int
+    dtype: jnp.dtype
+    """Of the computation; parameters are float32."""
+
+    @nn.compact
+    def __call__(self, tokens: jax.Array, deterministic: bool = True) -> jax.Array:
+        """int32[B, T] -> float32[B, T, V]; T at most config.context."""
+        config = self.config
+        embed = nn.Embed(self.vocabulary, config.width, dtype=self.dtype, embedding_init=_kernel(), name="wte")
+        positions = nn.Embed(config.context, config.width, dtype=self.dtype, embedding_init=_kernel(), name="wpe")
+        x = embed(tokens) + positions(jnp.arange(tokens.shape[1]))
+        x = nn.Dropout(config.dropout)(x, deterministic)
+        residual_std = _STD / (2 * config.layers) ** 0.5
+        for i in range(config.layers):
+            x = Block(config.heads, config.dropout, residual_std, self.dtype, name=f"h_{i}")(x, deterministic)
+        x = nn.LayerNorm(_EPSILON, dtype=self.dtype, name="ln_f")(x)
+        return embed.attend(x).astype(jnp.float32)

@@ -1,0 +1,18 @@
+"""Tasks, by the name in the config."""
+
+from __future__ import annotations
+
+from .. import plugins
+from ..config import Config
+from ..data.base import Dataset
+from .base import Task
+
+
+def make_task(config: Config, data: Dataset) -> Task:
+    """The job's task. A user's task is called as `attribute(config, data) -> Task`."""
+    if ":" in config.task:
+        task: Task = plugins.load(config.task, "task")(config, data)
+        return task
+    from .language_model import LanguageModel
+
+    return LanguageModel(config, data)

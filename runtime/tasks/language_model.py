@@ -1,0 +1,99 @@
+"""Predict the next token."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..config import Config, GPT2Model
+from ..contract import Phase
+from ..data.base import Dataset
+from ..models import make_language_model
+from ..progress import Reporter
+from ..state import Batch, Params
+from .base import Scalars, Task
+
+
+class LanguageModel(Task):
+    """Cross-entropy of the next token, in nats."""
+
+    unit = "tokens"
+
+    def __init__(self, config: Config, data: Dataset) -> None:
+        super().__init__(config, data)
+        section = config.model
+        self._context = section.context if isinstance(section, GPT2Model) else int(section.options["context"])
+        self.units_per_example = self._context
+        self._model = make_language_model(config, data.vocabulary, jnp.dtype(config.precision))
+        self._prompt = self._encode_prompt()
+
+    def _encode_prompt(self) -> np.ndarray:
+        """Now, so that a prompt with characters that the text does not have is an error before training."""
+        if self.data.tokenizer is None or not self.config.sample.tokens:
+            return np.zeros(1, np.int32)
+        ids = self.data.tokenizer.encode(self.config.sample.prompt).astype(np.int32)[-self._context :]
+        return ids if len(ids) else np.zeros(1, np.int32)
+
+    def init(self, key: jax.Array) -> Params:
+        return self._model.init(key, jnp.zeros((1, self._context), jnp.int32))["params"]
+
+    def loss(self, params: Params, batch: Batch, key: jax.Array) -> tuple[jax.Array, Scalars]:
+        tokens = batch["tokens"]
+        logits = self._model.apply({"params": params}, tokens[:, :-1], False, rngs={"dropout": key})
+        losses, correct = _next_token(logits, tokens[:, 1:])
+        return losses.mean(), {"accuracy": correct.mean()}
+
+    def evaluate(self, params: Params, batch: Batch) -> Scalars:
+        tokens, weights = batch["tokens"], batch["weights"]
+        losses, correct = _next_token(self._model.apply({"params": params}, tokens[:, :-1], True), tokens[:, 1:])
+        return {"loss": (losses * weights).sum(), "correct": (correct * weights).sum(), "count": weights.sum()}
+
+    def summarize(self, sums: dict[str, float]) -> dict[str, float]:
+        loss = sums["loss"] / sums["count"]
+        return {"loss": loss, "perplexity": _perplexity(loss), "accuracy": sums["correct"] / sums["count"]}
+
+    def train_metrics(self, metrics: dict[str, float]) -> dict[str, float]:
+        return {**metrics, "perplexity": _perplexity(metrics["loss"])}
+
+    def after_training(self, params: Params, reporter: Reporter) -> str | None:
+        """A text of `sample.tokens` tokens that continues the prompt."""
+        sample = self.config.sample
+        if not sample.tokens or self.data.tokenizer is None:
+            return None
+        reporter.phase(Phase.SAMPLE)
+        ids = jax.jit(self._continue_prompt)(params, jax.random.key(self.config.seed))
+        return self.data.tokenizer.decode(np.concatenate([self._prompt, np.asarray(ids)]))
+
+    def _continue_prompt(self, params: Params, key: jax.Array) -> jax.Array:
+        """int32[sample.tokens]. One forward pass over a window of `context` tokens for each; no cache."""
+        sample = self.config.sample
+        start = len(self._prompt)
+        window = jnp.zeros(self._context, jnp.int32).at[:start].set(self._prompt)
+
+        def step(carry: tuple[jax.Array, jax.Array], key: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+            window, length = carry
+            logits = self._model.apply({"params": params}, window[None], True)[0, length - 1] / sample.temperature
+            if 0 < sample.top_k < logits.shape[-1]:
+                logits = jnp.where(logits < jax.lax.top_k(logits, sample.top_k)[0][-1], -jnp.inf, logits)
+            token = jax.random.categorical(key, logits).astype(jnp.int32)
+            full = length == self._context
+            window = jnp.where(full, jnp.roll(window, -1), window)
+            length = jnp.where(full, length, length + 1)
+            return (window.at[length - 1].set(token), length), token
+
+        _, ids = jax.lax.scan(step, (window, jnp.int32(start)), jax.random.split(key, sample.tokens))
+        return ids
+
+
+def _next_token(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(float32[B, T] losses in nats, float32[B, T] 1 where the target is the most likely token)."""
+    picked = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    # A maximum instead of an argmax: XLA vectorises it on CPU.
+    return jax.nn.logsumexp(logits, axis=-1) - picked, (picked >= logits.max(-1)).astype(jnp.float32)
+
+
+def _perplexity(loss: float) -> float:
+    return math.exp(min(loss, 700.0))

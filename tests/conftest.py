@@ -1,0 +1,75 @@
+"""What the tests share: the real podrun command, in a home and a working directory of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TINY = """\
+steps: 6
+batch_size: 8
+model: {layers: 1, heads: 2, width: 32, context: 32}
+data: {name: text, path: text.txt}
+optimizer: {learning_rate: 1e-3}
+log: {every: 1, tensorboard: false}
+eval: {every: 0, batches: 1}
+checkpoint: {every: 0}
+sample: {tokens: 0}
+"""
+
+TEXT = "".join(f"{n} green bottles hanging on the wall, and if one should fall ...\n" for n in range(400))
+
+
+@dataclass
+class Sandbox:
+    """A working directory with a small job, and podrun in it."""
+
+    path: Path
+
+    @property
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "podrun.launcher.cli"]
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {**os.environ, "PODRUN_HOME": str(self.path / "home"), "PYTHONUNBUFFERED": "1"}
+
+    def podrun(self, *args: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+        """Runs podrun to its end."""
+        return subprocess.run(
+            [*self.command, *args], cwd=self.path, env=self.env, capture_output=True, text=True, timeout=timeout
+        )
+
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        """Starts podrun with JSON events on its stdout."""
+        return subprocess.Popen(
+            [*self.command, "--json", *args],
+            cwd=self.path,
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def metrics(self, workdir: str, kind: str = "train") -> dict[int, dict[str, Any]]:
+        """Records of metrics.jsonl by step."""
+        lines = (self.path / workdir / "metrics.jsonl").read_text().splitlines()
+        records = [json.loads(line) for line in lines]
+        return {r["step"]: r for r in records if r["kind"] == kind}
+
+    def losses(self, workdir: str) -> dict[int, float]:
+        return {step: record["loss"] for step, record in self.metrics(workdir).items()}
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Sandbox:
+    (tmp_path / "train.yaml").write_text(TINY)
+    (tmp_path / "text.txt").write_text(TEXT)
+    return Sandbox(tmp_path)
