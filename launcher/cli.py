@@ -37,6 +37,16 @@ class _DefaultRun(click.Group):
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            message = error.format_message().strip().removesuffix(".")
+            command = error.ctx.info_name if error.ctx else "run"
+            remedy = f"`podrun {command} --help` lists what it takes"
+            click.echo(f"podrun: {message[:1].lower()}{message[1:]}\n{remedy}", err=True)
+            sys.exit(error.exit_code)
+
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_usage(ctx.command_path, "[OPTIONS] train.yaml [key.path=value ...]")
 

@@ -153,7 +153,11 @@ def _platform_env(pod: Pod) -> dict[str, str]:
     return {
         "JAX_PLATFORMS": "cpu",
         "JAX_NUM_CPU_DEVICES": str(pod.slice.devices_per_host),
-        # XLA's CPU client sizes its thread pool by NPROC. A collective holds a thread per device, so a pool of the
-        # machine's few cores starves: some devices never join the rendezvous and the step hangs.
-        "NPROC": str(max(64, 2 * pod.slice.devices_per_host)),
+        # XLA's CPU client sizes its thread pool by NPROC, and a collective holds a thread per device: with fewer threads
+        # than devices a step would wait for ever. More threads than needed cost time (docs/performance.md).
+        "NPROC": str(max(pod.slice.devices_per_host, os.cpu_count() or 1)),
+        # glibc gives large buffers back to the kernel at each free and faults them in again at each step; keeping them
+        # takes a quarter off a step (docs/performance.md).
+        "MALLOC_MMAP_THRESHOLD_": str(1 << 32),
+        "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
     }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from podrun.runtime.config import Config
+from podrun.runtime.config import GPT2_PRESETS, Config
 from podrun.runtime.contract import UserError
 
 _SHOWN = 11  # mistakes shown in full; the whole message should fit a small terminal
@@ -21,18 +22,17 @@ _SHOWN = 11  # mistakes shown in full; the whole message should fit a small term
 class _Loader(yaml.SafeLoader):
     """YAML as people write it: `1e-3` is a number (YAML 1.1 says text), and a key that is given twice is an error."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, (dict, list)):
-                raise yaml.constructor.ConstructorError(None, None, "a key must be a word", key_node.start_mark)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} is given twice", key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.composer.ComposerError(None, None, "a key must be a word", key.start_mark)
+            if key.value in seen:
+                problem = f"the key {key.value!r} is given twice in one section; keep one of them"
+                raise yaml.composer.ComposerError(None, None, problem, key.start_mark)
+            seen.add(key.value)
+        return node
 
 
 _Loader.add_implicit_resolver(
@@ -66,28 +66,57 @@ def _read_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     except UnicodeDecodeError:
         raise UserError(f"{path}: is not a text file (not UTF-8); give the train.yaml of the job") from None
     except OSError as error:
-        near = difflib.get_close_matches(path.name, [p.name for p in _siblings(path)], n=2, cutoff=0.5)
-        hint = f"; did you mean {' or '.join(str(path.parent / n) for n in near)}?" if near else ""
-        raise UserError(f"{path}: cannot read the job: {error.strerror}{hint}") from None
+        raise UserError(f"{path}: cannot read the job: {error.strerror}; {_what_to_read(path)}") from None
     try:
-        node = yaml.compose(text, Loader=_Loader)
-        values = yaml.load(text, Loader=_Loader)
+        values, lines = _parse(text)
     except yaml.YAMLError as error:
         raise UserError(f"{path}: not valid YAML: {_yaml_problem(error)}") from None
     if not isinstance(values, dict):
-        what = "is empty" if values is None else f"holds a {type(values).__name__}, not `key: value` lines"
+        kind = "a list" if isinstance(values, list) else "a single value"
+        what = "is empty" if values is None else f"holds {kind}, not `key: value` lines"
         raise UserError(f"{path}: {what}; `podrun schema` lists the keys, examples/ has files to start from")
-    return values, dict(_line_numbers(node))
+    return values, lines
 
 
-def _siblings(path: Path) -> list[Path]:
-    return list(path.parent.iterdir()) if path.parent.is_dir() else []
+def _what_to_read(path: Path) -> str:
+    """What the user may have meant by a file that cannot be read."""
+    if "=" in path.name:
+        return "the train.yaml comes first, then the key.path=value overrides"
+    try:
+        names = [p.name for p in path.parent.iterdir() if p.is_file()]
+    except OSError:
+        names = []
+    near = difflib.get_close_matches(path.name, names, n=2, cutoff=0.5)
+    if near:
+        return f"did you mean {' or '.join(str(path.parent / n) for n in near)}?"
+    return "give the path of a train.yaml; `podrun --help` shows how, and lists the commands"
+
+
+def _parse(text: str) -> tuple[Any, dict[str, int]]:
+    """The value of a YAML text, and the line of each dotted key in it. Raises yaml.YAMLError, and nothing else."""
+    try:
+        lines = dict(_line_numbers(yaml.compose(text, Loader=_Loader)))
+        return yaml.load(text, Loader=_Loader), lines
+    except RecursionError:
+        raise yaml.YAMLError("its sections are nested too deeply, or one contains itself") from None
+    except ValueError as error:  # PyYAML leaves these as they are: a date in month 13, a number of 5000 digits
+        raise yaml.YAMLError(f"a value cannot be read: {error}; put it in quotes if it is text") from None
+
+
+_YAML_HINTS = {
+    "'\\t'": "indent with spaces, not tabs",
+    "mapping values are not allowed": "check the indentation; a text with a colon in it needs quotes",
+}
 
 
 def _yaml_problem(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
     where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-    return where + str(getattr(error, "problem", None) or error).splitlines()[0]
+    problem = str(getattr(error, "problem", None) or error).splitlines()[0]
+    if problem.startswith("but "):
+        problem = f"{getattr(error, 'context', '')}, {problem}"
+    hint = next((f"; {hint}" for sign, hint in _YAML_HINTS.items() if sign in problem), "")
+    return where + problem + hint
 
 
 def _line_numbers(node: yaml.Node | None, prefix: str = "") -> list[tuple[str, int]]:
@@ -107,13 +136,13 @@ def _apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> set[st
         dotted, equals, text = override.partition("=")
         if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)*", dotted):
             raise UserError(
-                f"{override!r} on the command line is not an override: write key.path=value, "
+                f"{_short(override)} on the command line is not an override: write key.path=value, "
                 "for example optimizer.learning_rate=1e-3"
             )
         try:
-            value = yaml.load(text, Loader=_Loader) if text else ""
+            value = _parse(text)[0] if text else ""
         except yaml.YAMLError as error:
-            raise UserError(f"{override!r} on the command line: {_yaml_problem(error)}") from None
+            raise UserError(f"{_short(override)} on the command line: {_yaml_problem(error)}") from None
         _set(values, dotted.split("."), value, override)
         given.add(dotted)
     return given
@@ -127,7 +156,11 @@ def _set(values: dict[str, Any], keys: list[str], value: Any, override: str) -> 
         elif isinstance(inner, str):  # `model: gpt2` stands for `model: {name: gpt2}`
             inner = {"name": inner}
         elif not isinstance(inner, dict):
-            raise UserError(f"{override!r}: {'.'.join(keys[: depth + 1])} is {inner!r}, it has no keys below it")
+            section = ".".join(keys[: depth + 1])
+            raise UserError(
+                f"{_short(override)} on the command line: {section} is {_short(inner)}, it has no keys below it; "
+                f"write {section}=value"
+            )
         values[key] = inner = dict(inner)
         values = inner
     values[keys[-1]] = value
@@ -135,79 +168,151 @@ def _set(values: dict[str, Any], keys: list[str], value: Any, override: str) -> 
 
 def _describe_all(errors: list[ErrorDetails], lines: dict[str, int], given: set[str]) -> list[str]:
     """One row for each wrong key, in the order of the file: where, which key, what is wrong, what would be right."""
-    problems: dict[str, list[str]] = {}
+    problems: dict[str, list[ErrorDetails]] = {}
     for error in errors:
-        location = _clean(error["loc"])
-        problems.setdefault(_dotted(location), []).append(_what(error, location))
+        location = (*error["loc"], "name") if error["type"] == "unknown_choice" else error["loc"]
+        problems.setdefault(".".join(_walk(location)[0]), []).append(error)
     rows = []
-    for dotted, messages in problems.items():
+    for dotted, found in problems.items():
         line = next((lines[d] for d in _self_and_parents(dotted) if d in lines), 0)
-        where = "command line: " if dotted in given else f"line {line}: " if line else ""
+        overridden = any(d in given for d in _self_and_parents(dotted))
+        where = "command line: " if overridden else f"line {line}: " if line else ""
+        key = dotted if dotted.isprintable() else repr(dotted)
         # A key that may be of two types has a message for each.
-        rows.append((line, f"{where}{dotted}{': ' if dotted else ''}{', or '.join(messages)}"))
+        what = ", or ".join(map(_what, found)).replace(", or must be ", " or ")
+        rows.append((line, f"{where}{key}{': ' if key else ''}{what}{_value(found[0])}{_choice_hint(found[0])}"))
     return [row for _, row in sorted(rows, key=lambda row: row[0])]
 
 
-def _what(error: ErrorDetails, location: tuple[str | int, ...]) -> str:
+_MUST_BE = {
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "path_type": "a path",
+    "dict_type": "a section of `key: value` lines",
+}
+_SECTION = ("model_type", "model_attributes_type")
+
+
+def _what(error: ErrorDetails) -> str:
+    """What is wrong with a value, without the value."""
     kind = error["type"]
     if kind == "missing":
         return "required, but not given"
     if kind == "extra_forbidden":
-        keys = _keys_beside(error["loc"])
-        near = difflib.get_close_matches(str(location[-1]), keys, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"allowed here: {', '.join(keys)}"
-        return f"there is no such key; {hint}"
+        return f"there is no such key; {_key_hint(error['loc'])}"
+    if kind == "invalid_key":
+        return "a key must be text; YAML reads on, off, yes, no, numbers and dates as something else: use quotes"
+    if kind == "unknown_choice":
+        return error["msg"].removeprefix("`name` ")
+    if kind in _SECTION:
+        return f"must be a section with some of the keys {', '.join(_keys(_walk(error['loc'])[1]))}"
+    if kind == "string_type":
+        return "must be text; put it in quotes, and on the command line in both kinds: 'key=\"value\"'"
+    if kind in _MUST_BE:
+        return f"must be {_MUST_BE[kind]}"
+    return error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+
+
+def _value(error: ErrorDetails) -> str:
     value = error["input"]
-    shown = "" if isinstance(value, (dict, BaseModel)) else f" (it is {_short(value)})"
-    return error["msg"].removeprefix("Value error, ").replace("Input should be", "must be") + shown
+    if error["type"] == "unknown_choice":
+        value = _choice(error)
+    if error["type"] in ("extra_forbidden", "invalid_key") or isinstance(value, (dict, BaseModel)):
+        return ""
+    return f" (it is {'empty' if value is None else _short(value)})"
 
 
-def _keys_beside(location: tuple[str | int, ...]) -> list[str]:
-    """The keys that the section at `location[:-1]` knows."""
-    schema = Config.model_json_schema()
-    at = schema
-    for part in location[:-1]:
-        at = _resolve(at, schema, str(part))
-    return list(at.get("properties", {}))
+def _choice(error: ErrorDetails) -> Any:
+    return error["input"].get("name") if isinstance(error["input"], dict) else error["input"]
 
 
-def _resolve(at: dict[str, Any], schema: dict[str, Any], part: str) -> dict[str, Any]:
-    """One step down a JSON schema: into a property, or into the branch of a seam that `part` names."""
+def _choice_hint(error: ErrorDetails) -> str:
+    if error["type"] == "unknown_choice" and error["loc"] == ("model",) and _choice(error) in tuple(GPT2_PRESETS):
+        return f"; did you mean model.preset={_choice(error)}?"
+    return ""
+
+
+def _key_hint(location: tuple[str | int, ...]) -> str:
+    """The key that was meant: the same name in another section, or the nearest name in this one."""
+    parts, _ = _walk(location)
+    _, section = _walk(location[:-1])
+    elsewhere = [path for path in _paths() if path.rpartition(".")[2] == parts[-1]]
+    allowed = f"allowed here: {', '.join(_keys(section))}"
+    if ".".join(parts) in elsewhere:  # `data.path` where `data.name` is a source without a path
+        return f"it belongs to another choice of {'.'.join(parts[:-1])}.name; {allowed}"
+    near = difflib.get_close_matches(parts[-1], _keys(section), n=1, cutoff=0.5)
+    meant = elsewhere[:3] or [".".join([*parts[:-1], name]) for name in near]
+    return f"did you mean {' or '.join(meant)}?" if meant else allowed
+
+
+# --- the JSON schema ------------------------------------------------------------------------------------------------
+
+
+@cache
+def _schema() -> dict[str, Any]:
+    return Config.model_json_schema()
+
+
+def _walk(location: tuple[str | int, ...]) -> tuple[list[str], dict[str, Any]]:
+    """The keys of the file on the way to `location`, without the names of union branches, and the schema there."""
+    at, keys = _schema(), []
+    for part in map(str, location):
+        inner = _step(at, part)
+        if inner is not None and part in at.get("properties", {}):
+            keys.append(part)
+        elif inner is None and "anyOf" not in at and part != "[key]":
+            keys.append(part)  # no key of ours: a mistake, or the user's own below `env` or `options`
+        at = inner or at
+    return keys, at
+
+
+def _step(at: dict[str, Any], part: str) -> dict[str, Any] | None:
+    """One step down: into a property, or into the branch of a seam that `part` names."""
     if part in at.get("properties", {}):
-        at = at["properties"][part]
-    else:
-        for branch in at.get("oneOf", []) + at.get("anyOf", []):
-            resolved = _dereference(branch, schema)
-            name = resolved.get("properties", {}).get("name", {})
-            if name.get("const", "plugin") == part:
-                return resolved
-    return _dereference(at, schema)
+        return _dereference(at["properties"][part])
+    for branch in _branches(at):
+        if branch.get("properties", {}).get("name", {}).get("const", "plugin") == part:
+            return branch
+    return None
 
 
-def _dereference(at: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+def _branches(at: dict[str, Any]) -> list[dict[str, Any]]:
+    return [_dereference(branch) for branch in [*at.get("oneOf", []), *at.get("anyOf", [])]]
+
+
+def _dereference(at: dict[str, Any]) -> dict[str, Any]:
     if "$ref" in at:
-        found: dict[str, Any] = schema["$defs"][at["$ref"].rpartition("/")[2]]
+        found: dict[str, Any] = _schema()["$defs"][at["$ref"].rpartition("/")[2]]
         return found
     return at
 
 
-_TAGS = {"gpt2", "plugin", "char", "byte", "bpe", "text", "tokens", "python_source", "adamw"}
+def _keys(section: dict[str, Any]) -> list[str]:
+    """The keys that a section, or the default choice of a seam, knows."""
+    return list(section.get("properties", {}))
 
 
-def _clean(location: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    """`location` without the names of seam branches, which are not keys of the file."""
-    seams = {"model", "data", "tokenizer", "optimizer"}
-    return tuple(
-        part
-        for i, part in enumerate(location)
-        if not (i and location[i - 1] in seams and part in _TAGS)
-        and not (isinstance(part, str) and re.search(r"[\[\(' ]", part))
-        and not (part in {"int", "constrained-int"} and i)
-    )
+@cache
+def _paths() -> list[str]:
+    """Every dotted key that a train.yaml can have."""
+
+    def below(at: dict[str, Any], prefix: str) -> Iterator[str]:
+        for name, value in at.get("properties", {}).items():
+            yield f"{prefix}{name}"
+            inner = _dereference(value)
+            for section in (inner, *_branches(inner)):
+                yield from below(section, f"{prefix}{name}.")
+
+    return list(dict.fromkeys(below(_schema(), "")))
 
 
-def _dotted(location: tuple[str | int, ...]) -> str:
-    return ".".join(str(part) for part in location)
+# --- words ----------------------------------------------------------------------------------------------------------
 
 
 def _self_and_parents(dotted: str) -> list[str]:

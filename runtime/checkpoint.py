@@ -7,11 +7,13 @@ host-local arrays of a multi-process pmap, so the state is saved as numpy arrays
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy as policy
 
@@ -41,15 +43,13 @@ class Checkpoints:
             directory.mkdir(parents=True, exist_ok=True)
             for leftover in directory.glob("*.orbax-checkpoint-tmp*"):
                 shutil.rmtree(leftover, ignore_errors=True)
-        best = policy.BestN(
-            # orbax keeps the highest: the lowest loss is the best.
-            get_metric_fn=lambda metrics: -metrics["loss"],
-            n=section.keep_best,
-            keep_checkpoints_without_metrics=False,
-        )
+        best = policy.BestN(get_metric_fn=_quality, n=section.keep_best)
         policies = [policy.LatestN(section.keep), *([best] if section.keep_best else [])]
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=policy.AnyPreservationPolicy(policies), create=True, save_root_metadata=False
+            preservation_policy=policy.AnyPreservationPolicy(policies),
+            best_fn=_quality,  # without it the losses are not written, and a resumed run would not know the best
+            create=True,
+            save_root_metadata=False,
         )
         self._manager = ocp.CheckpointManager(directory, options=options, item_names=(_STATE, _META))
         self._saving: int | None = None
@@ -65,11 +65,16 @@ class Checkpoints:
 
         Raises whatever made the earlier save fail.
         """
-        meta = {"config": config.model_dump(mode="json"), "position": position, "fingerprint": fingerprint.hex()}
+        meta = {
+            "config": config.model_dump(mode="json"),
+            "position": position,
+            "fingerprint": fingerprint.hex(),
+            "shapes": _shapes(state),
+        }
         self._manager.save(
             step,
             args=ocp.args.Composite(**{_STATE: ocp.args.StandardSave(state), _META: ocp.args.JsonSave(meta)}),
-            metrics=None if loss is None else {"loss": loss},
+            metrics={"loss": loss},
         )
         self._saving = step
 
@@ -77,9 +82,9 @@ class Checkpoints:
         """The step of a save that has become complete since the last call. Raises whatever made it fail."""
         if self._saving is None or (self._manager.is_saving_in_progress() and not wait):
             return None
+        step, self._saving = self._saving, None
         self._manager.wait_until_finished()
         self._manager.check_for_errors()
-        step, self._saving = self._saving, None
         return step
 
     def restore(self, step: int, template: HostState, config: Config, fingerprint: bytes) -> Restored:
@@ -88,7 +93,7 @@ class Checkpoints:
         Raises UserError if it is of another model, optimizer or data.
         """
         meta = self._restore(step, _META, ocp.args.JsonRestore())
-        self._check_same_job(step, meta, config, fingerprint)
+        self._check_same_job(step, meta, config, fingerprint, _shapes(template))
         state = self._restore(step, _STATE, ocp.args.StandardRestore(template))
         return Restored(step, state, meta["position"])
 
@@ -98,7 +103,9 @@ class Checkpoints:
     def _restore(self, step: int, item: str, how: Any) -> Any:
         return self._manager.restore(step, args=ocp.args.Composite(**{item: how}))[item]
 
-    def _check_same_job(self, step: int, meta: dict[str, Any], config: Config, fingerprint: bytes) -> None:
+    def _check_same_job(
+        self, step: int, meta: dict[str, Any], config: Config, fingerprint: bytes, shapes: dict[str, Any]
+    ) -> None:
         saved, now = meta["config"], config.model_dump(mode="json")
         rows = [
             f"  {key}: {json.dumps(before)} in the checkpoint, {json.dumps(after)} in this job"
@@ -107,6 +114,11 @@ class Checkpoints:
         ]
         if meta["fingerprint"] != fingerprint.hex():
             rows.append(f"  data: not the same as it was (data.name {saved['data']['name']}, now {now['data']['name']})")
+        if not rows:  # what the config does not show, for example a user's model whose code has changed
+            rows = [
+                f"  {key}: shape {json.dumps(before)} in the checkpoint, {json.dumps(after)} in this job"
+                for key, before, after in _differences("state", meta["shapes"], shapes)
+            ]
         if rows:
             more = [f"  and {len(rows) - 8} more"] if len(rows) > 8 else []
             raise UserError(
@@ -116,7 +128,18 @@ class Checkpoints:
             )
 
 
-_TUNABLE = {"dropout", "preset", "learning_rate", "weight_decay", "clip_norm", "b1", "b2", "eps"}
+def _quality(metrics: dict[str, float | None]) -> float:
+    """orbax keeps the highest: the lowest loss is the best, and one that is unknown the worst."""
+    loss = metrics["loss"]
+    return -loss if loss is not None and math.isfinite(loss) else -math.inf
+
+
+def _shapes(state: HostState) -> dict[str, Any]:
+    """The shape of every array, under the names that the state has."""
+    return {k: _shapes(v) if isinstance(v, dict) else list(np.shape(v)) for k, v in state.items() if v is not None}
+
+
+_TUNABLE = {"dropout", "initializer_range", "preset", "learning_rate", "weight_decay", "clip_norm", "b1", "b2", "eps"}
 
 
 def _identity(config: dict[str, Any], section: str) -> Any:

@@ -90,6 +90,7 @@ class GPT2Model(Section):
     width: Positive = 128
     context: Positive = Field(128, description="Longest sequence, in tokens.")
     dropout: Probability = 0.0
+    initializer_range: PositiveFloat = Field(0.02, description="Standard deviation of initial weights; 0.02 as published.")
 
     @model_validator(mode="before")
     @classmethod
@@ -102,7 +103,8 @@ class GPT2Model(Section):
     @model_validator(mode="after")
     def _check_heads(self) -> GPT2Model:
         if self.width % self.heads:
-            raise ValueError(f"width {self.width} is not divisible by heads {self.heads}")
+            fits = _nearest_multiples(self.width, self.heads)
+            raise ValueError(f"width {self.width} is not divisible by heads {self.heads}; the nearest that are: {fits}")
         return self
 
 
@@ -305,10 +307,16 @@ class Config(Section):
     @model_validator(mode="after")
     def _check_schedule(self) -> Config:
         if self.schedule.warmup_steps >= self.steps:
-            raise ValueError(f"schedule.warmup_steps {self.schedule.warmup_steps} must be below steps {self.steps}")
+            raise ValueError(
+                f"schedule.warmup_steps {self.schedule.warmup_steps} must be below steps {self.steps}: "
+                "give fewer of them, or more steps"
+            )
         peak = getattr(self.optimizer, "learning_rate", math.inf)
         if self.schedule.final > peak:
-            raise ValueError(f"schedule.final {self.schedule.final:g} is above optimizer.learning_rate {peak:g}")
+            raise ValueError(
+                f"schedule.final {self.schedule.final:g} is above optimizer.learning_rate {peak:g}: "
+                "it is the learning rate at the end, as a number; give a lower one"
+            )
         return self
 
 
@@ -317,10 +325,19 @@ def check_batch(config: Config, devices: int) -> None:
     parts = devices * config.accumulate
     if config.batch_size % parts == 0:
         return
-    below = config.batch_size // parts * parts
-    fits = f"{below} or {below + parts}" if below else f"{parts}"
     by = f"{devices} devices" + (f" x accumulate {config.accumulate}" if config.accumulate > 1 else "")
+    if config.batch_size < parts:
+        raise UserError(
+            f"batch_size {config.batch_size} is too small for {by}: each takes at least one example; "
+            f"the smallest size that fits: batch_size={parts}"
+        )
+    fits = _nearest_multiples(config.batch_size, parts)
     raise UserError(f"batch_size {config.batch_size} is not divisible by {by}; the nearest sizes that are: {fits}")
+
+
+def _nearest_multiples(number: int, of: int) -> str:
+    below = number // of * of
+    return f"{below} or {below + of}" if below else f"{of}"
 
 
 def check_files(config: Config) -> None:
@@ -342,15 +359,13 @@ def text_files(pattern: str) -> list[Path]:
 
     Raises UserError if there is none or if all are empty.
     """
-    path = Path(pattern).expanduser()
-    if path.is_file():
-        files = [path]
-    elif path.is_dir():
-        files = sorted(p for p in path.rglob("*") if p.is_file())
-    else:
-        root = Path(path.anchor) if path.is_absolute() else Path()
-        relative = str(path.relative_to(path.anchor)) if path.is_absolute() else str(path)
-        files = sorted(p for p in root.glob(relative) if p.is_file()) if any(c in pattern for c in "*?[") else []
+    try:
+        files = _matches(pattern)
+    except (OSError, ValueError, RuntimeError) as error:  # too long, no such user's home, `**` beside other characters
+        reason = getattr(error, "strerror", None) or str(error).rstrip(".")
+        raise UserError(
+            f"data.path: cannot use {pattern[:100]!r}: {reason}; give a file, a folder or a glob pattern"
+        ) from None
     if not files:
         raise UserError(
             f"data.path: there is no file, folder or match for {pattern!r} (seen from {Path.cwd()}); "
@@ -363,13 +378,29 @@ def text_files(pattern: str) -> list[Path]:
     return files
 
 
+def _matches(pattern: str) -> list[Path]:
+    path = Path(pattern).expanduser()
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        return sorted(p for p in path.rglob("*") if p.is_file())
+    if not any(c in pattern for c in "*?["):
+        return []
+    root = Path(path.anchor) if path.is_absolute() else Path()
+    relative = str(path.relative_to(path.anchor)) if path.is_absolute() else str(path)
+    return sorted(p for p in root.glob(relative) if p.is_file())
+
+
 def _check_file(key: str, path: Path | None, may_be_empty: bool = False) -> None:
     if path is None:
         return
     try:
         with path.expanduser().open("rb") as file:
             empty = not file.read(1)
-    except OSError as error:
-        raise UserError(f"{key}: cannot read {path}: {error.strerror} (seen from {Path.cwd()})") from None
+    except (OSError, ValueError, RuntimeError) as error:  # the last two: a NUL in it, no such user's home
+        reason = getattr(error, "strerror", None) or str(error).rstrip(".")
+        raise UserError(
+            f"{key}: cannot read {path}: {reason} (seen from {Path.cwd()}); give the path of a file that exists"
+        ) from None
     if empty and not may_be_empty:
-        raise UserError(f"{key}: {path} is empty")
+        raise UserError(f"{key}: {path} is empty; give a file that has something in it")

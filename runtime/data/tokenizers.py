@@ -45,11 +45,16 @@ class Characters:
         return ids.astype(np.uint32)
 
     def decode(self, ids: Ids) -> str:
-        return "".join(map(chr, self._code_points[np.asarray(ids)]))
+        return _valid("".join(map(chr, self._code_points[np.asarray(ids)])))
 
 
 def _code_points(text: str) -> Ids:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+
+
+def _valid(text: str) -> str:
+    """Text files are read with surrogates for bytes that are not UTF-8; these become the replacement character."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 class BytePairs:
@@ -63,10 +68,15 @@ class BytePairs:
     @classmethod
     def load(cls, file: Path) -> BytePairs:
         """Raises UserError if the file is not a tokenizer.json."""
+        library = _tokenizers()
         try:
-            return cls(_tokenizers().Tokenizer.from_file(str(file.expanduser())))
+            tokenizer = library.Tokenizer.from_file(str(file.expanduser()))
         except Exception as error:  # the library raises bare Exception
             raise UserError(f"{file} is not a tokenizer.json that the tokenizers library can read: {error}") from None
+        # A tokenizer made for sentences may cut or pad each text to one length.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return cls(tokenizer)
 
     @classmethod
     def train(cls, text: str, vocabulary: int) -> BytePairs:
@@ -85,7 +95,9 @@ class BytePairs:
         return int(self._tokenizer.get_vocab_size())
 
     def encode(self, text: str) -> Ids:
-        parts = [np.array(e.ids, np.uint32) for e in self._tokenizer.encode_batch(self._chunks(text))]
+        # Special tokens mark the ends of a text, which the ends of a chunk are not.
+        encoded = self._tokenizer.encode_batch(self._chunks(text), add_special_tokens=False)
+        parts = [np.array(e.ids, np.uint32) for e in encoded]
         return np.concatenate(parts) if parts else np.empty(0, np.uint32)
 
     def decode(self, ids: Ids) -> str:
@@ -93,7 +105,7 @@ class BytePairs:
 
     @classmethod
     def _chunks(cls, text: str) -> list[str]:
-        return [text[i : i + cls._CHUNK] for i in range(0, len(text), cls._CHUNK)]
+        return [_valid(text[i : i + cls._CHUNK]) for i in range(0, len(text), cls._CHUNK)]
 
 
 def _tokenizers() -> Any:

@@ -78,9 +78,10 @@ def tokens_dataset(section: TokensData, context: int, seed: int) -> Dataset:
     else:
         train, validation = _split(tokens, section.validation)
     tokenizer = BytePairs.load(section.tokenizer_file) if section.tokenizer_file else None
-    highest = max(int(part[:_SAMPLE].max(initial=0)) for part in (train, validation))
-    if highest >= section.vocabulary:
-        raise UserError(f"{section.path} has the token id {highest}, but data.vocabulary is {section.vocabulary}")
+    for path, part in ((section.path, train), (section.validation_path or section.path, validation)):
+        highest = int(part[:_SAMPLE].max(initial=0))
+        if highest >= section.vocabulary:
+            raise UserError(f"{path} has the token id {highest}, but data.vocabulary is {section.vocabulary}")
     return _dataset(train, validation, context, seed, section.vocabulary, tokenizer, f"data.path {section.path}")
 
 
@@ -116,7 +117,13 @@ def _read(files: list[Path]) -> str:
 def _map(path: Path, dtype: str) -> Tokens:
     file = path.expanduser()
     width = np.dtype(dtype).itemsize
-    if file.stat().st_size % width:
+    try:
+        size = file.stat().st_size
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror} (seen from {Path.cwd()})") from None
+    if size == 0:
+        raise UserError(f"{path} is empty: there are no token ids to train on")
+    if size % width:
         raise UserError(f"{path}: its size is not a multiple of {width} bytes, so it is not a file of {dtype} token ids")
     return np.memmap(file, dtype, mode="r")
 

@@ -15,12 +15,8 @@ import jax.numpy as jnp
 
 from ..config import GPT2Model
 
-_STD = 0.02
 _EPSILON = 1e-5
-
-
-def _kernel(std: float = _STD) -> jax.nn.initializers.Initializer:
-    return nn.initializers.normal(std)
+_normal = nn.initializers.normal
 
 
 class Attention(nn.Module):
@@ -28,6 +24,7 @@ class Attention(nn.Module):
 
     heads: int
     dropout: float
+    std: float
     residual_std: float
     dtype: jnp.dtype
 
@@ -35,7 +32,7 @@ class Attention(nn.Module):
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
         """[B, T, C] -> [B, T, C]"""
         batch, length, width = x.shape
-        qkv = nn.Dense(3 * width, dtype=self.dtype, kernel_init=_kernel(), name="c_attn")(x)
+        qkv = nn.Dense(3 * width, dtype=self.dtype, kernel_init=_normal(self.std), name="c_attn")(x)
         query, key, value = jnp.split(qkv.reshape(batch, length, 3 * self.heads, -1), 3, axis=2)
         scores = jnp.einsum("bthd,bshd->bhts", query, key) / jnp.sqrt(query.shape[-1]).astype(self.dtype)
         causal = jnp.tril(jnp.ones((length, length), bool))
@@ -43,7 +40,7 @@ class Attention(nn.Module):
         weights = jax.nn.softmax(scores).astype(self.dtype)
         weights = nn.Dropout(self.dropout)(weights, deterministic)
         mixed = jnp.einsum("bhts,bshd->bthd", weights, value).reshape(batch, length, width)
-        out = nn.Dense(width, dtype=self.dtype, kernel_init=_kernel(self.residual_std), name="c_proj")(mixed)
+        out = nn.Dense(width, dtype=self.dtype, kernel_init=_normal(self.residual_std), name="c_proj")(mixed)
         return nn.Dropout(self.dropout)(out, deterministic)
 
 
@@ -51,6 +48,7 @@ class MLP(nn.Module):
     """Two layers, four times as wide inside."""
 
     dropout: float
+    std: float
     residual_std: float
     dtype: jnp.dtype
 
@@ -58,9 +56,9 @@ class MLP(nn.Module):
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
         """[B, T, C] -> [B, T, C]"""
         width = x.shape[-1]
-        x = nn.Dense(4 * width, dtype=self.dtype, kernel_init=_kernel(), name="c_fc")(x)
+        x = nn.Dense(4 * width, dtype=self.dtype, kernel_init=_normal(self.std), name="c_fc")(x)
         x = nn.gelu(x, approximate=True)
-        x = nn.Dense(width, dtype=self.dtype, kernel_init=_kernel(self.residual_std), name="c_proj")(x)
+        x = nn.Dense(width, dtype=self.dtype, kernel_init=_normal(self.residual_std), name="c_proj")(x)
         return nn.Dropout(self.dropout)(x, deterministic)
 
 
@@ -69,16 +67,18 @@ class Block(nn.Module):
 
     heads: int
     dropout: float
+    std: float
     residual_std: float
     dtype: jnp.dtype
 
     @nn.compact
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
         """[B, T, C] -> [B, T, C]"""
+        shared = (self.dropout, self.std, self.residual_std, self.dtype)
         normed = nn.LayerNorm(_EPSILON, dtype=self.dtype, name="ln_1")(x)
-        x = x + Attention(self.heads, self.dropout, self.residual_std, self.dtype, name="attn")(normed, deterministic)
+        x = x + Attention(self.heads, *shared, name="attn")(normed, deterministic)
         normed = nn.LayerNorm(_EPSILON, dtype=self.dtype, name="ln_2")(x)
-        return x + MLP(self.dropout, self.residual_std, self.dtype, name="mlp")(normed, deterministic)
+        return x + MLP(*shared, name="mlp")(normed, deterministic)
 
 
 class GPT2(nn.Module):
@@ -93,12 +93,14 @@ class GPT2(nn.Module):
     def __call__(self, tokens: jax.Array, deterministic: bool = True) -> jax.Array:
         """int32[B, T] -> float32[B, T, V]; T at most config.context."""
         config = self.config
-        embed = nn.Embed(self.vocabulary, config.width, dtype=self.dtype, embedding_init=_kernel(), name="wte")
-        positions = nn.Embed(config.context, config.width, dtype=self.dtype, embedding_init=_kernel(), name="wpe")
+        std = config.initializer_range
+        residual_std = std / (2 * config.layers) ** 0.5
+        embed = nn.Embed(self.vocabulary, config.width, dtype=self.dtype, embedding_init=_normal(std), name="wte")
+        positions = nn.Embed(config.context, config.width, dtype=self.dtype, embedding_init=_normal(std), name="wpe")
         x = embed(tokens) + positions(jnp.arange(tokens.shape[1]))
         x = nn.Dropout(config.dropout)(x, deterministic)
-        residual_std = _STD / (2 * config.layers) ** 0.5
         for i in range(config.layers):
-            x = Block(config.heads, config.dropout, residual_std, self.dtype, name=f"h_{i}")(x, deterministic)
+            block = Block(config.heads, config.dropout, std, residual_std, self.dtype, name=f"h_{i}")
+            x = block(x, deterministic)
         x = nn.LayerNorm(_EPSILON, dtype=self.dtype, name="ln_f")(x)
         return embed.attend(x).astype(jnp.float32)
