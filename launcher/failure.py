@@ -16,7 +16,7 @@ class Failure:
     host: str
     process: int | None
     what: str
-    """One line: `ValueError: boom at step 5`."""
+    """One line: `ValueError: boom in step 5`."""
     code: int
     """Exit code that podrun ends with if this is the first cause."""
     consequence: bool = False
@@ -42,8 +42,10 @@ def from_error(host: str, process: int, error: Event) -> Failure:
     kind = ErrorKind(error["kind"])
     message = str(error["message"])
     lines = message.strip().splitlines() or [kind.value]
-    at = f" at step {error['step']}" if error.get("step") is not None else ""
+    at = f" in step {error['step']}" if error.get("step") is not None else ""
     details = message if kind is ErrorKind.CONFIG else str(error.get("traceback", ""))
+    if kind is ErrorKind.NOT_FINITE:
+        at = ""  # its message names the step
     if kind is ErrorKind.PEER_LOST:
         return Failure(host, process, f"lost another process{at}: {lines[0]}", kind.exit_code, True, details)
     code = int(error.get("code") or kind.exit_code)
@@ -52,7 +54,7 @@ def from_error(host: str, process: int, error: Event) -> Failure:
 
 def from_exit(host: str, process: int, code: int, step: int | None, phase: str | None) -> Failure:
     """A process that ended without a word; `code` is negative for a signal."""
-    when = f"in step {step + 1}" if step is not None else f"during {phase}" if phase else "before it said anything"
+    when = f"after step {step}" if step is not None else f"during {phase}" if phase else "before it said anything"
     if code == ExitCode.PREEMPTED:
         return Failure(host, process, f"was asked to stop from outside {when}, and saved first", code)
     if code >= 0:

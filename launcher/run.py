@@ -207,8 +207,6 @@ def _signals() -> Iterator[tuple[list[int], Callable[[Callable[[int], None]], No
         received.append(number)
         if receivers:
             receivers[-1](number)
-        if len(received) == 1:
-            print("\nstopping (once more: at once) ...", file=sys.stderr, flush=True)
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, handle) for number in numbers}

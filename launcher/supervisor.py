@@ -203,15 +203,14 @@ class Supervisor:
 
     def _name_unjoined(self) -> None:
         limit = self._plan.config.launch.start_timeout
-        self._send_all({"type": "dump"})  # the stacks of all processes go to the logs
-        self._pump_for(1.0)
         missing = [p for p in self._processes.values() if not p.joined]
         # Those that wait for the others are not to blame, unless nobody else is.
-        silent = [p for p in missing if p.phase is None] or missing
-        for p in silent:
+        for p in [p for p in missing if p.phase is None] or missing:
             doing = f"is still in phase {p.phase}" if p.phase else "did not say anything"
             what = f"{doing} {limit:g} s after its start (launch.start_timeout)"
             self._fail(Failure(p.host, p.process, what, ExitCode.UNAVAILABLE))
+        self._send_all({"type": "dump"})  # the stacks of all processes go to the logs
+        self._pump_for(1.0)
 
     def _fail(self, failed: Failure) -> None:
         if not self._failures:
@@ -242,7 +241,10 @@ class Supervisor:
             host, frame = self._frames.get(timeout=TICK)
         except queue.Empty:
             return
-        if frame["type"] != "wake":
+        if frame["type"] == "wake":
+            again = "" if len(self._interrupts) > 1 else " (Ctrl-C again: at once)"
+            self._tell(EventKind.NOTE, message=f"stopping{again}")
+        else:
             getattr(self, f"_on_{frame['type']}")(host, frame)
 
     def _on_hello(self, host: str, frame: Frame) -> None:

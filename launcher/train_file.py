@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from podrun.runtime.config import GPT2_PRESETS, Config
+from podrun.runtime.config import GPT2_PRESETS, PLUGIN_PATTERN, Config
 from podrun.runtime.contract import UserError
 
 _SHOWN = 11  # mistakes shown in full; the whole message should fit a small terminal
@@ -21,6 +21,13 @@ _SHOWN = 11  # mistakes shown in full; the whole message should fit a small term
 
 class _Loader(yaml.SafeLoader):
     """YAML as people write it: `1e-3` is a number (YAML 1.1 says text), and a key that is given twice is an error."""
+
+    def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
+        node = super().compose_scalar_node(anchor)
+        if "\0" in node.value:
+            problem = "the character \\0 cannot be in a path, a name or an environment variable"
+            raise yaml.composer.ComposerError(None, None, problem, node.start_mark)
+        return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -214,6 +221,8 @@ def _what(error: ErrorDetails) -> str:
         return f"must be a section with some of the keys {', '.join(_keys(_walk(error['loc'])[1]))}"
     if kind == "string_type":
         return "must be text; put it in quotes, and on the command line in both kinds: 'key=\"value\"'"
+    if kind == "string_pattern_mismatch" and error["ctx"]["pattern"] == PLUGIN_PATTERN:
+        return "must be package.module:attribute"
     if kind in _MUST_BE:
         return f"must be {_MUST_BE[kind]}"
     return error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
@@ -256,7 +265,8 @@ def _key_hint(location: tuple[str | int, ...]) -> str:
 
 @cache
 def _schema() -> dict[str, Any]:
-    return Config.model_json_schema()
+    schema: dict[str, Any] = Config.model_json_schema()
+    return schema
 
 
 def _walk(location: tuple[str | int, ...]) -> tuple[list[str], dict[str, Any]]:

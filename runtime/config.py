@@ -255,6 +255,15 @@ class Sample(Section):
     top_k: Natural = Field(0, description="Sample among the k most likely tokens only; 0: among all.")
 
 
+def _is_variable(name: str) -> str:
+    if not name or "=" in name:
+        raise ValueError("the name of an environment variable must not be empty, and not contain =")
+    return name
+
+
+Variable = Annotated[str, AfterValidator(_is_variable)]
+
+
 class Launch(Section):
     """How the pod is started. Command-line flags go before these."""
 
@@ -262,7 +271,7 @@ class Launch(Section):
     pod: Path | None = Field(None, description="As --pod.")
     workdir: Path | None = Field(None, description="As --workdir.")
     python: str | None = Field(None, description="Interpreter on the hosts.")
-    env: dict[str, str] = Field(default={}, description="Environment variables of the workers.")
+    env: dict[Variable, str] = Field(default={}, description="Environment variables of the workers.")
     start_timeout: PositiveFloat = Field(300.0, description="Seconds until all processes must have joined.")
     stop_grace: NaturalFloat = Field(4.0, description="Seconds to reach a point where a stop can save.")
     max_restarts: Natural = Field(0, description="Restarts from the last checkpoint after a failure.")

@@ -18,6 +18,7 @@ class Reporter:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._last_step = 0.0
         self.step: int | None = None
+        """The step in progress, for whoever reports a failure."""
 
     def event(self, what: EventKind, /, **fields: Any) -> None:
         event: Event = {"event": what, "time": time.time(), **fields}
@@ -31,7 +32,6 @@ class Reporter:
 
     def progress(self, step: int, steps: int, metrics: dict[str, float], every: float = 0.25) -> None:
         """A step event, but not more often than every `every` seconds: metrics.jsonl has all of them."""
-        self.step = step
         now = time.monotonic()
         if now - self._last_step >= every or step == steps:
             self._last_step = now

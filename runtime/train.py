@@ -119,6 +119,7 @@ class Trainer:
         self._clock.start(self._step)
         first = self._step + 1
         for step in range(first, config.steps + 1):
+            self._reporter.step = step
             batch = self._batches.get()
             done = self._wait_for_oldest()
             self._state, metrics = self._strategy.step(self._state, batch)
@@ -187,7 +188,6 @@ class Trainer:
                 "a lower learning rate, warm-up steps, or clipping may help"
             )
         if not (_due(step, self._config.log.every) or step == self._config.steps):
-            self._reporter.step = step
             return
         record = {**self._task.train_metrics(values), **self._clock.rates(step)}
         for writer in self._writers:

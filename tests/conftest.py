@@ -68,8 +68,12 @@ class Sandbox:
         return {step: record["loss"] for step, record in self.metrics(workdir).items()}
 
 
+def make_sandbox(path: Path) -> Sandbox:
+    (path / "train.yaml").write_text(TINY)
+    (path / "text.txt").write_text(TEXT)
+    return Sandbox(path)
+
+
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Sandbox:
-    (tmp_path / "train.yaml").write_text(TINY)
-    (tmp_path / "text.txt").write_text(TEXT)
-    return Sandbox(tmp_path)
+    return make_sandbox(tmp_path)

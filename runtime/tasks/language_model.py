@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..config import Config, GPT2Model
-from ..contract import Phase
+from ..contract import Phase, UserError
 from ..data.base import Dataset
 from ..models import make_language_model
 from ..progress import Reporter
@@ -34,7 +34,10 @@ class LanguageModel(Task):
         """Now, so that a prompt with characters that the text does not have is an error before training."""
         if self.data.tokenizer is None or not self.config.sample.tokens:
             return np.zeros(1, np.int32)
-        ids = self.data.tokenizer.encode(self.config.sample.prompt).astype(np.int32)[-self._context :]
+        try:
+            ids = self.data.tokenizer.encode(self.config.sample.prompt).astype(np.int32)[-self._context :]
+        except UserError as error:
+            raise UserError(f"sample.prompt: {error}; give another prompt, or sample.tokens=0 for no text") from None
         return ids if len(ids) else np.zeros(1, np.int32)
 
     def init(self, key: jax.Array) -> Params:

@@ -1,0 +1,122 @@
+"""Runs of podrun that a test watches and disturbs while they go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..conftest import Sandbox
+
+Event = dict[str, Any]
+
+
+class Run:
+    """A running podrun and its events so far."""
+
+    def __init__(self, sandbox: Sandbox, *args: str) -> None:
+        self.sandbox = sandbox
+        self.process = sandbox.start(*args)
+        self.events: list[Event] = []
+        self.stderr = ""
+        self._news: queue.Queue[Event | None] = queue.Queue()
+        self._threads = [threading.Thread(target=f, daemon=True) for f in (self._read_events, self._read_stderr)]
+        for thread in self._threads:
+            thread.start()
+
+    def _read_events(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._news.put(json.loads(line))
+        self._news.put(None)
+
+    def _read_stderr(self) -> None:
+        assert self.process.stderr is not None
+        self.stderr = self.process.stderr.read()
+
+    def wait_for(self, wanted: Callable[[Event], bool], timeout: float = 120) -> Event:
+        """The next event that is wanted. Fails if podrun ends first."""
+        deadline = time.monotonic() + timeout
+        while True:
+            event = self._news.get(timeout=max(0.1, deadline - time.monotonic()))
+            assert event is not None, f"podrun ended; stderr:\n{self.stderr}\nevents: {self.events[-5:]}"
+            self.events.append(event)
+            if wanted(event):
+                return event
+
+    def wait_for_step(self, step: int) -> Event:
+        return self.wait_for(lambda e: e["event"] == "step" and e["step"] >= step)
+
+    def end(self, timeout: float = 120) -> int:
+        """Waits for podrun's end; returns its exit code."""
+        code = self.process.wait(timeout)
+        for thread in self._threads:
+            thread.join(timeout=10)
+        while (event := self._news.get(timeout=10)) is not None:
+            self.events.append(event)
+        return code
+
+    def of(self, kind: str) -> list[Event]:
+        return [e for e in self.events if e["event"] == kind]
+
+    @property
+    def last_line(self) -> str:
+        return str(self.of("end")[-1]["message"])
+
+    def worker(self, process: int) -> int:
+        """The pid of a worker that has been started."""
+        return next(int(e["pid"]) for e in self.of("host") if e["phase"] == "started" and e["process"] == process)
+
+    def agent(self, host: str) -> int:
+        return next(int(e["pid"]) for e in self.of("host") if e["phase"] == "hello" and e["host"] == host)
+
+
+def processes_of(sandbox: Sandbox) -> dict[int, str]:
+    """Every live process that was started from this sandbox's podrun: pid -> command."""
+    mark = f"PODRUN_HOME={sandbox.path / 'home'}".encode()
+    found = {}
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and mark in (folder / "environ").read_bytes().split(b"\0"):
+                if (folder / "stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":
+                    found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+    return found
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    os.kill(pid, number)
+
+
+@pytest.fixture
+def start(sandbox: Sandbox) -> Iterator[Callable[..., Run]]:
+    """Starts podrun; whatever is left of it after the test is ended by pid."""
+    shutil.copy(Path(__file__).with_name("faulty.py"), sandbox.path / "faulty.py")
+    runs: list[Run] = []
+
+    def starter(*args: str) -> Run:
+        runs.append(Run(sandbox, *args))
+        return runs[-1]
+
+    yield starter
+    for pid in processes_of(sandbox):
+        try:
+            kill(pid)
+        except ProcessLookupError:
+            pass
+    for run in runs:
+        try:
+            run.process.wait(10)
+        except subprocess.TimeoutExpired:
+            run.process.kill()

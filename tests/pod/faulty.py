@@ -1,0 +1,57 @@
+"""A user's data source that misbehaves in one process when a step's batch is made: real faults for the tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+from podrun.runtime.config import Config, TextData
+from podrun.runtime.data import tokens
+from podrun.runtime.data.base import Batch, Dataset
+
+
+class Faulty:
+    """The examples of `inner`, with a fault in the `step`-th batch that is gathered."""
+
+    def __init__(self, inner: Any, options: dict[str, Any]) -> None:
+        self._inner = inner
+        self._options = options
+        self._batches = 0
+        self.size = inner.size
+
+    def gather(self, indices: Any, epochs: Any) -> Batch:
+        self._batches += 1
+        batch: Batch = self._inner.gather(indices, epochs)
+        if self._batches == self._options["step"] and _is_here(self._options):
+            return misbehave(self._options["action"], batch)
+        return batch
+
+
+def _is_here(options: dict[str, Any]) -> bool:
+    return os.environ["PODRUN_PROCESS_ID"] == str(options["process"]) and os.environ["PODRUN_ATTEMPT"] == "0"
+
+
+def misbehave(action: str, batch: Batch) -> Batch:
+    if action == "raise":
+        raise RuntimeError("the disk of my dreams is broken")
+    if action == "exit":
+        sys.exit(7)
+    if action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if action == "segv":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if action == "hang":
+        time.sleep(600)
+    raise AssertionError(action)
+
+
+def dataset(options: dict[str, Any], config: Config) -> Dataset:
+    """`data: {name: "faulty:dataset", options: {path, process, step, action}}`"""
+    if options.get("step") == 0 and _is_here(options):
+        misbehave(options["action"], {})
+    context = config.model.context  # type: ignore[union-attr]
+    good = tokens.text_dataset(TextData(path=options["path"]), context, config.seed)
+    return Dataset(Faulty(good.train, options), good.validation, good.fingerprint, good.vocabulary, good.tokenizer)

@@ -1,0 +1,185 @@
+"""A fault in one process ends the run at once, with the first cause named and nothing left."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ..conftest import Sandbox
+from .conftest import Run, kill, processes_of
+
+Start = Callable[..., Run]
+POD = ("--simulate", "--slice", "cpu-2x2", "train.yaml", "steps=100000", "eval.every=0")
+PROMPT = 5.0  # seconds from a fault to podrun's end that the README promises; used only to bound waits
+
+
+def faulty(action: str, process: int = 1, step: int = 5) -> tuple[str, ...]:
+    options = f"{{path: text.txt, process: {process}, step: {step}, action: {action}}}"
+    return (*POD, f"data={{name: 'faulty:dataset', options: {options}}}")
+
+
+@pytest.mark.parametrize(
+    ("action", "code", "cause"),
+    [
+        ("raise", 1, "RuntimeError: the disk of my dreams is broken in step 5"),
+        ("exit", 7, "SystemExit: 7 in step 5"),
+        ("kill", 137, "was ended by SIGKILL"),
+        ("segv", 139, "was ended by SIGSEGV"),
+    ],
+)
+def test_first_cause_is_named(start: Start, sandbox: Sandbox, action: str, code: int, cause: str) -> None:
+    """Host, process and cause come first, the exit code is the first failure's, and no process is left."""
+    run = start(*faulty(action))
+    assert run.end() == code
+    assert run.last_line.startswith(f"failed: host-1 (process 1): {cause}"), run.last_line
+    assert run.last_line.endswith(f"[exit code {code}]")
+    assert run.stderr.splitlines()[-1] == f"podrun: {run.last_line}"
+    assert processes_of(sandbox) == {}
+
+
+def test_worker_killed_from_outside(start: Start, sandbox: Sandbox) -> None:
+    """SIGKILL of a worker in the middle of training: the others are ended at once, and the victim is named."""
+    run = start(*POD)
+    run.wait_for_step(5)
+    killed = time.monotonic()
+    kill(run.worker(0))
+    assert run.end(timeout=60) == 137
+    print(f"podrun ended {time.monotonic() - killed:.2f} s after the SIGKILL (promise: {PROMPT} s)")
+    assert run.last_line.startswith("failed: host-0 (process 0): was ended by SIGKILL after step")
+    assert processes_of(sandbox) == {}
+
+
+def test_agent_killed(start: Start, sandbox: Sandbox) -> None:
+    """An agent that is killed takes its worker along, and its host is named."""
+    run = start(*POD)
+    run.wait_for_step(3)
+    kill(run.agent("host-1"))
+    assert run.end(timeout=60) == 69
+    assert run.last_line.startswith("failed: host-1: its agent is gone")
+    assert processes_of(sandbox) == {}
+
+
+def test_dropped_connection_is_no_fault(start: Start, sandbox: Sandbox) -> None:
+    """A killed relay, which is a dropped connection, loses nothing: the launcher attaches again and the run ends well."""
+    run = start("--simulate", "--slice", "cpu-2x1", "train.yaml", "steps=400")
+    run.wait_for_step(3)
+    relays = [pid for pid, command in processes_of(sandbox).items() if command.endswith("agent.py run ")]
+    agents = {run.agent("host-0"), run.agent("host-1")}
+    for pid in set(relays) - agents:
+        kill(pid)
+    assert run.end() == 0, run.stderr
+    assert sorted(sandbox.losses("runs/train")) == list(range(1, 401))
+    assert processes_of(sandbox) == {}
+
+
+def test_interpreter_that_does_not_exist(start: Start, sandbox: Sandbox) -> None:
+    """A process that cannot be started is named with the reason."""
+    broken = sandbox.path / "python"
+    broken.write_text("#!/nowhere/python3\n")
+    broken.chmod(0o755)
+    run = start(*POD, f"launch.python={broken}")
+    assert run.end(timeout=60) == 69
+    assert "could not be started" in run.last_line
+    assert "No such file or directory" in run.last_line
+    assert processes_of(sandbox) == {}
+
+
+def test_process_that_never_joins(start: Start, sandbox: Sandbox) -> None:
+    """A process that hangs before it joined the pod is named after launch.start_timeout, not those that wait for it."""
+    wrapper = sandbox.path / "python"
+    wrapper.write_text('#!/bin/sh\n[ "$PODRUN_PROCESS_ID" = 1 ] && exec sleep 600\nexec "$REAL_PYTHON" "$@"\n')
+    wrapper.chmod(0o755)
+    real = sandbox.command[0]
+    run = start(*POD, f"launch.python={wrapper}", f"launch.env.REAL_PYTHON={real}", "launch.start_timeout=6")
+    assert run.end(timeout=60) == 69
+    assert run.last_line.startswith("failed: host-1 (process 1): did not say anything 6 s after its start")
+    assert processes_of(sandbox) == {}
+
+
+@pytest.mark.parametrize("phase", ["ready", "started", "connect", "setup", "compile", "train"])
+def test_ctrl_c_in_every_phase(start: Start, sandbox: Sandbox, phase: str) -> None:
+    """Ctrl-C ends the run from any phase with code 130 and leaves nothing."""
+    run = start(*POD)
+    run.wait_for(lambda e: e.get("phase") == phase)
+    pressed = time.monotonic()
+    run.process.send_signal(signal.SIGINT)
+    assert run.end(timeout=60) == 130
+    print(f"podrun ended {time.monotonic() - pressed:.2f} s after Ctrl-C in {phase} (promise: {PROMPT} s)")
+    assert run.last_line.startswith("interrupted")
+    assert processes_of(sandbox) == {}
+
+
+def test_ctrl_c_while_training_saves(start: Start, sandbox: Sandbox) -> None:
+    """Ctrl-C once saves the step that was reached; the same command goes on from there."""
+    run = start(*POD)
+    run.wait_for_step(20)
+    run.process.send_signal(signal.SIGINT)
+    assert run.end(timeout=60) == 130
+    saved = run.of("checkpoint")[-1]["step"]
+    assert saved >= 20
+    assert f"the checkpoint of step {saved} is complete" in run.last_line
+    again = start(*POD, f"steps={saved + 3}")
+    assert again.end() == 0, again.stderr
+    assert again.of("resume")[0]["step"] == saved
+    assert sorted(sandbox.losses("runs/train")) == list(range(1, saved + 4))
+
+
+def test_ctrl_c_twice_stops_now(start: Start, sandbox: Sandbox) -> None:
+    """A second Ctrl-C waits for no save."""
+    run = start(*faulty("hang"), "launch.stop_grace=60")
+    run.wait_for_step(1)
+    run.process.send_signal(signal.SIGINT)
+    run.wait_for(lambda e: e["event"] == "note" and e["message"].startswith("stopping"))
+    run.process.send_signal(signal.SIGINT)
+    assert run.end(timeout=30) == 130
+    assert processes_of(sandbox) == {}
+
+
+def test_launcher_killed(start: Start, sandbox: Sandbox) -> None:
+    """Agents that hear nothing from the launcher end their workers and themselves within the lease."""
+    run = start(*POD)
+    run.wait_for_step(3)
+    run.process.kill()
+    deadline = time.monotonic() + 60
+    while processes_of(sandbox) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert processes_of(sandbox) == {}
+
+
+def test_nan_names_the_step(start: Start, sandbox: Sandbox) -> None:
+    """A loss that is not finite stops all processes at the same step, and no checkpoint of it is kept."""
+    run = start(*POD, "optimizer.learning_rate=1e30", "optimizer.clip_norm=null", "checkpoint.every=1")
+    assert run.end() == 1
+    assert "is not finite in step" in run.last_line
+    step = run.of("error")[0]["step"]
+    assert {e["step"] for e in run.of("error")} == {step}
+    saved = [int(p.name) for p in Path(sandbox.path / "runs/train/checkpoints").iterdir() if p.name.isdigit()]
+    assert all(s < step for s in saved)
+
+
+def test_restart_from_the_last_checkpoint(start: Start, sandbox: Sandbox) -> None:
+    """With launch.max_restarts a failed attempt is followed by one that resumes and finishes."""
+    arguments = [a for a in faulty("kill", step=15) if not a.startswith("steps=")]
+    run = start(*arguments, "steps=30", "checkpoint.every=5", "launch.max_restarts=1")
+    assert run.end() == 0, run.stderr
+    assert run.of("resume")[0]["step"] in (5, 10)
+    assert sorted(sandbox.losses("runs/train")) == list(range(1, 31))
+
+
+def test_daemonised_child_is_ended(start: Start, sandbox: Sandbox) -> None:
+    """What a worker left running in another session is found and ended too."""
+    (sandbox.path / "littering.py").write_text(
+        "import subprocess\n"
+        "from faulty import dataset as inner\n"
+        "def dataset(options, config):\n"
+        "    subprocess.Popen(['sh', '-c', 'setsid sleep 600 & exit'])\n"
+        "    return inner(options, config)\n"
+    )
+    options = "{path: text.txt, process: 9, step: 1, action: raise}"
+    run = start(*POD[:4], f"data={{name: 'littering:dataset', options: {options}}}")
+    assert run.end() == 0, run.stderr
+    assert processes_of(sandbox) == {}

@@ -1,0 +1,96 @@
+"""A run that was killed at any moment goes on from its last complete checkpoint as if nothing had happened."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ..conftest import Sandbox
+from .conftest import Run, kill, processes_of
+
+Start = Callable[..., Run]
+STEPS = 60
+JOB = ("--simulate", "train.yaml", f"steps={STEPS}", "checkpoint.every=7", "eval.every=20", "model.dropout=0.1")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
+    """Losses by step of the job, run from its start to its end on cpu-2x2."""
+    from ..conftest import make_sandbox
+
+    sandbox = make_sandbox(tmp_path_factory.mktemp("uninterrupted"))
+    done = sandbox.podrun("--slice", "cpu-2x2", *JOB)
+    assert done.returncode == 0, done.stderr
+    losses = sandbox.losses("runs/train")
+    assert sorted(losses) == list(range(1, STEPS + 1))
+    return losses
+
+
+def kill_everything(sandbox: Sandbox) -> None:
+    """SIGKILL to launcher, relays, agents and workers, until none is left."""
+    while found := processes_of(sandbox):
+        for pid in found:
+            try:
+                kill(pid)
+            except ProcessLookupError:
+                pass
+
+
+def test_kill_everything_five_times(start: Start, sandbox: Sandbox, uninterrupted: dict[int, float]) -> None:
+    """Five times SIGKILL of everything at a random step; every loss equals the uninterrupted run's bit for bit."""
+    chance = random.Random(0)
+    reached = 0
+    for _ in range(5):
+        run = start("--slice", "cpu-2x2", *JOB)
+        last = min(STEPS - 1, reached + chance.randint(1, 12))
+        event = run.wait_for_step(last)
+        reached = event["step"]
+        kill_everything(sandbox)
+    final = start("--slice", "cpu-2x2", *JOB)
+    assert final.end() == 0, final.stderr
+    assert final.of("resume")[0]["step"] > 0
+    assert sandbox.losses("runs/train") == uninterrupted
+    assert not list(Path(sandbox.path / "runs/train/checkpoints").glob("*tmp*"))
+
+
+def test_resume_on_other_slices(start: Start, sandbox: Sandbox, uninterrupted: dict[int, float]) -> None:
+    """2x2, then 1x4, then 4x1: each goes on where the one before stopped, with the same losses to 1e-5."""
+    for slice, until in (("cpu-2x2", 20), ("cpu-1x4", 40), ("cpu-4x1", None)):
+        run = start("--slice", slice, *JOB)
+        if until is not None:
+            run.wait_for_step(until)
+            kill_everything(sandbox)
+        else:
+            assert run.end() == 0, run.stderr
+    losses = sandbox.losses("runs/train")
+    assert losses == pytest.approx(uninterrupted, rel=1e-5)
+
+
+def test_finished_run_trains_no_further(start: Start, sandbox: Sandbox) -> None:
+    """The same command after the last step only evaluates; with more steps it goes on."""
+    arguments = ("--slice", "cpu-1x2", "--simulate", "train.yaml")
+    assert start(*arguments).end() == 0
+    again = start(*arguments)
+    assert again.end() == 0
+    assert again.of("step") == []
+    assert any("nothing left to train" in e["message"] for e in again.of("note"))
+    assert sorted(sandbox.losses("runs/train")) == list(range(1, 7))
+    more = start(*arguments, "steps=9")
+    assert more.end() == 0
+    assert sorted(sandbox.losses("runs/train")) == list(range(1, 10))
+
+
+def test_checkpoint_of_another_model(start: Start, sandbox: Sandbox) -> None:
+    """A workdir with a checkpoint of other sizes is refused with both values, and stays as it is."""
+    arguments = ("--slice", "cpu-1x2", "--simulate", "train.yaml")
+    assert start(*arguments).end() == 0
+    other = sandbox.podrun(*arguments, "model.layers=2", "data.tokenizer=char", "steps=9")
+    assert other.returncode == 2
+    assert "model.layers: 1 in the checkpoint, 2 in this job" in other.stderr
+    assert "--workdir" in other.stderr
+    assert "Traceback" not in other.stderr
+    assert len((other.stdout + other.stderr).splitlines()) <= 15
+    assert sorted(sandbox.losses("runs/train")) == list(range(1, 7))
