@@ -133,6 +133,9 @@ def _line_numbers(node: yaml.Node | None, prefix: str = "") -> list[tuple[str, i
             dotted = f"{prefix}{key.value}"
             rows.append((dotted, key.start_mark.line + 1))
             rows += _line_numbers(value, f"{dotted}.")
+    if isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            rows += _line_numbers(value, f"{prefix}{index}.")
     return rows
 
 

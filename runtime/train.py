@@ -108,8 +108,8 @@ class Trainer:
                 self._config.batch_size,
             )
 
-    def run(self) -> None:
-        """All steps that are left."""
+    def run(self, until: int | None = None) -> None:
+        """All steps that are left, or those up to step `until`."""
         config = self._config
         if self._batches is None:
             if self._process == 0:
@@ -118,7 +118,7 @@ class Trainer:
         self._reporter.phase(Phase.COMPILE)
         self._clock.start(self._step)
         first = self._step + 1
-        for step in range(first, config.steps + 1):
+        for step in range(first, (until or config.steps) + 1):
             self._reporter.step = step
             batch = self._batches.get()
             done = self._wait_for_oldest()

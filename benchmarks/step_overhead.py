@@ -1,0 +1,201 @@
+"""What the runtime adds to a step: podrun's loop against hand-written pmap loops of the same model, optimizer and data.
+
+    python benchmarks/step_overhead.py [--rounds 12] [--steps 15]
+
+In every process of a pod three loops take turns, block by block, so that all see the same machine:
+
+    podrun      the runtime's own loop, with prefetch, metrics, events and the stop check
+    one buffer  a plain pmap loop that averages gradients and loss as one vector
+    per leaf    the textbook loop: `jax.lax.pmean(grads)`, a replicated state, one all-reduced buffer for each parameter
+
+Printed: milliseconds per step of each, and the median over rounds of the ratio of steps/s (above 1: podrun is faster).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+SIZES = {
+    "small": {"layers": 2, "heads": 2, "width": 64, "context": 64},
+    "medium": {"layers": 4, "heads": 4, "width": 128, "context": 64},
+}
+SLICES = ("cpu-1x4", "cpu-2x2")
+
+
+# --- the launching side ---------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=15, help="steps per block")
+    arguments = parser.parse_args()
+    print(f"{'slice':<9}{'model':<8}{'podrun':>9}{'one buffer':>12}{'per leaf':>10}   podrun vs one buffer   vs per leaf")
+    for slice_name in SLICES:
+        for size, model in SIZES.items():
+            times = measure(slice_name, model, arguments.rounds, arguments.steps)
+            print(f"{slice_name:<9}{size:<8}{row(times)}", flush=True)
+
+
+def row(times: dict[str, list[float]]) -> str:
+    milliseconds = {name: statistics.median(values) * 1e3 for name, values in times.items()}
+    ratios = [
+        statistics.median(other / own for own, other in zip(times["podrun"], times[name], strict=True))
+        for name in ("one buffer", "per leaf")
+    ]
+    columns = "".join(f"{milliseconds[n]:>{w}.1f}" for n, w in (("podrun", 9), ("one buffer", 12), ("per leaf", 10)))
+    return f"{columns}{ratios[0]:>16.3f}{ratios[1]:>20.3f}"
+
+
+def measure(slice_name: str, model: dict[str, int], rounds: int, steps: int) -> dict[str, list[float]]:
+    """Seconds per step of each loop, by round."""
+    from podrun.launcher.inventory.simulated import simulated_pod
+    from podrun.launcher.plan import make_plan
+    from podrun.launcher.slices import parse_slice
+    from podrun.runtime.config import Config
+
+    config = Config.model_validate(
+        {"steps": 1_000_000, "batch_size": 12, "model": model, "log": {"every": 10}, "eval": {"every": 0}}
+        | {"checkpoint": {"every": 0}}
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        pod = simulated_pod(parse_slice(slice_name))
+        plan = make_plan(
+            pod, config, run_id="benchmark", attempt=0, workdir=root / "work", run_directory=root, cwd=Path.cwd()
+        )
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        workers = []
+        for host in plan.hosts:
+            host.directory.mkdir(parents=True)
+            for name, text in host.files.items():
+                (host.directory / name).write_text(text)
+            env = {**os.environ, **host.processes[0].env, "PODRUN_COORDINATOR": f"127.0.0.1:{port}"}
+            command = [sys.executable, __file__, "worker", str(rounds), str(steps)]
+            workers.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True))
+        outputs = [worker.communicate(timeout=600)[0] for worker in workers]
+        if any(worker.returncode for worker in workers):
+            raise SystemExit("a worker failed; see its messages above")
+    result = next(line for line in outputs[0].splitlines() if line.startswith("{"))
+    return json.loads(result)
+
+
+# --- the worker -----------------------------------------------------------------------------------------------------
+
+
+def worker(rounds: int, steps: int) -> None:
+    from podrun.runtime.contract import WorkerEnv, Workdir
+    from podrun.runtime.distributed import configure_jax, initialize, write_token
+    from podrun.runtime.progress import Reporter
+    from podrun.runtime.train import Trainer, load_config
+
+    env = WorkerEnv.from_env()
+    config = load_config(env.config_path)
+    workdir = Workdir(config.launch.workdir)
+    configure_jax()
+    if env.process_id == 0:
+        write_token(workdir.token(env.run_id, env.attempt))
+    initialize(env, 120)
+    trainer = Trainer(config, env, workdir, Reporter(env.events_path))
+    trainer.start()
+    loops: dict[str, Callable[[], None]] = {
+        "podrun": podrun_loop(trainer, steps),
+        "one buffer": hand_written(config, env, steps, one_buffer=True),
+        "per leaf": hand_written(config, env, steps, one_buffer=False),
+    }
+    for loop in loops.values():  # compile
+        loop()
+    times: dict[str, list[float]] = {name: [] for name in loops}
+    for _ in range(rounds):
+        for name, loop in loops.items():
+            start = time.perf_counter()
+            loop()
+            times[name].append((time.perf_counter() - start) / steps)
+    if env.process_id == 0:
+        print(json.dumps(times), flush=True)
+    trainer.close()
+    import jax
+
+    jax.distributed.shutdown()
+    os._exit(0)
+
+
+def podrun_loop(trainer: Any, steps: int) -> Callable[[], None]:
+    ends = iter(range(steps, 1_000_000_000, steps))
+    return lambda: trainer.run(until=next(ends))
+
+
+def hand_written(config: Any, env: Any, steps: int, one_buffer: bool) -> Callable[[], None]:
+    """A loop as one writes it in a script: pmap, pmean, replicated state, a block on the loss after every step."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    import optax
+    from jax.flatten_util import ravel_pytree
+    from podrun.runtime.data import load_dataset
+    from podrun.runtime.models import make_language_model
+    from podrun.runtime.optim import make_optimizer
+
+    data = load_dataset(config)
+    model = make_language_model(config, data.vocabulary, jnp.dtype("float32"))
+    optimizer, _ = make_optimizer(config)
+    devices = jax.local_device_count()
+
+    def loss_fn(params: Any, tokens: Any) -> Any:
+        logits = model.apply({"params": params}, tokens[:, :-1])
+        return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:]).mean()
+
+    def step(params: Any, opt_state: Any, tokens: Any) -> Any:
+        loss, grads = jax.value_and_grad(loss_fn)(params, tokens)
+        if one_buffer:
+            flat, unravel = ravel_pytree((loss, grads))
+            loss, grads = unravel(jax.lax.pmean(flat, "device"))
+        else:
+            loss, grads = jax.lax.pmean((loss, grads), "device")
+        updates, opt_state = optimizer.update(grads, opt_state, params)
+        return optax.apply_updates(params, updates), opt_state, loss
+
+    def init() -> Any:
+        params = model.init(jax.random.key(0), jnp.zeros((1, config.model.context), jnp.int32))["params"]
+        return params, optimizer.init(params)
+
+    def batches() -> Iterator[Any]:
+        share = config.batch_size // env.num_processes
+        generator = np.random.default_rng(env.process_id)
+        while True:
+            indices = generator.integers(data.train.size, size=share)
+            tokens = data.train.gather(indices, np.zeros(share, np.int64))["tokens"]
+            yield tokens.reshape(devices, -1, tokens.shape[-1])
+
+    pmapped = jax.pmap(step, "device", donate_argnums=(0, 1))
+    state = jax.tree.map(lambda x: jnp.broadcast_to(x, (devices, *x.shape)), jax.jit(init)())
+    source = batches()
+
+    def loop() -> None:
+        nonlocal state
+        for _ in range(steps):
+            *new, loss = pmapped(*state, next(source))
+            state = new
+            float(loss[0])
+
+    return loop
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["worker"]:
+        worker(int(sys.argv[2]), int(sys.argv[3]))
+    else:
+        main()

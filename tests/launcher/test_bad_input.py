@@ -1,0 +1,312 @@
+"""Bad input, through the real command line: each kind gets a short message that says what, where and what to do."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Sandbox
+
+LINES = 15
+SIMULATE = ("--slice", "cpu-1x1", "--simulate")
+BPE = "data.tokenizer={name: bpe, file: tokenizer.json}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command line, and what its message must contain."""
+
+    name: str
+    what: str
+    where: str
+    remedy: str
+    args: tuple[str, ...] = (*SIMULATE, "train.yaml")
+    yaml: str | bytes | None = None
+    """Instead of the sandbox's train.yaml."""
+    files: dict[str, str] = field(default_factory=dict)
+    also: tuple[str, ...] = ()
+
+
+def override(*overrides: str) -> tuple[str, ...]:
+    return (*SIMULATE, "train.yaml", *overrides)
+
+
+TRAIN_YAML = [
+    Case("unknown key", "there is no such key", "line 3: step:", "mean steps?", yaml="batch_size: 8\n\nstep: 3\n"),
+    Case(
+        "unknown nested key",
+        "there is no such key",
+        "line 4: log.evry:",
+        "mean log.every?",
+        yaml="steps: 3\nbatch_size: 8\nlog:\n  evry: 3\n",
+    ),
+    Case(
+        "key of another section",
+        "there is no such key",
+        "line 1: learning_rate:",
+        "mean optimizer.learning_rate?",
+        yaml="learning_rate: 3\nsteps: 3\nbatch_size: 8\n",
+    ),
+    Case(
+        "key of another choice",
+        "there is no such key",
+        "line 3: data.path:",
+        "another choice of data.name; allowed here: name, tokenizer",
+        yaml="steps: 3\nbatch_size: 8\ndata: {name: python_source, path: a.txt}\n",
+    ),
+    Case("wrong type", "(it is 'many')", "line 1: steps:", "a whole number", yaml="steps: many\nbatch_size: 8\n"),
+    Case(
+        "number where text belongs",
+        "(it is 1)",
+        "line 3: launch.env.A:",
+        "put it in quotes",
+        yaml="steps: 3\nbatch_size: 8\nlaunch: {env: {A: 1}}\n",
+    ),
+    Case(
+        "name of a variable",
+        "must not be empty, and not contain =",
+        "line 3: launch.env.A=B:",
+        "the name of an environment variable",
+        yaml="steps: 3\nbatch_size: 8\nlaunch: {env: {A=B: x}}\n",
+    ),
+    Case(
+        "NUL",
+        "the character \\0",
+        "train.yaml: not valid YAML: line 3, column 19",
+        "cannot be in a path",
+        yaml='steps: 3\nbatch_size: 8\nlaunch: {workdir: "a\\0b"}\n',
+    ),
+    Case(
+        "value where a section belongs",
+        "(it is 3)",
+        "line 3: log:",
+        "must be a section with some of the keys every, ",
+        yaml="steps: 3\nbatch_size: 8\nlog: 3\n",
+    ),
+    Case("required key", "required", "batch_size:", "required, but not given", yaml="steps: 3\n"),
+    Case(
+        "several mistakes",
+        "4 mistakes",
+        "line 1: steps: must be greater than 0",
+        "mean model.layers?",
+        yaml="steps: 0\nbatch_size: 1.5\nmodel: {layer: 2}\nschedule: {name: cos}\n",
+        also=(
+            "line 2: batch_size: must be a whole number (it is 1.5)",
+            "'cosine', 'linear' or 'constant' (it is 'cos')",
+        ),
+    ),
+    Case(
+        "many mistakes",
+        "42 mistakes",
+        "line 1: key0:",
+        "and 31 more",
+        yaml="".join(f"key{n}: {n}\n" for n in range(40)),
+    ),
+    Case(
+        "malformed YAML",
+        "not valid YAML",
+        "train.yaml: not valid YAML: line 2, column 6",
+        "expected ',' or '}'",
+        yaml="model: {layers: 1\nsteps: 3\n",
+    ),
+    Case("tab", "not valid YAML", "line 2, column 1", "spaces, not tabs", yaml="log:\n\tevery: 3\n"),
+    Case(
+        "alias inside of itself",
+        "not valid YAML",
+        "train.yaml",
+        "one contains itself",
+        yaml="log: &a {every: *a}\nsteps: 3\nbatch_size: 8\n",
+    ),
+    Case(
+        "list inside of itself",
+        "not valid YAML",
+        "train.yaml",
+        "one contains itself",
+        yaml="steps: 3\nbatch_size: 8\nmodel: {name: 'a:b', options: &a {x: [*a]}}\n",
+    ),
+    Case(
+        "impossible date",
+        "cannot be read",
+        "train.yaml",
+        "in quotes",
+        yaml="steps: 3\nbatch_size: 8\nlaunch: {slice: 2026-13-01}\n",
+    ),
+    Case(
+        "duplicated key",
+        "'steps' is given twice",
+        "line 3, column 1",
+        "keep one of them",
+        yaml="steps: 3\nbatch_size: 8\nsteps: 4\n",
+    ),
+    Case("empty file", "is empty", "train.yaml", "`podrun schema` lists the keys", yaml="# nothing\n"),
+    Case("not a mapping", "holds a list", "train.yaml", "not `key: value` lines", yaml="- steps: 3\n"),
+    Case("binary file", "is not a text file", "train.yaml", "give the train.yaml", yaml=b"\x89PNG\r\n\x1a\n\x00\xff"),
+    Case("missing train.yaml", "No such file", "trian.yaml", "mean train.yaml?", args=(*SIMULATE, "trian.yaml")),
+    Case(
+        "folder as train.yaml", "Is a directory", "cannot read the job", "path of a train.yaml", args=(*SIMULATE, ".")
+    ),
+    Case("misspelled command", "No such file", "slice:", "`podrun --help`", args=("slice",)),
+]
+
+OVERRIDES = [
+    Case("malformed", "'steps' on the command line is not", "on the command line", "key.path=value", override("steps")),
+    Case("before the file", "steps=3", "cannot read the job", "comes first", (*SIMULATE, "steps=3", "train.yaml")),
+    Case(
+        "unknown key in override",
+        "no such key",
+        "command line: model.layer:",
+        "model.layers?",
+        override("model.layer=3"),
+    ),
+    Case("below a scalar", "steps is 6", "'steps.x=4' on the command line", "steps=value", override("steps.x=4")),
+    Case("value that is no YAML", "expected ',' or ']'", "'steps=[1' on the", "line 1", override("steps=[1")),
+    Case(
+        "mistake within a section", "(it is 0)", "command line: log.every", "greater than 0", override("log={every: 0}")
+    ),
+    Case(
+        "NaN",
+        "(it is nan)",
+        "command line: optimizer.learning_rate",
+        "finite",
+        override("optimizer.learning_rate=.nan"),
+    ),
+]
+
+MODEL_AND_SIZES = [
+    Case("unknown model", "(it is 'gpt3')", "model.name", "one of gpt2, or package.module:a", override("model=gpt3")),
+    Case("preset as model", "'gpt2-xl'", "model.name", "model.preset=gpt2-xl?", override("model=gpt2-xl")),
+    Case("plugin", "(it is 'a:b:c')", "model.name", "must be package.module:attribute", override("model=a:b:c")),
+    Case("heads", "width 32 is not divisible by heads 5", "line 3: model", "30 or 35", override("model.heads=5")),
+    Case("warmup", "schedule.warmup_steps 6", "must be below steps 6", "fewer", override("schedule.warmup_steps=6")),
+    Case("final", "final 0.1 is above", "optimizer.learning_rate 0.001", "lower one", override("schedule.final=0.1")),
+    Case("batch", "not divisible by 3 devices", "batch_size 8", "6 or 9", ("-s", "cpu-1x3", *override()[2:])),
+    Case("small batch", "too small for 16", "batch_size 8", "batch_size=16", ("-s", "cpu-2x8", *override()[2:])),
+    Case("parts", "1 devices x accumulate 3", "batch_size 8", "6 or 9", override("accumulate=3")),
+]
+
+POD = [
+    Case("size of a slice", "unknown slice 'v3-33'", "v3-33", "v3-32, v3-64", ("-s", "v3-33", *override()[2:])),
+    Case(
+        "spelling of a slice", "unknown slice", "'v5lightpod-8'", "v5litepod-8", ("-s", "v5lightpod-8", *override()[2:])
+    ),
+    Case("no slice", "no slice", "launch.slice in train.yaml", "--slice v3-32", ("--simulate", "train.yaml")),
+    Case("no hosts", "no hosts", "launch.pod is not in train.yaml", "--simulate", ("-s", "cpu-1x1", "train.yaml")),
+    Case(
+        "launch.python", "no program '/no/python'", "launch.python", "path of a P", override("launch.python=/no/python")
+    ),
+]
+
+FILES = [
+    Case(
+        "missing data",
+        "no file, folder or match for 'a.txt'",
+        "data.path",
+        "a path that exists",
+        override("data.path=a.txt"),
+    ),
+    Case(
+        "empty text",
+        "a.txt is empty",
+        "data.path",
+        "give a file that has text",
+        override("data.path=a.txt"),
+        files={"a.txt": ""},
+    ),
+    Case("glob", "'a/**.txt'", "data.path: ", "give a ", override("data.path=a/**.txt")),
+    Case("long name", "File name too long", "data.path", "give a file", override(f"data.path={'a' * 300}")),
+    Case("no such home", "home directory", "data.path", "give a file", override("data.path=~no-such-user/a.txt")),
+    Case("missing tokenizer.json", "cannot read tokenizer.json", "data.tokenizer.file", "that exists", override(BPE)),
+    Case("tokens", "cannot read a.bin", "data.path", "that exists", override("data={name: tokens, path: a.bin}")),
+    Case("workdir is a file", "is a file, not a folder", "workdir", "--workdir DIR", (*override(), "-w", "text.txt")),
+    Case(
+        "workdir below a file", "is a file, not", "text.txt/run", "--workdir DIR", (*override(), "-w", "text.txt/run")
+    ),
+    Case("workdir not writable", "/proc/podrun", "workdir", "--workdir DIR", (*override(), "-w", "/proc/podrun")),
+    Case("PODRUN_HOME", "cannot make the run directory", "home/runs/", "set PODRUN_HOME", files={"home": ""}),
+]
+
+OPTIONS = [
+    Case("unknown option", "no such option", "--simulat", "--simulate", ("--simulat", "train.yaml")),
+    Case("no value", "requires an argument", "'--slice'", "`podrun run --help`", ("train.yaml", "--slice")),
+    Case("no file", "missing argument", "train.yaml", "`podrun run --help`", SIMULATE),
+    Case("option of a command", "no such option", "--jso", "`podrun slices --help`", ("slices", "--jso")),
+    Case("slices of no generation", "unknown slice", "'v9'", "nearest: v", ("slices", "v9")),
+    Case("shell", "'tcsh' is not one of", "tcsh", "`podrun completion --help`", ("completion", "tcsh")),
+]
+
+# These are found by a worker: the launcher does not import the user's code, and does not tokenize.
+BY_A_WORKER = [
+    Case(
+        "short text", "too short", "data.path a.txt", "more text", override("data.path=a.txt"), files={"a.txt": "short"}
+    ),
+    Case("no plugin module", "no module 'no_such'", "data.name", "the directory", override("data=no_such:source")),
+    Case(
+        "no plugin attribute",
+        "has no 'source'",
+        "data.name: module 'mine'",
+        "it has: sauce",
+        override("data=mine:source"),
+        files={"mine.py": "sauce = None\n"},
+    ),
+]
+
+
+EARLY = [*TRAIN_YAML, *OVERRIDES, *MODEL_AND_SIZES, *POD, *FILES, *OPTIONS]
+
+
+def explain(sandbox: Sandbox, case: Case) -> subprocess.CompletedProcess[str]:
+    """Runs podrun on the case and checks its message."""
+    train = sandbox.path / "train.yaml"
+    if isinstance(case.yaml, bytes):
+        train.write_bytes(case.yaml)
+    elif case.yaml is not None:
+        train.write_text(case.yaml)
+    for name, text in case.files.items():
+        (sandbox.path / name).write_text(text)
+    done = sandbox.podrun(*case.args)
+    output = done.stdout + done.stderr
+    assert done.returncode == 2, output
+    assert "Traceback" not in output
+    assert len(output.splitlines()) <= LINES, output
+    for part in (case.what, case.where, case.remedy, *case.also):
+        assert part in done.stderr, f"{part!r} is not in:\n{output}"
+    return done
+
+
+@pytest.mark.parametrize("case", EARLY, ids=lambda case: case.name)
+def test_bad_input_is_explained_before_anything_starts(sandbox: Sandbox, case: Case) -> None:
+    """Exit code 2 and a short message on stderr; nothing on stdout, and no run directory."""
+    done = explain(sandbox, case)
+    assert done.stdout == ""
+    assert not (sandbox.path / "home" / "runs").exists()
+
+
+@pytest.mark.parametrize("case", BY_A_WORKER, ids=lambda case: case.name)
+def test_bad_input_that_only_a_worker_can_see_is_explained(sandbox: Sandbox, case: Case) -> None:
+    """The worker's message arrives whole, and podrun's last line repeats it with the process and the exit code."""
+    done = explain(sandbox, case)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"podrun: failed: host-0 (process 0): {case.where}")
+    assert last.endswith("[exit code 2]")
+
+
+def test_a_mistake_does_not_hide_another(sandbox: Sandbox) -> None:
+    """Slice, files, interpreter and workdir are checked together, and each problem has a line of its own."""
+    args = (
+        "-s",
+        "cpu-1x3",
+        "--simulate",
+        "train.yaml",
+        "-w",
+        "text.txt",
+        "data.path=a.txt",
+        "launch.python=/no/python",
+    )
+    done = sandbox.podrun(*args)
+    assert done.returncode == 2
+    starts = [line.removeprefix("podrun: ").partition(" ")[0] for line in done.stderr.splitlines()]
+    assert starts == ["batch_size", "data.path:", "workdir", "launch.python:"]

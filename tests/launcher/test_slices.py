@@ -1,0 +1,123 @@
+"""Slice names against what is known of the TPU types, and what the command prints of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+from podrun.launcher.slices import GENERATIONS, TPU_SLICES, Slice, find_slices, nearest_slices, parse_slice, slice_table
+from podrun.runtime.contract import UserError
+
+if TYPE_CHECKING:
+    from tests.conftest import Sandbox
+
+# name, the name it is listed by, hosts, devices per host, chips, topology
+KNOWN = [
+    ("v2-8", "v2-8", 1, 8, 4, "2x2"),
+    ("v2-512", "v2-512", 64, 8, 256, "16x16"),
+    ("v3-8", "v3-8", 1, 8, 4, "2x2"),
+    ("v3-32", "v3-32", 4, 8, 16, "4x4"),
+    ("v3-2048", "v3-2048", 256, 8, 1024, "32x32"),
+    ("v4-8", "v4-8", 1, 4, 4, "2x2x1"),
+    ("v4-32", "v4-32", 4, 4, 16, "2x2x4"),
+    ("v5litepod-1", "v5litepod-1", 1, 1, 1, "1x1"),
+    ("v5litepod-8", "v5litepod-8", 1, 8, 8, "2x4"),
+    ("v5litepod-16", "v5litepod-16", 4, 4, 16, "4x4"),
+    ("v5e-16", "v5litepod-16", 4, 4, 16, "4x4"),
+    ("v5litepod-256", "v5litepod-256", 64, 4, 256, "16x16"),
+    ("v5p-8", "v5p-8", 1, 4, 4, "2x2x1"),
+    ("v5p-12288", "v5p-12288", 1536, 4, 6144, "16x16x24"),
+    ("v6e-1", "v6e-1", 1, 1, 1, "1x1"),
+    ("v6e-16", "v6e-16", 4, 4, 16, "4x4"),
+    ("tpu7x-2", "tpu7x-2", 1, 2, 1, "1x1x1"),
+    ("tpu7x-8", "tpu7x-8", 1, 8, 4, "2x2x1"),
+    ("7x-8", "tpu7x-8", 1, 8, 4, "2x2x1"),
+    (" V3-32 ", "v3-32", 4, 8, 16, "4x4"),
+    ("gpu-2x8", "gpu-2x8", 2, 8, 16, "2x8"),
+    ("cpu-4x8", "cpu-4x8", 4, 8, 32, "4x8"),
+]
+
+
+@pytest.mark.parametrize(("name", "listed", "hosts", "per_host", "chips", "topology"), KNOWN)
+def test_known_slices(name: str, listed: str, hosts: int, per_host: int, chips: int, topology: str) -> None:
+    """A name means the hosts, devices, chips and topology that the documentation gives."""
+    kind = listed.partition("-")[0] if listed.startswith(("gpu", "cpu")) else "tpu"
+    assert parse_slice(name) == Slice(listed, kind, hosts, per_host, chips, topology)
+    assert parse_slice(name).devices == hosts * per_host
+
+
+def test_number_of_tpu_types() -> None:
+    """236 types; no two topologies of a generation share a name, which would hide one of them."""
+    assert len(TPU_SLICES) == 236
+    assert sum(len(generation.topologies) for generation in GENERATIONS) == 236
+
+
+DEVICES_PER_CHIP = {"v2": 2, "v3": 2, "v4": 1, "v5litepod": 1, "v5p": 1, "v6e": 1, "tpu7x": 2}
+COUNTS_CHIPS = {"v5litepod", "v6e"}
+
+
+@pytest.mark.parametrize("slice", TPU_SLICES.values(), ids=lambda slice: slice.name)
+def test_every_tpu_type_is_consistent(slice: Slice) -> None:
+    """Topology, chips, devices, hosts and the number in the name agree, and the name leads back to the slice."""
+    generation, _, number = slice.name.rpartition("-")
+    assert math.prod(map(int, slice.topology.split("x"))) == slice.chips
+    assert slice.hosts * slice.devices_per_host == slice.chips * DEVICES_PER_CHIP[generation]
+    assert int(number) == slice.chips * (1 if generation in COUNTS_CHIPS else 2)
+    assert slice.hosts >= 1
+    assert slice.chips / slice.hosts in (4, *([1, 8] if generation in COUNTS_CHIPS else [1] * (generation == "tpu7x")))
+    assert parse_slice(slice.name) == slice
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("v3-33", ["v3-8", "v3-32", "v3-64", "v3-128"]),
+        ("v5e-17", ["v5litepod-4", "v5litepod-8", "v5litepod-16", "v5litepod-32"]),
+        ("v6-8", ["v6e-8"]),
+        ("v5lite-16", ["v5litepod-16"]),
+        ("gpu-8", ["gpu-1x8", "gpu-2x8"]),
+        ("", ["v3-32", "cpu-2x4"]),
+        ("gpu-0x8", ["gpu-1x8"]),
+        ("cpu-2x99999", ["cpu-2x4"]),
+    ],
+)
+def test_unknown_slice_names_the_nearest(name: str, near: list[str]) -> None:
+    """The message has the name as it was given and real slices near to it, which can be used as they are."""
+    with pytest.raises(UserError, match=f"unknown slice '{name}'") as error:
+        parse_slice(name)
+    assert all(parse_slice(hint).name == hint for hint in nearest_slices(name))
+    assert set(near) <= set(nearest_slices(name))
+    assert all(hint in str(error.value) for hint in near)
+
+
+def test_find_slices() -> None:
+    """A prefix finds its generation, in order; a whole name finds itself and not `v3-32` the `v3-320`s as well."""
+    assert find_slices() == list(TPU_SLICES.values())
+    assert [s.name for s in find_slices("v6e")] == [f"v6e-{n}" for n in (1, 4, 8, 16, 32, 64, 128, 256)]
+    assert find_slices("v5e") == find_slices("v5litepod")
+    assert {s.name.partition("-")[0] for s in find_slices("v5")} == {"v5litepod", "v5p"}
+    assert [s.name for s in find_slices("v5p-8")] == ["v5p-8"]
+    assert [s.name for s in find_slices("gpu-2x8")] == ["gpu-2x8"]
+
+
+def test_table_is_aligned() -> None:
+    """Every row has the cells of the head, and numbers end in the column of their heading."""
+    head, *rows = slice_table(find_slices()).splitlines()
+    assert len(rows) == 236
+    assert head.split() == ["SLICE", "HOSTS", "DEVICES/HOST", "DEVICES", "CHIPS", "TOPOLOGY"]
+    end = head.index("HOSTS") + len("HOSTS")
+    for row, slice in zip(rows, find_slices(), strict=True):
+        sizes = [slice.hosts, slice.devices_per_host, slice.devices, slice.chips]
+        assert row.split() == [slice.name, *map(str, sizes), slice.topology]
+        assert row[:end].split() == [slice.name, str(slice.hosts)]
+
+
+def test_slices_command(sandbox: Sandbox) -> None:
+    """`podrun slices TYPE` prints the table, and with --json the same slices for programs."""
+    table = sandbox.podrun("slices", "v3-32")
+    assert (table.returncode, table.stderr) == (0, "")
+    assert table.stdout.splitlines()[1].split() == ["v3-32", "4", "8", "32", "16", "4x4"]
+    found = json.loads(sandbox.podrun("slices", "--json").stdout)
+    assert [Slice(**row) for row in found] == list(TPU_SLICES.values())

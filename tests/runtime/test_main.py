@@ -1,0 +1,193 @@
+"""What a worker knows when it starts, and how it says why it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import pytest
+from podrun.runtime import plugins
+from podrun.runtime.__main__ import classify, report_failure
+from podrun.runtime.contract import ENV_COORDINATOR, ErrorKind, ExitCode, NotFiniteError, UserError, WorkerEnv
+from podrun.runtime.progress import Reporter
+
+# --- kinds of failure -----------------------------------------------------------------------------------------------
+
+
+class FromALibrary(ValueError):
+    """An error of the user's own that happens to be a ValueError."""
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (UserError("data.path: there is no file"), ErrorKind.CONFIG),
+        (NotFiniteError("the loss is not finite in step 3"), ErrorKind.NOT_FINITE),
+        (
+            ValueError("UNKNOWN: Gloo all-reduce failed: [gloo/transport/tcp/pair.cc:547] Connection reset by peer"),
+            "peer",
+        ),
+        (ValueError("UNKNOWN: Gloo all-reduce failed:\n read: Connection closed by peer [127.0.0.1]:2132"), "peer"),
+        (jax.errors.JaxRuntimeError("INTERNAL: the coordination service reported a fatal error"), "peer"),
+        (jax.errors.JaxRuntimeError("UNAVAILABLE: Failed to send RPC to coordination service. Socket closed"), "peer"),
+        (jax.errors.JaxRuntimeError("/job:jax_worker/task:2 stopped sending heartbeats"), "peer"),
+        (jax.errors.JaxRuntimeError("Shutdown barrier has failed: 1/3 reached the barrier"), "peer"),
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes"), ErrorKind.EXCEPTION),
+        (jax.errors.JaxRuntimeError("INVALID_ARGUMENT: shapes do not match"), ErrorKind.EXCEPTION),
+        (ValueError("connection string is bad"), ErrorKind.EXCEPTION),
+        (FromALibrary("cannot parse the connection"), ErrorKind.EXCEPTION),
+        (RuntimeError("the coordination service of my own"), ErrorKind.EXCEPTION),
+        (ConnectionResetError("Connection reset by peer"), ErrorKind.EXCEPTION),
+        (KeyError("heartbeat"), ErrorKind.EXCEPTION),
+        (ArithmeticError("not the runtime's"), ErrorKind.EXCEPTION),
+        (MemoryError(), ErrorKind.EXCEPTION),
+        (KeyboardInterrupt(), ErrorKind.EXCEPTION),
+        (SystemExit(3), ErrorKind.EXCEPTION),
+    ],
+    ids=lambda value: f"{type(value).__name__}-{str(value)[:24]}" if isinstance(value, BaseException) else "",
+)
+def test_classify(error: BaseException, kind: ErrorKind | str) -> None:
+    """A lost peer is told by JAX and gloo only; the user's own errors are never taken for it."""
+    assert classify(error) is (ErrorKind.PEER_LOST if kind == "peer" else kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [(ErrorKind.EXCEPTION, 1), (ErrorKind.CONFIG, 2), (ErrorKind.NOT_FINITE, 1), (ErrorKind.PEER_LOST, 76)],
+)
+def test_exit_code_of_a_kind(kind: ErrorKind, code: int) -> None:
+    """The numbers are documented: a change of them would break the users' scripts."""
+    assert kind.exit_code == code
+    assert len(ErrorKind) == 4
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message", "shown"),
+    [
+        (UserError("no such file"), 2, "no such file", "no such file\n"),
+        (NotFiniteError("loss nan"), 1, "loss nan", "Traceback"),
+        (ZeroDivisionError("division by zero"), 1, "ZeroDivisionError: division by zero", "Traceback"),
+        (ValueError("Gloo all-reduce failed: closed"), 76, "ValueError: Gloo all-reduce failed: closed", "Traceback"),
+        (SystemExit(7), 7, "SystemExit: 7", "Traceback"),
+    ],
+)
+def test_report_of_a_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], error: BaseException, code: int, message: str, shown: str
+) -> None:
+    """One event with kind, message, step and traceback; bad input is shown without a traceback."""
+    reporter = Reporter(tmp_path / "0.events")
+    reporter.step = 12
+    with pytest.raises(type(error)) as raised:
+        raise error
+    assert report_failure(raised.value, reporter) == code
+    event = json.loads((tmp_path / "0.events").read_text())
+    assert (event["event"], event["message"], event["step"], event["code"]) == ("error", message, 12, code)
+    assert event["kind"] == classify(error)
+    assert "test_report_of_a_failure" in event["traceback"]
+    printed = capsys.readouterr().err
+    assert printed == shown if shown.endswith("\n") else printed.startswith(shown)
+
+
+@pytest.mark.parametrize("code", [0, None])
+def test_a_plain_exit_is_no_failure(tmp_path: Path, code: int | None) -> None:
+    """sys.exit() in the user's code: done, and nothing to report."""
+    assert report_failure(SystemExit(code), Reporter(tmp_path / "0.events")) == ExitCode.DONE
+    assert (tmp_path / "0.events").read_text() == ""
+
+
+# --- environment ----------------------------------------------------------------------------------------------------
+
+
+ENV = WorkerEnv("run-1", 2, "host-0", 3, 8, 4, "cpu-8x4", Path("/dir with space/ü"), "10.0.0.1:8476")
+
+
+def test_environment_round_trip() -> None:
+    """What the launcher sets, with the coordinator that becomes known later, is what the worker reads."""
+    env = {**ENV.to_env(), ENV_COORDINATOR: ENV.coordinator, "OTHER": "x"}
+    assert all(type(value) is str for value in env.values())
+    assert WorkerEnv.from_env(env) == ENV
+    assert ENV.config_path == Path("/dir with space/ü/config.json")
+    assert ENV.events_path == Path("/dir with space/ü/3.events")
+
+
+@pytest.mark.parametrize("name", [*ENV.to_env(), ENV_COORDINATOR])
+def test_a_variable_is_missing(name: str) -> None:
+    """It is named, with what to do instead of starting the worker by hand."""
+    env = {**ENV.to_env(), ENV_COORDINATOR: ENV.coordinator}
+    del env[name]
+    with pytest.raises(UserError, match=f"^the environment variable {name} is not set: .*run `podrun"):
+        WorkerEnv.from_env(env)
+
+
+def test_a_worker_started_by_hand() -> None:
+    """It ends at once with the exit code for bad input, a sentence, and no traceback."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PODRUN_")}
+    found = subprocess.run([sys.executable, "-m", "podrun.runtime"], env=env, capture_output=True, text=True)
+    assert found.returncode == ExitCode.BAD_CONFIG
+    assert found.stderr.startswith("the environment variable PODRUN_RUN_ID is not set")
+    assert found.stderr.count("\n") == 1
+
+
+# --- the user's code ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that modules are imported from."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_load(modules: Path) -> None:
+    """An attribute of a module, or of a module in a package."""
+    (modules / "users_package").mkdir()
+    (modules / "users_package" / "part.py").write_text("class Net: size = 3\n")
+    (modules / "users_module.py").write_text("def net(): return 4\n")
+    assert plugins.load("users_package.part:Net", "model.name").size == 3
+    assert plugins.load("users_module:net", "model.name")() == 4
+
+
+@pytest.mark.parametrize("name", ["no_such_module", "no_such.module", "users_package.no_such", "users_package.part.no"])
+def test_no_such_module(modules: Path, name: str) -> None:
+    """The message has the key, the module, and where it was looked for."""
+    (modules / "users_package").mkdir()
+    (modules / "users_package" / "part.py").write_text("")
+    with pytest.raises(UserError, match=f"^model.name: there is no module '{name}' to import '{name}:Net' from; .*dir"):
+        plugins.load(f"{name}:Net", "model.name")
+
+
+def test_no_such_attribute(modules: Path) -> None:
+    """The message has what there is instead."""
+    (modules / "users_module.py").write_text("_private = 1\nNetwork = 2\ndef make_net(): ...\n")
+    with pytest.raises(UserError, match=r"^task: module 'users_module' has no 'Net'; it has: Network, make_net$"):
+        plugins.load("users_module:Net", "task")
+    (modules / "users_empty.py").write_text("")
+    with pytest.raises(UserError, match=r"has no 'Net'; it has: nothing$"):
+        plugins.load("users_empty:Net", "task")
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "message"),
+    [
+        ("import no_such_library", ModuleNotFoundError, "No module named 'no_such_library'"),
+        ("import users_module.part", ModuleNotFoundError, "No module named 'users_module.part'"),
+        ("from json import no_such_name", ImportError, "cannot import name 'no_such_name'"),
+        ("1 / 0", ZeroDivisionError, "division by zero"),
+        ("(", SyntaxError, "was never closed"),
+        ("import json; json.no_such_name", AttributeError, "no_such_name"),
+    ],
+)
+def test_an_error_in_the_users_module(modules: Path, code: str, error: type[Exception], message: str) -> None:
+    """It is passed on as it is: its traceback says more than podrun could."""
+    (modules / "users_module.py").write_text(code + "\n")
+    with pytest.raises(error, match=message) as raised:
+        plugins.load("users_module:Net", "model.name")
+    assert raised.type is error

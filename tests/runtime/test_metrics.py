@@ -1,0 +1,170 @@
+"""Where metrics and events are written."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from podrun.runtime.config import Config
+from podrun.runtime.contract import EventKind, Phase, UserError, Workdir
+from podrun.runtime.metrics import JsonLines, TensorBoard, make_writers
+from podrun.runtime.progress import Reporter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+
+def job(**log: Any) -> Config:
+    return Config.model_validate({"steps": 10, "batch_size": 8, "log": log})
+
+
+# --- metrics.jsonl --------------------------------------------------------------------------------------------------
+
+
+def test_a_record_is_a_line(tmp_path: Path) -> None:
+    """A JSON object with step, kind and the metrics; on disk as soon as it is written."""
+    writer = JsonLines(tmp_path / "metrics.jsonl", resumed_from=0)
+    writer.write(10, "train", {"loss": 0.1 + 0.2, "accuracy": 0.5})
+    writer.write(10, "eval", {"loss": 1e-12})
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"step": 10, "kind": "train", "loss": 0.1 + 0.2, "accuracy": 0.5},
+        {"step": 10, "kind": "eval", "loss": 1e-12},
+    ]
+    writer.close()
+
+
+RECORDS = [
+    b'{"step": 2, "kind": "train", "loss": 4.125}\n',
+    b'{"kind":"eval","step":2 ,"loss":4.0, "note": "\\u00fc\\u2028"}\n',
+    b'{"step": 4, "kind": "train", "loss": NaN}\n',
+    b'{"step": 5, "kind": "train", "loss": 3.5}\n',
+    b'{"step": 6, "kind": "eval", "loss": 3.25}\n',
+]
+
+
+@pytest.mark.parametrize(("resumed_from", "left"), [(0, 0), (1, 0), (2, 2), (3, 2), (4, 3), (5, 4), (6, 5), (100, 5)])
+@pytest.mark.parametrize("torn", [b"", b'{"step": 3, "ki', b"{", b'{"kind": "train"}', b"7", b"null", b"\0\0\0\0"])
+def test_resuming_takes_later_records_away(tmp_path: Path, resumed_from: int, left: int, torn: bytes) -> None:
+    """Those after the step will be written again, and a last line that was cut off goes; the rest is as it was."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"".join(RECORDS) + torn)
+    writer = JsonLines(path, resumed_from)
+    assert path.read_bytes() == b"".join(RECORDS[:left])
+    writer.write(resumed_from + 1, "train", {"loss": 1.0})
+    writer.close()
+    added = path.read_bytes().removeprefix(b"".join(RECORDS[:left]))
+    assert json.loads(added) == {"step": resumed_from + 1, "kind": "train", "loss": 1.0}
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_resuming_without_a_file(tmp_path: Path) -> None:
+    """The user may have deleted it."""
+    writer = JsonLines(tmp_path / "metrics.jsonl", resumed_from=7)
+    writer.close()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b""
+
+
+# --- TensorBoard ----------------------------------------------------------------------------------------------------
+
+
+def tensorboard_events(folder: Path) -> list[Event]:
+    """What is in the event files: records of length, checksum, data and checksum."""
+    events = []
+    for file in sorted(folder.iterdir()):
+        data = file.read_bytes()
+        while data:
+            (length,) = struct.unpack("<Q", data[:8])
+            events.append(Event.FromString(data[12 : 12 + length]))
+            data = data[16 + length :]
+    return events
+
+
+def test_tensorboard_has_the_metrics(tmp_path: Path) -> None:
+    """Each as a scalar called kind/name, at its step."""
+    writer = TensorBoard(tmp_path, resumed_from=0)
+    writer.write(10, "train", {"loss": 2.5, "accuracy": 0.25})
+    writer.write(20, "eval", {"loss": 1.5})
+    writer.close()
+    found = [(event.step, v.tag, v.simple_value) for event in tensorboard_events(tmp_path) for v in event.summary.value]
+    assert found == [(10, "train/loss", 2.5), (10, "train/accuracy", 0.25), (20, "eval/loss", 1.5)]
+
+
+def test_tensorboard_is_told_of_a_resume(tmp_path: Path) -> None:
+    """It forgets the steps that will be written again: a session starts at the step after the checkpoint's."""
+
+    def sessions() -> list[int]:
+        return [e.step for e in tensorboard_events(tmp_path) if e.session_log.status == SessionLog.START]
+
+    TensorBoard(tmp_path, resumed_from=0).close()
+    assert sessions() == []
+    TensorBoard(tmp_path, resumed_from=30).close()
+    assert sessions() == [31]
+
+
+# --- choice of writers ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tensorboard", [True, False])
+def test_writers_of_the_config(tmp_path: Path, tensorboard: bool) -> None:
+    """metrics.jsonl always; TensorBoard's folder only if it is asked for."""
+    writers = make_writers(job(tensorboard=tensorboard), Workdir(tmp_path), resumed_from=0)
+    for writer in writers:
+        writer.write(1, "train", {"loss": 1.0})
+        writer.close()
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
+    assert (tmp_path / "tensorboard").is_dir() == tensorboard
+
+
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="wandb is installed")
+def test_wandb_missing(tmp_path: Path) -> None:
+    """The message says how to install it."""
+    with pytest.raises(UserError, match=r"log\.wandb needs the wandb library: pip install 'podrun\[wandb\]'"):
+        make_writers(job(tensorboard=False, wandb="project"), Workdir(tmp_path), resumed_from=0)
+
+
+# --- events ---------------------------------------------------------------------------------------------------------
+
+
+def reported(path: Path) -> list[dict[str, Any]]:
+    data = path.read_bytes()
+    assert data.endswith(b"\n")
+    return [json.loads(line) for line in data[:-1].split(b"\n")]
+
+
+def test_an_event_is_one_line(tmp_path: Path) -> None:
+    """Whatever its text has in it, with its kind, its fields and when it was."""
+    reporter = Reporter(tmp_path / "0.events")
+    text = "two\nlines, a tab\t, \N{SNOWMAN}, \u2028 and \x00"
+    reporter.event(EventKind.TEXT, text=text)
+    reporter.phase(Phase.SETUP)
+    reporter.note("a note")
+    reporter.event(EventKind.EVAL, step=3, loss=0.5)
+    events = reported(tmp_path / "0.events")
+    assert all(event.pop("time") > 0 for event in events)
+    assert events == [
+        {"event": "text", "text": text},
+        {"event": "phase", "phase": "setup"},
+        {"event": "note", "message": "a note"},
+        {"event": "eval", "step": 3, "loss": 0.5},
+    ]
+
+
+def test_events_are_appended(tmp_path: Path) -> None:
+    """What is in the file already stays."""
+    for message in ("first", "second"):
+        Reporter(tmp_path / "0.events").note(message)
+    assert [event["message"] for event in reported(tmp_path / "0.events")] == ["first", "second"]
+
+
+def test_steps_are_reported_at_a_limited_rate(tmp_path: Path) -> None:
+    """Those within `every` seconds of the last one are left out, but never the last step of the job."""
+    reporter = Reporter(tmp_path / "0.events")
+    for step in (1, 2):
+        reporter.progress(step, 10, {"loss": 1.0 / step}, every=0)
+    for step in range(3, 11):
+        reporter.progress(step, 10, {"loss": 1.0 / step}, every=1e9)
+    events = [(e["event"], e["step"], e["steps"], e["loss"]) for e in reported(tmp_path / "0.events")]
+    assert events == [("step", 1, 10, 1.0), ("step", 2, 10, 0.5), ("step", 10, 10, 0.1)]
