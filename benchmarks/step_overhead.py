@@ -41,7 +41,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--steps", type=int, default=15, help="steps per block")
     arguments = parser.parse_args()
-    print(f"{'slice':<9}{'model':<8}{'podrun':>9}{'one buffer':>12}{'per leaf':>10}   podrun vs one buffer   vs per leaf")
+    print(
+        f"{'slice':<9}{'model':<8}{'podrun':>9}{'one buffer':>12}{'per leaf':>10}   podrun vs one buffer   vs per leaf"
+    )
     for slice_name in SLICES:
         for size, model in SIZES.items():
             times = measure(slice_name, model, arguments.rounds, arguments.steps)
@@ -97,7 +99,7 @@ def measure(slice_name: str, model: dict[str, int], rounds: int, steps: int) -> 
 
 
 def worker(rounds: int, steps: int) -> None:
-    from podrun.runtime.contract import WorkerEnv, Workdir
+    from podrun.runtime.contract import Workdir, WorkerEnv
     from podrun.runtime.distributed import configure_jax, initialize, write_token
     from podrun.runtime.progress import Reporter
     from podrun.runtime.train import Trainer, load_config
@@ -145,6 +147,7 @@ def hand_written(config: Any, env: Any, steps: int, one_buffer: bool) -> Callabl
     import numpy as np
     import optax
     from jax.flatten_util import ravel_pytree
+
     from podrun.runtime.data import load_dataset
     from podrun.runtime.models import make_language_model
     from podrun.runtime.optim import make_optimizer

@@ -100,7 +100,9 @@ def main() -> None:
 @main.command()
 @click.option("--slice", "-s", metavar="TYPE", shell_complete=_complete_slice, help="What the pod is: v3-32, cpu-2x4.")
 @click.option("--pod", type=click.Path(path_type=Path), metavar="FILE", help="Where its hosts are.")
-@click.option("--simulate", is_flag=True, help="Run the slice on this machine: a process per host, virtual CPU devices.")
+@click.option(
+    "--simulate", is_flag=True, help="Run the slice on this machine: a process per host, virtual CPU devices."
+)
 @click.option(
     "--workdir",
     "-w",
@@ -177,9 +179,9 @@ def schema() -> None:
     def action() -> None:
         import json
 
-        from podrun.runtime.config import Config
+        from podrun.runtime.config import train_schema
 
-        click.echo(json.dumps({"title": "podrun train.yaml", **Config.model_json_schema()}, indent=1))
+        click.echo(json.dumps(train_schema(), indent=1))
 
     _guard(action)
 

@@ -1,8 +1,8 @@
-"""Everything that podrun raises on purpose.
+"""Everything that podrun raises on purpose, as a tree:
 
-    UserError                  bad input: shown as it is, exit code 2   (podrun.runtime.contract)
-    LaunchError                the pod could not be started: exit code 69
-      HostError                ... because of one host, which it names
+UserError                  bad input: shown as it is, exit code 2   (podrun.runtime.contract)
+LaunchError                the pod could not be started: exit code 69
+  HostError                ... because of one host, which it names
 """
 
 from __future__ import annotations
@@ -19,4 +19,3 @@ class HostError(LaunchError):
         super().__init__(f"{host}: {reason}")
         self.host = host
         self.reason = reason
-

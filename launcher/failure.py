@@ -58,7 +58,8 @@ def from_exit(host: str, process: int, code: int, step: int | None, phase: str |
     if code == ExitCode.PREEMPTED:
         return Failure(host, process, f"was asked to stop from outside {when}, and saved first", code)
     if code >= 0:
-        return Failure(host, process, f"exited with code {code} {when}", code or ExitCode.FAILED)
+        lost = code == ExitCode.PEER_LOST
+        return Failure(host, process, f"exited with code {code} {when}", code or ExitCode.FAILED, consequence=lost)
     number = -code
     try:
         name = signal.Signals(number).name

@@ -20,11 +20,15 @@ class HostLogs:
         self._partial[host, stream] = rest
         self._append(host, lines + newline)
 
+    def end(self, host: str, stream: str) -> None:
+        """The process behind `stream` has ended: what it left of a line becomes one."""
+        if rest := self._partial.pop((host, stream), b""):
+            self._append(host, rest + b"\n")
+
     def close(self) -> None:
         """Writes the lines that never got their newline."""
-        for (host, _), rest in self._partial.items():
-            self._append(host, rest)
-        self._partial.clear()
+        for host, stream in list(self._partial):
+            self.end(host, stream)
         for file in self._files.values():
             file.close()
         self._files.clear()
@@ -38,7 +42,9 @@ class HostLogs:
     def __enter__(self) -> HostLogs:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 

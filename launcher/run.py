@@ -6,16 +6,19 @@ import os
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from podrun.runtime.config import Config, check_batch, check_files
+from podrun.runtime.config import Config, Launch, check_batch, check_files
 from podrun.runtime.contract import Event, EventKind, ExitCode, UserError, Workdir
 
+from .config_mistakes import short
 from .console import Console, make_console
 from .failure import Failure
 from .inventory.simulated import simulated_pod
@@ -47,8 +50,7 @@ class Request:
 
 def run(request: Request) -> int:
     """Carries out the request and returns podrun's exit code. Raises UserError before anything is started."""
-    config = read_config(request.train, request.overrides)
-    pod, workdir = _check(request, config)
+    config, pod, workdir = _check(request)
     run_id = new_run_id()
 
     def plan(attempt: int) -> LaunchPlan:
@@ -69,34 +71,38 @@ def run(request: Request) -> int:
 # --- before anything starts -----------------------------------------------------------------------------------------
 
 
-def _check(request: Request, config: Config) -> tuple[Pod, Path]:
+T = TypeVar("T")
+
+
+def _check(request: Request) -> tuple[Config, Pod, Path]:
     """Everything that can be found wrong on this machine. Raises one UserError with all of it."""
     problems: list[str] = []
 
-    def collect(check: Callable[[], object]) -> None:
+    def attempt(check: Callable[[], T]) -> T | None:
         try:
-            check()
+            return check()
         except UserError as error:
             problems.append(str(error))
+            return None
 
-    found: list[Slice] = []
-    collect(lambda: found.append(_find_slice(request, config)))
-    if found:
-        collect(lambda: check_batch(config, found[0].devices))
-    if request.simulate:  # the hosts are this machine: its files are theirs
-        collect(lambda: check_files(config))
-    workdir = _workdir(request, config)
-    collect(lambda: _check_workdir(workdir))
-    collect(lambda: _check_python(config))
-    pods: list[Pod] = []
-    collect(lambda: pods.append(_find_pod(request, config, found)))
+    config = attempt(lambda: read_config(request.train, request.overrides))
+    launch = config.launch if config else Launch()
+    slice = attempt(lambda: _find_slice(request, launch)) if config or request.slice else None
+    pod = attempt(lambda: _find_pod(request, launch, slice))
+    workdir = attempt(lambda: _find_workdir(request, launch))
+    if config and slice:
+        attempt(lambda: check_batch(config, slice.devices))
+    if config and request.simulate:  # the hosts are this machine: its files are theirs
+        attempt(lambda: check_files(config))
+        attempt(lambda: _check_python(config))
     if problems:
         raise UserError("\n".join(problems))
-    return pods[0], workdir
+    assert config and pod and workdir
+    return config, pod, workdir
 
 
-def _find_slice(request: Request, config: Config) -> Slice:
-    name = request.slice or config.launch.slice
+def _find_slice(request: Request, launch: Launch) -> Slice:
+    name = request.slice or launch.slice
     if name is None:
         raise UserError(
             "no slice: say what the pod should be with --slice v3-32 (or gpu-2x8, cpu-2x4), or launch.slice in "
@@ -105,11 +111,11 @@ def _find_slice(request: Request, config: Config) -> Slice:
     return parse_slice(name)
 
 
-def _find_pod(request: Request, config: Config, found: list[Slice]) -> Pod:
+def _find_pod(request: Request, launch: Launch, slice: Slice | None) -> Pod | None:
+    """None if there is no slice, which is reported already."""
     if request.simulate:
-        slice = found[0] if found else Slice("none", "cpu", 1, 1, 1, "")  # its own problem is reported already
-        return simulated_pod(slice)
-    pod_file = request.pod or config.launch.pod
+        return simulated_pod(slice) if slice else None
+    pod_file = request.pod or launch.pod
     if pod_file is not None:
         raise UserError(
             f"{pod_file}: this version of podrun reaches no hosts over the network yet; "
@@ -121,19 +127,22 @@ def _find_pod(request: Request, config: Config, found: list[Slice]) -> Pod:
     )
 
 
-def _workdir(request: Request, config: Config) -> Path:
-    chosen = request.workdir or config.launch.workdir or Path("runs") / request.train.stem
-    return chosen.expanduser().absolute()
-
-
-def _check_workdir(workdir: Path) -> None:
+def _find_workdir(request: Request, launch: Launch) -> Path:
     """Raises UserError unless the workdir, or the nearest folder above it, can be written."""
-    existing = next(p for p in (workdir, *workdir.parents) if p.exists())
+    chosen = request.workdir or launch.workdir or Path("runs") / request.train.stem
     remedy = "choose another with --workdir DIR"
+    try:
+        workdir = chosen.expanduser().absolute()
+        existing = next(p for p in (workdir, *workdir.parents) if p.exists())
+    except (OSError, RuntimeError) as error:  # a name that is too long; a user without a home
+        raise UserError(
+            f"workdir {short(str(chosen))}: {getattr(error, 'strerror', None) or error}; {remedy}"
+        ) from None
     if not existing.is_dir():
         raise UserError(f"workdir {workdir}: {existing} is a file, not a folder; {remedy}")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise UserError(f"workdir {workdir}: no permission to write in {existing}; {remedy}")
+    return workdir
 
 
 def _make_workdir(workdir: Path) -> None:
@@ -149,9 +158,30 @@ def _make_workdir(workdir: Path) -> None:
 
 
 def _check_python(config: Config) -> None:
+    """Raises UserError unless `launch.python` can run the runtime."""
     python = config.launch.python
-    if python is not None and shutil.which(python) is None:
-        raise UserError(f"launch.python: there is no program {python!r} on this machine; give the path of a Python 3.11+")
+    if python is None:
+        return
+    if shutil.which(python) is None:
+        raise UserError(
+            f"launch.python: there is no program {python!r} on this machine; give the path of a Python 3.11+"
+        )
+    probe = "import importlib.util as u; print(*(m for m in ('podrun.runtime', 'jax') if not u.find_spec(m)))"
+    try:
+        answer = subprocess.run(
+            [python, "-c", f"try:\n {probe}\nexcept ModuleNotFoundError: print('podrun')"],
+            env={**os.environ, **config.launch.env},
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return  # the agent will try, and say why not
+    if answer.returncode == 0 and answer.stdout.strip():
+        missing = " and ".join(answer.stdout.split())
+        raise UserError(
+            f"launch.python: {python} has no {missing}; install podrun there: {python} -m pip install podrun"
+        )
 
 
 # --- attempts -------------------------------------------------------------------------------------------------------
@@ -168,7 +198,9 @@ class _Observers:
             member.event(event)
 
 
-def _attempts(plan_of: Callable[[int], LaunchPlan], max_restarts: int, directory: RunDirectory, console: Console) -> int:
+def _attempts(
+    plan_of: Callable[[int], LaunchPlan], max_restarts: int, directory: RunDirectory, console: Console
+) -> int:
     """Starts the pod, and starts it again after a failure as often as is allowed. Returns the exit code."""
     recorder = Recorder(directory.events)
     observers = _Observers(console, recorder)
@@ -270,7 +302,8 @@ def _report(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory, console
 
 def _evidence(cause: Failure, failures: Sequence[Failure], directory: RunDirectory) -> list[str]:
     if cause.code == ExitCode.BAD_CONFIG:
-        return cause.details.splitlines()
+        lines = cause.details.splitlines()
+        return lines if len(lines) > 1 else []  # a single line is the last line too
     log = directory.log(cause.host)
     shown = cause.details.strip().splitlines()[-_TAIL:] or tail(log, _TAIL)
     lines = [f"{cause.host} | {line}" for line in shown]

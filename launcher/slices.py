@@ -56,15 +56,9 @@ class Generation:
 
 
 _FLAT = "1x1 2x2 2x4 4x4 4x8 8x8 8x16 16x16"
-_V2 = (
-    "2x2 4x4 8x8 8x16 16x16 "
-)
-_V3 = (
-    "2x2 4x4 4x8 8x8 8x16 16x16 16x32 32x32 "
-)
-_V4 = (
-    "2x2x1 2x2x2 2x2x4 2x4x4 4x4x4 4x4x8 4x4x12 4x8x8 8x8x8 8x8x12 8x8x16 8x16x16 "
-)
+_V2 = "2x2 4x4 8x8 8x16 16x16 "
+_V3 = "2x2 4x4 4x8 8x8 8x16 16x16 16x32 32x32 "
+_V4 = "2x2x1 2x2x2 2x2x4 2x4x4 4x4x4 4x4x8 4x4x12 4x8x8 8x8x8 8x8x12 8x8x16 8x16x16 "
 _V5P = (
     "2x2x1 2x2x2 2x2x4 2x4x4 4x4x4 4x4x8 4x4x12 4x8x8 4x4x20 4x8x12 4x4x28 8x8x8 4x12x12 4x8x20 4x4x44 "
     "8x8x12 4x4x52 4x8x28 4x12x20 8x8x16 4x4x68 8x12x12 4x4x76 8x8x20 4x12x28 4x8x44 4x4x92 8x12x16 "
@@ -148,11 +142,11 @@ def find_slices(prefix: str | None = None) -> list[Slice]:
 def slice_table(slices: list[Slice]) -> str:
     """The slices as an aligned table."""
     head = ("SLICE", "HOSTS", "DEVICES/HOST", "DEVICES", "CHIPS", "TOPOLOGY")
-    rows = [
-        (s.name, str(s.hosts), str(s.devices_per_host), str(s.devices), str(s.chips), s.topology) for s in slices
-    ]
+    rows = [(s.name, str(s.hosts), str(s.devices_per_host), str(s.devices), str(s.chips), s.topology) for s in slices]
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     return "\n".join(
-        "  ".join(cell.ljust(w) if i in (0, 5) else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths)))
+        "  ".join(
+            cell.ljust(w) if i in (0, 5) else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
         for row in [head, *rows]
     )

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 import queue
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from podrun.runtime.contract import ENV_COORDINATOR, Event, EventKind, ExitCode, Phase
+from podrun.runtime.contract import ENV_COORDINATOR, Event, EventKind, ExitCode, Phase, output_stream
 
 from . import failure
 from .errors import HostError
@@ -286,6 +285,7 @@ class Supervisor:
     def _on_exit(self, host: str, frame: Frame) -> None:
         process = self._processes[host, frame["process"]]
         process.exit_code = code = frame["code"]
+        self._logs.end(host, output_stream(frame["process"]))
         self._tell(EventKind.EXIT, host=host, process=process.process, code=code)
         if code == 0 or process.error is not None or (code == ExitCode.PREEMPTED and self._interrupts):
             return
@@ -309,5 +309,3 @@ class Supervisor:
 
     def _tell(self, kind: EventKind, **fields: Any) -> None:
         self._observer.event({"event": kind, "time": time.time(), **fields})
-
-

@@ -80,21 +80,26 @@ def report_failure(error: BaseException, reporter: Reporter) -> int:
     return code
 
 
-_PEER_LOST = re.compile(
-    r"gloo.*(failed|error|closed|reset|timed? ?out)|connection (reset|closed|refused) by peer|coordination service"
-    r"|heartbeat|socket closed|UNAVAILABLE:|barrier.*(timed out|failed)",
+_GLOO_LOST = re.compile(r"gloo.*(failed|error|closed|reset|timed? ?out)", re.IGNORECASE | re.DOTALL)
+_JAX_LOST = re.compile(
+    r"gloo|connection (reset|closed|refused) by peer|coordination service|heartbeat|socket closed|UNAVAILABLE:"
+    r"|barrier.*(timed out|failed)",
     re.IGNORECASE | re.DOTALL,
 )
 
 
 def classify(error: BaseException) -> ErrorKind:
-    """What kind of failure an exception is. Only JAX's own errors can mean that another process is gone."""
+    """What kind of failure an exception is.
+
+    Only JAX's own errors can mean that another process is gone; a failed gloo collective is a plain ValueError.
+    """
     if isinstance(error, UserError):
         return ErrorKind.CONFIG
     if isinstance(error, NotFiniteError):
         return ErrorKind.NOT_FINITE
-    from_jax = type(error).__module__.partition(".")[0] in ("jax", "jaxlib") or isinstance(error, ValueError)
-    if from_jax and _PEER_LOST.search(str(error)):
+    from_jax = type(error).__module__.partition(".")[0] in ("jax", "jaxlib")
+    lost = _JAX_LOST if from_jax else _GLOO_LOST if type(error) is ValueError else None
+    if lost is not None and lost.search(str(error)):
         return ErrorKind.PEER_LOST
     return ErrorKind.EXCEPTION
 

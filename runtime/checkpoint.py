@@ -113,7 +113,9 @@ class Checkpoints:
             for key, before, after in _differences(section, _identity(saved, section), _identity(now, section))
         ]
         if meta["fingerprint"] != fingerprint.hex():
-            rows.append(f"  data: not the same as it was (data.name {saved['data']['name']}, now {now['data']['name']})")
+            rows.append(
+                f"  data: not the same as it was (data.name {saved['data']['name']}, now {now['data']['name']})"
+            )
         if not rows:  # what the config does not show, for example a user's model whose code has changed
             rows = [
                 f"  {key}: shape {json.dumps(before)} in the checkpoint, {json.dumps(after)} in this job"

@@ -90,7 +90,9 @@ class GPT2Model(Section):
     width: Positive = 128
     context: Positive = Field(128, description="Longest sequence, in tokens.")
     dropout: Probability = 0.0
-    initializer_range: PositiveFloat = Field(0.02, description="Standard deviation of initial weights; 0.02 as published.")
+    initializer_range: PositiveFloat = Field(
+        0.02, description="Standard deviation of initial weights; 0.02 as published."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -327,6 +329,17 @@ class Config(Section):
                 "it is the learning rate at the end, as a number; give a lower one"
             )
         return self
+
+
+def train_schema() -> dict[str, Any]:
+    """The JSON Schema of train.yaml, with the short forms that `Named` accepts."""
+    schema = Config.model_json_schema()
+    for section in (schema, *schema["$defs"].values()):
+        for key, value in section.get("properties", {}).items():
+            if key in ("model", "data", "tokenizer", "optimizer") and "oneOf" in value:
+                described = {k: value.pop(k) for k in ("default", "description") if k in value}
+                section["properties"][key] = {"anyOf": [{"type": "string"}, value], **described}
+    return {"title": "podrun train.yaml", **schema}
 
 
 def check_batch(config: Config, devices: int) -> None:

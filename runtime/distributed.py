@@ -93,4 +93,6 @@ def write_token(token: Path) -> None:
         token.parent.mkdir(parents=True, exist_ok=True)
         token.touch()
     except OSError as error:
-        raise UserError(f"workdir {token.parent}: cannot write there: {error.strerror}; choose another with --workdir DIR") from None
+        raise UserError(
+            f"workdir {token.parent}: cannot write there: {error.strerror}; choose another with --workdir DIR"
+        ) from None

@@ -12,24 +12,27 @@ from .config import AdamW, Config, Plugin, Schedule
 
 
 def make_schedule(schedule: Schedule, peak: float, steps: int) -> optax.Schedule:
-    """Learning rate by number of steps done: linear warm-up from 0 to `peak`, then the curve to `schedule.final`."""
-    decay_steps = steps - schedule.warmup_steps
+    """Learning rate by number of steps done.
+
+    It rises in `warmup_steps` equal parts, so that the first step learns already, and reaches `peak` in the last of them;
+    from there the curve falls to `schedule.final` in the last step, number `steps - 1`.
+    """
+    warmup = max(1, schedule.warmup_steps)
+    decay_steps = max(1, steps - warmup)
     if schedule.name == "cosine":
         curve = optax.cosine_decay_schedule(peak, decay_steps, alpha=schedule.final / peak)
     elif schedule.name == "linear":
         curve = optax.linear_schedule(peak, schedule.final, decay_steps)
     else:
         curve = optax.constant_schedule(peak)
-    if schedule.warmup_steps == 0:
+    if warmup == 1:
         return curve
-    # Step 0 already learns: the first of w warm-up steps has the rate peak / w.
-    warmup = optax.linear_schedule(peak / schedule.warmup_steps, peak, schedule.warmup_steps - 1)
-    return optax.join_schedules([warmup, curve], [schedule.warmup_steps])
+    return optax.join_schedules([optax.linear_schedule(peak / warmup, peak, warmup - 1), curve], [warmup - 1])
 
 
 def decay_mask(params: Any) -> Any:
     """True for the leaves that weight decay applies to: kernels; not biases, LayerNorm scales or embeddings."""
-    return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key == "kernel", params)
+    return jax.tree_util.tree_map_with_path(lambda path, _: getattr(path[-1], "key", None) == "kernel", params)
 
 
 def make_optimizer(config: Config) -> tuple[optax.GradientTransformation, optax.Schedule]:

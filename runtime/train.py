@@ -21,7 +21,7 @@ import yaml
 
 from .checkpoint import Checkpoints
 from .config import Config
-from .contract import EventKind, NotFiniteError, Phase, WorkerEnv, Workdir
+from .contract import EventKind, NotFiniteError, Phase, Workdir, WorkerEnv
 from .data import load_dataset
 from .data.pipeline import Prefetcher, TrainBatches, evaluation_batches
 from .distributed import agree

@@ -28,7 +28,7 @@ class TrainWindows:
         self._context = context
         self._seed = seed
         self.size = max(1, (len(tokens) - context) // context)
-        self._phases = min(context, len(tokens) - self.size * context)
+        self._phases = len(tokens) - self.size * context  # at least 1; more than `context` if a rest is left over
 
     def gather(self, indices: np.ndarray[Any, Any], epochs: np.ndarray[Any, Any]) -> Batch:
         """{"tokens": int32[B, context + 1]}"""
@@ -85,9 +85,7 @@ def tokens_dataset(section: TokensData, context: int, seed: int) -> Dataset:
     return _dataset(train, validation, context, seed, section.vocabulary, tokenizer, f"data.path {section.path}")
 
 
-def _from_text(
-    section: TextData | PythonSourceData, text: str, context: int, seed: int, where: str
-) -> Dataset:
+def _from_text(section: TextData | PythonSourceData, text: str, context: int, seed: int, where: str) -> Dataset:
     # The vocabulary is that of the whole text, or validation could meet a character that training never saw.
     tokenizer = make_tokenizer(section.tokenizer, text)
     tokens = tokenizer.encode(text)
@@ -124,7 +122,9 @@ def _map(path: Path, dtype: str) -> Tokens:
     if size == 0:
         raise UserError(f"{path} is empty: there are no token ids to train on")
     if size % width:
-        raise UserError(f"{path}: its size is not a multiple of {width} bytes, so it is not a file of {dtype} token ids")
+        raise UserError(
+            f"{path}: its size is not a multiple of {width} bytes, so it is not a file of {dtype} token ids"
+        )
     return np.memmap(file, dtype, mode="r")
 
 

@@ -94,7 +94,7 @@ class Strategy(ABC):
         params = optax.apply_updates(state.params, updates)
         metrics = {
             **metrics,
-            "grad_norm": optax.global_norm(grads),
+            "grad_norm": optax.tree.norm(grads),
             "learning_rate": jnp.asarray(self.schedule(state.step), jnp.float32),
         }
         return TrainState(state.step + 1, params, opt_state), metrics

@@ -103,7 +103,7 @@ TRAIN_YAML = [
         "many mistakes",
         "42 mistakes",
         "line 1: key0:",
-        "and 31 more",
+        "and 33 more",
         yaml="".join(f"key{n}: {n}\n" for n in range(40)),
     ),
     Case(

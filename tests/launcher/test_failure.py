@@ -6,6 +6,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from podrun.launcher.failure import Failure, first_cause, from_error, from_exit
 from podrun.runtime.contract import ErrorKind, EventKind, ExitCode, Phase
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from podrun.launcher.logs import HostLogs, tail
 
 
@@ -55,7 +56,6 @@ def test_a_last_line_without_its_newline_is_written_at_close(tmp_path: Path) -> 
     assert (tmp_path / "host-1.log").read_bytes().rstrip(b"\n") == b"only half"
 
 
-@pytest.mark.xfail(strict=True, reason="HostLogs.close writes unfinished lines of one host without a newline between")
 def test_last_lines_without_newline_do_not_mix(tmp_path: Path) -> None:
     """Also at close a line belongs to one process."""
     with HostLogs(tmp_path) as logs:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from podrun.launcher.inventory.simulated import simulated_pod
 from podrun.launcher.plan import LaunchPlan, make_plan
 from podrun.launcher.slices import parse_slice

@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 import pytest
+
 from podrun.launcher.slices import GENERATIONS, TPU_SLICES, Slice, find_slices, nearest_slices, parse_slice, slice_table
 from podrun.runtime.contract import UserError
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
+
 from podrun.launcher.train_file import read_config
 from podrun.runtime.config import BPETokenizer, Config, GPT2Model, Plugin, TextData
 from podrun.runtime.contract import UserError
-from pydantic import ValidationError
 
 if TYPE_CHECKING:
     from tests.conftest import Sandbox

@@ -87,9 +87,9 @@ def processes_of(sandbox: Sandbox) -> dict[int, str]:
     found = {}
     for folder in Path("/proc").iterdir():
         try:
-            if folder.name.isdigit() and mark in (folder / "environ").read_bytes().split(b"\0"):
-                if (folder / "stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":
-                    found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            ours = folder.name.isdigit() and mark in (folder / "environ").read_bytes().split(b"\0")
+            if ours and (folder / "stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":
+                found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             continue
     return found

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+
 from podrun.runtime.checkpoint import Checkpoints
 from podrun.runtime.config import Checkpoint, Config
 from podrun.runtime.contract import UserError

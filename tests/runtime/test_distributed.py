@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from podrun.runtime.contract import UserError, WorkerEnv
 from podrun.runtime.distributed import agree, write_token
 

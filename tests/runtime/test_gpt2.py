@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
+
 from podrun.runtime.config import GPT2Model
 from podrun.runtime.models.gpt2 import GPT2
 

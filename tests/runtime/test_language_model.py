@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from podrun.runtime.config import Config
 from podrun.runtime.contract import UserError
 from podrun.runtime.data.base import Dataset

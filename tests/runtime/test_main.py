@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jax
 import pytest
+
 from podrun.runtime import plugins
 from podrun.runtime.__main__ import classify, report_failure
 from podrun.runtime.contract import ENV_COORDINATOR, ErrorKind, ExitCode, NotFiniteError, UserError, WorkerEnv

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+
 from podrun.runtime.config import Config
 from podrun.runtime.contract import EventKind, Phase, UserError, Workdir
 from podrun.runtime.metrics import JsonLines, TensorBoard, make_writers
 from podrun.runtime.progress import Reporter
-from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 
 def job(**log: Any) -> Config:

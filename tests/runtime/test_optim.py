@@ -12,6 +12,7 @@ import numpy as np
 import optax
 import pytest
 from flax.traverse_util import flatten_dict
+
 from podrun.runtime.config import AdamW, Config, GPT2Model, Schedule
 from podrun.runtime.models.gpt2 import GPT2
 from podrun.runtime.optim import decay_mask, make_optimizer, make_schedule

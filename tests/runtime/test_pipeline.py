@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from podrun.runtime.contract import UserError
 from podrun.runtime.data.base import Batch
 from podrun.runtime.data.pipeline import Prefetcher, ShuffledOrder, TrainBatches, evaluation_batches, process_rows

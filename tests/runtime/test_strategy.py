@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+
 from podrun.runtime.config import Config
 from podrun.runtime.data.base import Dataset
 from podrun.runtime.data.pipeline import TrainBatches, evaluation_batches

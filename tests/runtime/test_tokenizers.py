@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from podrun.runtime.config import BPETokenizer, ByteTokenizer, CharTokenizer
 from podrun.runtime.contract import UserError
 from podrun.runtime.data.base import Tokenizer

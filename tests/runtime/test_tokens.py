@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import DTypeLike
+
 from podrun.runtime.config import Config, TextData, TokensData
 from podrun.runtime.contract import UserError
 from podrun.runtime.data import load_dataset
