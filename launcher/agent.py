@@ -21,6 +21,8 @@ Frames from the agent:  hello {pid, python, host} | ready {port} | started {proc
 All but `output` carry a sequence number `n`. `code` is negative for a signal, `data` keeps any byte by surrogateescape.
 """
 
+from __future__ import annotations
+
 import ctypes
 import errno
 import json
@@ -31,6 +33,9 @@ import signal
 import socket
 import sys
 import time
+from typing import Any, Dict, List, Optional, Tuple
+
+Frame = Dict[str, Any]
 
 SOCKET = "agent.sock"
 TICK = 0.03  # seconds between two looks at the output files
@@ -38,7 +43,7 @@ CHUNK = 65536
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
-def main(argv):
+def main(argv: List[str]) -> None:
     if argv[:1] == ["run"]:
         line, rest = read_line(0)
         spec = json.loads(line)
@@ -54,7 +59,7 @@ def main(argv):
 # --- connection -----------------------------------------------------------------------------------------------------
 
 
-def read_line(fd):
+def read_line(fd: int) -> Tuple[bytes, bytes]:
     """The first line of `fd`, and what was read beyond it."""
     data = b""
     while b"\n" not in data:
@@ -66,7 +71,7 @@ def read_line(fd):
     return line, rest
 
 
-def start(spec):
+def start(spec: Frame) -> int:
     """Makes the run folder and its socket, then forks the agent. Returns its pid."""
     os.makedirs(spec["dir"], mode=0o700, exist_ok=True)
     os.chdir(spec["dir"])  # a relative name keeps the socket's path below the 107 bytes the kernel allows
@@ -97,14 +102,15 @@ def start(spec):
         os._exit(code)
 
 
-def relay(directory, first):
+def relay(directory: str, first: bytes) -> None:
     """Copies stdin to the agent and the agent to stdout until either ends."""
     os.chdir(directory)
     agent = socket.socket(socket.AF_UNIX)
     agent.connect(SOCKET)
     agent.sendall(first)
+    sources: List[Any] = [0, agent]
     while True:
-        for source in select.select([0, agent], [], [])[0]:
+        for source in select.select(sources, [], [])[0]:
             if source == 0:
                 data = os.read(0, CHUNK)
                 if not data:
@@ -121,16 +127,16 @@ def relay(directory, first):
 class Connection:
     """The launcher's current connection: frames in, frames out, never blocking."""
 
-    def __init__(self, sock):
+    def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self.sock = sock
         self.open = True
         self.unsent = b""
         self.unparsed = b""
         self.next = 0  # sequence number of the next state frame to send
-        self.offsets = None  # stream: bytes the launcher has; None until it has attached
+        self.offsets: Optional[Dict[str, int]] = None  # stream: bytes the launcher has; None until it has attached
 
-    def receive(self):
+    def receive(self) -> List[Frame]:
         """Frames that have arrived."""
         try:
             data = self.sock.recv(CHUNK)
@@ -144,11 +150,11 @@ class Connection:
         *lines, self.unparsed = (self.unparsed + data).split(b"\n")
         return [json.loads(line) for line in lines if line]
 
-    def send(self, frame):
+    def send(self, frame: Frame) -> None:
         self.unsent += json.dumps(frame).encode() + b"\n"
         self.flush()
 
-    def flush(self):
+    def flush(self) -> None:
         try:
             while self.unsent:
                 self.unsent = self.unsent[self.sock.send(self.unsent) :]
@@ -157,7 +163,7 @@ class Connection:
         except OSError:
             self.close()
 
-    def close(self):
+    def close(self) -> None:
         self.open = False
         self.sock.close()
 
@@ -168,14 +174,14 @@ class Connection:
 class Worker:
     """One worker process."""
 
-    def __init__(self, spec):
-        self.process = spec["process"]
+    def __init__(self, spec: Frame) -> None:
+        self.process: int = spec["process"]
         self.spec = spec
-        self.pid = None
-        self.code = None  # negative: the signal that ended it
-        self.error = None  # why it could not be started
+        self.pid: Optional[int] = None
+        self.code: Optional[int] = None  # negative: the signal that ended it
+        self.error: Optional[str] = None  # why it could not be started
 
-    def start(self, extra_env):
+    def start(self, extra_env: Dict[str, str]) -> None:
         out = os.open(self.spec["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         failure, failure_in = os.pipe()  # closed by a successful exec
         env = dict(os.environ, **self.spec["env"])
@@ -195,19 +201,19 @@ class Worker:
         os.close(failure)
 
     @property
-    def running(self):
+    def running(self) -> bool:
         return self.pid is not None and self.code is None
 
-    def signal(self, number):
+    def signal(self, number: int) -> None:
         """To its whole process group. It is not reaped yet, so the id is still its own."""
-        if self.running:
+        if self.pid is not None and self.code is None:
             try:
                 os.killpg(self.pid, number)
             except OSError:
                 pass
 
 
-def become_worker(agent, spec, env, out):
+def become_worker(agent: int, spec: Frame, env: Dict[str, str], out: int) -> None:
     """In the new child: an own session, dead with its agent, no stdin, output to its file."""
     os.setsid()
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -223,13 +229,13 @@ def become_worker(agent, spec, env, out):
     os.execvpe(spec["argv"][0], spec["argv"], env)
 
 
-def prctl(option, value):
+def prctl(option: int, value: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
-def descendants():
+def descendants() -> List[int]:
     """Live processes below this one, with those that were orphaned to it (it is a subreaper)."""
-    children = {}
+    children: Dict[int, List[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
@@ -245,7 +251,7 @@ def descendants():
     return found[1:]
 
 
-def reserve_port():
+def reserve_port() -> socket.socket:
     """A free TCP port, held for this run: the coordinator binds it too (gRPC sets SO_REUSEPORT), nobody else can."""
     sock = socket.socket(socket.AF_INET)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -259,21 +265,21 @@ def reserve_port():
 class Agent:
     """Serves one launcher connection at a time, and ends when all is over and the launcher has everything."""
 
-    def __init__(self, spec, listener):
+    def __init__(self, spec: Frame, listener: socket.socket) -> None:
         self.spec = spec
         self.listener = listener
-        self.connection = None
-        self.history = []  # state frames, kept to be sent again after a reconnect
+        self.connection: Optional[Connection] = None
+        self.history: List[Frame] = []  # state frames, kept to be sent again after a reconnect
         self.workers = [Worker(w) for w in spec["processes"]]
-        self.streams = [name for w in spec["processes"] for name in (w["output"], w["events"])]
-        self.port = None
+        self.streams: List[str] = [name for w in spec["processes"] for name in (w["output"], w["events"])]
+        self.port: Optional[socket.socket] = None
         self.heard = time.monotonic()
-        self.kill_at = None  # when a stop that was asked for becomes a kill
-        self.stop_reason = None
+        self.kill_at: Optional[float] = None  # when a stop that was asked for becomes a kill
+        self.stop_reason: Optional[str] = None
         self.stopped = False
         self.finished = False
 
-    def serve(self):
+    def serve(self) -> None:
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         wake, wake_in = os.pipe()
         for fd in (wake, wake_in):
@@ -290,7 +296,7 @@ class Agent:
             self.enforce()
             self.send_news()
 
-    def prepare(self):
+    def prepare(self) -> None:
         self.report("hello", pid=os.getpid(), python=platform.python_version(), host=socket.gethostname())
         for name, text in self.spec["files"].items():
             with open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
@@ -299,36 +305,37 @@ class Agent:
             self.port = reserve_port()
         self.report("ready", port=self.port.getsockname()[1] if self.port else None)
 
-    def report(self, kind, **fields):
+    def report(self, kind: str, **fields: Any) -> None:
         self.history.append(dict(fields, type=kind, n=len(self.history)))
 
-    def wait(self, wake):
+    def wait(self, wake: int) -> None:
         """Sleeps until a frame, a signal, or the next look at the files is due; handles frames."""
-        sources = [self.listener, wake]
-        if self.connection:
-            sources.append(self.connection.sock)
-        writable = [self.connection.sock] if self.connection and self.connection.unsent else []
+        connection = self.connection
+        sources: List[Any] = [self.listener, wake]
+        if connection:
+            sources.append(connection.sock)
+        writable = [connection.sock] if connection and connection.unsent else []
         ready, can_write, _ = select.select(sources, writable, [], TICK)
-        if can_write:
-            self.connection.flush()
+        if connection and can_write:
+            connection.flush()
         if wake in ready:
             os.read(wake, 4096)
-        if self.connection and self.connection.sock in ready:
-            for frame in self.connection.receive():
+        if connection and connection.sock in ready:
+            for frame in connection.receive():
                 self.heard = time.monotonic()
-                self.handle(frame)
+                self.handle(connection, frame)
         if self.listener in ready:
-            if self.connection:
-                self.connection.close()
+            if connection:
+                connection.close()
             self.connection = Connection(self.listener.accept()[0])
         if self.connection and not self.connection.open:
             self.connection = None
 
-    def handle(self, frame):
+    def handle(self, connection: Connection, frame: Frame) -> None:
         kind = frame["type"]
         if kind == "attach":
-            self.connection.next = frame["next"]
-            self.connection.offsets = dict(dict.fromkeys(self.streams, 0), **frame["offsets"])
+            connection.next = frame["next"]
+            connection.offsets = dict(dict.fromkeys(self.streams, 0), **frame["offsets"])
         elif kind == "go" and self.stop_reason is None:
             self.start_workers(frame["env"])
         elif kind == "stop":
@@ -340,13 +347,13 @@ class Agent:
             self.remove_files()
             self.finished = True
 
-    def start_workers(self, env):
+    def start_workers(self, env: Dict[str, str]) -> None:
         for worker in self.workers:
             worker.start(env)
             if worker.error is None:
                 self.report("started", process=worker.process, pid=worker.pid)
 
-    def stop(self, grace, reason):
+    def stop(self, grace: float, reason: str) -> None:
         """SIGTERM now, SIGKILL after `grace` seconds. A later stop may move that moment."""
         if self.stop_reason is None:
             self.stop_reason = reason
@@ -354,7 +361,7 @@ class Agent:
                 worker.signal(signal.SIGTERM)
         self.kill_at = time.monotonic() + grace
 
-    def reap(self):
+    def reap(self) -> None:
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -367,7 +374,7 @@ class Agent:
                     worker.code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
                     self.report("exit", process=worker.process, code=worker.code, error=worker.error)
 
-    def enforce(self):
+    def enforce(self) -> None:
         """Lease, and the end of a stop."""
         now = time.monotonic()
         if now - self.heard > self.spec["lease"]:
@@ -382,7 +389,7 @@ class Agent:
             self.stopped = True
             self.report("stopped", reason=self.stop_reason, left=descendants())
 
-    def kill_all(self):
+    def kill_all(self) -> None:
         """Every descendant, again and again until none is left: a process may fork while it is being killed."""
         deadline = time.monotonic() + 10  # beyond it only a process stuck in the kernel is left; `stopped` names it
         while descendants() and time.monotonic() < deadline:
@@ -394,7 +401,7 @@ class Agent:
             time.sleep(0.01)
             self.reap()
 
-    def remove_files(self):
+    def remove_files(self) -> None:
         """The launcher has everything: leave nothing of this run on the host."""
         for name in [SOCKET, "agent.log", *self.spec["files"], *self.streams]:
             try:
@@ -409,16 +416,16 @@ class Agent:
 
     # --- news to the launcher ---
 
-    def send_news(self):
+    def send_news(self) -> None:
         """Output before the state it belongs to, and only as fast as the launcher takes it."""
         connection = self.connection
         if connection and connection.open and connection.offsets is not None:
             for stream in self.streams:
-                self.send_output(connection, stream)
-            self.send_state(connection)
+                self.send_output(connection, connection.offsets, stream)
+            self.send_state(connection, connection.offsets)
 
-    def send_output(self, connection, stream):
-        offset = connection.offsets[stream]
+    def send_output(self, connection: Connection, offsets: Dict[str, int], stream: str) -> None:
+        offset = offsets[stream]
         while connection.open and not connection.unsent and size_of(stream) > offset:
             with open(stream, "rb") as file:
                 file.seek(offset)
@@ -427,23 +434,23 @@ class Agent:
                 {"type": "output", "stream": stream, "offset": offset, "data": data.decode("utf-8", "surrogateescape")}
             )
             offset += len(data)
-            connection.offsets[stream] = offset
+            offsets[stream] = offset
 
-    def send_state(self, connection):
+    def send_state(self, connection: Connection, offsets: Dict[str, int]) -> None:
         """A worker's exit follows its last output, so that whoever reads the exit has read the reason."""
         while connection.open and connection.next < len(self.history):
             frame = self.history[connection.next]
-            if frame["type"] == "exit" and not self.is_drained(connection, frame["process"]):
+            if frame["type"] == "exit" and not self.is_drained(offsets, frame["process"]):
                 return
             connection.send(frame)
             connection.next += 1
 
-    def is_drained(self, connection, process):
+    def is_drained(self, offsets: Dict[str, int], process: int) -> bool:
         names = next((w.spec["output"], w.spec["events"]) for w in self.workers if w.process == process)
-        return all(size_of(name) <= connection.offsets[name] for name in names)
+        return all(size_of(name) <= offsets[name] for name in names)
 
 
-def size_of(path):
+def size_of(path: str) -> int:
     try:
         return os.stat(path).st_size
     except OSError as error:

@@ -9,6 +9,13 @@ from dataclasses import dataclass
 from podrun.runtime.contract import ErrorKind, Event, ExitCode
 
 
+_SIGNAL_HINTS: dict[int, str] = {
+    signal.SIGKILL: " (out of memory, or killed by somebody)",
+    signal.SIGSEGV: " (a crash in native code)",
+    signal.SIGABRT: " (native code gave up; JAX does so when another process is gone)",
+}
+
+
 @dataclass(frozen=True)
 class Failure:
     """How one process, or its host, failed."""
@@ -65,10 +72,6 @@ def from_exit(host: str, process: int, code: int, step: int | None, phase: str |
         name = signal.Signals(number).name
     except ValueError:
         name = f"signal {number}"
-    hint = {
-        signal.SIGKILL: " (out of memory, or killed by somebody)",
-        signal.SIGSEGV: " (a crash in native code)",
-        signal.SIGABRT: " (native code gave up; JAX does so when another process is gone)",
-    }.get(number, "")
+    hint = _SIGNAL_HINTS.get(number, "")
     # JAX's coordination service aborts the survivors: SIGABRT is a first cause only if nothing else failed.
     return Failure(host, process, f"was ended by {name} {when}{hint}", 128 + number, number == signal.SIGABRT)

@@ -137,5 +137,5 @@ def _fingerprint(tokens: Tokens) -> bytes:
     data = tokens.view(np.uint8)
     digest = hashlib.blake2b(str(len(data)).encode(), digest_size=16)
     for part in (data,) if len(data) <= 2 * _SAMPLE else (data[:_SAMPLE], data[-_SAMPLE:]):
-        digest.update(np.ascontiguousarray(part))
+        digest.update(np.ascontiguousarray(part).data)
     return digest.digest()

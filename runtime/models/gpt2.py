@@ -12,10 +12,12 @@ from __future__ import annotations
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..config import GPT2Model
 
 _EPSILON = 1e-5
+_LOWEST = float(np.finfo(np.float32).min)
 _normal = nn.initializers.normal
 
 
@@ -36,7 +38,7 @@ class Attention(nn.Module):
         query, key, value = jnp.split(qkv.reshape(batch, length, 3 * self.heads, -1), 3, axis=2)
         scores = jnp.einsum("bthd,bshd->bhts", query, key) / jnp.sqrt(query.shape[-1]).astype(self.dtype)
         causal = jnp.tril(jnp.ones((length, length), bool))
-        scores = jnp.where(causal, scores.astype(jnp.float32), jnp.finfo(jnp.float32).min)
+        scores = jnp.where(causal, scores.astype(jnp.float32), _LOWEST)
         weights = jax.nn.softmax(scores).astype(self.dtype)
         weights = nn.Dropout(self.dropout)(weights, deterministic)
         mixed = jnp.einsum("bhts,bshd->bthd", weights, value).reshape(batch, length, width)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -43,15 +44,21 @@ class LanguageModel(Task):
     def init(self, key: jax.Array) -> Params:
         return self._model.init(key, jnp.zeros((1, self._context), jnp.int32))["params"]
 
+    def _logits(self, params: Params, tokens: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        """float32[B, T, V]; with dropout if there is a key for it."""
+        rngs = None if key is None else {"dropout": key}
+        logits: Any = self._model.apply({"params": params}, tokens, key is None, rngs=rngs)
+        return logits
+
     def loss(self, params: Params, batch: Batch, key: jax.Array) -> tuple[jax.Array, Scalars]:
         tokens = batch["tokens"]
-        logits = self._model.apply({"params": params}, tokens[:, :-1], False, rngs={"dropout": key})
+        logits = self._logits(params, tokens[:, :-1], key)
         losses, correct = _next_token(logits, tokens[:, 1:])
         return losses.mean(), {"accuracy": correct.mean()}
 
     def evaluate(self, params: Params, batch: Batch) -> Scalars:
         tokens, weights = batch["tokens"], batch["weights"]
-        losses, correct = _next_token(self._model.apply({"params": params}, tokens[:, :-1], True), tokens[:, 1:])
+        losses, correct = _next_token(self._logits(params, tokens[:, :-1]), tokens[:, 1:])
         return {"loss": (losses * weights).sum(), "correct": (correct * weights).sum(), "count": weights.sum()}
 
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
@@ -78,7 +85,7 @@ class LanguageModel(Task):
 
         def step(carry: tuple[jax.Array, jax.Array], key: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
             window, length = carry
-            logits = self._model.apply({"params": params}, window[None], True)[0, length - 1] / sample.temperature
+            logits = self._logits(params, window[None])[0, length - 1] / sample.temperature
             if 0 < sample.top_k < logits.shape[-1]:
                 logits = jnp.where(logits < jax.lax.top_k(logits, sample.top_k)[0][-1], -jnp.inf, logits)
             token = jax.random.categorical(key, logits).astype(jnp.int32)

@@ -309,4 +309,4 @@ def test_a_mistake_does_not_hide_another(sandbox: Sandbox) -> None:
     done = sandbox.podrun(*args)
     assert done.returncode == 2
     starts = [line.removeprefix("podrun: ").partition(" ")[0] for line in done.stderr.splitlines()]
-    assert starts == ["batch_size", "data.path:", "workdir", "launch.python:"]
+    assert starts == ["workdir", "batch_size", "data.path:", "launch.python:"]

@@ -25,9 +25,9 @@ Tree = dict[str, dict[str, Array]]
 
 
 def rates(schedule: Schedule, peak: float, steps: int) -> list[float]:
-    """At 0, 1, ... `steps` steps done."""
+    """In each of the `steps` steps."""
     curve = make_schedule(schedule, peak, steps)
-    return [float(curve(step)) for step in range(steps + 1)]
+    return [float(curve(step)) for step in range(steps)]
 
 
 def cosine(peak: float, final: float, steps: int) -> list[float]:
@@ -41,21 +41,21 @@ def linear(peak: float, final: float, steps: int) -> list[float]:
 @pytest.mark.parametrize(
     ("schedule", "expected"),
     [
-        (Schedule(name="cosine"), cosine(0.8, 0, 10)),
-        (Schedule(name="cosine", final=0.2), cosine(0.8, 0.2, 10)),
-        (Schedule(name="cosine", warmup_steps=4, final=0.2), [0.2, 0.4, 0.6, 0.8, *cosine(0.8, 0.2, 6)]),
-        (Schedule(name="cosine", warmup_steps=9), [0.8 * n / 9 for n in range(1, 10)] + [0.8, 0]),
-        (Schedule(name="linear"), linear(0.8, 0, 10)),
-        (Schedule(name="linear", warmup_steps=1, final=0.2), [0.8, *linear(0.8, 0.2, 9)]),
-        (Schedule(name="linear", warmup_steps=2, final=0.4), [0.4, 0.8, *linear(0.8, 0.4, 8)]),
-        (Schedule(name="linear", final=0.8), [0.8] * 11),
-        (Schedule(name="constant"), [0.8] * 11),
-        (Schedule(name="constant", warmup_steps=4), [0.2, 0.4, 0.6] + [0.8] * 8),
+        (Schedule(name="cosine"), cosine(0.8, 0, 9)),
+        (Schedule(name="cosine", final=0.2), cosine(0.8, 0.2, 9)),
+        (Schedule(name="cosine", warmup_steps=4, final=0.2), [0.2, 0.4, 0.6, *cosine(0.8, 0.2, 6)]),
+        (Schedule(name="cosine", warmup_steps=9), [0.8 * n / 9 for n in range(1, 9)] + [0.8, 0]),
+        (Schedule(name="linear"), linear(0.8, 0, 9)),
+        (Schedule(name="linear", warmup_steps=1, final=0.2), linear(0.8, 0.2, 9)),
+        (Schedule(name="linear", warmup_steps=2, final=0.4), [0.4, *linear(0.8, 0.4, 8)]),
+        (Schedule(name="linear", final=0.8), [0.8] * 10),
+        (Schedule(name="constant"), [0.8] * 10),
+        (Schedule(name="constant", warmup_steps=4), [0.2, 0.4, 0.6] + [0.8] * 7),
     ],
     ids=lambda value: f"{value.name}-{value.warmup_steps}-{value.final}" if isinstance(value, Schedule) else "",
 )
 def test_schedule(schedule: Schedule, expected: list[float]) -> None:
-    """The first of w warm-up steps has peak / w, the last has the peak, and after all steps the rate is `final`."""
+    """The first of w warm-up steps has peak / w, the last has the peak, and the last step has `final`."""
     assert rates(schedule, 0.8, 10) == pytest.approx(expected, rel=1e-5, abs=1e-7)
 
 
