@@ -147,6 +147,7 @@ def hand_written(config: Any, env: Any, steps: int, one_buffer: bool) -> Callabl
     import numpy as np
     import optax
     from jax.flatten_util import ravel_pytree
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     from podrun.runtime.data import load_dataset
     from podrun.runtime.models import make_language_model
@@ -184,7 +185,9 @@ def hand_written(config: Any, env: Any, steps: int, one_buffer: bool) -> Callabl
             yield tokens.reshape(devices, -1, tokens.shape[-1])
 
     pmapped = jax.pmap(step, "device", donate_argnums=(0, 1))
-    state = jax.tree.map(lambda x: jnp.broadcast_to(x, (devices, *x.shape)), jax.jit(init)())
+    split = NamedSharding(Mesh(np.array(jax.local_devices()), ("device",)), PartitionSpec("device"))
+    copies = jax.jit(lambda tree: jax.tree.map(lambda x: jnp.broadcast_to(x, (devices, *x.shape)), tree))
+    state = jax.device_put(copies(jax.jit(init)()), split)
     source = batches()
 
     def loop() -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from podrun.runtime.contract import ErrorKind, Event, ExitCode
 
-
 _SIGNAL_HINTS: dict[int, str] = {
     signal.SIGKILL: " (out of memory, or killed by somebody)",
     signal.SIGSEGV: " (a crash in native code)",

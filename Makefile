@@ -1,0 +1,34 @@
+# make demo    sets everything up in .venv and trains a small GPT-2 on a simulated v3-32
+# make test    sets everything up in .venv and runs the tests
+# make check   what CI checks besides: lint, format, types
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check clean
+
+demo: $(VENV)/installed
+	$(BIN)/podrun --slice v3-32 --simulate examples/gpt2_tiny.yaml
+
+test: $(VENV)/installed
+	$(BIN)/python -m pytest
+
+check: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	# Types are checked as a user sees them: on the installed package, under its installed name.
+	rm -rf build .typecheck
+	$(BIN)/pip install --quiet --no-deps --target .typecheck .
+	MYPYPATH=.typecheck $(BIN)/mypy --strict -p podrun.launcher -p podrun.runtime
+	rm -rf build .typecheck
+
+$(VENV)/installed: setup.py setup.cfg pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "podrun needs Python 3.11 or newer; try: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+	@echo "installing podrun, JAX and the test tools into $(VENV) (about 700 MB, a minute or two) ..."
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[test]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build .typecheck *.egg-info
