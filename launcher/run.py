@@ -21,6 +21,7 @@ from podrun.runtime.contract import Event, EventKind, ExitCode, UserError, Workd
 from .config_mistakes import short
 from .console import Console, make_console
 from .failure import Failure
+from .inventory.pod_file import PodFile, read_pod_file
 from .inventory.simulated import simulated_pod
 from .logs import HostLogs, tail
 from .plan import LaunchPlan, make_plan
@@ -87,12 +88,13 @@ def _check(request: Request) -> tuple[Config, Pod, Path]:
 
     config = attempt(lambda: read_config(request.train, request.overrides))
     launch = config.launch if config else Launch()
-    slice = attempt(lambda: _find_slice(request, launch)) if config or request.slice else None
+    described = attempt(lambda: _read_pod_file(request, launch))
+    slice = attempt(lambda: _find_slice(request, launch, described)) if config or request.slice else None
     pod = attempt(lambda: _find_pod(request, launch, slice))
     workdir = attempt(lambda: _find_workdir(request, launch))
     if config and slice:
         attempt(lambda: check_batch(config, slice.devices))
-    if config and request.simulate:  # the hosts are this machine: its files are theirs
+    if config and (pod is None or pod.transport == "local"):  # the hosts are this machine: its files are theirs
         attempt(lambda: check_files(config))
         attempt(lambda: _check_python(config))
     if problems:
@@ -101,8 +103,13 @@ def _check(request: Request) -> tuple[Config, Pod, Path]:
     return config, pod, workdir
 
 
-def _find_slice(request: Request, launch: Launch) -> Slice:
-    name = request.slice or launch.slice
+def _read_pod_file(request: Request, launch: Launch) -> PodFile | None:
+    path = request.pod or launch.pod
+    return read_pod_file(path) if path is not None and not request.simulate else None
+
+
+def _find_slice(request: Request, launch: Launch, described: PodFile | None) -> Slice:
+    name = request.slice or (described.slice if described else launch.slice)
     if name is None:
         raise UserError(
             "no slice: say what the pod should be with --slice v3-32 (or gpu-2x8, cpu-2x4), or launch.slice in "
@@ -112,17 +119,11 @@ def _find_slice(request: Request, launch: Launch) -> Slice:
 
 
 def _find_pod(request: Request, launch: Launch, slice: Slice | None) -> Pod | None:
-    """None if there is no slice, which is reported already."""
-    if request.simulate:
+    """None if there is no slice, or a bad pod file, which is reported already."""
+    if request.simulate or request.pod or launch.pod:
         return simulated_pod(slice) if slice else None
-    pod_file = request.pod or launch.pod
-    if pod_file is not None:
-        raise UserError(
-            f"{pod_file}: this version of podrun reaches no hosts over the network yet; "
-            "add --simulate to run the slice as processes on this machine"
-        )
     raise UserError(
-        f"no hosts: --pod is not given, launch.pod is not in {request.train}\n"
+        f"no hosts: looked for --simulate, --pod FILE, and launch.pod in {request.train}\n"
         "add --simulate to run the slice on this machine, as processes with virtual CPU devices"
     )
 

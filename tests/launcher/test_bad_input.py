@@ -194,7 +194,38 @@ POD = [
         "spelling of a slice", "unknown slice", "'v5lightpod-8'", "v5litepod-8", ("-s", "v5lightpod-8", *override()[2:])
     ),
     Case("no slice", "no slice", "launch.slice in train.yaml", "--slice v3-32", ("--simulate", "train.yaml")),
-    Case("no hosts", "no hosts", "launch.pod is not in train.yaml", "--simulate", ("-s", "cpu-1x1", "train.yaml")),
+    Case("no hosts", "no hosts", "launch.pod in train.yaml", "--simulate", ("-s", "cpu-1x1", "train.yaml")),
+    Case(
+        "no pod file",
+        "pod file no.yaml",
+        "No such file",
+        "pod_configs/",
+        ("-s", "cpu-1x1", "--pod", "no.yaml", "train.yaml"),
+    ),
+    Case(
+        "pod file without a slice",
+        "pod file pod.yaml",
+        "it has no `slice:`",
+        "write for example",
+        ("--pod", "pod.yaml", "train.yaml"),
+        files={"pod.yaml": "transport: local\n"},
+    ),
+    Case(
+        "pod file with unknown keys",
+        "pod file pod.yaml",
+        "unknown keys hosts",
+        "allowed: slice",
+        ("--pod", "pod.yaml", "train.yaml"),
+        files={"pod.yaml": "slice: cpu-1x1\nhosts: [a, b]\n"},
+    ),
+    Case(
+        "pod reached over the network",
+        "pod file pod.yaml",
+        "transport 'ssh'",
+        "one of: local",
+        ("--pod", "pod.yaml", "train.yaml"),
+        files={"pod.yaml": "slice: cpu-1x1\ntransport: ssh\n"},
+    ),
     Case(
         "launch.python", "no program '/no/python'", "launch.python", "path of a P", override("launch.python=/no/python")
     ),

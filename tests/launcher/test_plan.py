@@ -184,3 +184,15 @@ def test_dry_run_prints_every_host_and_does_nothing(sandbox: Sandbox) -> None:
     assert str(sandbox.path / "new" / "work") in done.stdout
     assert '"batch_size": 32' in done.stdout
     assert sorted(p.name for p in sandbox.path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "file", sorted((Path(__file__).parents[2] / "pod_configs").glob("*.yaml")), ids=lambda p: p.stem
+)
+def test_pod_files_give_the_slice(sandbox: Sandbox, file: Path) -> None:
+    """Every file in pod_configs describes a pod that can be planned; a --slice on the command line goes before it."""
+    done = sandbox.podrun("--pod", str(file), "--dry-run", "train.yaml", "batch_size=32")
+    assert done.returncode == 0, done.stderr
+    assert "reached by local" in done.stdout.splitlines()[0]
+    other = sandbox.podrun("--pod", str(file), "--slice", "cpu-1x2", "--dry-run", "train.yaml")
+    assert ": cpu-1x2, 1 hosts x 2 devices" in other.stdout.splitlines()[0]
