@@ -100,7 +100,7 @@ def measure(slice_name: str, model: dict[str, int], rounds: int, steps: int) -> 
 
 def worker(rounds: int, steps: int) -> None:
     from podrun.runtime.contract import Workdir, WorkerEnv
-    from podrun.runtime.distributed import configure_jax, initialize, write_token
+    from podrun.runtime.distributed import configure_jax, initialize
     from podrun.runtime.progress import Reporter
     from podrun.runtime.train import Trainer, load_config
 
@@ -109,7 +109,8 @@ def worker(rounds: int, steps: int) -> None:
     workdir = Workdir(config.launch.workdir)
     configure_jax()
     if env.process_id == 0:
-        write_token(workdir.token(env.run_id, env.attempt))
+        workdir.path.mkdir()
+        workdir.token(env.run_id, env.attempt).touch()
     initialize(env, 120)
     trainer = Trainer(config, env, workdir, Reporter(env.events_path))
     trainer.start()

@@ -40,9 +40,10 @@ def run(env: WorkerEnv, reporter: Reporter) -> int:
     import jax
 
     from .contract import Workdir
-    from .distributed import configure_jax, initialize, write_token
+    from .distributed import configure_jax, initialize
     from .preempt import Preempted
     from .train import load_config, train
+    from .workdir import claim
 
     config = load_config(env.config_path)
     assert config.launch.workdir is not None  # the launcher fills it in
@@ -50,7 +51,7 @@ def run(env: WorkerEnv, reporter: Reporter) -> int:
     token = workdir.token(env.run_id, env.attempt)
     configure_jax()
     if env.process_id == 0:
-        write_token(token)
+        claim(workdir, env, reporter)
     reporter.phase(Phase.CONNECT)
     initialize(env, config.launch.start_timeout)
     try:

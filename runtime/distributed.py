@@ -85,14 +85,3 @@ def agree(env: WorkerEnv, token: Path, fingerprint: bytes) -> None:
 
 def _processes(numbers: Sequence[int] | np.ndarray) -> str:
     return "process " + ", ".join(str(n) for n in numbers)
-
-
-def write_token(token: Path) -> None:
-    """Raises UserError if the workdir cannot be written."""
-    try:
-        token.parent.mkdir(parents=True, exist_ok=True)
-        token.touch()
-    except OSError as error:
-        raise UserError(
-            f"workdir {token.parent}: cannot write there: {error.strerror}; choose another with --workdir DIR"
-        ) from None

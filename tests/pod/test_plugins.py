@@ -1,0 +1,62 @@
+"""User code in a job, as docs/plugins.md describes it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ..conftest import Sandbox
+
+DOCS = Path(__file__).parents[2] / "docs" / "plugins.md"
+
+
+def test_the_data_source_of_the_documentation(sandbox: Sandbox) -> None:
+    """The example in docs/plugins.md trains as it stands."""
+    section, code = re.findall(r"```(?:yaml|python)\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    (sandbox.path / "my_data.py").write_text(code)
+    job = sandbox.path / "train.yaml"
+    lines = [line for line in job.read_text().splitlines() if not line.startswith("data:")]
+    job.write_text("\n".join(lines) + f"\n{section}")
+    done = sandbox.podrun("--slice", "cpu-2x1", "--simulate", "train.yaml")
+    assert done.returncode == 0, done.stderr
+    assert len(sandbox.losses("runs/train")) == 6
+
+
+def test_model_optimizer_and_task_of_the_user(sandbox: Sandbox) -> None:
+    """A model, an optimizer and a task from a file beside train.yaml, together."""
+    (sandbox.path / "mine.py").write_text(
+        """
+import flax.linen as nn
+import jax
+import optax
+from podrun.runtime.tasks.language_model import LanguageModel
+
+class Bigram(nn.Module):
+    vocabulary: int
+
+    @nn.compact
+    def __call__(self, tokens, deterministic=True):
+        return nn.Embed(self.vocabulary, self.vocabulary)(tokens)
+
+def bigram(options, vocabulary, dtype):
+    assert options["note"] == "a b"
+    return Bigram(vocabulary)
+
+def sgd(options, steps):
+    schedule = optax.constant_schedule(options["rate"])
+    return optax.sgd(schedule), schedule
+
+class Task(LanguageModel):
+    def after_training(self, params, reporter):
+        return "mine was here"
+"""
+    )
+    done = sandbox.podrun(
+        *("--slice", "cpu-1x2", "--simulate", "train.yaml", "task=mine:Task"),
+        "model={name: 'mine:bigram', options: {context: 32, note: a b}}",
+        "optimizer={name: 'mine:sgd', options: {rate: 0.5}}",
+    )
+    assert done.returncode == 0, done.stderr
+    assert (sandbox.path / "runs/train/sample.txt").read_text() == "mine was here"
+    losses = sandbox.losses("runs/train")
+    assert losses[6] < losses[1]

@@ -1,0 +1,38 @@
+"""A workdir belongs to one run at a time."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+from ..conftest import Sandbox
+from .conftest import Run, processes_of
+
+Start = Callable[..., Run]
+POD = ("--simulate", "--slice", "cpu-1x1", "train.yaml", "steps=100000", "eval.every=0")
+
+
+def test_two_runs_of_one_workdir(start: Start, sandbox: Sandbox) -> None:
+    """The second run is told who has the workdir and ends with code 2; the first goes on."""
+    first = start(*POD)
+    first.wait_for_step(1)
+    second = sandbox.podrun(*POD)
+    assert second.returncode == 2
+    assert "is in use by run 2" in second.stderr
+    assert "--workdir" in second.stderr
+    assert first.process.poll() is None
+    first.process.send_signal(signal.SIGINT)
+    assert first.end() == 130
+
+
+def test_killed_launcher_then_the_same_command(start: Start, sandbox: Sandbox) -> None:
+    """After a SIGKILL of the launcher alone the same command waits for the old agents to end, and resumes."""
+    first = start(*POD, "checkpoint.every=5")
+    first.wait_for(lambda e: e["event"] == "checkpoint")
+    first.process.kill()
+    second = start(*POD)
+    assert second.wait_for(lambda e: e["event"] == "resume")["step"] >= 5
+    assert any("still uses the workdir" in e["message"] for e in second.of("note"))
+    second.process.send_signal(signal.SIGINT)
+    assert second.end() == 130
+    assert processes_of(sandbox) == {}
