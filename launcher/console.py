@@ -191,9 +191,9 @@ class LiveConsole:
         from rich.console import Console
         from rich.live import Live
 
+        self._progress: Progress | None = None
         self._console = Console(highlight=False)
         self._live = Live(console=self._console, refresh_per_second=5, transient=True, get_renderable=self._render)
-        self._progress: Progress | None = None
 
     def start(self, plan: LaunchPlan) -> None:
         self._progress = Progress(plan)

@@ -1,0 +1,61 @@
+"""What a person sees: in a terminal, and in a file."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+
+from ..conftest import Sandbox
+
+JOB = ("--slice", "cpu-2x1", "--simulate", "train.yaml", "steps=300", "eval.every=100")
+
+
+def test_terminal(sandbox: Sandbox) -> None:
+    """In a terminal the hosts are shown until all train, then one bar; the news stay above it."""
+    terminal, inside = pty.openpty()
+    run = subprocess.Popen(
+        [*sandbox.command, *JOB],
+        cwd=sandbox.path,
+        env={**sandbox.env, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"},
+        stdout=inside,
+        stderr=subprocess.STDOUT,
+    )
+    os.close(inside)
+    shown = b""
+    while True:
+        try:
+            data = os.read(terminal, 65536)
+        except OSError:  # how Linux says that nobody has the other end open
+            break
+        if not data:
+            break
+        shown += data
+    os.close(terminal)
+    text = shown.decode()
+    assert run.wait(60) == 0, text
+    assert "Traceback" not in text
+    for part in ("cpu-2x1 = 2 hosts x 1 devices", "host-1", "compiling the step", "/300", "eta", "validation at step 100"):
+        assert part in text
+    assert text.rstrip().splitlines()[-1] == "podrun: done"
+
+
+def test_file(sandbox: Sandbox) -> None:
+    """In a file there are plain lines only, and the last one says how it ended."""
+    done = sandbox.podrun(*JOB)
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
+    assert "all 2 processes: compiling the step" in done.stdout
+    assert "step 300/300" in done.stdout
+    assert done.stdout.splitlines()[-1] == "podrun: done"
+    assert done.stderr == ""
+
+
+def test_closed_pipe(sandbox: Sandbox) -> None:
+    """`podrun ... | head -1` ends the run instead of printing a traceback."""
+    command = " ".join([*sandbox.command, *JOB, "steps=100000"])
+    done = subprocess.run(
+        f"{command} | head -1", shell=True, cwd=sandbox.path, env=sandbox.env, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.startswith("podrun ")
+    assert "Traceback" not in done.stderr
