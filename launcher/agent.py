@@ -239,11 +239,11 @@ def descendants() -> List[int]:
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
-                with open("/proc/%s/stat" % name) as file:
-                    fields = file.read().rsplit(")", 1)[1].split()
+                with open("/proc/%s/stat" % name, "rb") as file:  # a command's name is bytes, not always text
+                    fields = file.read().rsplit(b")", 1)[1].split()
             except OSError:
                 continue
-            if fields[0] != "Z":
+            if fields[0] != b"Z":
                 children.setdefault(int(fields[1]), []).append(int(name))
     found = [os.getpid()]
     for pid in found:

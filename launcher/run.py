@@ -189,14 +189,35 @@ def _check_python(config: Config) -> None:
 
 
 class _Observers:
-    """Passes every event on to all of its members."""
+    """The console and the recorder. A console whose output nobody reads any more counts as a closed terminal: SIGHUP."""
 
-    def __init__(self, *members: Console | Recorder) -> None:
-        self._members = members
+    def __init__(self, console: Console, recorder: Recorder) -> None:
+        self._console: Console | None = console
+        self._recorder = recorder
 
     def event(self, event: Event) -> None:
-        for member in self._members:
-            member.event(event)
+        self._recorder.event(event)
+        self._show(lambda console: console.event(event))
+
+    def start(self, plan: LaunchPlan) -> None:
+        self._show(lambda console: console.start(plan))
+
+    def say(self, text: str) -> None:
+        self._show(lambda console: console.say(text))
+
+    def stop(self) -> None:
+        self._show(lambda console: console.stop())
+
+    def _show(self, action: Callable[[Console], None]) -> None:
+        if self._console is None:
+            return
+        try:
+            action(self._console)
+        except OSError:
+            self._console = None
+            # What Python still has buffered for it would fail once more at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            signal.raise_signal(signal.SIGHUP)
 
 
 def _attempts(
@@ -204,29 +225,31 @@ def _attempts(
 ) -> int:
     """Starts the pod, and starts it again after a failure as often as is allowed. Returns the exit code."""
     recorder = Recorder(directory.events)
-    observers = _Observers(console, recorder)
+    view = _Observers(console, recorder)
     with HostLogs(directory.logs) as logs, _signals() as (signals, forward):
         attempt = 0
         while True:
             plan = plan_of(attempt)
             directory.plan.write_text(plan.to_json())
             directory.plan.chmod(0o600)
-            supervisor = Supervisor(plan, load_transport(plan.pod.transport), logs, observers)
+            supervisor = Supervisor(plan, load_transport(plan.pod.transport), logs, view)
             forward(supervisor.interrupt)
-            console.start(plan)
+            for number in signals:  # that came between two attempts
+                supervisor.interrupt(number)
+            view.start(plan)
             if attempt == 0:
-                console.say(_headline(plan, directory))
+                view.say(_headline(plan, directory))
             try:
                 outcome = supervisor.run()
             finally:
-                console.stop()
+                view.stop()
             if outcome.cause is None or outcome.code == ExitCode.BAD_CONFIG or attempt >= max_restarts or signals:
                 break
             attempt += 1
-            console.say(f"{outcome.cause}\nrestart {attempt} of {max_restarts} from the last checkpoint")
-    observers.event(_end_event(outcome))
+            view.say(f"{outcome.cause}\nrestart {attempt} of {max_restarts} from the last checkpoint")
+        view.event(_end_event(outcome))
+        _report(outcome, plan, directory, view)
     recorder.close()
-    _report(outcome, plan, directory, console)
     return outcome.code
 
 
@@ -284,16 +307,16 @@ def _last_line(outcome: Outcome) -> str:
     return "done"
 
 
-def _report(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory, console: Console) -> None:
+def _report(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory, view: _Observers) -> None:
     """Where everything is if all went well; else the first cause, its evidence, and the first cause again."""
     workdir = Workdir(plan.workdir)
     if outcome.cause is None:
         if outcome.interrupted_by is None:
-            console.say(
+            view.say(
                 f"metrics      {workdir.metrics}\ncheckpoints  {workdir.checkpoints}\n"
                 f"tensorboard  tensorboard --logdir {shlex.quote(str(workdir.tensorboard))}\nlogs         {directory.logs}"
             )
-        console.say(f"podrun: {_last_line(outcome)}")
+        view.say(f"podrun: {_last_line(outcome)}")
         _complain(outcome.left_behind)
         return
     lines = _evidence(outcome.cause, outcome.failures, directory)

@@ -64,7 +64,10 @@ class Recorder:
         self._file: IO[str] = path.open("a", buffering=1)
 
     def event(self, event: Event) -> None:
-        self._file.write(json.dumps(event) + "\n")
+        try:
+            self._file.write(json.dumps(event) + "\n")
+        except OSError:
+            pass  # a full disk: the logs are on it as well, and fail the run with that cause
 
     def close(self) -> None:
         self._file.close()

@@ -260,12 +260,20 @@ class Supervisor:
     def _on_output(self, host: str, frame: Frame) -> None:
         stream, data = frame["stream"], frame["data"]
         if stream.endswith(".out"):
-            self._logs.write(host, stream, data)
+            self._write_log(host, stream, data)
             return
         *lines, rest = (self._partial_events.get((host, stream), b"") + data).split(b"\n")
         self._partial_events[host, stream] = rest
         for line in lines:
             self._on_event(host, int(stream.removesuffix(".events")), json.loads(line))
+
+    def _write_log(self, host: str, stream: str, data: bytes) -> None:
+        try:
+            self._logs.write(host, stream, data)
+        except OSError as error:
+            if not self._stopping and not self._failures:
+                what = f"cannot write what {host} prints to its log: {error.strerror}"
+                self._fail(Failure("the launcher", None, what, ExitCode.FAILED))
 
     def _on_event(self, host: str, number: int, event: Event) -> None:
         process = self._processes[host, number]

@@ -35,7 +35,14 @@ def test_terminal(sandbox: Sandbox) -> None:
     text = shown.decode()
     assert run.wait(60) == 0, text
     assert "Traceback" not in text
-    for part in ("cpu-2x1 = 2 hosts x 1 devices", "host-1", "compiling the step", "/300", "eta", "validation at step 100"):
+    for part in (
+        "cpu-2x1 = 2 hosts x 1 devices",
+        "host-1",
+        "compiling the step",
+        "/300",
+        "eta",
+        "validation at step 100",
+    ):
         assert part in text
     assert text.rstrip().splitlines()[-1] == "podrun: done"
 
@@ -55,7 +62,13 @@ def test_closed_pipe(sandbox: Sandbox) -> None:
     """`podrun ... | head -1` ends the run instead of printing a traceback."""
     command = " ".join([*sandbox.command, *JOB, "steps=100000"])
     done = subprocess.run(
-        f"{command} | head -1", shell=True, cwd=sandbox.path, env=sandbox.env, capture_output=True, text=True, timeout=120
+        f"{command} | head -1",
+        shell=True,
+        cwd=sandbox.path,
+        env=sandbox.env,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.stdout.startswith("podrun ")
     assert "Traceback" not in done.stderr
