@@ -173,11 +173,11 @@ def test_restart_from_the_last_checkpoint(start: Start, sandbox: Sandbox) -> Non
 def test_daemonised_child_is_ended(start: Start, sandbox: Sandbox) -> None:
     """What a worker left running in another session is found and ended too."""
     (sandbox.path / "littering.py").write_text(
-        "import shutil, subprocess\n"
+        "import os, shutil, subprocess\n"
         "from faulty import dataset as inner\n"
         "def dataset(options, config):\n"
         "    subprocess.Popen(['sh', '-c', 'setsid sleep 600 & exit'])\n"
-        "    name = b'sle\\xe9p'  # a name that is not text\n"
+        "    name = b'sle\\xe9p' + os.environb[b'PODRUN_PROCESS_ID']  # a name that is not text\n"
         "    shutil.copy('/bin/sleep', name)\n"
         "    subprocess.Popen([b'./' + name, b'600'], start_new_session=True)\n"
         "    return inner(options, config)\n"
