@@ -17,7 +17,7 @@ What always holds:
 
 Frames to the agent:    attach {next, offsets} | go {env} | ping | stop {grace} | dump | close
 Frames from the agent:  hello {pid, python, host} | ready {port} | started {process, pid} | output {stream, offset, data}
-                        | exit {process, code, error} | stopped {reason, left}
+                        | exit {process, code, error, asked} | stopped {reason, left}
 All but `output` carry a sequence number `n`. `code` is negative for a signal, `data` keeps any byte by surrogateescape.
 """
 
@@ -38,6 +38,7 @@ from typing import Any, Dict, List, Optional, Tuple
 Frame = Dict[str, Any]
 
 SOCKET = "agent.sock"
+GONE = "no agent here"  # what a relay says if there is nobody to relay to
 TICK = 0.03  # seconds between two looks at the output files
 CHUNK = 65536
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -106,7 +107,10 @@ def relay(directory: str, first: bytes) -> None:
     """Copies stdin to the agent and the agent to stdout until either ends."""
     os.chdir(directory)
     agent = socket.socket(socket.AF_UNIX)
-    agent.connect(SOCKET)
+    try:
+        agent.connect(SOCKET)
+    except OSError as error:
+        sys.exit("%s: %s" % (GONE, last_words() or error))
     agent.sendall(first)
     sources: List[Any] = [0, agent]
     while True:
@@ -122,6 +126,15 @@ def relay(directory: str, first: bytes) -> None:
                     return
                 while data:
                     data = data[os.write(1, data) :]
+
+
+def last_words() -> str:
+    """Why the agent ended, if it could still say so."""
+    try:
+        with open("agent.log", encoding="utf-8", errors="replace") as file:
+            return (file.read().strip().splitlines() or [""])[-1]
+    except OSError:
+        return ""
 
 
 class Connection:
@@ -271,11 +284,13 @@ class Agent:
         self.connection: Optional[Connection] = None
         self.history: List[Frame] = []  # state frames, kept to be sent again after a reconnect
         self.workers = [Worker(w) for w in spec["processes"]]
-        self.streams: List[str] = [name for w in spec["processes"] for name in (w["output"], w["events"])]
+        # Events first: however much is printed, what a worker reports is not kept waiting by it.
+        self.streams: List[str] = [w[kind] for kind in ("events", "output") for w in spec["processes"]]
         self.port: Optional[socket.socket] = None
         self.heard = time.monotonic()
         self.kill_at: Optional[float] = None  # when a stop that was asked for becomes a kill
         self.stop_reason: Optional[str] = None
+        self.started = False
         self.stopped = False
         self.finished = False
 
@@ -299,7 +314,7 @@ class Agent:
     def prepare(self) -> None:
         self.report("hello", pid=os.getpid(), python=platform.python_version(), host=socket.gethostname())
         for name, text in self.spec["files"].items():
-            with open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            with open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
                 file.write(text)
         if self.spec["coordinator"]:
             self.port = reserve_port()
@@ -336,7 +351,8 @@ class Agent:
         if kind == "attach":
             connection.next = frame["next"]
             connection.offsets = dict(dict.fromkeys(self.streams, 0), **frame["offsets"])
-        elif kind == "go" and self.stop_reason is None:
+        elif kind == "go" and self.stop_reason is None and not self.started:  # it may come twice, after a reconnect
+            self.started = True
             self.start_workers(frame["env"])
         elif kind == "stop":
             self.stop(frame["grace"], "asked to stop")
@@ -344,7 +360,7 @@ class Agent:
             for worker in self.workers:
                 worker.signal(signal.SIGUSR1)
         elif kind == "close" and self.stopped:
-            self.remove_files()
+            self.remove_files(connection.offsets or {})
             self.finished = True
 
     def start_workers(self, env: Dict[str, str]) -> None:
@@ -372,7 +388,8 @@ class Agent:
             for worker in self.workers:
                 if worker.pid == pid:
                     worker.code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-                    self.report("exit", process=worker.process, code=worker.code, error=worker.error)
+                    asked = self.stop_reason is not None
+                    self.report("exit", process=worker.process, code=worker.code, error=worker.error, asked=asked)
 
     def enforce(self) -> None:
         """Lease, and the end of a stop."""
@@ -401,9 +418,10 @@ class Agent:
             time.sleep(0.01)
             self.reap()
 
-    def remove_files(self) -> None:
-        """The launcher has everything: leave nothing of this run on the host."""
-        for name in [SOCKET, "agent.log", *self.spec["files"], *self.streams]:
+    def remove_files(self, offsets: Dict[str, int]) -> None:
+        """Leave nothing of this run on the host but what the launcher does not have."""
+        delivered = [name for name in self.streams if size_of(name) <= offsets.get(name, 0)]
+        for name in [SOCKET, "agent.log", *self.spec["files"], *delivered]:
             try:
                 os.unlink(name)
             except OSError:
@@ -437,17 +455,16 @@ class Agent:
             offsets[stream] = offset
 
     def send_state(self, connection: Connection, offsets: Dict[str, int]) -> None:
-        """A worker's exit follows its last output, so that whoever reads the exit has read the reason."""
+        """A worker's exit follows its last event, which may be the reason; `stopped` follows all output."""
         while connection.open and connection.next < len(self.history):
             frame = self.history[connection.next]
-            if frame["type"] == "exit" and not self.is_drained(offsets, frame["process"]):
+            ends = frame["type"]
+            events = [w.spec["events"] for w in self.workers if w.process == frame.get("process")]
+            waits_for = events if ends == "exit" else self.streams if ends == "stopped" else []
+            if any(size_of(name) > offsets[name] for name in waits_for):
                 return
             connection.send(frame)
             connection.next += 1
-
-    def is_drained(self, offsets: Dict[str, int], process: int) -> bool:
-        names = next((w.spec["output"], w.spec["events"]) for w in self.workers if w.process == process)
-        return all(size_of(name) <= offsets[name] for name in names)
 
 
 def size_of(path: str) -> int:

@@ -23,8 +23,8 @@ Exit codes:
   0 done                      2 bad input, nothing was trained
   1 the training failed      69 a host or process never started
   75 preempted, saved        76 lost another process (and no other cause was found)
-  77 stalled                130 Ctrl-C
-  128+N ended by signal N; any other code is the first failed process's own
+  130 Ctrl-C               128+N ended by signal N
+  any other code is the first failed process's own
 """
 
 
@@ -73,6 +73,8 @@ def _guard(action: Callable[[], int | None]) -> None:
     """Runs `action` and exits with its code. A mistake of the user's is shown as a message, never as a traceback."""
     from podrun.runtime.contract import ExitCode, UserError
 
+    for stream in (sys.stdout, sys.stderr):  # a terminal that knows only ASCII still shows everything
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         code = action() or ExitCode.DONE
     except UserError as error:

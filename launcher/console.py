@@ -79,7 +79,7 @@ class Progress:
 
 def describe_step(event: Event) -> str:
     """`loss 2.3146  ppl 10.12  acc 0.41  18.2k tok/s`"""
-    parts = [f"loss {event['loss']:.4f}"]
+    parts = [f"loss {event['loss']:.4f}"] if "loss" in event else []
     if "accuracy" in event:
         parts.append(f"acc {event['accuracy']:.3f}")
     for name, unit in (("tokens_per_second", "tok/s"), ("examples_per_second", "ex/s")):

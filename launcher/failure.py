@@ -63,9 +63,11 @@ def from_exit(host: str, process: int, code: int, step: int | None, phase: str |
     when = f"after step {step}" if step is not None else f"during {phase}" if phase else "before it said anything"
     if code == ExitCode.PREEMPTED:
         return Failure(host, process, f"was asked to stop from outside {when}, and saved first", code)
+    if code == ExitCode.DONE:
+        return Failure(host, process, f"exited with code 0 {when}, before training was done", ExitCode.FAILED)
     if code >= 0:
         lost = code == ExitCode.PEER_LOST
-        return Failure(host, process, f"exited with code {code} {when}", code or ExitCode.FAILED, consequence=lost)
+        return Failure(host, process, f"exited with code {code} {when}", code, consequence=lost)
     number = -code
     try:
         name = signal.Signals(number).name

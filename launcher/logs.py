@@ -37,7 +37,8 @@ class HostLogs:
         if data:
             if host not in self._files:
                 self._files[host] = (self._folder / f"{host}.log").open("ab", buffering=0)
-            self._files[host].write(data)
+            while data:  # a nearly full disk takes a part
+                data = data[self._files[host].write(data) :]
 
     def __enter__(self) -> HostLogs:
         return self

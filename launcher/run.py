@@ -334,7 +334,7 @@ def _evidence(cause: Failure, failures: Sequence[Failure], directory: RunDirecto
     others = [f for f in failures if f is not cause and f.who != cause.who]
     if others:
         lines.append("after that: " + "; ".join(dict.fromkeys(map(_short, others[:4]))))
-    return [*lines, f"log: {log}"]
+    return [*lines, f"log: {log}"] if log.exists() else lines
 
 
 def _short(failed: Failure) -> str:

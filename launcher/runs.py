@@ -15,7 +15,10 @@ from podrun.runtime.contract import Event, UserError
 
 def podrun_home() -> Path:
     """Where run directories live: $PODRUN_HOME, or ~/.podrun."""
-    return Path(os.environ.get("PODRUN_HOME") or "~/.podrun").expanduser().absolute()
+    try:
+        return Path(os.environ.get("PODRUN_HOME") or "~/.podrun").expanduser().absolute()
+    except RuntimeError:
+        raise UserError("there is no home directory for podrun's files; set PODRUN_HOME to a folder") from None
 
 
 def new_run_id() -> str:
@@ -70,4 +73,7 @@ class Recorder:
             pass  # a full disk: the logs are on it as well, and fail the run with that cause
 
     def close(self) -> None:
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError:
+            pass

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from .agent import GONE
 from .errors import HostError
 from .plan import LEASE, HostPlan
 from .transport.base import Channel, Transport
@@ -33,17 +34,20 @@ class Session:
         self._offsets: dict[str, int] = {}
         self._next = 0
         self._closed = False
+        self._standing: dict[str, Frame] = {}
         self._thread = threading.Thread(target=self._receive, name=f"session-{self.host}", daemon=True)
 
     def open(self) -> None:
         """Starts the agent. Raises HostError."""
         self._channel = self._transport.open(self._plan.host, [*self._plan.agent, "run"])
-        self.send(self._spec)
+        self.send({"type": "spec", **self._spec})
         self._attach()
         self._thread.start()
 
     def send(self, frame: Frame) -> None:
-        """Sends a frame if there is a connection. A lost one is the receiving thread's business."""
+        """Sends a frame if there is a connection; `go` and `stop` are sent again after a reconnect."""
+        if frame["type"] in ("go", "stop"):
+            self._standing[frame["type"]] = frame
         with self._sending:
             try:
                 if self._channel is not None:
@@ -51,21 +55,32 @@ class Session:
             except OSError:
                 pass
 
-    def close(self) -> None:
+    def close(self, patience: float = 5.0) -> None:
         """Tells the agent that nothing more is wanted of it, and waits until it is gone. Safe to call twice."""
         if not self._closed:
             self._closed = True
             self.send({"type": "close"})
         if self._thread.ident is not None:
-            self._thread.join(timeout=5)
+            self._thread.join(patience)
         if self._channel is not None:
             self._channel.close()
 
     def _attach(self) -> None:
         self.send({"type": "attach", "next": self._next, "offsets": self._offsets})
+        for frame in list(self._standing.values()):
+            self.send(frame)
 
     def _receive(self) -> None:
         """Runs in a thread: delivers frames until the session is closed or the agent is lost."""
+        try:
+            reason = self._converse()
+        except Exception as error:  # a frame that is none: never leave the supervisor waiting
+            reason = f"{type(error).__name__}: {error}"
+        if not self._closed:
+            self._on_frame(self.host, {"type": "lost", "reason": reason or "its agent ended"})
+
+    def _converse(self) -> str:
+        """Attaches again and again while there is hope; returns why there is none any more."""
         reason = self._read_channel()
         deadline = time.monotonic() + LEASE
         while not self._closed and time.monotonic() < deadline:
@@ -86,13 +101,12 @@ class Session:
                 reason = complaint
                 break
             time.sleep(_RETRY)
-        if not self._closed:
-            self._on_frame(self.host, {"type": "lost", "reason": reason or "its agent ended"})
+        return reason
 
     @staticmethod
     def _agent_is_gone(complaint: str) -> bool:
         """The host answered, and no agent listens there any more."""
-        return "ConnectionRefusedError" in complaint or "FileNotFoundError" in complaint
+        return GONE in complaint or "FileNotFoundError" in complaint
 
     def _read_channel(self) -> str:
         """Delivers frames until the channel ends; returns what the other side said on its stderr."""

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import queue
+import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from podrun.runtime.contract import ENV_COORDINATOR, Event, EventKind, ExitCode, Phase, output_stream
@@ -27,7 +28,7 @@ READY_TIMEOUT = 60.0  # seconds for an agent to answer
 SETTLE = 2.0  # seconds to wait for the cause when only a consequence has been seen
 FAILURE_GRACE = 0.5  # seconds between SIGTERM and SIGKILL once the run has failed
 SAVE_GRACE = 60.0  # seconds for a save that has begun when a stop is asked for
-CONFIRM_TIMEOUT = 15.0  # seconds for an agent to confirm that nothing is left
+CONFIRM_TIMEOUT = 12.0  # seconds for an agent to confirm that nothing is left
 TICK = 0.2
 _PINGS = 4  # per lease
 
@@ -49,7 +50,15 @@ class Process:
     pid: int | None = None
     exit_code: int | None = None
     error: Event | None = None
-    saving: bool = False
+
+    @property
+    def saving(self) -> bool:
+        return self.phase == Phase.SAVE
+
+    @property
+    def training(self) -> bool:
+        """It has steps that are worth a checkpoint."""
+        return self.phase in (Phase.TRAIN, Phase.EVALUATE, Phase.SAVE)
 
     @property
     def joined(self) -> bool:
@@ -69,7 +78,7 @@ class Outcome:
 
 
 class Supervisor:
-    """Carries out one plan. `signals` counts as the user's wish to stop: once gracefully, twice now."""
+    """Carries out one plan. `interrupt` is the user's wish to stop: once gracefully, twice now."""
 
     def __init__(self, plan: LaunchPlan, transport: Transport, logs: HostLogs, observer: Observer) -> None:
         self._plan = plan
@@ -91,7 +100,6 @@ class Supervisor:
         self._settle_until = 0.0
         self._interrupts: list[int] = []
         self._saved_step: int | None = None
-        self._next_ping = 0.0
 
     def interrupt(self, number: int) -> None:
         """From a signal handler: the user wants to stop."""
@@ -100,6 +108,8 @@ class Supervisor:
 
     def run(self) -> Outcome:
         grace = FAILURE_GRACE
+        over = threading.Event()
+        threading.Thread(target=self._ping, args=(over,), name="ping", daemon=True).start()
         try:
             self._open_sessions()
             self._wait(lambda: len(self._ready) == len(self._sessions), READY_TIMEOUT, self._name_unready)
@@ -111,6 +121,7 @@ class Supervisor:
                 grace = self._plan.config.launch.stop_grace
         finally:
             self._stop(grace)
+            over.set()
         return self._outcome()
 
     # --- the way of an attempt ---
@@ -162,13 +173,20 @@ class Supervisor:
                 saving = True
                 self._send_all({"type": "stop", "grace": SAVE_GRACE})
                 deadline = time.monotonic() + SAVE_GRACE + CONFIRM_TIMEOUT
+            elif saving and not any(p.saving for p in self._processes.values()):
+                deadline = min(deadline, time.monotonic() + CONFIRM_TIMEOUT)
             self._pump()
-        fan_out(Session.close, list(self._sessions.values()))
+        patience = 5.0 if self._all_stopped() else 0.5
+        fan_out(lambda session: session.close(patience), list(self._sessions.values()))
 
     def _outcome(self) -> Outcome:
         left = [f"{host}: pids {', '.join(map(str, pids))}" for host, pids in self._stopped.items() if pids]
         left += [f"{host}: {reason}" for host, reason in self._lost.items()]
+        silent = self._sessions.keys() - self._stopped.keys() - self._lost.keys() - self._unreached
+        left += [f"{host}: its agent does not answer" for host in sorted(silent)]
         outcome = Outcome(ExitCode.DONE, failures=self._failures, saved_step=self._saved_step, left_behind=left)
+        if self._all_done():
+            return outcome
         if self._failures and not self._was_stopped_first():
             outcome.cause = failure.first_cause(self._failures)
             outcome.code = outcome.cause.code
@@ -189,11 +207,14 @@ class Supervisor:
     def _all_exited(self) -> bool:
         return all(p.exit_code is not None for p in self._processes.values())
 
+    def _all_done(self) -> bool:
+        return all(p.exit_code == 0 and p.phase == Phase.DONE for p in self._processes.values())
+
     def _all_stopped(self) -> bool:
         return len(self._stopped.keys() | self._lost.keys() | self._unreached) == len(self._sessions)
 
     def _is_training(self) -> bool:
-        return any(p.step is not None or p.phase == Phase.TRAIN for p in self._processes.values())
+        return any(p.training for p in self._processes.values())
 
     def _name_unready(self) -> None:
         for host in self._sessions.keys() - self._ready.keys():
@@ -212,6 +233,8 @@ class Supervisor:
         self._pump_for(1.0)
 
     def _fail(self, failed: Failure) -> None:
+        if self._interrupts and self._stopping:
+            failed = replace(failed, consequence=True)
         if not self._failures:
             self._settle_until = time.monotonic() + SETTLE
         self._failures.append(failed)
@@ -226,16 +249,18 @@ class Supervisor:
             if host not in self._lost and host not in self._unreached:
                 session.send(frame)
 
+    def _ping(self, over: threading.Event) -> None:
+        """Runs in a thread: keeps the leases alive, however long it takes to show an event."""
+        while not over.wait(LEASE / _PINGS):
+            self._send_all({"type": "ping"})
+
     def _pump_for(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self._pump()
 
     def _pump(self) -> None:
-        """Handles one frame, or lets a moment pass; keeps the leases alive."""
-        if time.monotonic() >= self._next_ping:
-            self._next_ping = time.monotonic() + LEASE / _PINGS
-            self._send_all({"type": "ping"})
+        """Handles one frame, or lets a moment pass."""
         try:
             host, frame = self._frames.get(timeout=TICK)
         except queue.Empty:
@@ -265,11 +290,17 @@ class Supervisor:
         *lines, rest = (self._partial_events.get((host, stream), b"") + data).split(b"\n")
         self._partial_events[host, stream] = rest
         for line in lines:
-            self._on_event(host, int(stream.removesuffix(".events")), json.loads(line))
+            try:
+                event = json.loads(line)
+            except ValueError:  # cut off by a full disk
+                continue
+            self._on_event(host, int(stream.removesuffix(".events")), event)
 
-    def _write_log(self, host: str, stream: str, data: bytes) -> None:
+    def _write_log(self, host: str, stream: str, data: bytes, end: bool = False) -> None:
         try:
             self._logs.write(host, stream, data)
+            if end:
+                self._logs.end(host, stream)
         except OSError as error:
             if not self._stopping and not self._failures:
                 what = f"cannot write what {host} prints to its log: {error.strerror}"
@@ -280,7 +311,6 @@ class Supervisor:
         kind = event["event"]
         if kind == EventKind.PHASE:
             process.phase = event["phase"]
-            process.saving = process.phase == Phase.SAVE
         elif kind == EventKind.STEP:
             process.step = event["step"]
         elif kind == EventKind.CHECKPOINT:
@@ -293,19 +323,21 @@ class Supervisor:
     def _on_exit(self, host: str, frame: Frame) -> None:
         process = self._processes[host, frame["process"]]
         process.exit_code = code = frame["code"]
-        self._logs.end(host, output_stream(frame["process"]))
         self._tell(EventKind.EXIT, host=host, process=process.process, code=code)
-        if code == 0 or process.error is not None or (code == ExitCode.PREEMPTED and self._interrupts):
+        if (code == 0 and process.phase == Phase.DONE) or process.error is not None:
             return
         if frame["error"]:
             what = f"could not be started: {frame['error']}"
             self._fail(Failure(host, process.process, what, ExitCode.UNAVAILABLE))
-        elif not (self._stopping and code < 0):  # we ended it ourselves
+        elif not (frame["asked"] and (code < 0 or code == ExitCode.PREEMPTED)):
             self._fail(failure.from_exit(host, process.process, code, process.step, process.phase))
 
     def _on_stopped(self, host: str, frame: Frame) -> None:
         self._stopped[host] = frame["left"]
         self._tell(EventKind.HOST, host=host, phase="stopped", reason=frame["reason"], left=frame["left"])
+        for name, number in self._processes:
+            if name == host:
+                self._write_log(host, output_stream(number), b"", end=True)
         if not self._stopping:
             self._fail(Failure(host, None, f"its agent stopped: {frame['reason']}", ExitCode.UNAVAILABLE))
 

@@ -24,14 +24,18 @@ def main() -> None:
     except UserError as error:
         print(error, file=sys.stderr, flush=True)
         os._exit(ExitCode.BAD_CONFIG)
-    reporter = Reporter(env.events_path)
+    code = int(ExitCode.FAILED)
     try:
-        code = run(env, reporter)
-    except BaseException as error:
-        code = report_failure(error, reporter)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+        reporter = Reporter(env.events_path)
+        try:
+            code = run(env, reporter)
+        except BaseException as error:
+            code = exit_code(error)
+            report_failure(error, code, reporter)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
 
 
 def run(env: WorkerEnv, reporter: Reporter) -> int:
@@ -48,7 +52,6 @@ def run(env: WorkerEnv, reporter: Reporter) -> int:
     config = load_config(env.config_path)
     assert config.launch.workdir is not None  # the launcher fills it in
     workdir = Workdir(config.launch.workdir)
-    token = workdir.token(env.run_id, env.attempt)
     configure_jax()
     if env.process_id == 0:
         claim(workdir, env, reporter)
@@ -56,29 +59,38 @@ def run(env: WorkerEnv, reporter: Reporter) -> int:
     initialize(env, config.launch.start_timeout)
     try:
         train(config, env, workdir, reporter)
-        reporter.phase(Phase.DONE)
         code = ExitCode.DONE
     except Preempted as stop:
         print(stop, flush=True)
         code = ExitCode.PREEMPTED
-    finally:
-        if env.process_id == 0:
-            token.unlink(missing_ok=True)
+    reporter.phase(Phase.DONE)
     jax.distributed.shutdown()  # process 0 serves the others until all are done
     return code
 
 
-def report_failure(error: BaseException, reporter: Reporter) -> int:
-    """Reports why this process fails, and returns its exit code."""
-    if isinstance(error, SystemExit) and error.code in (0, None):
-        return ExitCode.DONE
+def exit_code(error: BaseException) -> int:
+    """The exit code that follows from a failure; `sys.exit(n)` in the user's code keeps its n."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    return int(classify(error).exit_code)
+
+
+def report_failure(error: BaseException, code: int, reporter: Reporter) -> None:
+    """Prints and reports why this process fails. A full disk must not keep it from ending."""
     kind = classify(error)
-    code = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else int(kind.exit_code)
     text = "".join(traceback.format_exception(error))
-    print(str(error) if kind is ErrorKind.CONFIG else text, file=sys.stderr, flush=True)
     message = str(error) if kind in (ErrorKind.CONFIG, ErrorKind.NOT_FINITE) else f"{type(error).__name__}: {error}"
-    reporter.event(EventKind.ERROR, kind=kind, message=message, traceback=text, step=reporter.step, code=code)
-    return code
+    if code == ExitCode.DONE:
+        message = "exited with code 0 before training was done"
+        code = ExitCode.FAILED
+    try:
+        reporter.event(EventKind.ERROR, kind=kind, message=message, traceback=text, step=reporter.step, code=code)
+    except OSError:
+        pass
+    try:
+        print(str(error) if kind is ErrorKind.CONFIG else text, file=sys.stderr, flush=True)
+    except OSError:
+        pass
 
 
 _GLOO_LOST = re.compile(r"gloo.*(failed|error|closed|reset|timed? ?out)", re.IGNORECASE | re.DOTALL)

@@ -1,7 +1,8 @@
 """Checkpoints through orbax: asynchronous, atomic, one copy of the state. The only importer of orbax.
 
 A checkpoint holds the state, the resolved config, the position in the data and the data's fingerprint. orbax refuses the
-host-local arrays of a multi-process pmap, so the state is saved as numpy arrays, which the first process writes.
+host-local arrays of a multi-process pmap, so the state is saved as numpy arrays, by process 0 alone: orbax then needs no
+barrier between processes, in which all would wait for ever for one whose disk is full.
 """
 
 from __future__ import annotations
@@ -13,15 +14,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy as policy
 
-from .config import Checkpoint, Config
+from .config import Checkpoint, Config, saved_config
 from .contract import UserError
 from .parallel.base import HostState
 
 _STATE, _META = "state", "meta"
+
+
+class _Manager(ocp.CheckpointManager):
+    """orbax asks JAX's preemption service with step numbers of its own; that would move the point the loop agrees on."""
+
+    def reached_preemption(self, step: int) -> bool:
+        return False
 
 
 @dataclass(frozen=True)
@@ -37,21 +46,25 @@ class Checkpoints:
     """The checkpoints of one workdir."""
 
     def __init__(self, directory: Path, section: Checkpoint, primary: bool) -> None:
-        """`primary` is true in one process: it clears away what a killed save left behind."""
+        """`primary` is true in one process: it saves, and clears away what a killed save left behind."""
         self._directory = directory
+        self._primary = primary
+        directory.mkdir(parents=True, exist_ok=True)
         if primary:
-            directory.mkdir(parents=True, exist_ok=True)
             for leftover in directory.glob("*.orbax-checkpoint-tmp*"):
                 shutil.rmtree(leftover, ignore_errors=True)
+        me = jax.process_index()
         best = policy.BestN(get_metric_fn=_quality, n=section.keep_best)
         policies = [policy.LatestN(section.keep), *([best] if section.keep_best else [])]
         options = ocp.CheckpointManagerOptions(
             preservation_policy=policy.AnyPreservationPolicy(policies),
             best_fn=_quality,  # without it the losses are not written, and a resumed run would not know the best
-            create=True,
+            create=False,
             save_root_metadata=False,
+            read_only=not primary,
+            multiprocessing_options=ocp.options.MultiprocessingOptions(primary_host=me, active_processes={me}),
         )
-        self._manager = ocp.CheckpointManager(directory, options=options, item_names=(_STATE, _META))
+        self._manager = _Manager(directory, options=options, item_names=(_STATE, _META))
         self._saving: int | None = None
 
     def latest(self) -> int | None:
@@ -65,8 +78,10 @@ class Checkpoints:
 
         Raises whatever made the earlier save fail.
         """
+        if not self._primary:
+            return
         meta = {
-            "config": config.model_dump(mode="json"),
+            "config": saved_config(config),
             "position": position,
             "fingerprint": fingerprint.hex(),
             "shapes": _shapes(state),
@@ -80,7 +95,9 @@ class Checkpoints:
 
     def completed(self, wait: bool = False) -> int | None:
         """The step of a save that has become complete since the last call. Raises whatever made it fail."""
-        if self._saving is None or (self._manager.is_saving_in_progress() and not wait):
+        if self._saving is None:
+            return None
+        if self._manager.is_saving_in_progress() and not wait:
             return None
         step, self._saving = self._saving, None
         self._manager.wait_until_finished()
@@ -106,7 +123,7 @@ class Checkpoints:
     def _check_same_job(
         self, step: int, meta: dict[str, Any], config: Config, fingerprint: bytes, shapes: dict[str, Any]
     ) -> None:
-        saved, now = meta["config"], config.model_dump(mode="json")
+        saved, now = meta["config"], saved_config(config)
         rows = [
             f"  {key}: {json.dumps(before)} in the checkpoint, {json.dumps(after)} in this job"
             for section in ("task", "model", "optimizer")

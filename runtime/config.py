@@ -331,6 +331,11 @@ class Config(Section):
         return self
 
 
+def saved_config(config: Config) -> dict[str, Any]:
+    """The job as it is kept beside its results: without `launch`, whose environment may hold secrets."""
+    return config.model_dump(mode="json", exclude={"launch"})
+
+
 def train_schema() -> dict[str, Any]:
     """The JSON Schema of train.yaml, with the short forms that `Named` accepts."""
     schema = Config.model_json_schema()

@@ -16,8 +16,9 @@ from .contract import UserError, WorkerEnv
 
 def configure_jax() -> None:
     """Settings that must be made before the first computation."""
-    cache = os.environ.get("JAX_COMPILATION_CACHE_DIR") or Path("~/.cache/podrun/xla").expanduser()
-    jax.config.update("jax_compilation_cache_dir", os.fspath(cache))
+    cache = os.environ.get("JAX_COMPILATION_CACHE_DIR") or os.path.expanduser("~/.cache/podrun/xla")
+    if not cache.startswith("~"):  # there is a home
+        jax.config.update("jax_compilation_cache_dir", cache)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     # The same draws whatever the way an array is laid out over devices.
     jax.config.update("jax_threefry_partitionable", True)
@@ -39,6 +40,8 @@ def initialize(env: WorkerEnv, timeout: float) -> None:
         local_device_ids=list(range(env.local_devices)),
         cluster_detection_method="deactivate",
         initialization_timeout=int(timeout),
+        # Process 0 may be busy for long after training; who hangs is the launcher's to find out.
+        shutdown_timeout_seconds=7 * 24 * 3600,
         coordinator_bind_address=f"[::]:{env.coordinator.rpartition(':')[2]}",
     )
     local, total = jax.local_device_count(), jax.device_count()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
-from .config import Config
+from .config import Config, saved_config
 from .contract import UserError, Workdir
 
 
@@ -32,9 +33,12 @@ class JsonLines(Writer):
         fresh = path.with_suffix(".tmp")
         fresh.write_text("".join(f"{line}\n" for line in kept))
         os.replace(fresh, path)
+        self._last_eval = max((_step(line) for line in kept if '"kind": "eval"' in line), default=0)
         self._file = path.open("a", buffering=1)
 
     def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
+        if kind == "eval" and step <= self._last_eval:
+            return  # a finished run was started once more
         self._file.write(json.dumps({"step": step, "kind": kind, **metrics}) + "\n")
 
     def close(self) -> None:
@@ -73,8 +77,11 @@ class WandB(Writer):
         except ImportError:
             raise UserError("log.wandb needs the wandb library: pip install 'podrun[wandb]'") from None
         # One workdir is one run there too, however often it is resumed.
+        name = workdir / "wandb-id"
+        if not name.exists():
+            name.write_text(secrets.token_hex(4))
         self._run: Any = wandb.init(
-            project=project, id=workdir.name, resume="allow", dir=str(workdir), config=config.model_dump(mode="json")
+            project=project, id=name.read_text(), resume="allow", dir=str(workdir), config=saved_config(config)
         )
 
     def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import yaml
 
 from .checkpoint import Checkpoints
-from .config import Config
+from .config import Config, saved_config
 from .contract import EventKind, NotFiniteError, Phase, Workdir, WorkerEnv
 from .data import load_dataset
 from .data.pipeline import Prefetcher, TrainBatches, evaluation_batches
@@ -42,12 +42,14 @@ def train(config: Config, env: WorkerEnv, workdir: Workdir, reporter: Reporter) 
     """
     reporter.phase(Phase.SETUP)
     trainer = Trainer(config, env, workdir, reporter)
+    trainer.start()
     try:
-        trainer.start()
         trainer.run()
         trainer.finish()
-    finally:
+    except Preempted:
         trainer.close()
+        raise
+    trainer.close()  # not after a failure, which is to be reported at once; the process ends then anyway
 
 
 class Trainer:
@@ -60,7 +62,10 @@ class Trainer:
         self._process = jax.process_index()
         self._num_processes = jax.process_count()
         self._data = load_dataset(config)
-        agree(env, workdir.token(env.run_id, env.attempt), self._data.fingerprint)
+        token = workdir.token(env.run_id, env.attempt)
+        agree(env, token, self._data.fingerprint)
+        if self._process == 0:
+            token.unlink()
         self._task = make_task(config, self._data)
         optimizer, schedule = make_optimizer(config)
         self._strategy = strategy_class(config.parallel)(
@@ -96,7 +101,7 @@ class Trainer:
                 self._reporter.event(EventKind.RESUME, step=self._step)
         self._state = state
         if self._process == 0:
-            self._workdir.config.write_text(yaml.safe_dump(self._config.model_dump(mode="json"), sort_keys=False))
+            self._workdir.config.write_text(yaml.safe_dump(saved_config(self._config), sort_keys=False))
             self._writers = make_writers(self._config, self._workdir, resumed_from=self._step)
         train_batches = TrainBatches(
             self._data.train, self._config.batch_size, self._process, self._num_processes, self._config.seed
@@ -149,11 +154,12 @@ class Trainer:
             self._save()
         self._reporter.phase(Phase.SAVE)
         self._report_completed_save(wait=True)
+        self._reporter.phase(Phase.SAMPLE)
         if self._process == 0:
             params = jax.tree.map(np.asarray, self._state.params)
             text = self._task.after_training(params, self._reporter)
             if text is not None:
-                self._workdir.sample.write_text(text)
+                self._workdir.sample.write_text(text, encoding="utf-8")
                 self._reporter.event(EventKind.TEXT, text=text)
 
     def close(self) -> None:
@@ -225,8 +231,9 @@ class Trainer:
 
     def _save(self) -> None:
         self._drain()
-        self._report_completed_save(wait=True)
+        self._reporter.phase(Phase.SAVE)
         with self._clock.paused():
+            self._report_completed_save(wait=True)
             loss = self._evaluated[1] if self._evaluated and self._evaluated[0] == self._step else None
             self._checkpoints.save(
                 self._step,
@@ -237,6 +244,7 @@ class Trainer:
                 loss,
             )
         self._saved = self._step
+        self._reporter.phase(Phase.TRAIN)
 
     def _report_completed_save(self, wait: bool = False) -> None:
         step = self._checkpoints.completed(wait)
@@ -244,9 +252,9 @@ class Trainer:
             self._reporter.event(EventKind.CHECKPOINT, step=step)
 
     def _save_and_stop(self) -> None:
-        self._reporter.phase(Phase.SAVE)
         if self._saved != self._step:
             self._save()
+        self._reporter.phase(Phase.SAVE)
         self._report_completed_save(wait=True)
         raise Preempted(f"stopped at step {self._step}; its checkpoint is complete")
 
@@ -297,4 +305,4 @@ def _due(step: int, every: int) -> bool:
 
 def load_config(path: Any) -> Config:
     """The resolved job that the launcher wrote."""
-    return Config.model_validate(json.loads(path.read_text()))
+    return Config.model_validate(json.loads(path.read_text(encoding="utf-8")))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..config import Config, GPT2Model
-from ..contract import Phase, UserError
+from ..contract import UserError
 from ..data.base import Dataset
 from ..models import make_language_model
 from ..progress import Reporter
@@ -73,7 +73,6 @@ class LanguageModel(Task):
         sample = self.config.sample
         if not sample.tokens or self.data.tokenizer is None:
             return None
-        reporter.phase(Phase.SAMPLE)
         ids = jax.jit(self._continue_prompt)(params, jax.random.key(self.config.seed))
         return self.data.tokenizer.decode(np.concatenate([self._prompt, np.asarray(ids)]))
 

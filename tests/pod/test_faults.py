@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +29,7 @@ def faulty(action: str, process: int = 1, step: int = 5) -> tuple[str, ...]:
     [
         ("raise", 1, "RuntimeError: the disk of my dreams is broken in step 5"),
         ("exit", 7, "SystemExit: 7 in step 5"),
+        ("leave", 1, "exited with code 0"),
         ("kill", 137, "was ended by SIGKILL"),
         ("segv", 139, "was ended by SIGSEGV"),
     ],
@@ -148,6 +151,34 @@ def test_launcher_killed(start: Start, sandbox: Sandbox) -> None:
     while processes_of(sandbox) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert processes_of(sandbox) == {}
+
+
+def test_stop_among_evaluations_and_saves(start: Start, sandbox: Sandbox) -> None:
+    """All processes find a common point to stop at, however often they evaluate, save and resume."""
+    saved = 0
+    for _ in range(3):
+        run = start(*POD[:4], "steps=100000", "eval.every=3", "eval.batches=2", "checkpoint.every=2", "log.every=1")
+        run.wait_for_step(saved + 10)
+        run.process.send_signal(signal.SIGINT)
+        assert run.end(timeout=60) == 130
+        assert {e["code"] for e in run.of("exit")} == {75}, run.stderr
+        saved = run.of("checkpoint")[-1]["step"]
+    assert sorted(sandbox.losses("runs/train")) == list(range(1, saved + 1))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
+def test_full_disk(start: Start, sandbox: Sandbox) -> None:
+    """A workdir that fills up while a checkpoint is written ends the run with that cause, and nothing hangs."""
+    small = sandbox.path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "none", str(small)], check=True)
+    try:
+        run = start(*POD, "checkpoint.every=5", "-w", str(small / "work"))
+        assert run.end(timeout=60) == 1
+        assert "No space left on device" in run.last_line, run.stderr
+        assert processes_of(sandbox) == {}
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=True)
 
 
 def test_nan_names_the_step(start: Start, sandbox: Sandbox) -> None:
