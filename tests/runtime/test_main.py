@@ -13,7 +13,7 @@ import jax
 import pytest
 
 from podrun.runtime import plugins
-from podrun.runtime.__main__ import classify, report_failure
+from podrun.runtime.__main__ import classify, exit_code, report_failure
 from podrun.runtime.contract import ENV_COORDINATOR, ErrorKind, ExitCode, NotFiniteError, UserError, WorkerEnv
 from podrun.runtime.progress import Reporter
 
@@ -85,7 +85,8 @@ def test_report_of_a_failure(
     reporter.step = 12
     with pytest.raises(type(error)) as raised:
         raise error
-    assert report_failure(raised.value, reporter) == code
+    assert exit_code(raised.value) == code
+    report_failure(raised.value, code, reporter)
     event = json.loads((tmp_path / "0.events").read_text())
     assert (event["event"], event["message"], event["step"], event["code"]) == ("error", message, 12, code)
     assert event["kind"] == classify(error)
@@ -95,10 +96,17 @@ def test_report_of_a_failure(
 
 
 @pytest.mark.parametrize("code", [0, None])
-def test_a_plain_exit_is_no_failure(tmp_path: Path, code: int | None) -> None:
-    """sys.exit() in the user's code: done, and nothing to report."""
-    assert report_failure(SystemExit(code), Reporter(tmp_path / "0.events")) == ExitCode.DONE
-    assert (tmp_path / "0.events").read_text() == ""
+def test_a_plain_exit_before_the_end(tmp_path: Path, code: int | None) -> None:
+    """sys.exit() in the user's code leaves the other processes alone, so it is a failure of the run."""
+    assert exit_code(SystemExit(code)) == ExitCode.DONE
+    report_failure(SystemExit(code), ExitCode.DONE, Reporter(tmp_path / "0.events"))
+    event = json.loads((tmp_path / "0.events").read_text())
+    assert (event["message"], event["code"]) == ("exited with code 0 before training was done", ExitCode.FAILED)
+
+
+def test_a_full_disk_does_not_keep_a_failure_from_ending() -> None:
+    """Neither the event nor the print can be written: the process still comes to its exit."""
+    report_failure(RuntimeError("first"), 1, Reporter(Path("/dev/full")))
 
 
 # --- environment ----------------------------------------------------------------------------------------------------
