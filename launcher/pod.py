@@ -1,8 +1,11 @@
-"""What a pod is made of."""
+"""What a pod is made of, and how its hosts are reached and set up."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
 
 from .slices import Slice
 
@@ -14,7 +17,26 @@ class Host:
     name: str
     """Unique in the pod; what the user sees."""
     address: str
-    """Where the other hosts reach it: the coordinator listens there if this is host 0."""
+    """Where the launcher reaches it: a name, an address, or a `Host` of the user's ssh_config."""
+    internal: str | None = None
+    """Where the other hosts reach it; None: the address at which the connection arrived there."""
+
+
+@dataclass(frozen=True)
+class Ssh:
+    """How hosts are reached by SSH. What is None comes from the user's ssh_config, then from SSH's own defaults."""
+
+    user: str | None = None
+    port: int | None = None
+    key: Path | None = None
+    jump: str | None = None
+    """`user@host:port` of a host in between; user and port may be left out."""
+    known_hosts: Path | None = None
+    """Instead of ~/.ssh/known_hosts."""
+    host_keys: Literal["strict", "accept-new"] = "strict"
+    """`accept-new` trusts and records the key of a host that is not in known_hosts; a changed key is always refused."""
+    config: Path | None = None
+    """Instead of ~/.ssh/config and /etc/ssh/ssh_config."""
 
 
 @dataclass(frozen=True)
@@ -27,3 +49,22 @@ class Pod:
     """How the hosts are reached: the name of a module in `launcher.transport`."""
     platform: str
     """What JAX computes on there: `cpu`, `cuda` or `tpu`."""
+    ssh: Ssh = Ssh()
+    home: str = "~/.podrun"
+    """podrun's folder on the hosts: agent, code, environments, runs. `~/` is the login directory there."""
+    python: str | None = None
+    """Interpreter on the hosts."""
+    workdir: str | None = None
+    """Folder on the hosts, shared by all of them, that holds a folder for each run."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """For the workers, and for setup commands."""
+    secrets: tuple[str, ...] = ()
+    """Names of variables in the launcher's own environment, or in `secrets_file`, that the workers get."""
+    secrets_file: Path | None = None
+    """Lines of NAME=VALUE; mode 0600."""
+    setup: tuple[str, ...] = ()
+    """Shell commands that are run on every host before a start, in the folder of the project."""
+    requirements: Path | None = None
+    """A requirements.txt: the workers run in a virtual environment with it."""
+    ports: tuple[int, int] | None = None
+    """First and last port that the coordinator may listen on; None: any."""

@@ -232,7 +232,7 @@ def _attempts(
             plan = plan_of(attempt)
             directory.plan.write_text(plan.to_json())
             directory.plan.chmod(0o600)
-            supervisor = Supervisor(plan, load_transport(plan.pod.transport), logs, view)
+            supervisor = Supervisor(plan, load_transport(plan.pod), logs, view)
             forward(supervisor.interrupt)
             for number in signals:  # that came between two attempts
                 supervisor.interrupt(number)

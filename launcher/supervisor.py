@@ -138,7 +138,7 @@ class Supervisor:
 
     def _go(self) -> None:
         coordinator = next(h for h in self._plan.hosts if h.coordinator).host
-        address = f"{coordinator.address}:{self._ready[coordinator.name]}"
+        address = f"{coordinator.internal}:{self._ready[coordinator.name]}"
         self._send_all({"type": "go", "env": {ENV_COORDINATOR: address}})
 
     def _wait(

@@ -7,5 +7,5 @@ from ..slices import Slice
 
 
 def simulated_pod(slice: Slice) -> Pod:
-    hosts = tuple(Host(f"host-{i}", "127.0.0.1") for i in range(slice.hosts))
+    hosts = tuple(Host(f"host-{i}", "127.0.0.1", internal="127.0.0.1") for i in range(slice.hosts))
     return Pod(slice, hosts, transport="local", platform="cpu")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import cast
 
-from ..pod import Host
+from ..pod import Host, Pod
 
 
 class Channel(ABC):
@@ -27,17 +27,27 @@ class Channel(ABC):
 
     @abstractmethod
     def complaint(self) -> str:
-        """What the command wrote to stderr: the reason, if it ended too early."""
+        """What the command wrote to stderr (its last 64 KiB): the reason, if it ended too early."""
+
+    @abstractmethod
+    def exit_code(self) -> int | None:
+        """How the command ended, once `receive` has said that it did; None if the connection was lost before that."""
 
 
 class Transport(ABC):
-    """Opens channels to hosts."""
+    """Opens channels to the hosts of one pod. Safe to use from many threads."""
 
     @abstractmethod
     def open(self, host: Host, argv: Sequence[str]) -> Channel:
-        """Starts `argv` on the host. Raises HostError, with the reason, if that is impossible."""
+        """Starts `argv` on the host, in the login directory. Raises HostError, with the reason, if that is impossible.
+
+        Arguments arrive unchanged, but for a leading `~/`, which is the login directory.
+        """
+
+    def close(self) -> None:  # noqa: B027  (most have nothing to close)
+        """Ends all connections; safe to call twice."""
 
 
-def load_transport(name: str) -> Transport:
-    """The transport in `launcher/transport/<name>.py`, imported only now."""
-    return cast(Transport, import_module(f".{name}", __package__).transport())
+def load_transport(pod: Pod) -> Transport:
+    """The transport in `launcher/transport/<pod.transport>.py`, imported only now."""
+    return cast(Transport, import_module(f".{pod.transport}", __package__).transport(pod))

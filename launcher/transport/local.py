@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Sequence
 
 from ..errors import HostError
-from ..pod import Host
+from ..pod import Host, Pod
 from .base import Channel, Transport
 
 _END = 2.0  # seconds that a command gets to end after its stdin was closed
@@ -44,16 +44,30 @@ class LocalChannel(Channel):
 
     def complaint(self) -> str:
         self._stderr.seek(0)
-        return self._stderr.read().decode(errors="replace").strip()
+        return self._stderr.read()[-65536:].decode(errors="replace").strip()
+
+    def exit_code(self) -> int | None:
+        try:
+            return self._process.wait(_END)
+        except subprocess.TimeoutExpired:
+            return None
 
 
 class LocalTransport(Transport):
+    def __init__(self, pod: Pod) -> None:
+        pass
+
     def open(self, host: Host, argv: Sequence[str]) -> LocalChannel:
         stderr = tempfile.NamedTemporaryFile(prefix="podrun-")
         try:
             # A session of its own: Ctrl-C in the terminal is for the launcher alone.
             process = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, bufsize=0, start_new_session=True
+                [os.path.expanduser(a) if a.startswith("~/") else a for a in argv],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                bufsize=0,
+                start_new_session=True,
             )
         except OSError as error:
             raise HostError(host.name, f"cannot start {argv[0]}: {error.strerror}") from None
