@@ -1,4 +1,4 @@
-"""PURE: (pod, config) -> LaunchPlan, everything that will be done on every host, printable before it is done."""
+"""PURE: (pod, job) -> LaunchPlan, everything that will be done on every host, printable before it is done."""
 
 from __future__ import annotations
 
@@ -8,16 +8,41 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from podrun.runtime.config import Config
-from podrun.runtime.contract import CONFIG_FILE, WorkerEnv, events_stream, output_stream
+from podrun.runtime.config import Config, Launch
+from podrun.runtime.contract import CONFIG_FILE, ENV_WORKDIR, WorkerEnv, events_stream, output_stream
 
+from .agent_file import agent_command
 from .pod import Host, Pod
 
-AGENT = Path(__file__).with_name("agent.py")
-LEASE = 10.0  # seconds without a word from the launcher after which an attached run's agents stop
+LEASE = 10.0  # seconds without a word from the launcher after which the agents of an attached run stop
+NETWORK_LEASE = 20.0  # the same where a connection may drop and come back
+DETACHED_LEASE = 24 * 3600.0  # of a run that may be left alone: until somebody comes back to it
+_HIDDEN = "(secret)"
+
+
+@dataclass(frozen=True)
+class Program:
+    """The user's own program, instead of podrun's runtime with a config."""
+
+    argv: tuple[str, ...]
+    launch: Launch
+
+
+@dataclass(frozen=True)
+class Code:
+    """Where the code is on the hosts; a leading `~/` is the login directory."""
+
+    project: str
+    """Folder with the project: every run gets a copy."""
+    subfolder: str
+    """The folder in it in which podrun was called."""
+    podrun: str
+    """Folder that holds podrun.runtime, for PYTHONPATH."""
+    python: str
+    """Interpreter of the workers."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +53,7 @@ class ProcessPlan:
     argv: tuple[str, ...]
     env: Mapping[str, str]
     cwd: str
+    """On the host; relative to the run's folder there, or absolute."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +62,8 @@ class HostPlan:
 
     host: Host
     agent: tuple[str, ...]
-    directory: Path
+    directory: str
+    """The run's folder on the host; a leading `~/` is the login directory."""
     files: Mapping[str, str]
     processes: tuple[ProcessPlan, ...]
     coordinator: bool
@@ -50,25 +77,48 @@ class LaunchPlan:
     run_id: str
     attempt: int
     pod: Pod
-    config: Config
+    job: Config | Program
     workdir: Path
+    lease: float
+    """Seconds without a word from the launcher after which the agents stop."""
+    code: Code | None
+    """None: the hosts are this machine, and use what is here."""
+    secrets: Mapping[str, str] = field(repr=False)
+    """Environment that is never printed nor recorded."""
     hosts: tuple[HostPlan, ...] = field(repr=False)
 
+    @property
+    def launch(self) -> Launch:
+        return self.job.launch
+
+    @property
+    def is_program(self) -> bool:
+        return isinstance(self.job, Program)
+
     def spec(self, host: HostPlan) -> dict[str, Any]:
-        """What the agent on `host` is told, over its stdin."""
+        """What the agent on `host` is told, over its stdin. Contains the secrets."""
+        return self._spec(host, self.secrets)
+
+    def _spec(self, host: HostPlan, secrets: Mapping[str, str]) -> dict[str, Any]:
         return {
             "run": self.run_id,
             "attempt": self.attempt,
-            "dir": str(host.directory),
-            "lease": LEASE,
-            "grace": self.config.launch.stop_grace,
+            "dir": host.directory,
+            "lease": self.lease,
+            "grace": self.launch.stop_grace,
             "files": dict(host.files),
+            "code": self.code.project if self.code else None,
+            "exclusive": self.pod.transport != "local",
+            "devices": self.pod.platform,
             "coordinator": host.coordinator,
+            "ports": list(self.pod.ports) if self.pod.ports else None,
             "processes": [
                 {
                     "process": p.process_id,
                     "argv": list(p.argv),
-                    "env": dict(p.env),
+                    "env": {**p.env, **secrets},
+                    "path": self._path(),
+                    "threads": len(p.env["PODRUN_LOCAL_DEVICE_IDS"].split(",")) if self.pod.platform == "cpu" else None,
                     "cwd": p.cwd,
                     "output": output_stream(p.process_id),
                     "events": events_stream(p.process_id),
@@ -76,6 +126,13 @@ class LaunchPlan:
                 for p in host.processes
             ],
         }
+
+    def _path(self) -> dict[str, list[str]]:
+        """Folders that go before the host's own in the workers' PATH and PYTHONPATH."""
+        if self.code is None:
+            return {}
+        folder = str(PurePosixPath(self.code.python).parent)
+        return {"PYTHONPATH": [self.code.podrun], **({"PATH": [folder]} if folder != "." else {})}
 
     def render(self) -> str:
         """The plan as text: per host the command, the environment and the files, quoted for a POSIX shell."""
@@ -85,18 +142,24 @@ class LaunchPlan:
             f"({self.pod.platform}), reached by {self.pod.transport}",
             f"workdir {self.workdir}",
         ]
+        if self.code:
+            lines += [f"project {self.code.project}", f"podrun  {self.code.podrun}"]
         for host in self.hosts:
             lines += ["", f"{host.host.name} ({host.host.address})", f"  agent    {shlex.join(host.agent)}"]
             for process in host.processes:
                 lines += [f"  process  {process.process_id}", f"  cwd      {shlex.quote(process.cwd)}"]
                 lines += [f"  env      {name}={shlex.quote(value)}" for name, value in sorted(process.env.items())]
+                lines += [f"  env      {name}={_HIDDEN}" for name in sorted(self.secrets)]
+                lines += [f"  path     {name}={':'.join(folders)}" for name, folders in self._path().items()]
                 lines += [f"  command  {shlex.join(process.argv)}"]
-            lines += [f"  file     {host.directory / name} ({len(text)} bytes)" for name, text in host.files.items()]
-        lines += ["", f"{CONFIG_FILE} on every host:", self.config.model_dump_json(indent=2)]
+            lines += [f"  file     {host.directory}/{name} ({len(text)} bytes)" for name, text in host.files.items()]
+        if isinstance(self.job, Config):
+            lines += ["", f"{CONFIG_FILE} on every host:", self.job.model_dump_json(indent=2)]
         return "\n".join(lines)
 
     def to_json(self) -> str:
-        """The plan as a record of the run."""
+        """The plan as a record of the run, without the values of secrets."""
+        hidden = dict.fromkeys(self.secrets, _HIDDEN)
         return json.dumps(
             {
                 "run_id": self.run_id,
@@ -104,58 +167,98 @@ class LaunchPlan:
                 "slice": self.pod.slice.name,
                 "transport": self.pod.transport,
                 "workdir": str(self.workdir),
-                "hosts": [{"host": h.host.name, "address": h.host.address, **self.spec(h)} for h in self.hosts],
+                "hosts": [
+                    {"host": h.host.name, "address": h.host.address, **self._spec(h, hidden)} for h in self.hosts
+                ],
             },
             indent=1,
         )
 
 
 def make_plan(
-    pod: Pod, config: Config, *, run_id: str, attempt: int, workdir: Path, run_directory: Path, cwd: Path
+    pod: Pod,
+    job: Config | Program,
+    *,
+    run_id: str,
+    attempt: int,
+    workdir: Path,
+    cwd: Path,
+    code: Code | None = None,
+    secrets: Mapping[str, str] | None = None,
+    detached: bool = False,
 ) -> LaunchPlan:
     """The plan of one attempt. Paths are those on the hosts."""
-    python = config.launch.python or sys.executable
-    # The workers get the job as it was resolved here: no default of theirs can differ.
-    resolved = config.model_copy(update={"launch": config.launch.model_copy(update={"workdir": workdir})})
-    text = resolved.model_dump_json(indent=1)
-    hosts = []
-    for process_id, host in enumerate(pod.hosts):
-        directory = run_directory / "hosts" / f"{host.name}.{attempt}"
-        worker = WorkerEnv(
+    if isinstance(job, Config):
+        # The workers get the job as it was resolved here: no default of theirs can differ.
+        job = job.model_copy(update={"launch": job.launch.model_copy(update={"workdir": workdir})})
+    python = code.python if code else job.launch.python or sys.executable
+    argv = job.argv if isinstance(job, Program) else (python, "-m", "podrun.runtime")
+    hosts = tuple(
+        HostPlan(
+            host=host,
+            agent=agent_command(pod, "run", run_id),
+            directory=(directory := f"{pod.home}/runs/{run_id}/hosts/{host.name}.{attempt}"),
+            files={CONFIG_FILE: job.model_dump_json(indent=1)} if isinstance(job, Config) else {},
+            processes=tuple(
+                ProcessPlan(
+                    process_id=worker.process_id,
+                    argv=argv,
+                    env=_worker_env(pod, job.launch, workdir, worker),
+                    cwd=str(PurePosixPath("code", code.subfolder)) if code else os.fspath(cwd),
+                )
+                for worker in _workers(pod, job.launch, number, host, run_id, attempt, directory)
+            ),
+            coordinator=number == 0,
+        )
+        for number, host in enumerate(pod.hosts)
+    )
+    lease = DETACHED_LEASE if detached else LEASE if pod.transport == "local" else NETWORK_LEASE
+    return LaunchPlan(run_id, attempt, pod, job, workdir, lease, code, dict(secrets or {}), hosts)
+
+
+def _workers(
+    pod: Pod, launch: Launch, number: int, host: Host, run_id: str, attempt: int, directory: str
+) -> list[WorkerEnv]:
+    """The processes of one host: one with all its devices, or one for each."""
+    devices = range(pod.slice.devices_per_host)
+    shares = [tuple(devices)] if launch.process_per == "host" else [(device,) for device in devices]
+    return [
+        WorkerEnv(
             run_id=run_id,
             attempt=attempt,
             host=host.name,
-            process_id=process_id,
-            num_processes=len(pod.hosts),
-            local_devices=pod.slice.devices_per_host,
+            process_id=number * len(shares) + i,
+            num_processes=len(pod.hosts) * len(shares),
+            local_device_ids=share,
             slice=pod.slice.name,
-            directory=directory,
+            directory=Path(directory),
         )
-        env = {**_platform_env(pod), "PYTHONUNBUFFERED": "1", **config.launch.env, **worker.to_env()}
-        process = ProcessPlan(process_id, (python, "-m", "podrun.runtime"), env, os.fspath(cwd))
-        hosts.append(
-            HostPlan(
-                host=host,
-                agent=(sys.executable, "-I", "-S", os.fspath(AGENT)),
-                directory=directory,
-                files={CONFIG_FILE: text},
-                processes=(process,),
-                coordinator=process_id == 0,
-            )
-        )
-    return LaunchPlan(run_id, attempt, pod, resolved, workdir, tuple(hosts))
+        for i, share in enumerate(shares)
+    ]
 
 
-def _platform_env(pod: Pod) -> dict[str, str]:
+def _worker_env(pod: Pod, launch: Launch, workdir: Path, worker: WorkerEnv) -> dict[str, str]:
+    return {
+        **_platform_env(pod, worker),
+        "PYTHONUNBUFFERED": "1",
+        **pod.env,
+        **launch.env,
+        **worker.to_env(),
+        ENV_WORKDIR: str(workdir),
+    }
+
+
+def _platform_env(pod: Pod, worker: WorkerEnv) -> dict[str, str]:
     """What makes JAX see the devices of the slice, and nothing else if they are missing."""
+    if pod.platform == "cuda":
+        # A program that leaves them out of jax.distributed.initialize would get what SLURM_LOCALID says, if that is set.
+        ids = ",".join(map(str, worker.local_device_ids))
+        return {"JAX_PLATFORMS": "cuda,cpu", "JAX_LOCAL_DEVICE_IDS": ids}
     if pod.platform != "cpu":
         return {"JAX_PLATFORMS": f"{pod.platform},cpu"}
     return {
         "JAX_PLATFORMS": "cpu",
-        "JAX_NUM_CPU_DEVICES": str(pod.slice.devices_per_host),
-        # XLA's CPU client sizes its thread pool by NPROC, and a collective holds a thread per device: with fewer threads
-        # than devices a step would wait for ever. More threads than needed cost time (docs/performance.md).
-        "NPROC": str(max(pod.slice.devices_per_host, os.cpu_count() or 1)),
+        "JAX_NUM_CPU_DEVICES": str(worker.local_devices),
         # glibc gives large buffers back to the kernel at each free and faults them in again at each step; keeping them
         # takes a quarter off a step (docs/performance.md).
         "MALLOC_MMAP_THRESHOLD_": str(1 << 32),

@@ -8,29 +8,38 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .agent import GONE
+from .agent.relay import GONE
+from .agent_file import open_agent
 from .errors import HostError
-from .plan import LEASE, HostPlan
+from .plan import HostPlan
+from .pod import Pod
 from .transport.base import Channel, Transport
 
 Frame = dict[str, Any]
 OnFrame = Callable[[str, Frame], None]
-"""Called with (host name, frame) from the session's thread. `{"type": "lost", "reason": ...}` is the last of a lost agent."""
+"""Called with (host name, frame) from the session's thread. The last of a lost agent is
+`{"type": "lost", "reason": ..., "left": [pids] | None}`; `left` is None if nobody could look at what it left behind."""
 
 _RETRY = 0.3  # seconds between two attempts to attach again
+SILENCE = 8.0  # seconds without a word after which a connection counts as dead; agents answer every ping
 
 
 class Session:
     """The connection to one agent. Frames are delivered once and in order, over any number of reconnects."""
 
-    def __init__(self, transport: Transport, plan: HostPlan, spec: dict[str, Any], on_frame: OnFrame) -> None:
+    def __init__(self, transport: Transport, pod: Pod, plan: HostPlan, spec: dict[str, Any], on_frame: OnFrame) -> None:
         self.host = plan.host.name
+        self.heard = time.monotonic()
+        """When the agent last said anything."""
         self._transport = transport
+        self._pod = pod
         self._plan = plan
         self._spec = spec
         self._on_frame = on_frame
         self._channel: Channel | None = None
+        self._connected = 0.0
         self._sending = threading.Lock()
+        self._ending = threading.Lock()
         self._offsets: dict[str, int] = {}
         self._next = 0
         self._closed = False
@@ -39,9 +48,15 @@ class Session:
 
     def open(self) -> None:
         """Starts the agent. Raises HostError."""
-        self._channel = self._transport.open(self._plan.host, [*self._plan.agent, "run"])
+        self._channel = open_agent(self._transport, self._pod, self._plan.host, "run", self._spec["run"])
+        self.heard = time.monotonic()
         self.send({"type": "spec", **self._spec})
         self._attach()
+        self._thread.start()
+
+    def adopt(self, offsets: dict[str, int]) -> None:
+        """Attaches to an agent that another launcher started; `offsets`: bytes of each stream that are here already."""
+        self._offsets = offsets
         self._thread.start()
 
     def send(self, frame: Frame) -> None:
@@ -55,10 +70,21 @@ class Session:
             except OSError:
                 pass
 
+    def ping(self) -> None:
+        """Asks for a sign of life; a connection on which there was none for too long is given up for a new one."""
+        if time.monotonic() - max(self.heard, self._connected) > SILENCE and self._channel is not None:
+            self._channel.close()  # which ends the wait in `_read_channel`
+        self.send({"type": "ping"})
+
+    def give_up(self, reason: str) -> None:
+        """The agent does not answer any more, and nobody waits for it any longer."""
+        self._lose(reason, None)
+
     def close(self, patience: float = 5.0) -> None:
         """Tells the agent that nothing more is wanted of it, and waits until it is gone. Safe to call twice."""
-        if not self._closed:
-            self._closed = True
+        with self._ending:
+            closed, self._closed = self._closed, True
+        if not closed:
             self.send({"type": "close"})
         if self._thread.ident is not None:
             self._thread.join(patience)
@@ -66,6 +92,7 @@ class Session:
             self._channel.close()
 
     def _attach(self) -> None:
+        self._connected = time.monotonic()
         self.send({"type": "attach", "next": self._next, "offsets": self._offsets})
         for frame in list(self._standing.values()):
             self.send(frame)
@@ -76,37 +103,53 @@ class Session:
             reason = self._converse()
         except Exception as error:  # a frame that is none: never leave the supervisor waiting
             reason = f"{type(error).__name__}: {error}"
-        if not self._closed:
-            self._on_frame(self.host, {"type": "lost", "reason": reason or "its agent ended"})
+        self._lose(reason or "its agent ended", self._sweep())
+
+    def _lose(self, reason: str, left: list[int] | None) -> None:
+        with self._ending:
+            if not self._closed:
+                self._closed = True
+                self._on_frame(self.host, {"type": "lost", "reason": reason, "left": left})
 
     def _converse(self) -> str:
-        """Attaches again and again while there is hope; returns why there is none any more."""
-        reason = self._read_channel()
-        deadline = time.monotonic() + LEASE
-        while not self._closed and time.monotonic() < deadline:
+        """Attaches again and again until the session is closed, or the host says that there is no agent any more."""
+        if self._channel is not None:
+            self._read_channel()
+        while not self._closed:
             try:
-                self._channel = self._transport.open(
-                    self._plan.host, [*self._plan.agent, "attach", str(self._plan.directory)]
+                self._channel = open_agent(
+                    self._transport, self._pod, self._plan.host, "attach", str(self._plan.directory)
                 )
-            except HostError as error:
-                reason = error.reason
+            except HostError:
                 time.sleep(_RETRY)
                 continue
             before = (self._next, dict(self._offsets))
             self._attach()
             complaint = self._read_channel()
-            if (self._next, self._offsets) != before:
-                deadline = time.monotonic() + LEASE
-            elif self._agent_is_gone(complaint):
-                reason = complaint
-                break
+            if (self._next, self._offsets) == before and self._agent_is_gone(complaint):
+                return complaint
             time.sleep(_RETRY)
-        return reason
+        return ""
+
+    def _sweep(self) -> list[int] | None:
+        """Ends what an agent that was killed could not end any more. Returns the pids that are left, None if unknown."""
+        if self._closed:
+            return None
+        try:
+            channel = open_agent(self._transport, self._pod, self._plan.host, "sweep", self._spec["run"], self.host)
+            answer = b""
+            while data := channel.receive():
+                answer += data
+            channel.close()
+            left: list[int] = json.loads(answer)["left"]
+        except (HostError, ValueError, KeyError):
+            return None
+        return left
 
     @staticmethod
     def _agent_is_gone(complaint: str) -> bool:
         """The host answered, and no agent listens there any more."""
-        return GONE in complaint or "FileNotFoundError" in complaint
+        return GONE in complaint
 
     def _read_channel(self) -> str:
         """Delivers frames until the channel ends; returns what the other side said on its stderr."""
@@ -114,6 +157,7 @@ class Session:
         assert channel is not None
         unparsed = b""
         while data := channel.receive():
+            self.heard = time.monotonic()
             *lines, unparsed = (unparsed + data).split(b"\n")
             for line in lines:
                 self._deliver(json.loads(line))
@@ -128,6 +172,8 @@ class Session:
                 return
             self._offsets[frame["stream"]] = had + len(data)
             frame["data"] = data
+        elif frame["type"] == "pong":
+            return
         else:
             if frame["n"] != self._next:
                 return

@@ -273,6 +273,9 @@ class Launch(Section):
     pod: Path | None = Field(None, description="As --pod.")
     workdir: Path | None = Field(None, description="As --workdir.")
     python: str | None = Field(None, description="Interpreter on the hosts.")
+    process_per: Literal["host", "device"] = Field(
+        "host", description="A process for each host, or one for each of its GPUs (not on TPU)."
+    )
     env: dict[Variable, str] = Field(default={}, description="Environment variables of the workers.")
     start_timeout: PositiveFloat = Field(300.0, description="Seconds until all processes must have joined.")
     stop_grace: NaturalFloat = Field(4.0, description="Seconds to reach a point where a stop can save.")

@@ -88,6 +88,7 @@ class NotFiniteError(ArithmeticError):
 
 
 ENV_COORDINATOR = "PODRUN_COORDINATOR"
+ENV_WORKDIR = "PODRUN_WORKDIR"
 CONFIG_FILE = "config.json"
 
 
@@ -100,12 +101,17 @@ class WorkerEnv:
     host: str
     process_id: int
     num_processes: int
-    local_devices: int
+    local_device_ids: tuple[int, ...]
+    """Which devices of the host are this process's."""
     slice: str
     directory: Path
     """Folder on this host that holds this attempt's files: config, events, output."""
     coordinator: str = ""
     """`address:port` of process 0; known only once its host has reserved the port."""
+
+    @property
+    def local_devices(self) -> int:
+        return len(self.local_device_ids)
 
     @property
     def config_path(self) -> Path:
@@ -122,7 +128,7 @@ class WorkerEnv:
             "PODRUN_HOST": self.host,
             "PODRUN_PROCESS_ID": str(self.process_id),
             "PODRUN_NUM_PROCESSES": str(self.num_processes),
-            "PODRUN_LOCAL_DEVICES": str(self.local_devices),
+            "PODRUN_LOCAL_DEVICE_IDS": ",".join(map(str, self.local_device_ids)),
             "PODRUN_SLICE": self.slice,
             "PODRUN_DIR": str(self.directory),
         }
@@ -137,7 +143,7 @@ class WorkerEnv:
                 host=env["PODRUN_HOST"],
                 process_id=int(env["PODRUN_PROCESS_ID"]),
                 num_processes=int(env["PODRUN_NUM_PROCESSES"]),
-                local_devices=int(env["PODRUN_LOCAL_DEVICES"]),
+                local_device_ids=tuple(int(i) for i in env["PODRUN_LOCAL_DEVICE_IDS"].split(",")),
                 slice=env["PODRUN_SLICE"],
                 directory=Path(env["PODRUN_DIR"]),
                 coordinator=env[ENV_COORDINATOR],
@@ -145,7 +151,8 @@ class WorkerEnv:
         except KeyError as missing:
             raise UserError(
                 f"the environment variable {missing.args[0]} is not set: this program is started by podrun on each "
-                "host, not by hand; run `podrun --simulate --slice cpu-1x1 train.yaml` for a single process"
+                "host, not by hand; for a single process here: `podrun --simulate --slice cpu-1x1 train.yaml`, or "
+                "`-- python my_program.py` in place of train.yaml"
             ) from None
 
 

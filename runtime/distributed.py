@@ -24,20 +24,30 @@ def configure_jax() -> None:
     jax.config.update("jax_threefry_partitionable", True)
 
 
-def initialize(env: WorkerEnv, timeout: float) -> None:
+def initialize(env: WorkerEnv | None = None, timeout: float = 300.0) -> WorkerEnv:
     """Joins the pod. All values are explicit, so that stray SLURM_* or OMPI_* variables change nothing.
+
+    A program of your own that podrun starts (`podrun --slice gpu-2x8 -- python train.py`) calls it without arguments, before
+    it uses JAX in any other way.
 
     Source: https://docs.jax.dev/en/latest/_autosummary/jax.distributed.initialize.html
 
     Args:
-        env: who this process is and where process 0 listens.
+        env: who this process is and where process 0 listens; without it, what the `PODRUN_*` variables say.
         timeout: seconds to wait for the other processes.
+
+    Returns:
+        Who this process is.
+
+    Raises:
+        UserError: podrun did not start this process, or JAX sees other devices than the slice has.
     """
+    env = env or WorkerEnv.from_env()
     jax.distributed.initialize(
         coordinator_address=env.coordinator,
         num_processes=env.num_processes,
         process_id=env.process_id,
-        local_device_ids=list(range(env.local_devices)),
+        local_device_ids=list(env.local_device_ids),
         cluster_detection_method="deactivate",
         initialization_timeout=int(timeout),
         # Process 0 may be busy for long after training; who hangs is the launcher's to find out.
@@ -58,6 +68,7 @@ def initialize(env: WorkerEnv, timeout: float) -> None:
             f"{env.host} does not see the devices of {env.slice} (its kind: {jax.devices()[0].device_kind}):\n{table}\n"
             "give the slice that the hosts really are with --slice"
         )
+    return env
 
 
 def agree(env: WorkerEnv, token: Path, fingerprint: bytes) -> None:

@@ -18,6 +18,10 @@ class Channel(ABC):
         """Raises OSError if the other end is gone."""
 
     @abstractmethod
+    def finish(self) -> None:
+        """Nothing more will be sent: the command reads the end of its stdin. Never raises."""
+
+    @abstractmethod
     def receive(self) -> bytes:
         """The next bytes, as soon as there are any; empty at the end. Never raises for a lost connection."""
 

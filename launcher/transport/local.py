@@ -28,14 +28,17 @@ class LocalChannel(Channel):
         except ValueError as closed:
             raise BrokenPipeError("the channel is closed") from closed
 
-    def receive(self) -> bytes:
-        return os.read(self._stdout.fileno(), 65536)
-
-    def close(self) -> None:
+    def finish(self) -> None:
         try:
             self._stdin.close()
         except OSError:
             pass
+
+    def receive(self) -> bytes:
+        return os.read(self._stdout.fileno(), 65536)
+
+    def close(self) -> None:
+        self.finish()
         try:
             self._process.wait(_END)
         except subprocess.TimeoutExpired:

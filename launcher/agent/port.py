@@ -1,0 +1,71 @@
+"""The coordinator's port: found free, held for the run, tried out from the other hosts."""
+
+from __future__ import annotations
+
+import random
+import socket
+from typing import List, Optional
+
+PROBE_TIMEOUT = 5.0  # seconds; a firewall that drops packets does not answer
+
+
+class RefusedError(Exception):
+    """This host cannot take part; the text says why."""
+
+
+def reserve_port(allowed: Optional[List[int]]) -> socket.socket:
+    """A free TCP port, held for this run: the coordinator binds it too (gRPC sets SO_REUSEPORT), nobody else can.
+
+    It listens until `deafen`, so that the other hosts can try to reach it. Raises RefusedError if no port of the range
+    [first, last] is free.
+    """
+    ports = [0] if allowed is None else random.sample(range(allowed[0], allowed[1] + 1), allowed[1] - allowed[0] + 1)
+    for port in ports:
+        sock = _bind(port, may_share=False)
+        if sock is not None:
+            sock.listen(64)
+            return sock
+    raise RefusedError("no port of %s is free for the coordinator; widen `ports` in the pod file" % allowed)
+
+
+def deafen(listener: socket.socket) -> socket.socket:
+    """The same port, still held, but no longer listening: connections are for the coordinator now."""
+    held = _bind(listener.getsockname()[1], may_share=True)
+    listener.close()
+    assert held is not None
+    return held
+
+
+def probe(address: str) -> Optional[str]:
+    """Why `host:port` cannot be reached from here, or None if it can."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), PROBE_TIMEOUT).close()
+    except socket.timeout:
+        return "no answer within %g s" % PROBE_TIMEOUT
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def _bind(port: int, may_share: bool) -> Optional[socket.socket]:
+    if port and not may_share and not _is_free(port):
+        return None
+    sock = socket.socket(socket.AF_INET)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        sock.bind(("", port))
+    except OSError:
+        sock.close()
+        return None
+    return sock
+
+
+def _is_free(port: int) -> bool:
+    """Nobody has it, not even somebody who would share it."""
+    with socket.socket(socket.AF_INET) as sock:
+        try:
+            sock.bind(("", port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,146 @@
+"""Processes as Linux sees them: who descends from whom, and what ends with whom."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from typing import Callable, Dict, List
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000
+MS_REC, MS_SLAVE = 0x4000, 0x80000
+STUCK = 10.0  # seconds after which a process that does not die must be stuck in the kernel
+
+
+def libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent() -> None:
+    libc().prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """What a descendant leaves behind becomes a child of this process."""
+    libc().prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def stat_fields(pid: int) -> List[bytes]:
+    """The fields of /proc/PID/stat from the state on. Raises OSError if there is no such process."""
+    with open("/proc/%d/stat" % pid, "rb") as file:  # a command's name is bytes, not always text
+        return file.read().rsplit(b")", 1)[1].split()
+
+
+def parent() -> int:
+    """As /proc says it: getppid() is 0 for a parent outside the own PID namespace."""
+    with open("/proc/self/stat", "rb") as file:
+        return int(file.read().rsplit(b")", 1)[1].split()[1])
+
+
+def all_pids() -> List[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def descendants() -> List[int]:
+    """Live processes below this one, with those that were orphaned to it."""
+    children: Dict[int, List[int]] = {}
+    for pid in all_pids():
+        try:
+            fields = stat_fields(pid)
+        except OSError:
+            continue
+        if fields[0] != b"Z":
+            children.setdefault(int(fields[1]), []).append(pid)
+    found = [os.getpid()]
+    for pid in found:
+        found += children.get(pid, [])
+    return found[1:]
+
+
+def kill_until_none(find: Callable[[], List[int]], reap: Callable[[], None]) -> List[int]:
+    """SIGKILL to what `find` finds, again and again until it finds none: a process may fork while it is being killed.
+
+    Returns what is left after `STUCK` seconds.
+    """
+    deadline = time.monotonic() + STUCK
+    left = find()
+    while left and time.monotonic() < deadline:
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                pass
+        time.sleep(0.01)
+        reap()
+        left = find()
+    return left
+
+
+# --- a PID namespace: its first process takes all others along when it dies -------------------------------------------
+
+
+def enter_pid_namespace() -> bool:
+    """From now on the children of this process live in a PID namespace that dies with this process.
+
+    Only root may do so. (An unprivileged user could in a user namespace, in which sudo and ssh would not work any more.)
+    Returns whether it was possible.
+    """
+    if os.geteuid() != 0 or not _namespaces_work() or libc().unshare(CLONE_NEWPID) != 0:
+        return False
+    agent = os.getpid()
+    if os.fork() == 0:
+        _be_init(agent)
+    return True
+
+
+def mount_own_proc() -> bool:
+    """In a child: a /proc that shows its namespace, without which psutil and the like read about other processes."""
+    c = libc()
+    return (
+        c.unshare(CLONE_NEWNS) == 0
+        and c.mount(b"none", b"/", None, MS_REC | MS_SLAVE, None) == 0  # later mounts of the host still arrive
+        and c.mount(b"proc", b"/proc", b"proc", 0, None) == 0
+    )
+
+
+def _namespaces_work() -> bool:
+    """Tried in processes that are thrown away: a container may permit one half and not the other."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            if libc().unshare(CLONE_NEWPID) != 0:
+                os._exit(1)
+            inner = os.fork()
+            if inner == 0:
+                os._exit(0 if mount_own_proc() else 1)
+            os._exit(0 if os.waitpid(inner, 0)[1] == 0 else 1)
+        finally:
+            os._exit(1)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def _be_init(agent: int) -> None:
+    """The first process of the namespace: reaps orphans, and dies with the agent. Never returns."""
+    try:
+        die_with_parent()
+        if parent() != agent:  # it died before the line above
+            os._exit(1)
+        os.setsid()
+        for fd in range(3, 256):  # the agent's sockets must not stay open in here
+            try:
+                os.close(fd)
+            except OSError:
+                pass
+        signal.set_wakeup_fd(-1)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        while True:
+            try:
+                os.wait()
+            except ChildProcessError:
+                signal.sigtimedwait([signal.SIGCHLD], 5.0)
+    finally:
+        os._exit(1)

@@ -1,0 +1,110 @@
+"""Between the launcher's connection and the agent's socket: a dropped connection ends a relay and not the agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import sys
+from typing import Any, List, Tuple
+
+from .connection import CHUNK, Frame
+
+SOCKET = "agent.sock"
+LOG = "agent.log"
+GONE = "no agent here"
+"""What a relay says if there is nobody to relay to."""
+
+
+def run() -> None:
+    """Reads the spec, starts the agent, relays to it."""
+    line, rest = read_line(0)
+    spec = json.loads(line)
+    spec["dir"] = os.path.expanduser(spec["dir"])
+    try:
+        child = start(spec)
+    except OSError as error:
+        sys.exit("cannot write %s: %s" % (error.filename or spec["dir"], error.strerror))
+    relay(spec["dir"], rest)
+    os.waitpid(child, 0)
+
+
+def read_line(fd: int) -> Tuple[bytes, bytes]:
+    """The first line of `fd`, and what was read beyond it."""
+    data = b""
+    while b"\n" not in data:
+        chunk = os.read(fd, CHUNK)
+        if not chunk:
+            sys.exit("the connection ended before the spec arrived")
+        data += chunk
+    line, _, rest = data.partition(b"\n")
+    return line, rest
+
+
+def start(spec: Frame) -> int:
+    """Makes the run folder and its socket, then forks the agent. Returns its pid."""
+    os.makedirs(spec["dir"], mode=0o700, exist_ok=True)
+    os.chdir(spec["dir"])  # a relative name keeps the socket's path below the 107 bytes the kernel allows
+    listener = socket.socket(socket.AF_UNIX)
+    if os.path.exists(SOCKET):
+        os.unlink(SOCKET)
+    listener.bind(SOCKET)
+    listener.listen(4)
+    log = os.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    pid = os.fork()
+    if pid:
+        listener.close()
+        os.close(log)
+        return pid
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for source, target in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    code = 1
+    try:
+        from .serve import Agent
+
+        Agent(spec, listener).serve()
+        code = 0
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def relay(directory: str, first: bytes) -> None:
+    """Copies stdin to the agent and the agent to stdout until either ends."""
+    agent = socket.socket(socket.AF_UNIX)
+    try:
+        os.chdir(directory)
+        agent.connect(SOCKET)
+    except OSError as error:
+        sys.exit("%s: %s" % (GONE, last_words(directory) or error))
+    agent.sendall(first)
+    sources: List[Any] = [0, agent]
+    while True:
+        for source in select.select(sources, [], [])[0]:
+            if source == 0:
+                data = os.read(0, CHUNK)
+                if not data:
+                    return
+                agent.sendall(data)
+            else:
+                data = agent.recv(CHUNK)
+                if not data:
+                    return
+                while data:
+                    data = data[os.write(1, data) :]
+
+
+def last_words(directory: str) -> str:
+    """Why the agent ended, if it could still say so."""
+    try:
+        with open(os.path.join(directory, LOG), encoding="utf-8", errors="replace") as file:
+            return (file.read().strip().splitlines() or [""])[-1]
+    except OSError:
+        return ""

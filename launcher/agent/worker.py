@@ -1,0 +1,85 @@
+"""One worker process on this host."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Dict, Optional
+
+from .connection import Frame
+from .processes import die_with_parent, mount_own_proc, parent
+
+
+class Worker:
+    """One worker process."""
+
+    def __init__(self, spec: Frame) -> None:
+        self.process: int = spec["process"]
+        self.spec = spec
+        self.pid: Optional[int] = None
+        self.code: Optional[int] = None  # negative: the signal that ended it
+        self.error: Optional[str] = None  # why it could not be started
+
+    def start(self, extra_env: Dict[str, str], isolated: bool) -> None:
+        """Sets `pid`, or `error`. `isolated`: this process has entered a PID namespace."""
+        out = os.open(self.spec["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        failure, failure_in = os.pipe()  # closed by a successful exec
+        env = worker_env(self.spec, extra_env)
+        agent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                become_worker(agent, isolated, self.spec, env, out)
+            except BaseException as error:
+                os.write(failure_in, str(error).encode("utf-8", "replace")[:1000])
+            finally:
+                os._exit(127)
+        os.close(out)
+        os.close(failure_in)
+        self.error = os.read(failure, 1000).decode("utf-8", "replace") or None
+        os.close(failure)
+
+    @property
+    def running(self) -> bool:
+        return self.pid is not None and self.code is None
+
+    def signal(self, number: int) -> None:
+        """To its whole process group. It is not reaped yet, so the id is still its own."""
+        if self.pid is not None and self.code is None:
+            try:
+                os.killpg(self.pid, number)
+            except OSError:
+                pass
+
+
+def become_worker(agent: int, isolated: bool, spec: Frame, env: Dict[str, str], out: int) -> None:
+    """In the new child: an own session, dead with its agent, no stdin, output to its file."""
+    os.setsid()
+    die_with_parent()
+    if parent() != agent:  # it died before the line above
+        os._exit(127)
+    if isolated:
+        mount_own_proc()
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.chdir(os.path.expanduser(spec["cwd"]))
+    os.execvpe(os.path.expanduser(spec["argv"][0]), spec["argv"], env)
+
+
+def worker_env(spec: Frame, extra: Dict[str, str]) -> Dict[str, str]:
+    """The login's environment, then the plan's. Folders of the plan go before those that are there."""
+    env = dict(os.environ, **spec["env"])
+    env.update(extra)
+    for name, folders in spec["path"].items():
+        own = [os.path.expanduser(folder) for folder in folders]
+        env[name] = os.pathsep.join(own + [env[name]] if env.get(name) else own)
+    env["PODRUN_DIR"] = os.getcwd()
+    if spec["threads"] and "NPROC" not in spec["env"]:
+        # XLA's CPU client sizes its thread pool by NPROC, and a collective holds a thread per device: with fewer threads than
+        # devices a step would wait for ever. More threads than needed cost time (docs/performance.md).
+        env["NPROC"] = str(max(spec["threads"], os.cpu_count() or 1))
+    return env
