@@ -1,0 +1,71 @@
+"""The keys that a file may have, found by walking the JSON schema of its model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+from pydantic import BaseModel
+
+Location = tuple[str | int, ...]
+"""Where pydantic found an error: keys, indices, and the names of union branches."""
+
+
+class SchemaTree:
+    """The JSON schema of a model, and ways through it."""
+
+    def __init__(self, model: type[BaseModel]) -> None:
+        self._schema: dict[str, Any] = model.model_json_schema()
+
+    def keys_to(self, location: Location) -> list[str]:
+        """The keys of the file on the way to `location`, without the names of union branches."""
+        return self._walk(location)[0]
+
+    def keys_at(self, location: Location) -> list[str]:
+        """The keys that the section at `location`, or the default choice of a seam there, knows."""
+        return list(self._walk(location)[1].get("properties", {}))
+
+    @cached_property
+    def paths(self) -> list[str]:
+        """Every dotted key that a file can have."""
+
+        def below(at: dict[str, Any], prefix: str) -> Iterator[str]:
+            for name, value in at.get("properties", {}).items():
+                yield f"{prefix}{name}"
+                inner = self._dereference(value)
+                for section in (inner, *self._branches(inner)):
+                    yield from below(section, f"{prefix}{name}.")
+
+        return list(dict.fromkeys(below(self._schema, "")))
+
+    def _walk(self, location: Location) -> tuple[list[str], dict[str, Any]]:
+        at, keys = self._schema, []
+        for part in map(str, location):
+            inner = self._step(at, part)
+            if inner is not None and (part in at.get("properties", {}) or "items" in at):
+                keys.append(part)
+            elif inner is None and "anyOf" not in at and part != "[key]":
+                keys.append(part)  # no key of ours: a mistake, or the user's own below `env` or `options`
+            at = inner or at
+        return keys, at
+
+    def _step(self, at: dict[str, Any], part: str) -> dict[str, Any] | None:
+        """One step down: into a property, an item, or the branch of a seam that `part` names."""
+        if part in at.get("properties", {}):
+            return self._dereference(at["properties"][part])
+        if "items" in at and part.isdigit():
+            return self._dereference(at["items"])
+        for branch in self._branches(at):
+            if branch.get("properties", {}).get("name", {}).get("const", "plugin") == part:
+                return branch
+        return None
+
+    def _branches(self, at: dict[str, Any]) -> list[dict[str, Any]]:
+        return [self._dereference(branch) for branch in [*at.get("oneOf", []), *at.get("anyOf", [])]]
+
+    def _dereference(self, at: dict[str, Any]) -> dict[str, Any]:
+        if "$ref" in at:
+            found: dict[str, Any] = self._schema["$defs"][at["$ref"].rpartition("/")[2]]
+            return found
+        return at
