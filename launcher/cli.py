@@ -101,7 +101,13 @@ def main() -> None:
 
 @main.command()
 @click.option("--slice", "-s", metavar="TYPE", shell_complete=_complete_slice, help="What the pod is: v3-32, cpu-2x4.")
-@click.option("--pod", type=click.Path(path_type=Path), metavar="FILE", help="Where its hosts are.")
+@click.option(
+    "--pod", type=click.Path(path_type=Path), metavar="FILE", help="Where its hosts are; `podrun init` writes one."
+)
+@click.option("--hosts", metavar="LIST", help="Hosts instead of those of --pod: tpu-[0-3] or 10.0.0.5,10.0.0.6.")
+@click.option(
+    "--hostfile", type=click.Path(path_type=Path), metavar="FILE", help="The same from lines of `HOST slots=N`."
+)
 @click.option(
     "--simulate", is_flag=True, help="Run the slice on this machine: a process per host, virtual CPU devices."
 )
@@ -121,6 +127,8 @@ def run(
     overrides: tuple[str, ...],
     slice: str | None,
     pod: Path | None,
+    hosts: str | None,
+    hostfile: Path | None,
     simulate: bool,
     workdir: Path | None,
     dry_run: bool,
@@ -138,7 +146,7 @@ def run(
         from .run import Request
         from .run import run as run_request
 
-        return run_request(Request(train, overrides, slice, pod, simulate, workdir, dry_run, as_json))
+        return run_request(Request(train, overrides, slice, pod, simulate, workdir, dry_run, as_json, hosts, hostfile))
 
     _guard(action)
 

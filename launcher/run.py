@@ -21,13 +21,11 @@ from podrun.runtime.contract import Event, EventKind, ExitCode, UserError, Workd
 from .config_mistakes import short
 from .console import Console, make_console
 from .failure import Failure
-from .inventory.pod_file import PodFile, read_pod_file
-from .inventory.simulated import simulated_pod
+from .inventory.find import PodRequest, find_pod
 from .logs import HostLogs, tail
 from .plan import LaunchPlan, make_plan
 from .pod import Pod
 from .runs import Recorder, RunDirectory, new_run_id, podrun_home
-from .slices import Slice, parse_slice
 from .supervisor import Outcome, Supervisor
 from .train_file import read_config
 from .transport.base import load_transport
@@ -47,6 +45,12 @@ class Request:
     workdir: Path | None = None
     dry_run: bool = False
     json: bool = False
+    hosts: str | None = None
+    hostfile: Path | None = None
+
+    @property
+    def where(self) -> PodRequest:
+        return PodRequest(self.slice, self.pod, self.hosts, self.hostfile, self.simulate, self.train)
 
 
 def run(request: Request) -> int:
@@ -88,44 +92,18 @@ def _check(request: Request) -> tuple[Config, Pod, Path]:
 
     config = attempt(lambda: read_config(request.train, request.overrides))
     launch = config.launch if config else Launch()
-    described = attempt(lambda: _read_pod_file(request, launch))
-    slice = attempt(lambda: _find_slice(request, launch, described)) if config or request.slice else None
-    pod = attempt(lambda: _find_pod(request, launch, slice))
+    # What a broken train.yaml would have said about the pod is not known, and not missed.
+    pod = attempt(lambda: find_pod(request.where, launch)) if config or request.where.complete else None
     workdir = attempt(lambda: _find_workdir(request, launch))
-    if config and slice:
-        attempt(lambda: check_batch(config, slice.devices))
-    if config and (pod is None or pod.transport == "local"):  # the hosts are this machine: its files are theirs
+    if config and pod:
+        attempt(lambda: check_batch(config, pod.slice.devices))
+    if config and (request.simulate or (pod and pod.transport == "local")):  # this machine's files are the hosts'
         attempt(lambda: check_files(config))
         attempt(lambda: _check_python(config))
     if problems:
         raise UserError("\n".join(problems))
     assert config and pod and workdir
     return config, pod, workdir
-
-
-def _read_pod_file(request: Request, launch: Launch) -> PodFile | None:
-    path = request.pod or launch.pod
-    return read_pod_file(path) if path is not None and not request.simulate else None
-
-
-def _find_slice(request: Request, launch: Launch, described: PodFile | None) -> Slice:
-    name = request.slice or (described.slice if described else launch.slice)
-    if name is None:
-        raise UserError(
-            "no slice: say what the pod should be with --slice v3-32 (or gpu-2x8, cpu-2x4), or launch.slice in "
-            f"{request.train}; `podrun slices` lists the TPU types"
-        )
-    return parse_slice(name)
-
-
-def _find_pod(request: Request, launch: Launch, slice: Slice | None) -> Pod | None:
-    """None if there is no slice, or a bad pod file, which is reported already."""
-    if request.simulate or request.pod or launch.pod:
-        return simulated_pod(slice) if slice else None
-    raise UserError(
-        f"no hosts: looked for --simulate, --pod FILE, and launch.pod in {request.train}\n"
-        "add --simulate to run the slice on this machine, as processes with virtual CPU devices"
-    )
 
 
 def _find_workdir(request: Request, launch: Launch) -> Path:

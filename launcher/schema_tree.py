@@ -65,6 +65,9 @@ class SchemaTree:
         return [self._dereference(branch) for branch in [*at.get("oneOf", []), *at.get("anyOf", [])]]
 
     def _dereference(self, at: dict[str, Any]) -> dict[str, Any]:
+        """What a reference, or the type of a key that may be empty, stands for."""
+        if [branch for branch in at.get("anyOf", []) if branch.get("type") == "null"] and len(at["anyOf"]) == 2:
+            at = next(branch for branch in at["anyOf"] if branch.get("type") != "null")
         if "$ref" in at:
             found: dict[str, Any] = self._schema["$defs"][at["$ref"].rpartition("/")[2]]
             return found

@@ -2,41 +2,97 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import yaml
+from pydantic import ValidationError
 
-from podrun.runtime.contract import UserError
-
-_KEYS = ("slice", "transport")
+from ..config_mistakes import Row, describe_mistakes
+from ..pod import Host, Ssh
+from ..yaml_file import read_mapping
+from .pod_schema import PodFile
 
 
 @dataclass(frozen=True)
-class PodFile:
-    """What a pod file says. `transport` is how the hosts are reached: `local` means this machine."""
+class Described:
+    """A pod file as far as it could be read."""
 
-    slice: str
-    transport: str
+    path: Path
+    file: PodFile
+    """What the file says; keys with a mistake have their default here."""
+    lines: Mapping[str, int]
+    """The line of each dotted key."""
+    mistakes: tuple[Row, ...] = ()
+    broken: frozenset[str] = frozenset()
+    """The keys of the file that have a mistake in them."""
 
+    @property
+    def title(self) -> str:
+        return f"pod file {self.path}"
 
-def read_pod_file(path: Path) -> PodFile:
-    """Raises UserError, with what a pod file looks like, for anything else."""
-    try:
-        values = yaml.safe_load(path.expanduser().read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"pod file {path}: cannot read it: {error.strerror}; pod_configs/ has examples") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"pod file {path}: not valid YAML: {str(error).splitlines()[0]}") from None
-    if not isinstance(values, dict) or "slice" not in values:
-        raise UserError(f"pod file {path}: it has no `slice:`; write for example `slice: v3-32` and `transport: local`")
-    unknown = sorted(str(key) for key in values.keys() - set(_KEYS))
-    if unknown:
-        raise UserError(f"pod file {path}: unknown keys {', '.join(unknown)}; allowed: {', '.join(_KEYS)}")
-    transport = values.get("transport", "local")
-    if transport != "local":
-        raise UserError(
-            f"pod file {path}: transport {transport!r} is not one of: local (processes on this machine); "
-            "this version of podrun reaches no hosts over the network yet"
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        return tuple(host for entry in self.file.hosts or () for host in entry.hosts())
+
+    @property
+    def ssh(self) -> Ssh:
+        said = self.file.ssh
+        return Ssh(
+            user=said.user,
+            port=said.port,
+            key=self.at(said.key),
+            jump=said.jump,
+            known_hosts=self.at(said.known_hosts),
+            host_keys=said.host_keys,
+            config=self.at(said.config),
         )
-    return PodFile(str(values["slice"]), transport)
+
+    def at(self, path: Path | None) -> Path | None:
+        """A path of the file, seen from here: those that are not absolute are relative to the pod file."""
+        return None if path is None else (self.path.expanduser().absolute().parent / path)
+
+
+def read_pod_file(path: Path) -> Described:
+    """Raises UserError if it is not a file of `key: value` lines; mistakes in keys and values are in the result."""
+    values, lines = read_mapping(
+        _expanded(path),
+        f"pod file {path}",
+        "it",
+        instead=_instead,
+        start="pod_configs/ has examples, and `podrun init` writes one",
+    )
+    return describe(path, values, lines)
+
+
+def describe(path: Path, values: dict[str, Any], lines: Mapping[str, int]) -> Described:
+    """What the values of a pod file at `path` say, and the mistakes in them."""
+    try:
+        return Described(path, PodFile.model_validate(values), lines)
+    except ValidationError as invalid:
+        errors = invalid.errors()
+    broken = frozenset(str(error["loc"][0]) for error in errors)
+    rest = {key: value for key, value in values.items() if str(key) not in broken}
+    rows = describe_mistakes(PodFile, errors, lines)
+    return Described(path, PodFile.model_validate(rest), lines, tuple(rows), broken)
+
+
+def _expanded(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError:  # no such user: it will not be found under this name either
+        return path
+
+
+def _instead(path: Path) -> str:
+    """What the user may have meant by a file that cannot be read."""
+    try:
+        names = [p.name for p in path.parent.iterdir() if p.suffix in (".yaml", ".yml")]
+    except OSError:
+        names = []
+    near = difflib.get_close_matches(path.name, names, n=2, cutoff=0.6)
+    if near:
+        return f"did you mean {' or '.join(str(path.parent / name) for name in near)}?"
+    return "pod_configs/ has examples, and `podrun init` writes one"

@@ -1,0 +1,214 @@
+"""From what the user typed about the pod, the pod file and train.yaml to the pod. All mistakes are found at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from podrun.runtime.config import Launch
+from podrun.runtime.contract import UserError
+
+from ..config_mistakes import Row, mistake_row, mistakes_error, short
+from ..pod import Host, Pod
+from ..slices import Slice, parse_slice
+from .fits import misfit
+from .hostfile import read_hostfile
+from .pod_checks import check_pod, duplicates
+from .pod_file import read_pod_file
+from .ranges import expand, split_hosts
+from .simulated import simulated_pod
+
+_PLATFORMS = {"tpu": "tpu", "gpu": "cuda", "cpu": "cpu"}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class PodRequest:
+    """What the user typed about the pod."""
+
+    slice: str | None = None
+    pod: Path | None = None
+    hosts: str | None = None
+    """Names, addresses and ranges, separated by commas."""
+    hostfile: Path | None = None
+    simulate: bool = False
+    train: Path | None = None
+    """Named in messages as the other place to look in."""
+
+    @property
+    def complete(self) -> bool:
+        """Says where the hosts are, so that most mistakes can be found without train.yaml."""
+        named = self.pod or self.hosts is not None or self.hostfile
+        return bool(named or (self.simulate and self.slice))
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """Hosts that the command line names, instead of those of a pod file."""
+
+    option: str
+    names: tuple[str, ...]
+    slots: int | None = None
+
+
+def find_pod(request: PodRequest, launch: Launch | None = None) -> Pod:
+    """The pod: its slice, its hosts, and how they are reached. `launch` is that section of train.yaml, if there is one.
+
+    What is typed goes before the pod file, and the pod file before train.yaml. Raises one UserError with all mistakes.
+    """
+    return _Search(request, launch or Launch()).pod()
+
+
+class _Search:
+    def __init__(self, request: PodRequest, launch: Launch) -> None:
+        self._request = request
+        self._launch = launch
+        self._problems: list[str] = []
+        self._rows: list[Row] = []  # mistakes in the pod file
+        path = request.pod or launch.pod
+        self._path = path
+        self._described = self._attempt(lambda: read_pod_file(path)) if path else None
+        self._listed = None if request.simulate else self._attempt(self._find_listed)
+        self._slice = self._attempt(self._find_slice)
+
+    def pod(self) -> Pod:
+        """Raises UserError."""
+        self._check_request()
+        if self._described:
+            self._rows += self._described.mistakes
+            if not self._request.simulate:
+                self._rows += check_pod(self._described, other_hosts=self._names_hosts)
+        if not self._request.simulate:
+            self._check_hosts()
+        if self._described and self._rows:
+            self._problems.append(str(mistakes_error(self._described.title, self._rows)))
+        if self._problems:
+            raise UserError("\n".join(self._problems))
+        assert self._slice
+        return self._make(self._slice)
+
+    @property
+    def _names_hosts(self) -> bool:
+        """The command line does."""
+        return self._request.hosts is not None or self._request.hostfile is not None
+
+    def _attempt(self, action: Callable[[], T]) -> T | None:
+        try:
+            return action()
+        except UserError as error:
+            self._problems.append(str(error))
+            return None
+
+    # --- what is there ----------------------------------------------------------------------------------------------
+
+    def _find_listed(self) -> _Listed | None:
+        request = self._request
+        if request.hostfile is not None:
+            found = read_hostfile(request.hostfile)
+            return _Listed("--hostfile", found.hosts, found.slots)
+        if request.hosts is None:
+            return None
+        names: list[str] = []
+        wrong = []
+        for entry in split_hosts(request.hosts):
+            try:
+                names += expand(entry)
+            except ValueError as error:
+                wrong.append(f"--hosts: {short(entry)} {error}")
+        if not names and not wrong:
+            wrong.append("--hosts: is empty; name the hosts, for example --hosts tpu-[0-3]")
+        if wrong:
+            raise UserError("\n".join(wrong[:5]))
+        return _Listed("--hosts", tuple(names))
+
+    def _find_slice(self) -> Slice | None:
+        """None if it is unknown because of a mistake that is reported already."""
+        file = self._described.file if self._described else None
+        name = self._request.slice or (file.slice if file else None)
+        if name is None and self._path and (self._described is None or "slice" in self._described.broken):
+            return None
+        name = name or self._launch.slice
+        if name is not None:
+            return parse_slice(name)
+        if self._listed and self._listed.slots:
+            return parse_slice(f"gpu-{len(self._listed.names)}x{self._listed.slots}")
+        if self._request.hostfile and self._listed is None and not self._request.simulate:
+            return None
+        places = ["--slice", *([f"`slice` in {self._path}"] if self._path else []), *self._in_train("launch.slice")]
+        raise UserError(
+            f"no slice: looked for {_and(places)}\n"
+            "say what the pod should be, for example --slice v3-32 (or gpu-2x8, cpu-2x4); `podrun slices` lists the TPU types"
+        )
+
+    def _in_train(self, key: str) -> list[str]:
+        return [f"{key} in {self._request.train}"] if self._request.train else []
+
+    # --- what is wrong with it --------------------------------------------------------------------------------------
+
+    def _check_request(self) -> None:
+        request = self._request
+        if request.hosts is not None and request.hostfile is not None:
+            self._problems.append("--hosts and --hostfile both say where the hosts are; give one of them")
+        if request.simulate and self._names_hosts:
+            option = "--hosts" if request.hosts is not None else "--hostfile"
+            self._problems.append(f"--simulate runs on this machine, {option} names others; give one of them")
+        elif not request.simulate and not self._names_hosts and self._path is None:
+            places = ["--simulate", "--pod FILE", "--hosts LIST", "--hostfile FILE", *self._in_train("launch.pod")]
+            self._problems.append(
+                f"no hosts: looked for {_and(places)}\n"
+                "add --simulate to run the slice on this machine, as processes with virtual CPU devices, "
+                "or describe your hosts in a file: `podrun init` writes one"
+            )
+
+    def _check_hosts(self) -> None:
+        if self._listed:
+            self._check_listed(self._listed)
+            return
+        described = None if self._names_hosts else self._described
+        if described and described.hosts and self._slice and (what := misfit(self._slice, len(described.hosts))):
+            self._rows.append(mistake_row("hosts", what, described.lines))
+
+    def _check_listed(self, listed: _Listed) -> None:
+        said = [*duplicates(Host(name, name) for name in listed.names)]
+        if self._slice and (what := misfit(self._slice, len(listed.names))):
+            said.append(what)
+        devices = self._slice.devices_per_host if self._slice and self._slice.kind != "tpu" else None
+        if self._slice and devices and listed.slots not in (None, devices):
+            said.append(
+                f"slots={listed.slots}, but {self._slice.name} has {devices} devices per host; change one of them"
+            )
+        if self._described and self._described.file.transport == "local":
+            said.append(f"{self._path} says `transport: local`, which is this machine; remove one of the two")
+        self._problems += [f"{listed.option}: {what}" for what in said]
+
+    # --- the pod ----------------------------------------------------------------------------------------------------
+
+    def _make(self, slice: Slice) -> Pod:
+        if self._request.simulate:
+            return simulated_pod(slice)
+        hosts = tuple(Host(name, name) for name in self._listed.names) if self._listed else ()
+        if self._described is None:
+            return Pod(slice, hosts, "ssh", _PLATFORMS[slice.kind])
+        hosts = hosts or self._described.hosts
+        pod = Pod(slice, hosts, "ssh", _PLATFORMS[slice.kind]) if hosts else simulated_pod(slice)
+        file = self._described.file
+        return replace(
+            pod,
+            ssh=self._described.ssh,
+            home=file.home,
+            python=file.python,
+            workdir=file.workdir,
+            env=dict(file.env),
+            secrets=file.secrets,
+            secrets_file=self._described.at(file.secrets_file),
+            setup=file.setup,
+            requirements=self._described.at(file.requirements),
+            ports=file.ports,
+        )
+
+
+def _and(places: list[str]) -> str:
+    return places[0] if len(places) == 1 else f"{', '.join(places[:-1])}, and {places[-1]}"

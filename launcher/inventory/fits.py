@@ -1,0 +1,32 @@
+"""PURE: does a slice fit a number of hosts, and which slices would."""
+
+from __future__ import annotations
+
+from ..slices import TPU_SLICES, Slice
+
+_SHOWN = 4  # slices that are suggested
+
+
+def misfit(slice: Slice, hosts: int) -> str | None:
+    """What to say if `slice` does not have `hosts` hosts; None if it does."""
+    if hosts == slice.hosts:
+        return None
+    return f"{_hosts(hosts)}, but {slice.name} has {_hosts(slice.hosts)}; {_suggestion(slice, hosts)}"
+
+
+def _suggestion(slice: Slice, hosts: int) -> str:
+    give = f"give {_hosts(slice.hosts)}"
+    if slice.kind != "tpu":
+        return f"{give}, or the slice {slice.kind}-{hosts}x{slice.devices_per_host}"
+    generation = slice.name.rpartition("-")[0]
+    same = [s for s in TPU_SLICES.values() if s.name.rpartition("-")[0] == generation]
+    fitting = [s.name for s in same if s.hosts == hosts]
+    if fitting:
+        return f"{give}, or a slice that fits: {', '.join(fitting[:_SHOWN])}"
+    near = sorted(same, key=lambda s: abs(s.hosts - hosts))[:2]
+    others = ", ".join(f"{s.name} has {s.hosts}" for s in sorted(near, key=lambda s: s.hosts))
+    return f"{give}; no {generation} slice has {_hosts(hosts)} ({others})"
+
+
+def _hosts(count: int) -> str:
+    return "1 host" if count == 1 else f"{count} hosts"

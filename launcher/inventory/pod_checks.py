@@ -1,0 +1,99 @@
+"""What the keys of a pod file must be together, and with the files and the environment of this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from podrun.runtime.contract import UserError
+
+from ..config_mistakes import Row, mistake_row
+from ..pod import Host
+from .pod_file import Described
+from .secrets import Secrets, missing_secrets, not_set, read_secrets_file
+
+Mistake = tuple[str, str]
+"""A dotted key, and what is wrong with it."""
+
+
+def check_pod(described: Described, other_hosts: bool = False, env: Mapping[str, str] = os.environ) -> list[Row]:
+    """All mistakes that the schema cannot see. `other_hosts`: the command line names hosts instead of the file's."""
+    mistakes = [*_transport(described, other_hosts), *_files(described), *_secrets(described, env)]
+    if not other_hosts:
+        mistakes += [("hosts", what) for what in duplicates(described.hosts)]
+    return [mistake_row(dotted, what, described.lines) for dotted, what in mistakes]
+
+
+def duplicates(hosts: Iterable[Host]) -> Iterator[str]:
+    """What to say about each name and address that two hosts share."""
+    for what in ("name", "address", "internal"):
+        seen: dict[str, Host] = {}
+        for host in hosts:
+            value = getattr(host, what)
+            if value is None or (what == "address" and value == host.name):
+                continue  # the same mistake is reported as the name's
+            first = seen.setdefault(value.lower(), host)
+            if first is not host:
+                who = "two hosts have" if what == "name" else f"{first.name} and {host.name} have"
+                yield f"{who} the {what} {value}; each host has its own"
+
+
+def _transport(described: Described, other_hosts: bool) -> Iterator[Mistake]:
+    file = described.file
+    if "hosts" in described.broken or "transport" in described.broken:
+        return
+    if file.transport == "local" and file.hosts is not None:
+        yield "transport", "local means processes on this machine, but there are `hosts`; remove one of the two"
+    elif file.hosts == () and not other_hosts:
+        yield "hosts", "is empty; name at least one host"
+    elif file.hosts is None and not other_hosts and file.transport == "ssh":
+        yield "transport", "ssh needs `hosts`; write for example `hosts: tpu-[0-3]`, or give --hosts"
+    elif file.hosts is None and not other_hosts and file.transport is None and "ssh" in file.model_fields_set:
+        yield "ssh", "there are no `hosts` to reach; write for example `hosts: tpu-[0-3]`, or `transport: local`"
+
+
+def _files(described: Described) -> Iterator[Mistake]:
+    ssh = described.file.ssh
+    new = ssh.host_keys == "accept-new"  # then the file of known hosts is made
+    needed = {
+        "ssh.key": ssh.key,
+        "ssh.known_hosts": None if new else ssh.known_hosts,
+        "ssh.config": ssh.config,
+        "requirements": described.file.requirements,
+    }
+    for key, path in needed.items():
+        if (found := described.at(path)) is not None and (problem := _unreadable(found)):
+            yield key, f"cannot read {found}: {problem}; give the path of a file, from the pod file's folder"
+    if ssh.key is not None and ssh.key.suffix == ".pub":
+        yield "ssh.key", f"{ssh.key} is the public half; give {ssh.key.with_suffix('')}"
+
+
+def _unreadable(path: Path) -> str | None:
+    try:
+        with path.open("rb"):
+            return None
+    except OSError as error:
+        return error.strerror
+
+
+def _secrets(described: Described, env: Mapping[str, str]) -> Iterator[Mistake]:
+    names, path = described.file.secrets, described.at(described.file.secrets_file)
+    in_file: Mapping[str, str] = Secrets({})
+    readable = "secrets_file" not in described.broken
+    if path is not None:
+        try:
+            in_file = read_secrets_file(path)
+        except UserError as error:
+            readable = False
+            yield "secrets_file", str(error)
+        if not names and "secrets" not in described.broken:
+            yield "secrets_file", "nothing of it is used; list the names that the workers get under `secrets`"
+    for index, name in enumerate(names):
+        key = f"secrets.{index}"
+        if name in names[:index]:
+            yield key, f"{name} is listed twice; keep one of them"
+        elif name in described.file.env:
+            yield key, f"{name} is in `env` as well; keep one of the two"
+        elif readable and missing_secrets([name], in_file, env):
+            yield key, not_set(name, path)

@@ -1,0 +1,182 @@
+"""The schema of a pod file: what each key may be. What the keys must be together is in pod_file.py."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from podrun.runtime.config import Section, Variable
+from podrun.runtime.contract import UserError
+
+from ..config_mistakes import SECRET
+from ..pod import Host
+from ..slices import parse_slice
+from .ranges import expand, split_hosts
+
+_JUMP = re.compile(r"([^@\s:,/-][^@\s:,/]*@)?([^@\s:,/\[\]-][^@\s:,/\[\]]*|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?")
+_VARIABLE = re.compile(r"[A-Za-z_]\w*")
+_PORTS = re.compile(r"(\d+)\s*-\s*(\d+)")
+
+
+def _slice(name: str) -> str:
+    try:
+        return parse_slice(name).name
+    except UserError as error:
+        raise ValueError(str(error).replace("\n", "; ")) from None
+
+
+def _range(text: str) -> str:
+    expand(text)
+    return text
+
+
+def _hosts(value: Any) -> Any:
+    """One string stands for the list of what is in it."""
+    if isinstance(value, str):
+        return split_hosts(value)
+    if not isinstance(value, (list, tuple)):
+        raise ValueError("must be a list of hosts, or one text such as tpu-[0-3]")
+    return value
+
+
+def _entry(value: Any) -> Any:
+    """A string stands for `{name: it}`. Raises ValueError here, so that the mistake is the entry's, not its name's."""
+    if isinstance(value, str):
+        return {"name": _range(value)}
+    if isinstance(value, dict):
+        return value
+    raise ValueError("must be the name or address of a host (in quotes if it looks like a number), or {name, address}")
+
+
+def _on_the_hosts(path: str) -> str:
+    if not path.startswith(("/", "~/")):
+        raise ValueError("must be a path on the hosts that begins with / or ~/")
+    return path
+
+
+def _python(path: str) -> str:
+    if not path.strip():
+        raise ValueError("must be the name or path of a Python 3.11+ on the hosts")
+    return _on_the_hosts(path) if "/" in path else path
+
+
+def _user(name: str) -> str:
+    if not re.fullmatch(r"[^\s@:/-][^\s@:/]*", name):
+        raise ValueError("must be the name of a user on the hosts")
+    return name
+
+
+def _jump(text: str) -> str:
+    if not _JUMP.fullmatch(text):
+        raise ValueError("must be HOST, USER@HOST or USER@HOST:PORT")
+    return text
+
+
+def _local_path(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise ValueError(str(error).rstrip(".")) from None
+
+
+def _texts(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _secrets(value: Any) -> Any:
+    """Names only. What stands there instead may be a secret, so no message shows it."""
+    names = _texts(value)
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise PydanticCustomError(SECRET, "must be a list of names; their values belong in secrets_file")
+    return names
+
+
+def _secret(name: str) -> str:
+    if not _VARIABLE.fullmatch(name):
+        raise PydanticCustomError(
+            SECRET, "must be the name of an environment variable; its value belongs in secrets_file"
+        )
+    return name
+
+
+def _ports(value: Any) -> Any:
+    if isinstance(value, str) and (found := _PORTS.fullmatch(value.strip())):
+        value = [int(found[1]), int(found[2])]
+    if not (isinstance(value, list) and len(value) == 2 and all(type(port) is int for port in value)):
+        raise ValueError("must be the first and last port, for example 41000-41999")
+    low, high = value
+    if not 1024 <= low <= 65535 or not 1024 <= high <= 65535:
+        raise ValueError("must be ports from 1024 to 65535")
+    if low > high:
+        raise ValueError(f"runs backwards; write {high}-{low}")
+    return value
+
+
+SliceName = Annotated[str, AfterValidator(_slice)]
+HostRange = Annotated[str, AfterValidator(_range)]
+LocalPath = Annotated[Path, AfterValidator(_local_path)]
+HostPath = Annotated[str, AfterValidator(_on_the_hosts)]
+Texts = BeforeValidator(_texts)
+
+
+class HostEntry(Section):
+    """One host, or as many as the ranges in it stand for."""
+
+    name: HostRange = Field(description="What messages and logs call it: tpu-0, or tpu-[0-3] for four hosts.")
+    address: HostRange | None = Field(None, description="Where it is reached from here; without it: the name.")
+    internal: HostRange | None = Field(None, description="Where the other hosts reach it.")
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> HostEntry:
+        self.hosts()
+        return self
+
+    def hosts(self) -> list[Host]:
+        """Raises ValueError unless name, address and internal stand for equally many."""
+        names = expand(self.name)
+        addresses = expand(self.address) if self.address else names
+        internals = expand(self.internal) if self.internal else [None] * len(names)
+        for key, found in (("address", addresses), ("internal", internals)):
+            if len(found) != len(names):
+                raise ValueError(f"name stands for {len(names)} hosts, but {key} for {len(found)}; write equally many")
+        return [Host(*host) for host in zip(names, addresses, internals, strict=True)]
+
+
+class SshSection(Section):
+    """How hosts are reached. What is not given comes from your SSH configuration."""
+
+    user: Annotated[str, AfterValidator(_user)] | None = None
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    key: LocalPath | None = Field(None, description="Private key.")
+    jump: Annotated[str, AfterValidator(_jump)] | None = Field(None, description="USER@HOST:PORT in between.")
+    known_hosts: LocalPath | None = Field(None, description="Instead of ~/.ssh/known_hosts.")
+    host_keys: Literal["strict", "accept-new"] = Field(
+        "strict", description="accept-new trusts and records the key of a host that is not known yet."
+    )
+    config: LocalPath | None = Field(None, description="Instead of ~/.ssh/config.")
+
+
+class PodFile(Section):
+    """Where the hosts of a pod are, and what they need."""
+
+    slice: SliceName | None = Field(None, description="As --slice: v3-32, gpu-2x8, cpu-2x4.")
+    transport: Literal["local", "ssh"] | None = Field(None, description="local: processes on this machine.")
+    hosts: Annotated[tuple[Annotated[HostEntry, BeforeValidator(_entry)], ...], BeforeValidator(_hosts)] | None = None
+    ssh: SshSection = SshSection()
+    home: HostPath = Field("~/.podrun", description="podrun's folder on the hosts.")
+    python: Annotated[str, AfterValidator(_python)] | None = Field(None, description="Interpreter on the hosts.")
+    workdir: HostPath | None = Field(None, description="Folder that all hosts share; it holds a folder for each run.")
+    env: dict[Variable, str] = Field(default={}, description="Environment variables of the workers.")
+    secrets: Annotated[tuple[Annotated[str, AfterValidator(_secret)], ...], BeforeValidator(_secrets)] = Field(
+        (), description="Names of variables whose values are in your environment or in secrets_file."
+    )
+    secrets_file: LocalPath | None = Field(None, description="Lines of NAME=VALUE; chmod 600.")
+    setup: Annotated[tuple[str, ...], Texts] = Field((), description="Shell commands that prepare a host.")
+    requirements: LocalPath | None = Field(None, description="A requirements.txt for the workers.")
+    ports: Annotated[tuple[int, int], BeforeValidator(_ports)] | None = Field(
+        None, description="Ports that the coordinator may use: 41000-41999."
+    )

@@ -1,0 +1,81 @@
+"""PURE: `tpu-[0-3]` to the names of hosts, and what a host may be called."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from ipaddress import ip_address
+
+LIMIT = 10_000  # hosts in one list: a range with a slip in it ends here, not in memory
+
+_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
+_GROUP = re.compile(r"\[([^\[\]]*)\]")
+_PART = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+_SEPARATORS = re.compile(r"[,\s]+(?![^\[]*\])")
+
+
+def split_hosts(text: str) -> list[str]:
+    """`a, n[1,3] b` to its entries, `a`, `n[1,3]` and `b`: commas and blanks separate, but not inside of brackets."""
+    return [entry for entry in _SEPARATORS.split(text.strip()) if entry]
+
+
+def expand(text: str) -> list[str]:
+    """The hosts of one entry: `n[08-10,12]` is n08, n09, n10, n12; of several brackets the last runs fastest.
+
+    Raises ValueError, which says what would be right.
+    """
+    _check_characters(text)
+    parts = _GROUP.split(text)  # literal, inside of brackets, literal, ...
+    if any(c in literal for literal in parts[::2] for c in "[]"):
+        raise ValueError("has a bracket without its partner; write a range as n[0-3]")
+    groups = [_numbers(part) if i % 2 else [part] for i, part in enumerate(parts)]
+    count = 1
+    for group in groups:
+        count *= len(group)
+    if count > LIMIT:
+        raise ValueError(f"stands for {count} hosts; at most {LIMIT} are allowed")
+    hosts = ["".join(combination) for combination in itertools.product(*groups)]
+    for host in hosts:
+        _check_name(host)
+    return hosts
+
+
+def _numbers(inside: str) -> list[str]:
+    """`08-10,12` to 08, 09, 10, 12."""
+    numbers: list[str] = []
+    for part in inside.split(","):
+        found = _PART.fullmatch(part.strip())
+        if found is None:
+            raise ValueError(f"has [{inside}], which is no range; write numbers such as [0-3], [1,3-5] or [001-128]")
+        first, last = found[1], found[2] or found[1]
+        if int(first) > int(last):
+            raise ValueError(f"has [{inside}], which runs backwards; write [{last}-{first}]")
+        if int(last) - int(first) >= LIMIT:
+            raise ValueError(f"has [{inside}], which is more than the {LIMIT} hosts that are allowed")
+        numbers += [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
+    return numbers
+
+
+def _check_characters(text: str) -> None:
+    """Raises ValueError for what people write by habit from other tools, with what to write here."""
+    if not text.strip():
+        raise ValueError("is empty; give the name or address of a host")
+    if "@" in text:
+        user, _, host = text.rpartition("@")
+        raise ValueError(f"names a user; write {host}, and `ssh: {{user: {user}}}` in the pod file")
+    if "{" in text or "}" in text:
+        raise ValueError("has braces; write a range as n[0-3]")
+    if text.startswith("[") and ":" in text:
+        raise ValueError("write an IPv6 address without brackets")
+
+
+def _check_name(host: str) -> None:
+    if _NAME.fullmatch(host):
+        return
+    name, colon, port = host.rpartition(":")
+    if colon and port.isdigit() and _NAME.fullmatch(name):
+        raise ValueError(f"has a port; write {name}, and `ssh: {{port: {port}}}` in the pod file")
+    try:
+        ip_address(host)
+    except ValueError:
+        raise ValueError("is not the name or address of a host: letters, digits, dots and dashes") from None
