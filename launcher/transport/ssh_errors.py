@@ -1,0 +1,81 @@
+"""Why a machine could not be reached by SSH, in words that say what to do."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from paramiko import ChannelException, SSHException
+from paramiko.ssh_exception import IncompatiblePeer
+
+HANDSHAKE = 10.0  # seconds that the SSH server gets for its banner, and then for each part of the handshake
+_CONNECT_FAILED = 2  # RFC 4254, 5.1
+
+
+class Unreachable(Exception):
+    """A login, or a channel, that did not come about.
+
+    `again` says that a later attempt may well succeed.
+    """
+
+    def __init__(self, reason: str, again: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.again = again
+
+
+def tcp_failure(error: OSError, host: str, port: int) -> Unreachable:
+    """Of a connection that was never made."""
+    if isinstance(error, ConnectionRefusedError):
+        what = f"connection refused by {host} port {port}: no SSH server listens there; is it another port?"
+        return Unreachable(what, again=True)
+    if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
+        what = f"timed out: no answer from {host} port {port}; is the host up, and does a firewall let SSH through?"
+        return Unreachable(what, again=True)
+    if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
+        what = f"no route to {host} port {port}; is the host up, and this machine in its network?"
+        return Unreachable(what, again=True)
+    return Unreachable(f"cannot connect to {host} port {port}: {error.strerror or error}", again=True)
+
+
+def name_failure(error: socket.gaierror, host: str) -> Unreachable:
+    """Of a name that has no address."""
+    what = f"the name {host} does not resolve ({error.strerror}); use an address, or a Host of your ssh_config"
+    return Unreachable(what, again=error.errno == socket.EAI_AGAIN)
+
+
+def handshake_failure(error: Exception, where: str) -> Unreachable:
+    """Of a connection that came about and went wrong before the login."""
+    said = str(error)
+    if isinstance(error, Unreachable):
+        return error
+    if isinstance(error, IncompatiblePeer):
+        return Unreachable(f"{where} and this machine have no SSH algorithms in common: {said}")
+    if "Indecipherable" in said or "Invalid SSH banner" in said:
+        return Unreachable(f"{where} is not an SSH server: it says {said[said.find(chr(34)) :][:100]}")
+    if "banner" in said:
+        what = f"{where} accepts connections but does not speak SSH (no SSH banner came); is its SSH server overloaded?"
+        return Unreachable(what, again=True)
+    if isinstance(error, (EOFError, OSError)) or "No existing session" in said or not said:
+        return Unreachable(f"{where} closed the connection, or fell silent, during the SSH handshake", again=True)
+    return Unreachable(f"{where}: SSH handshake failed: {said}")
+
+
+def session_failure(error: Exception, user: str, where: str) -> Unreachable:
+    """Of a command that could not be started over a connection that works."""
+    if isinstance(error, ChannelException):
+        what = f"{where} refused one more session ({error.text}); raise MaxSessions in its sshd_config"
+        return Unreachable(what)
+    if isinstance(error, SSHException) and "closed" in str(error):
+        return Unreachable(f"{where} refused to run a command for {user}; does its sshd_config forbid that?")
+    return Unreachable(f"the connection to {where} was lost while a command was being started")
+
+
+def tunnel_failure(error: Exception, gateway: str, host: str, port: int) -> Unreachable:
+    """Of a gateway that was reached, and did not reach the host."""
+    if isinstance(error, ChannelException):
+        what = f"gateway {gateway} cannot connect to {host} port {port}: {error.text}"
+        return Unreachable(what, again=error.code == _CONNECT_FAILED)
+    if "Timeout" in str(error):
+        return Unreachable(f"gateway {gateway}: no answer from {host} port {port}; is the host up?", again=True)
+    return Unreachable(f"gateway {gateway}: the connection to it was lost", again=True)
