@@ -152,6 +152,33 @@ def run(
 
 
 @main.command()
+@click.argument("file", type=click.Path(path_type=Path), default="pod.yaml", metavar="[FILE]")
+@click.option("--slice", "-s", metavar="TYPE", shell_complete=_complete_slice, help="What the pod is: v3-32, gpu-2x8.")
+@click.option("--hosts", metavar="LIST", help="Names, addresses, ranges (tpu-[0-3]), a hostfile, or local.")
+@click.option("--user", metavar="NAME", help="User on the hosts.  [default: from your SSH configuration]")
+@click.option("--key", metavar="FILE", help="Private key.  [default: your SSH agent and configuration]")
+@click.option("--workdir", "-w", metavar="DIR", help="Folder that all hosts share, for checkpoints.")
+@click.option("--python", metavar="PATH", help="Python 3.11+ on the hosts.")
+@click.option("--yes", "-y", is_flag=True, help="Ask nothing; what is not given is left out.")
+@click.option("--force", is_flag=True, help="Write over a file that exists.")
+def init(file: Path, yes: bool, force: bool, **given: str | None) -> None:
+    """Write a first pod file, FILE or pod.yaml, from a few questions.
+
+    \b
+    Examples:
+      podrun init
+      podrun init tpu.yaml --slice v3-32 --hosts "tpu-[0-3]" --user me --yes
+    """
+
+    def action() -> None:
+        from .inventory.init import init as write_pod_file
+
+        write_pod_file(file, given, yes=yes, force=force)
+
+    _guard(action)
+
+
+@main.command()
 @click.argument("type", required=False, metavar="[TYPE]", shell_complete=_complete_slice)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def slices(type: str | None, as_json: bool) -> None:
