@@ -101,7 +101,7 @@ def _known(file: Path, given: Mapping[str, str | None]) -> Values:
         try:
             values = _with(file, values, question, answer)
         except UserError as error:
-            problems.append(f"--{question.name} {error}")
+            problems.append(f"--{question.name}: {error}")
     if problems:
         raise UserError("\n".join(problems))
     return values
@@ -112,8 +112,8 @@ def _check_required(values: Values) -> None:
     if missing:
         others = ", ".join(f"--{q.name}" for q in QUESTIONS if not q.required)
         raise UserError(
-            f"there is nobody to ask (--yes, or no terminal): give {' and '.join(missing)}, and what else is needed "
-            f"of {others}"
+            f"there is nobody to ask (--yes, or no terminal): give {' and '.join(missing)}; "
+            f"these may be left out: {others}"
         )
 
 
@@ -148,7 +148,7 @@ def _with(file: Path, values: Values, question: Question, answer: str) -> Values
         values.update(_hosts(answer))
     else:
         values[question.name] = answer
-    problems = _problems(file, values, partial=True)
+    problems = _problems(file, values)
     if problems:
         raise UserError("\n".join(problems))
     return values
@@ -167,16 +167,15 @@ def _here(path: str) -> str:
     return path if path.startswith("~") else str(Path(path).absolute())
 
 
-def _problems(file: Path, values: Values, partial: bool = False) -> list[str]:
-    """What is wrong with the values of a pod file, without line numbers. `partial`: not all are there yet."""
+def _problems(file: Path, values: Values) -> list[str]:
+    """What is wrong with the values of a pod file, of which some may not be there yet; without lines and keys."""
     described = describe(file, values, {})
-    rows = [text for _, text in described.mistakes]
-    if not partial or "hosts" in values:
-        rows += [text for _, text in check_pod(described, other_hosts="hosts" not in values)]
+    rows = [*described.mistakes, *check_pod(described, other_hosts="hosts" not in values)]
+    problems = [text.partition(": ")[2] for _, text in rows]
     if described.hosts and described.file.slice:
         what = misfit(parse_slice(described.file.slice), len(described.hosts))
-        rows += [f"hosts: {what}"] if what else []
-    return rows
+        problems += [what] if what else []
+    return problems
 
 
 # --- the file -------------------------------------------------------------------------------------------------------
@@ -216,24 +215,23 @@ def _ssh_lines(ssh: Mapping[str, str]) -> list[str]:
         lines.append(f"  {key}: {_scalar(ssh[key])}" if key in ssh else f"#   {key}: {example}")
     return [
         *lines,
-        "#   jump: me@gateway.example.org     # a host in between",
-        "#   host_keys: accept-new            # trust a host that is seen for the first time",
+        "#   jump: me@gateway.example.org      # a host in between",
+        "#   host_keys: accept-new             # trust a host that is seen for the first time",
     ]
 
 
 def _rest(values: Values) -> list[str]:
     def line(key: str, example: str, comment: str) -> str:
-        return (
-            f"{key}: {_scalar(values[key])}    # {comment}" if key in values else f"# {key}: {example}    # {comment}"
-        )
+        said = f"{key}: {_scalar(values[key])}" if key in values else f"# {key}: {example}"
+        return f"{said:<36}  # {comment}"
 
     return [
         line("workdir", "/mnt/shared/runs", "a folder that all hosts share; it holds a folder for each run"),
         line("python", "/opt/venv/bin/python", "Python 3.11+ on the hosts"),
-        "# requirements: requirements.txt    # the workers run in a virtual environment with it",
-        "# env: {HF_HOME: /mnt/shared/hf}    # environment variables of the workers",
-        "# secrets: [HF_TOKEN]               # the same, with values from your environment or from secrets_file",
-        "# ports: 41000-41999                # the hosts reach each other on these; default: any",
+        line("requirements", "requirements.txt", "the workers run in a virtual environment with it"),
+        line("env", "{HF_HOME: /mnt/shared/hf}", "environment variables of the workers"),
+        line("secrets", "[HF_TOKEN]", "the same, with values from your environment or from secrets_file"),
+        line("ports", "41000-41999", "where the hosts reach process 0; default: any"),
         "",
     ]
 
