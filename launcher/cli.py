@@ -28,10 +28,17 @@ Exit codes:
 """
 
 
+PROGRAM = "podrun.program"
+
+
 class _DefaultRun(click.Group):
     """`podrun train.yaml` is short for `podrun run train.yaml`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:  # what follows is a program of the user's own; click would mix it with our arguments
+            at = args.index("--")
+            ctx.meta[PROGRAM] = tuple(args[at + 1 :])
+            args = args[:at] or ["run"]
         own = {"--help", "-h", "--version", *self.commands}
         if args and args[0] not in own:
             args = ["run", *args]
@@ -119,12 +126,15 @@ def main() -> None:
     help="Checkpoints and metrics; the same workdir resumes the run.  [default: runs/NAME-OF-TRAIN-YAML]",
 )
 @click.option("--dry-run", is_flag=True, help="Print per host the command, environment and files; start nothing.")
+@click.option(
+    "--detach", "-d", is_flag=True, help="Come back when all hosts have started; the run goes on without you."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines.")
-@click.argument("train", type=click.Path(path_type=Path), metavar="train.yaml")
-@click.argument("overrides", nargs=-1, metavar="[key.path=value ...]")
+@click.argument("job", nargs=-1, metavar="train.yaml [key.path=value ...] | -- PROGRAM [ARGS ...]")
+@click.pass_context
 def run(
-    train: Path,
-    overrides: tuple[str, ...],
+    ctx: click.Context,
+    job: tuple[str, ...],
     slice: str | None,
     pod: Path | None,
     hosts: str | None,
@@ -132,21 +142,43 @@ def run(
     simulate: bool,
     workdir: Path | None,
     dry_run: bool,
+    detach: bool,
     as_json: bool,
 ) -> None:
-    """Train; `podrun train.yaml` means the same.
+    """Train, or run a program of your own; `podrun train.yaml` and `podrun -- PROGRAM` mean the same.
 
     \b
     Examples:
       podrun --slice v3-32 --simulate train.yaml
       podrun --slice cpu-1x2 --simulate train.yaml steps=50 model.layers=2
+      podrun --pod pod.yaml --detach train.yaml
+      podrun --pod pod.yaml -- python my_train.py --my-option
     """
+    program: tuple[str, ...] = ctx.meta.get(PROGRAM, ())
+    if not program and not job:
+        raise click.MissingParameter(param_hint="'train.yaml'", param_type="argument", ctx=ctx)
 
     def action() -> int:
         from .run import Request
         from .run import run as run_request
 
-        return run_request(Request(train, overrides, slice, pod, simulate, workdir, dry_run, as_json, hosts, hostfile))
+        train = None if program else Path(job[0])
+        return run_request(
+            Request(
+                train=train,
+                overrides=job if program else job[1:],
+                slice=slice,
+                pod=pod,
+                simulate=simulate,
+                workdir=workdir,
+                dry_run=dry_run,
+                json=as_json,
+                hosts=hosts,
+                hostfile=hostfile,
+                program=program,
+                detach=detach,
+            )
+        )
 
     _guard(action)
 

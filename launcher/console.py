@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from podrun.runtime.contract import Event, EventKind, Phase
 
-from .plan import LaunchPlan
-
 if TYPE_CHECKING:
     from rich.console import Group
 
 _PLAIN_EVERY = 2.0  # seconds between two step lines where lines cannot be overwritten
 _PHASE_WORDS = {
     "reach": "reaching the host",
+    "sync": "bringing the code up to date",
+    "environment": "building the environment",
+    "commands": "running the setup commands",
+    "checked": "checked",
     "hello": "agent started",
     "ready": "ready",
     "started": "starting Python and JAX",
@@ -30,17 +32,20 @@ _PHASE_WORDS = {
     Phase.SAVE: "saving a checkpoint",
     Phase.SAMPLE: "sampling text",
     Phase.DONE: "done",
+    "running": "running",
+    "exited": "exited",
     "stopped": "stopped",
     "lost": "lost",
 }
 
 
 class Progress:
-    """What is known from the events so far: the state behind every view."""
+    """What is known from the events of an attempt so far: the state behind every view."""
 
-    def __init__(self, plan: LaunchPlan) -> None:
-        self.processes = {p.process_id: h.host.name for h in plan.hosts for p in h.processes}
-        self.hosts = {h.host.name: [p.process_id for p in h.processes] for h in plan.hosts}
+    def __init__(self, start: Event) -> None:
+        self.hosts: dict[str, list[int]] = start["hosts"]
+        self.is_program: bool = start["program"] is not None
+        self.processes = {process: host for host, processes in self.hosts.items() for process in processes}
         self.phases: dict[int, str] = dict.fromkeys(self.processes, "reach")
         self.since: dict[int, float] = dict.fromkeys(self.processes, time.monotonic())
         self.step: Event | None = None
@@ -50,7 +55,9 @@ class Progress:
         kind = event["event"]
         if kind == EventKind.HOST:
             for process in self.hosts[event["host"]]:
-                self._enter(process, event["phase"])
+                self._enter(process, "running" if self.is_program and event["phase"] == "started" else event["phase"])
+        elif kind == EventKind.EXIT and self.is_program:
+            self._enter(event["process"], "exited")
         elif kind == EventKind.PHASE:
             self._enter(event["process"], event["phase"])
         elif kind == EventKind.STEP and event["process"] == 0:
@@ -109,9 +116,22 @@ def clock(seconds: float | None) -> str:
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
+def headline(start: Event) -> str:
+    """What is about to happen, and where its traces will be."""
+    hosts = "1 host" if len(start["hosts"]) == 1 else f"{len(start['hosts'])} hosts"
+    kind = "simulated on this machine" if start["transport"] == "local" else f"reached by {start['transport']}"
+    lines = [f"podrun {start['run_id']}: {start['slice']} = {hosts} x {start['devices']} devices, {kind}"]
+    lines += [f"  program {start['program']}"] if start["program"] else [f"  workdir {start['workdir']}"]
+    return "\n".join([*lines, f"  logs    {start['logs']}"])
+
+
 def news(event: Event) -> str | None:
     """Events that deserve a line of their own in every view for people."""
     kind = event["event"]
+    if kind == EventKind.START:
+        return headline(event) if event["attempt"] == 0 else None
+    if kind == EventKind.HOST and event["phase"] in ("sync", "environment", "commands"):
+        return f"{event['host']}: {event['message']}" if event.get("message") else None
     if kind == EventKind.EVAL:
         return describe_eval(event)
     if kind == EventKind.CHECKPOINT:
@@ -126,14 +146,24 @@ def news(event: Event) -> str | None:
     return None
 
 
+class NoConsole:
+    """Nobody looks: a supervisor in the background, whose events are on record."""
+
+    def event(self, event: Event) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def stop(self) -> None:
+        pass
+
+
 class JsonConsole:
     """Every event as one JSON line on stdout."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
-
-    def start(self, plan: LaunchPlan) -> None:
-        pass
 
     def event(self, event: Event) -> None:
         self._out.write(json.dumps(event) + "\n")
@@ -155,16 +185,18 @@ class PlainConsole:
         self._phase: str | None = None
         self._printed = 0.0
 
-    def start(self, plan: LaunchPlan) -> None:
-        self._progress = Progress(plan)
-
     def event(self, event: Event) -> None:
-        assert self._progress is not None
+        if event["event"] == EventKind.START:
+            self._progress = Progress(event)
+        if self._progress is None:  # the preparation of the hosts
+            if text := news(event):
+                self.say(text)
+            return
         self._progress.event(event)
         phase = self._progress.common_phase()
         if phase != self._phase and phase is not None:
             self._phase = phase
-            if phase in (Phase.SETUP, Phase.RESTORE, Phase.COMPILE, Phase.CONNECT, "ready", Phase.SAMPLE):
+            if phase in (Phase.SETUP, Phase.RESTORE, Phase.COMPILE, Phase.CONNECT, "ready", "running", Phase.SAMPLE):
                 count = len(self._progress.processes)
                 who = f"all {count} processes" if count > 1 else "the process"
                 self.say(f"{who}: {_PHASE_WORDS[phase]}")
@@ -195,13 +227,12 @@ class LiveConsole:
         self._console = Console(highlight=False)
         self._live = Live(console=self._console, refresh_per_second=5, transient=True, get_renderable=self._render)
 
-    def start(self, plan: LaunchPlan) -> None:
-        self._progress = Progress(plan)
-        self._live.start()
-
     def event(self, event: Event) -> None:
-        assert self._progress is not None
-        self._progress.event(event)
+        if event["event"] == EventKind.START:
+            self._progress = Progress(event)
+            self._live.start()
+        if self._progress is not None:
+            self._progress.event(event)
         if text := news(event):
             self.say(text)
 
@@ -260,7 +291,7 @@ class LiveConsole:
         return line
 
 
-Console = JsonConsole | PlainConsole | LiveConsole
+Console = JsonConsole | PlainConsole | LiveConsole | NoConsole
 
 
 def make_console(as_json: bool) -> Console:

@@ -58,16 +58,18 @@ def from_error(host: str, process: int, error: Event) -> Failure:
     return Failure(host, process, f"{lines[0]}{at}", code, details=details)
 
 
-def from_exit(host: str, process: int, code: int, step: int | None, phase: str | None) -> Failure:
-    """A process that ended without a word; `code` is negative for a signal."""
-    when = f"after step {step}" if step is not None else f"during {phase}" if phase else "before it said anything"
+def from_exit(
+    host: str, process: int, code: int, step: int | None, phase: str | None, is_program: bool = False
+) -> Failure:
+    """A process that ended without a word; `code` is negative for a signal. The user's own program reports no phases."""
+    when = "" if is_program and phase is None else _when(step, phase)
     if code == ExitCode.PREEMPTED:
-        return Failure(host, process, f"was asked to stop from outside {when}, and saved first", code)
+        return Failure(host, process, f"was asked to stop from outside{when}, and saved first", code)
     if code == ExitCode.DONE:
-        return Failure(host, process, f"exited with code 0 {when}, before training was done", ExitCode.FAILED)
+        return Failure(host, process, f"exited with code 0{when}, before training was done", ExitCode.FAILED)
     if code >= 0:
         lost = code == ExitCode.PEER_LOST
-        return Failure(host, process, f"exited with code {code} {when}", code, consequence=lost)
+        return Failure(host, process, f"exited with code {code}{when}", code, consequence=lost)
     number = -code
     try:
         name = signal.Signals(number).name
@@ -75,4 +77,8 @@ def from_exit(host: str, process: int, code: int, step: int | None, phase: str |
         name = f"signal {number}"
     hint = _SIGNAL_HINTS.get(number, "")
     # JAX's coordination service aborts the survivors: SIGABRT is a first cause only if nothing else failed.
-    return Failure(host, process, f"was ended by {name} {when}{hint}", 128 + number, number == signal.SIGABRT)
+    return Failure(host, process, f"was ended by {name}{when}{hint}", 128 + number, number == signal.SIGABRT)
+
+
+def _when(step: int | None, phase: str | None) -> str:
+    return f" after step {step}" if step is not None else f" during {phase}" if phase else " before it said anything"

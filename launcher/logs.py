@@ -1,4 +1,4 @@
-"""What the workers printed: one file per host, whole lines, once and in order."""
+"""What the workers printed: one file per process, byte for byte, so that its size says how much of it is here."""
 
 from __future__ import annotations
 
@@ -7,40 +7,46 @@ from types import TracebackType
 from typing import IO
 
 
-class HostLogs:
-    """Writes output chunks to one file per host. Lines of several processes of a host never mix within a line."""
+class Logs:
+    """Appends output to `<folder>/<name>.log`. A later attempt of a run goes on in the same file."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files: dict[str, IO[bytes]] = {}
-        self._partial: dict[tuple[str, str], bytes] = {}
 
-    def write(self, host: str, stream: str, data: bytes) -> None:
-        lines, newline, rest = (self._partial.get((host, stream), b"") + data).rpartition(b"\n")
-        self._partial[host, stream] = rest
-        self._append(host, lines + newline)
+    def write(self, name: str, data: bytes) -> None:
+        """Raises OSError if not all of it could be written."""
+        if not data:
+            return
+        if name not in self._files:
+            self._files[name] = self._path(name).open("ab+", buffering=0)
+        while data:  # a nearly full disk takes a part
+            data = data[self._files[name].write(data) :]
 
-    def end(self, host: str, stream: str) -> None:
-        """The process behind `stream` has ended: what it left of a line becomes one."""
-        if rest := self._partial.pop((host, stream), b""):
-            self._append(host, rest + b"\n")
+    def end(self, name: str) -> None:
+        """The process has ended: what it left of a line becomes one."""
+        file = self._files.get(name)
+        if file is not None and file.seek(0, 2):
+            file.seek(-1, 2)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+
+    def size(self, name: str) -> int:
+        """Bytes that are here."""
+        try:
+            return self._path(name).stat().st_size
+        except FileNotFoundError:
+            return 0
 
     def close(self) -> None:
-        """Writes the lines that never got their newline."""
-        for host, stream in list(self._partial):
-            self.end(host, stream)
         for file in self._files.values():
             file.close()
         self._files.clear()
 
-    def _append(self, host: str, data: bytes) -> None:
-        if data:
-            if host not in self._files:
-                self._files[host] = (self._folder / f"{host}.log").open("ab", buffering=0)
-            while data:  # a nearly full disk takes a part
-                data = data[self._files[host].write(data) :]
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
 
-    def __enter__(self) -> HostLogs:
+    def __enter__(self) -> Logs:
         return self
 
     def __exit__(

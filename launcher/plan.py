@@ -95,6 +95,10 @@ class LaunchPlan:
     def is_program(self) -> bool:
         return isinstance(self.job, Program)
 
+    def log_name(self, host: HostPlan, process_id: int) -> str:
+        """Name of the log of a process, without its ending."""
+        return host.host.name if len(host.processes) == 1 else f"{host.host.name}.{process_id}"
+
     def spec(self, host: HostPlan) -> dict[str, Any]:
         """What the agent on `host` is told, over its stdin. Contains the secrets."""
         return self._spec(host, self.secrets)
@@ -191,7 +195,7 @@ def make_plan(
     if isinstance(job, Config):
         # The workers get the job as it was resolved here: no default of theirs can differ.
         job = job.model_copy(update={"launch": job.launch.model_copy(update={"workdir": workdir})})
-    python = code.python if code else job.launch.python or sys.executable
+    python = code.python if code else job.launch.python or pod.python or sys.executable
     argv = job.argv if isinstance(job, Program) else (python, "-m", "podrun.runtime")
     hosts = tuple(
         HostPlan(

@@ -1,16 +1,23 @@
-"""The run directory on the launcher's side: plan, events, one log per host."""
+"""The run directory and the registry of runs on the launcher's side."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from podrun.runtime.contract import Event, UserError
+from podrun.runtime.contract import Event, EventKind, UserError, output_stream
+
+from .plan import LaunchPlan
+from .spec import RunSpec
+from .supervisor import Adoption
 
 
 def podrun_home() -> Path:
@@ -33,31 +40,181 @@ class RunDirectory:
     path: Path
 
     @classmethod
-    def create(cls, run_id: str) -> RunDirectory:
+    def create(cls, spec: RunSpec) -> RunDirectory:
         """Raises UserError if it cannot be made."""
-        path = podrun_home() / "runs" / run_id
+        directory = cls(podrun_home() / "runs" / spec.run_id)
         try:
-            (path / "logs").mkdir(parents=True, mode=0o700)
+            directory.logs.mkdir(parents=True, mode=0o700)
+            directory._write("spec.json", spec.to_json())
         except OSError as error:
             raise UserError(
-                f"cannot make the run directory {path}: {error.strerror}; set PODRUN_HOME to a folder you can write to"
+                f"cannot make the run directory {directory.path}: {error.strerror}; "
+                "set PODRUN_HOME to a folder you can write to"
             ) from None
-        return cls(path)
+        return directory
+
+    @property
+    def run_id(self) -> str:
+        return self.path.name
 
     @property
     def logs(self) -> Path:
         return self.path / "logs"
 
     @property
-    def plan(self) -> Path:
-        return self.path / "plan.json"
-
-    @property
     def events(self) -> Path:
         return self.path / "events.jsonl"
 
-    def log(self, host: str) -> Path:
-        return self.logs / f"{host}.log"
+    @property
+    def supervisor_log(self) -> Path:
+        """What a supervisor in the background prints: nothing, unless it breaks."""
+        return self.path / "supervisor.log"
+
+    def log(self, name: str) -> Path:
+        return self.logs / f"{name}.log"
+
+    def spec(self) -> RunSpec:
+        """Raises UserError if it was written by another version, or damaged."""
+        try:
+            return RunSpec.from_json((self.path / "spec.json").read_bytes())
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"run {self.run_id}: cannot read {self.path / 'spec.json'} ({str(error).splitlines()[0]}): "
+                "was it written by another version of podrun?"
+            ) from None
+
+    # --- attempts ---
+
+    def begin(self, plan: LaunchPlan) -> None:
+        """Records the plan of an attempt, and how long the logs were before it."""
+        self._write("plan.json", plan.to_json().encode())
+        sizes = {
+            plan.log_name(h, p.process_id): _size(self.log(plan.log_name(h, p.process_id)))
+            for h in plan.hosts
+            for p in h.processes
+        }
+        self._write("attempt.json", json.dumps({"attempt": plan.attempt, "log_sizes": sizes}).encode())
+
+    def attempt(self) -> int | None:
+        """The attempt that was begun last."""
+        try:
+            return int(json.loads((self.path / "attempt.json").read_text())["attempt"])
+        except (OSError, ValueError, KeyError):
+            return None
+
+    def adoption(self, plan: LaunchPlan) -> Adoption:
+        """What is here of the attempt of `plan`."""
+        before = json.loads((self.path / "attempt.json").read_text())["log_sizes"]
+        offsets: dict[str, dict[str, int]] = {}
+        for host in plan.hosts:
+            for process in host.processes:
+                name = plan.log_name(host, process.process_id)
+                here = _size(self.log(name)) - before.get(name, 0)
+                offsets.setdefault(host.host.name, {})[output_stream(process.process_id)] = here
+        events: dict[tuple[str, int], int] = {}
+        started = False
+        for event in self.read_events():
+            if event["event"] == EventKind.START:
+                events, started = {}, False
+            elif event["event"] == EventKind.HOST:
+                started |= event["phase"] == "started"
+            elif "process" in event and event["event"] not in (EventKind.EXIT, EventKind.END):
+                key = (event["host"], event["process"])
+                events[key] = events.get(key, 0) + 1
+        return Adoption(offsets, events, started)
+
+    def read_events(self) -> Iterator[Event]:
+        try:
+            with self.events.open(encoding="utf-8") as file:
+                for line in file:
+                    if line.endswith("\n"):
+                        yield json.loads(line)
+        except OSError:
+            return
+
+    def end(self) -> Event | None:
+        """The event that says how the run ended."""
+        last = None
+        for event in self.read_events():
+            last = event
+        return last if last is not None and last["event"] == EventKind.END else None
+
+    # --- who supervises it ---
+
+    @contextmanager
+    def supervise(self) -> Iterator[None]:
+        """Holds the run: one supervisor at a time. Raises UserError if there is one."""
+        file = os.open(self.path / "supervisor.json", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(file)
+            raise UserError(f"run {self.run_id} is supervised by another podrun (pid {self.supervisor()})") from None
+        try:
+            os.ftruncate(file, 0)
+            os.pwrite(file, json.dumps({"pid": os.getpid()}).encode(), 0)
+            yield
+        finally:
+            os.close(file)
+
+    def supervisor(self) -> int | None:
+        """The pid of the podrun that supervises the run now."""
+        try:
+            with (self.path / "supervisor.json").open() as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except OSError:
+                    return int(json.load(file)["pid"])
+        except (OSError, ValueError, KeyError):
+            pass
+        return None
+
+    def _write(self, name: str, data: bytes) -> None:
+        """All of it or nothing, for nobody else to read."""
+        path = self.path / f"{name}.tmp"
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(data)
+        path.replace(self.path / name)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def all_runs() -> list[RunDirectory]:
+    """The runs of this user on this machine, the newest first."""
+    folder = podrun_home() / "runs"
+    names = (
+        sorted((p.name for p in folder.iterdir() if (p / "spec.json").is_file()), reverse=True)
+        if folder.is_dir()
+        else []
+    )
+    return [RunDirectory(folder / name) for name in names]
+
+
+def find_run(name: str | None) -> RunDirectory:
+    """The run whose id starts or ends with `name`; the newest without one. Raises UserError if there is none, or several."""
+    runs = all_runs()
+    if not runs:
+        raise UserError(
+            f"there are no runs in {podrun_home() / 'runs'}; `podrun --simulate --slice cpu-1x1 train.yaml` makes one"
+        )
+    if name is None:
+        return runs[0]
+    found = [r for r in runs if r.run_id == name] or [
+        r for r in runs if r.run_id.startswith(name) or r.run_id.endswith(name)
+    ]
+    if not found:
+        raise UserError(f"there is no run {name!r}; `podrun ps --all` lists them; the newest is {runs[0].run_id}")
+    if len(found) > 1:
+        names = ", ".join(r.run_id for r in found[:4])
+        raise UserError(
+            f"{name!r} means {len(found)} runs: {names}{', ...' if len(found) > 4 else ''}; give more of the id"
+        )
+    return found[0]
 
 
 class Recorder:

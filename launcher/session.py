@@ -70,6 +70,11 @@ class Session:
             except OSError:
                 pass
 
+    @property
+    def is_open(self) -> bool:
+        """There is, or has been, a connection to the agent, and it is still wanted."""
+        return self._thread.ident is not None and not self._closed
+
     def ping(self) -> None:
         """Asks for a sign of life; a connection on which there was none for too long is given up for a new one."""
         if time.monotonic() - max(self.heard, self._connected) > SILENCE and self._channel is not None:
@@ -103,7 +108,8 @@ class Session:
             reason = self._converse()
         except Exception as error:  # a frame that is none: never leave the supervisor waiting
             reason = f"{type(error).__name__}: {error}"
-        self._lose(reason or "its agent ended", self._sweep())
+        last = reason.splitlines()[-1] if reason else "it ended"
+        self._lose(f"its agent is gone ({last})", self._sweep())
 
     def _lose(self, reason: str, left: list[int] | None) -> None:
         with self._ending:

@@ -19,8 +19,8 @@ from . import failure
 from .errors import HostError
 from .failure import Failure
 from .fanout import fan_out
-from .logs import HostLogs
-from .plan import LEASE, LaunchPlan
+from .logs import Logs
+from .plan import NETWORK_LEASE, LaunchPlan
 from .session import Frame, Session
 from .transport.base import Transport
 
@@ -29,8 +29,9 @@ SETTLE = 2.0  # seconds to wait for the cause when only a consequence has been s
 FAILURE_GRACE = 0.5  # seconds between SIGTERM and SIGKILL once the run has failed
 SAVE_GRACE = 60.0  # seconds for a save that has begun when a stop is asked for
 CONFIRM_TIMEOUT = 12.0  # seconds for an agent to confirm that nothing is left
+PROBE_TIMEOUT = 15.0  # seconds for a host to try whether it can reach the coordinator
 TICK = 0.2
-_PINGS = 4  # per lease
+_PING_EVERY = 2.5  # seconds
 
 
 class Observer(Protocol):
@@ -65,6 +66,18 @@ class Process:
         return self.phase not in (None, Phase.CONNECT)
 
 
+@dataclass(frozen=True)
+class Adoption:
+    """What another supervisor, which is gone, has left of the attempt that is going on."""
+
+    offsets: dict[str, dict[str, int]]
+    """By host: bytes of each stream that are in the logs."""
+    events: dict[tuple[str, int], int]
+    """By host and process: events that are on record."""
+    started: bool
+    """The processes have been started."""
+
+
 @dataclass
 class Outcome:
     """How an attempt ended."""
@@ -75,25 +88,38 @@ class Outcome:
     interrupted_by: int | None = None
     saved_step: int | None = None
     left_behind: list[str] = field(default_factory=list)
+    unprepared: bool = False
+    """The hosts were not ready, so no agent was started."""
 
 
 class Supervisor:
     """Carries out one plan. `interrupt` is the user's wish to stop: once gracefully, twice now."""
 
-    def __init__(self, plan: LaunchPlan, transport: Transport, logs: HostLogs, observer: Observer) -> None:
+    def __init__(
+        self, plan: LaunchPlan, transport: Transport, logs: Logs, observer: Observer, adoption: Adoption | None = None
+    ) -> None:
         self._plan = plan
-        self._transport = transport
         self._logs = logs
         self._observer = observer
+        self._adoption = adoption
+        self._recorded = dict(adoption.events) if adoption else {}
         self._frames: queue.SimpleQueue[tuple[str, Frame]] = queue.SimpleQueue()
-        self._sessions = {h.host.name: Session(transport, h, plan.spec(h), self._on_frame) for h in plan.hosts}
+        self._sessions = {
+            h.host.name: Session(transport, plan.pod, h, plan.spec(h), self._on_frame) for h in plan.hosts
+        }
         self._processes = {
             (h.host.name, p.process_id): Process(h.host.name, p.process_id) for h in plan.hosts for p in h.processes
         }
+        self._log_names = {
+            (h.host.name, output_stream(p.process_id)): plan.log_name(h, p.process_id)
+            for h in plan.hosts
+            for p in h.processes
+        }
         self._partial_events: dict[tuple[str, str], bytes] = {}
-        self._ready: dict[str, int | None] = {}
+        self._ready: dict[str, Frame] = {}
+        self._probed: set[str] = set()
         self._stopped: dict[str, list[int]] = {}
-        self._lost: dict[str, str] = {}
+        self._lost: dict[str, str | None] = {}  # None: nothing is left there, all the same
         self._unreached: set[str] = set()
         self._stopping = False
         self._failures: list[Failure] = []
@@ -114,11 +140,12 @@ class Supervisor:
             self._open_sessions()
             self._wait(lambda: len(self._ready) == len(self._sessions), READY_TIMEOUT, self._name_unready)
             if not self._should_end():
+                self._probe()
                 self._go()
-                self._wait(self._all_joined, self._plan.config.launch.start_timeout, self._name_unjoined)
+                self._wait(self._all_joined, self._plan.launch.start_timeout, self._name_unjoined)
                 self._wait(self._all_exited)
             if self._interrupts and not self._failures and self._is_training():
-                grace = self._plan.config.launch.stop_grace
+                grace = self._plan.launch.stop_grace
         finally:
             self._stop(grace)
             over.set()
@@ -128,6 +155,10 @@ class Supervisor:
 
     def _open_sessions(self) -> None:
         sessions = list(self._sessions.values())
+        if self._adoption:
+            for session in sessions:
+                session.adopt(self._adoption.offsets.get(session.host, {}))
+            return
         for session in sessions:
             self._tell(EventKind.HOST, host=session.host, phase="reach")
         for session, answer in zip(sessions, fan_out(Session.open, sessions), strict=True):
@@ -136,10 +167,26 @@ class Supervisor:
                 reason = answer.reason if isinstance(answer, HostError) else str(answer)
                 self._fail(Failure(session.host, None, f"cannot start its agent: {reason}", ExitCode.UNAVAILABLE))
 
+    def _coordinator(self) -> tuple[str, str]:
+        """Its host's name, and the address at which the other hosts reach it."""
+        host = next(h for h in self._plan.hosts if h.coordinator).host
+        ready = self._ready[host.name]
+        address = host.internal or ready["address"] or host.address
+        return host.name, f"[{address}]:{ready['port']}" if ":" in address else f"{address}:{ready['port']}"
+
+    def _probe(self) -> None:
+        """Every other host tries to reach the coordinator: JAX would wait for minutes and not say who cannot."""
+        if self._plan.pod.transport == "local" or (self._adoption and self._adoption.started):
+            return
+        coordinator, address = self._coordinator()
+        others = self._sessions.keys() - {coordinator}
+        for name in others:
+            self._sessions[name].send({"type": "probe", "address": address})
+        self._wait(lambda: others <= self._probed, PROBE_TIMEOUT)
+
     def _go(self) -> None:
-        coordinator = next(h for h in self._plan.hosts if h.coordinator).host
-        address = f"{coordinator.internal}:{self._ready[coordinator.name]}"
-        self._send_all({"type": "go", "env": {ENV_COORDINATOR: address}})
+        if not self._should_end():
+            self._send_all({"type": "go", "env": {ENV_COORDINATOR: self._coordinator()[1]}})
 
     def _wait(
         self, done: Callable[[], bool], timeout: float = float("inf"), name_missing: Callable[[], None] | None = None
@@ -147,7 +194,9 @@ class Supervisor:
         """Handles frames until `done`, a failure, or the user's wish to stop."""
         deadline = time.monotonic() + timeout
         while not done() and not self._should_end():
-            if time.monotonic() > deadline and name_missing:
+            if time.monotonic() > deadline:
+                if name_missing is None:
+                    return
                 name_missing()
             self._pump()
 
@@ -181,7 +230,7 @@ class Supervisor:
 
     def _outcome(self) -> Outcome:
         left = [f"{host}: pids {', '.join(map(str, pids))}" for host, pids in self._stopped.items() if pids]
-        left += [f"{host}: {reason}" for host, reason in self._lost.items()]
+        left += [f"{host}: {reason}" for host, reason in self._lost.items() if reason]
         silent = self._sessions.keys() - self._stopped.keys() - self._lost.keys() - self._unreached
         left += [f"{host}: its agent does not answer" for host in sorted(silent)]
         outcome = Outcome(ExitCode.DONE, failures=self._failures, saved_step=self._saved_step, left_behind=left)
@@ -202,19 +251,25 @@ class Supervisor:
     # --- state ---
 
     def _all_joined(self) -> bool:
+        """The user's own program does not say what it does: it has joined when it has been started."""
+        if self._plan.is_program:
+            return all(p.pid or p.exit_code is not None for p in self._processes.values())
         return all(p.joined or p.exit_code is not None for p in self._processes.values())
 
     def _all_exited(self) -> bool:
         return all(p.exit_code is not None for p in self._processes.values())
 
     def _all_done(self) -> bool:
-        return all(p.exit_code == 0 and p.phase == Phase.DONE for p in self._processes.values())
+        return all(self._is_done(p) for p in self._processes.values())
+
+    def _is_done(self, process: Process) -> bool:
+        return process.exit_code == 0 and (self._plan.is_program or process.phase == Phase.DONE)
 
     def _all_stopped(self) -> bool:
         return len(self._stopped.keys() | self._lost.keys() | self._unreached) == len(self._sessions)
 
     def _is_training(self) -> bool:
-        return any(p.training for p in self._processes.values())
+        return any(p.training or (self._plan.is_program and p.pid) for p in self._processes.values())
 
     def _name_unready(self) -> None:
         for host in self._sessions.keys() - self._ready.keys():
@@ -222,7 +277,7 @@ class Supervisor:
             self._fail(Failure(host, None, what, ExitCode.UNAVAILABLE))
 
     def _name_unjoined(self) -> None:
-        limit = self._plan.config.launch.start_timeout
+        limit = self._plan.launch.start_timeout
         missing = [p for p in self._processes.values() if not p.joined]
         # Those that wait for the others are not to blame, unless nobody else is.
         for p in [p for p in missing if p.phase is None] or missing:
@@ -249,10 +304,27 @@ class Supervisor:
             if host not in self._lost and host not in self._unreached:
                 session.send(frame)
 
+    def _active(self) -> list[Session]:
+        gone = self._stopped.keys() | self._lost.keys() | self._unreached
+        return [session for host, session in self._sessions.items() if session.is_open and host not in gone]
+
     def _ping(self, over: threading.Event) -> None:
-        """Runs in a thread: keeps the leases alive, however long it takes to show an event."""
-        while not over.wait(LEASE / _PINGS):
-            self._send_all({"type": "ping"})
+        """Runs in a thread: keeps the leases alive, however long it takes to show an event, and notices silent hosts."""
+        awake = last = time.monotonic()
+        while not over.wait(_PING_EVERY):
+            now = time.monotonic()
+            if now - last > 2 * _PING_EVERY:  # this machine was suspended: it is not the hosts that were silent
+                awake = now
+            last = now
+            active = self._active()
+            for session in active:
+                session.ping()
+            silent = [s for s in active if now - max(s.heard, awake) > min(NETWORK_LEASE, self._plan.lease)]
+            # If nobody answers it is the launcher's own connection that is down, and may come back.
+            if silent and (len(silent) < len(active) or now - max(s.heard for s in silent) > self._plan.lease):
+                for session in silent:
+                    seconds = now - session.heard
+                    session.give_up(f"has not answered for {seconds:.0f} s: it is down, or its network is")
 
     def _pump_for(self, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -274,9 +346,25 @@ class Supervisor:
     def _on_hello(self, host: str, frame: Frame) -> None:
         self._tell(EventKind.HOST, host=host, phase="hello", pid=frame["pid"], python=frame["python"])
 
+    def _on_waiting(self, host: str, frame: Frame) -> None:
+        self._tell(EventKind.NOTE, message=f"{host} still has {frame['holder']}; waiting for it to end")
+
+    def _on_refused(self, host: str, frame: Frame) -> None:
+        self._fail(Failure(host, None, frame["reason"], ExitCode.UNAVAILABLE))
+
     def _on_ready(self, host: str, frame: Frame) -> None:
-        self._ready[host] = frame["port"]
+        self._ready[host] = frame
         self._tell(EventKind.HOST, host=host, phase="ready")
+
+    def _on_probed(self, host: str, frame: Frame) -> None:
+        self._probed.add(host)
+        if frame["error"]:
+            name, address = self._coordinator()
+            what = (
+                f"cannot reach {name} at {address} ({frame['error']}): all hosts must reach the coordinator there; "
+                "is a firewall in between (`ports:` in the pod file narrows the range), or `internal:` missing or wrong?"
+            )
+            self._fail(Failure(host, None, what, ExitCode.UNAVAILABLE))
 
     def _on_started(self, host: str, frame: Frame) -> None:
         self._processes[host, frame["process"]].pid = frame["pid"]
@@ -298,9 +386,10 @@ class Supervisor:
 
     def _write_log(self, host: str, stream: str, data: bytes, end: bool = False) -> None:
         try:
-            self._logs.write(host, stream, data)
+            name = self._log_names[host, stream]
+            self._logs.write(name, data)
             if end:
-                self._logs.end(host, stream)
+                self._logs.end(name)
         except OSError as error:
             if not self._stopping and not self._failures:
                 what = f"cannot write what {host} prints to its log: {error.strerror}"
@@ -318,19 +407,23 @@ class Supervisor:
         elif kind == EventKind.ERROR:
             process.error = event
             self._fail(failure.from_error(host, number, event))
-        self._observer.event({**event, "host": host, "process": number})
+        if self._recorded.get((host, number), 0) > 0:
+            self._recorded[host, number] -= 1  # the supervisor before this one has told it
+        else:
+            self._observer.event({**event, "host": host, "process": number})
 
     def _on_exit(self, host: str, frame: Frame) -> None:
         process = self._processes[host, frame["process"]]
         process.exit_code = code = frame["code"]
         self._tell(EventKind.EXIT, host=host, process=process.process, code=code)
-        if (code == 0 and process.phase == Phase.DONE) or process.error is not None:
+        if self._is_done(process) or process.error is not None:
             return
         if frame["error"]:
             what = f"could not be started: {frame['error']}"
             self._fail(Failure(host, process.process, what, ExitCode.UNAVAILABLE))
         elif not (frame["asked"] and (code < 0 or code == ExitCode.PREEMPTED)):
-            self._fail(failure.from_exit(host, process.process, code, process.step, process.phase))
+            is_program = self._plan.is_program
+            self._fail(failure.from_exit(host, process.process, code, process.step, process.phase, is_program))
 
     def _on_stopped(self, host: str, frame: Frame) -> None:
         self._stopped[host] = frame["left"]
@@ -338,14 +431,16 @@ class Supervisor:
         for name, number in self._processes:
             if name == host:
                 self._write_log(host, output_stream(number), b"", end=True)
+        if frame["kept"]:
+            self._tell(EventKind.NOTE, message=f"what the program wrote on {host} stays in {frame['kept']}")
         if not self._stopping:
             self._fail(Failure(host, None, f"its agent stopped: {frame['reason']}", ExitCode.UNAVAILABLE))
 
     def _on_lost(self, host: str, frame: Frame) -> None:
-        last = frame["reason"].splitlines()[-1] if frame["reason"] else ""
-        self._lost[host] = last
-        self._tell(EventKind.HOST, host=host, phase="lost", reason=last)
-        self._fail(Failure(host, None, f"its agent is gone ({last})", ExitCode.UNAVAILABLE))
+        left = frame["left"]
+        self._lost[host] = frame["reason"] if left is None else f"pids {', '.join(map(str, left))}" if left else None
+        self._tell(EventKind.HOST, host=host, phase="lost", reason=frame["reason"], left=left)
+        self._fail(Failure(host, None, frame["reason"], ExitCode.UNAVAILABLE))
 
     def _tell(self, kind: EventKind, **fields: Any) -> None:
         self._observer.event({"event": kind, "time": time.time(), **fields})

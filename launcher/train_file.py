@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from podrun.runtime.config import Config
+from podrun.runtime.config import Config, Launch
 from podrun.runtime.contract import UserError
 
 from .config_mistakes import SHOWN, describe_mistakes, mistakes_error, short
@@ -36,6 +36,20 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     except ValidationError as invalid:
         rows = describe_mistakes(Config, invalid.errors(), lines, given)
     raise mistakes_error(str(path), rows)
+
+
+def read_launch(overrides: Sequence[str]) -> Launch:
+    """The `launch.key=value` overrides of a program that has no train.yaml. Raises UserError that lists every mistake."""
+    values: dict[str, Any] = {}
+    given = _apply_overrides(values, overrides)
+    if other := sorted(key for key in given if key.partition(".")[0] != "launch"):
+        raise UserError(f"{', '.join(other)}: a program of your own takes only launch.key=value before the `--`")
+    try:
+        return Launch.model_validate(values.get("launch") or {})
+    except ValidationError as invalid:
+        errors = [{**e, "loc": ("launch", *e["loc"])} for e in invalid.errors()]
+        rows = describe_mistakes(Config, errors, {}, given)  # type: ignore[arg-type]
+    raise mistakes_error("the command line", rows)
 
 
 def _what_to_read(path: Path) -> str:

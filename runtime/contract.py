@@ -32,6 +32,7 @@ class ExitCode(IntEnum):
 class EventKind(StrEnum):
     """What an event is about."""
 
+    START = "start"  # launcher: run_id, attempt, slice, transport, hosts {name: [process ids]}, workdir, logs
     HOST = "host"  # launcher: host, phase
     PHASE = "phase"  # worker: phase
     STEP = "step"  # worker: step, steps, and the metrics of that step

@@ -1,0 +1,134 @@
+"""A run from its first attempt to its last: prepare the hosts, start them, start them again after a failure, report."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from podrun.runtime.contract import EventKind, ExitCode
+
+from .console import Console
+from .failure import Failure
+from .inventory.secrets import read_secrets
+from .logs import Logs
+from .plan import LaunchPlan
+from .report import end_event, report
+from .runs import Recorder, RunDirectory
+from .signals import Signals
+from .spec import RunSpec, start_event
+from .supervisor import Adoption, Outcome, Supervisor
+from .transport.base import Transport, load_transport
+from .view import View
+
+if TYPE_CHECKING:
+    from .code_sync import Bundle
+
+
+def carry_out(
+    spec: RunSpec, directory: RunDirectory, console: Console, bundles: Sequence[Bundle] = (), *, adopt: bool = False
+) -> int:
+    """Runs the spec to its end and returns the exit code.
+
+    Args:
+        bundles: the code that the hosts need, if they are other machines.
+        adopt: another launcher began an attempt and is gone; take that over first.
+
+    Raises:
+        UserError: another podrun supervises this run, or a secret is missing.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(directory.supervise())
+        secrets = read_secrets(spec.pod)
+        logs = stack.enter_context(Logs(directory.logs))
+        signals = stack.enter_context(Signals())
+        recorder = Recorder(directory.events)
+        stack.callback(recorder.close)
+        transport = load_transport(spec.pod)
+        stack.callback(transport.close)
+        run = _Run(spec, directory, View(console, recorder), logs, signals, transport, secrets)
+        return run.to_the_end(bundles, adopt)
+
+
+class _Run:
+    def __init__(
+        self,
+        spec: RunSpec,
+        directory: RunDirectory,
+        view: View,
+        logs: Logs,
+        signals: Signals,
+        transport: Transport,
+        secrets: Mapping[str, str],
+    ) -> None:
+        self._spec = spec
+        self._directory = directory
+        self._view = view
+        self._logs = logs
+        self._signals = signals
+        self._transport = transport
+        self._secrets = secrets
+
+    def to_the_end(self, bundles: Sequence[Bundle], adopt: bool) -> int:
+        most = self._spec.job.launch.max_restarts
+        attempt = (self._directory.attempt() or 0) if adopt else 0
+        plan = self._spec.plan(attempt, self._secrets)
+        adoption = self._directory.adoption(plan) if adopt else None
+        outcome: Outcome | None = None
+        while True:
+            if adoption is None:
+                self._directory.begin(plan)
+            self._view.event(start_event(plan, self._directory.logs, time.time()))
+            try:
+                if attempt == 0 and adoption is None:
+                    outcome = self._prepare(plan, bundles)
+                outcome = outcome or self._supervise(plan, adoption)
+            finally:
+                self._view.stop()
+            again = outcome.cause is not None and outcome.code != ExitCode.BAD_CONFIG and not outcome.unprepared
+            if not again or attempt >= most or self._signals.received:
+                break
+            attempt += 1
+            self._view.say(f"{outcome.cause}\nrestart {attempt} of {most} from the last checkpoint")
+            plan, adoption, outcome = self._spec.plan(attempt, self._secrets), None, None
+        self._view.event(end_event(outcome, time.time()))
+        report(outcome, plan, self._directory, self._view)
+        return outcome.code
+
+    def _prepare(self, plan: LaunchPlan, bundles: Sequence[Bundle]) -> Outcome | None:
+        """Brings code and environment to hosts that are other machines. Returns how it failed, or None."""
+        if plan.code is None:
+            return None
+        from .ready import make_ready
+
+        def tell(host: str, phase: str, message: str) -> None:
+            self._view.event(
+                {"event": EventKind.HOST, "time": time.time(), "host": host, "phase": phase, "message": message}
+            )
+
+        found: list[Failure] = []
+        over = threading.Event()
+
+        def work() -> None:
+            try:
+                found.extend(make_ready(plan, self._transport, bundles, tell))
+            finally:
+                over.set()
+
+        threading.Thread(target=work, name="prepare", daemon=True).start()
+        while not over.wait(0.1):
+            if self._signals.received:
+                self._transport.close()  # what was begun on the hosts ends with its connection
+                over.wait(5)
+                number = self._signals.received[0]
+                return Outcome(128 + number, interrupted_by=number, unprepared=True)
+        if not found:
+            return None
+        return Outcome(found[0].code, found[0], found, unprepared=True)
+
+    def _supervise(self, plan: LaunchPlan, adoption: Adoption | None) -> Outcome:
+        supervisor = Supervisor(plan, self._transport, self._logs, self._view, adoption)
+        with self._signals.to(supervisor.interrupt):
+            return supervisor.run()

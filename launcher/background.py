@@ -1,0 +1,108 @@
+"""`--detach`: a supervisor without a terminal, which goes on when the shell that started it is gone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from podrun.runtime.contract import Event, EventKind, ExitCode, Phase, UserError
+
+from .attempts import carry_out
+from .console import NoConsole, make_console
+from .follow import follow
+from .runs import RunDirectory
+from .signals import Signals
+
+_APPEAR = 30.0  # seconds for the supervisor to write its first event
+
+
+def start_in_background(directory: RunDirectory, as_json: bool, *, adopt: bool = False) -> int:
+    """Starts the supervisor of a run that has been created; returns once all its processes have started, or it has ended."""
+    spawn(directory, adopt=adopt)
+    console = make_console(as_json)
+    with Signals() as signals:
+        try:
+            for event in follow(directory):
+                if event is not None:
+                    console.event(event)
+                    if event["event"] == EventKind.END:
+                        return _ended(directory, event)
+                    if _has_started(event, directory):
+                        break
+                if signals.received:
+                    break
+            else:
+                raise UserError(_broken(directory))
+        finally:
+            console.stop()
+    run = directory.run_id
+    console.say(
+        f"podrun: {run} goes on in the background\n"
+        f"  podrun attach {run}    watch it\n  podrun logs -f {run}   what its processes print\n"
+        f"  podrun stop {run}      end it"
+    )
+    return ExitCode.DONE
+
+
+def spawn(directory: RunDirectory, *, adopt: bool = False) -> None:
+    """Starts the supervisor, and waits until it holds the run. Raises UserError if it does not come up."""
+    log = os.open(directory.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    process = subprocess.Popen(
+        [sys.executable, "-m", __spec__.name, os.fspath(directory.path), *(["adopt"] if adopt else [])],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+    os.close(log)
+    deadline = time.monotonic() + _APPEAR
+    while directory.supervisor() != process.pid or not directory.events.exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            if directory.end() is not None:
+                return
+            raise UserError(_broken(directory))
+        time.sleep(0.05)
+
+
+def _broken(directory: RunDirectory) -> str:
+    text = directory.supervisor_log.read_text(errors="replace").strip()
+    return f"the supervisor of {directory.run_id} ended: {text.splitlines()[-1] if text else 'it was killed'}"
+
+
+def _has_started(event: Event, directory: RunDirectory) -> bool:
+    """All processes have: a program's when they run, podrun's own when they have joined each other."""
+    seen = list(directory.read_events())
+    start = max(i for i, e in enumerate(seen) if e["event"] == EventKind.START)
+    processes = {p for ps in seen[start]["hosts"].values() for p in ps}
+    if seen[start]["program"] is not None:
+        there = {e["process"] for e in seen[start:] if e["event"] == EventKind.HOST and e["phase"] == "started"}
+    else:
+        joined = (Phase.CONNECT,)
+        there = {e["process"] for e in seen[start:] if e["event"] == EventKind.PHASE and e["phase"] not in joined}
+    return there >= processes
+
+
+def _ended(directory: RunDirectory, end: Event) -> int:
+    """The report has been written by the supervisor; it belongs on this terminal too."""
+    text = directory.supervisor_log.read_text(errors="replace").strip()
+    print(text or f"podrun: {end['message']}", file=sys.stderr if end["code"] else sys.stdout, flush=True)
+    return int(end["code"])
+
+
+def main() -> None:
+    directory = RunDirectory(Path(sys.argv[1]))
+    spec = directory.spec()
+    bundles = ()
+    adopt = "adopt" in sys.argv[2:]
+    if spec.code is not None and not adopt:
+        from .ready import with_code
+
+        bundles = with_code(spec)[1]  # type: ignore[assignment]
+    sys.exit(int(carry_out(spec, directory, NoConsole(), bundles, adopt=adopt)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""What hosts that are other machines need before a start: code, environment, and to be equal where it matters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from podrun.runtime.contract import ExitCode
+
+from .check import compare, explain
+from .code_sync import Bundle, podrun_bundle, project_bundle
+from .errors import HostError
+from .failure import Failure
+from .plan import Code, LaunchPlan
+from .prepare import prepare_hosts, workers_python
+from .spec import RunSpec
+from .transport.base import Transport
+
+Tell = Callable[[str, str, str], None]
+"""Called with (host, phase, message) from several threads."""
+
+
+def with_code(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
+    """The spec for hosts that are other machines, and what they need. Raises UserError if the project cannot be sent."""
+    project, subfolder = project_bundle(spec.cwd)
+    podrun = podrun_bundle()
+    folder = f"{spec.pod.home}/bundles"
+    python = workers_python(spec.pod, spec.job.launch.python)
+    code = Code(f"{folder}/{project.name}", subfolder, f"{folder}/{podrun.name}", python)
+    return replace(spec, code=code), (project, podrun)
+
+
+def make_ready(plan: LaunchPlan, transport: Transport, bundles: Sequence[Bundle], tell: Tell) -> list[Failure]:
+    """What keeps the hosts from starting; nothing if all is well."""
+    assert plan.code is not None
+    pod = plan.pod
+    env = {**pod.env, **plan.launch.env, **plan.secrets}
+    answers = prepare_hosts(
+        pod,
+        transport,
+        bundles,
+        project=plan.code.project.rpartition("/")[2],
+        subfolder=plan.code.subfolder,
+        env=env,
+        facts={"platform": pod.platform, "workdir": str(plan.workdir)},
+        tell=tell,
+    )
+    failures = [
+        Failure(host, None, answer.reason, ExitCode.UNAVAILABLE)
+        for host, answer in answers.items()
+        if isinstance(answer, HostError)
+    ]
+    if failures:
+        return failures
+    facts = {host: answer.facts for host, answer in answers.items() if not isinstance(answer, HostError)}
+    fatal = [finding for finding in compare(pod, facts, program=plan.is_program) if finding.fatal]
+    return [
+        Failure(", ".join(finding.hosts), None, finding.what, ExitCode.UNAVAILABLE, details=explain([finding]))
+        for finding in fatal
+    ]

@@ -1,0 +1,95 @@
+"""How a run ended, in words: where everything is, or the first cause and its evidence."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+
+from podrun.runtime.contract import Event, EventKind, ExitCode, Workdir
+
+from .failure import Failure
+from .logs import tail
+from .plan import LaunchPlan
+from .runs import RunDirectory
+from .supervisor import Outcome
+from .view import View
+
+_TAIL = 12  # lines of the first cause's output that are shown
+
+
+def end_event(outcome: Outcome, time: float) -> Event:
+    cause = outcome.cause
+    return {
+        "event": EventKind.END,
+        "time": time,
+        "code": int(outcome.code),
+        "host": cause.host if cause else None,
+        "process": cause.process if cause else None,
+        "message": _last_line(outcome),
+    }
+
+
+def _last_line(outcome: Outcome) -> str:
+    if outcome.cause:
+        return f"failed: {outcome.cause} [exit code {outcome.code}]"
+    if outcome.interrupted_by is not None:
+        saved = f"; the checkpoint of step {outcome.saved_step} is complete" if outcome.saved_step is not None else ""
+        return f"interrupted{saved}; the same command resumes the run [exit code {outcome.code}]"
+    return "done"
+
+
+def report(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory, view: View) -> None:
+    """Where everything is if all went well; else the first cause, its evidence, and the first cause again."""
+    if outcome.cause is None:
+        if outcome.interrupted_by is None:
+            view.say(_traces(plan, directory))
+        view.say(f"podrun: {_last_line(outcome)}")
+        _complain(outcome.left_behind)
+        return
+    lines = _evidence(outcome.cause, outcome.failures, plan, directory)
+    _complain(outcome.left_behind)
+    print("\n".join(lines), f"podrun: {_last_line(outcome)}", sep="\n", file=sys.stderr, flush=True)
+
+
+def _traces(plan: LaunchPlan, directory: RunDirectory) -> str:
+    """Where everything is."""
+    logs = f"logs         {directory.logs}"
+    if plan.is_program:
+        return logs
+    workdir = Workdir(plan.workdir)
+    there = "" if plan.pod.transport == "local" else f"{plan.hosts[0].host.name}:"
+    return (
+        f"metrics      {there}{workdir.metrics}\ncheckpoints  {there}{workdir.checkpoints}\n"
+        f"tensorboard  tensorboard --logdir {shlex.quote(str(workdir.tensorboard))}\n{logs}"
+    )
+
+
+def _evidence(cause: Failure, failures: Sequence[Failure], plan: LaunchPlan, directory: RunDirectory) -> list[str]:
+    if cause.code == ExitCode.BAD_CONFIG:
+        lines = cause.details.splitlines()
+        return lines if len(lines) > 1 else []  # a single line is the last line too
+    log = directory.log(_log_name(cause, plan))
+    shown = cause.details.strip().splitlines()[-_TAIL:] or tail(log, _TAIL)
+    lines = [f"{cause.host} | {line}" for line in shown]
+    others = [f for f in failures if f is not cause and f.who != cause.who]
+    if others:
+        lines.append("after that: " + "; ".join(dict.fromkeys(map(_short, others[:4]))))
+    return [*lines, f"log: {log}"] if log.exists() else lines
+
+
+def _log_name(cause: Failure, plan: LaunchPlan) -> str:
+    for host in plan.hosts:
+        if host.host.name == cause.host and cause.process is not None:
+            return plan.log_name(host, cause.process)
+    return cause.host
+
+
+def _short(failed: Failure) -> str:
+    text = str(failed)
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def _complain(left_behind: Sequence[str]) -> None:
+    for row in left_behind:
+        print(f"podrun: could not confirm that nothing is left on {row}", file=sys.stderr, flush=True)

@@ -1,0 +1,46 @@
+"""Ctrl-C, SIGTERM and SIGHUP: the user's wish to stop, for whoever is at work just then."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+_NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Signals:
+    """Collects the signals that come while it is open, and hands them on."""
+
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self._receiver: Callable[[int], None] | None = None
+        self._before: dict[int, Any] = {}
+
+    @contextmanager
+    def to(self, receiver: Callable[[int], None]) -> Iterator[None]:
+        """`receiver` gets every signal, those included that came before."""
+        self._receiver = receiver
+        for number in self.received:
+            receiver(number)
+        try:
+            yield
+        finally:
+            self._receiver = None
+
+    def _handle(self, number: int, _: object) -> None:
+        self.received.append(number)
+        if self._receiver:
+            self._receiver(number)
+
+    def __enter__(self) -> Signals:
+        self._before = {number: signal.signal(number, self._handle) for number in _NUMBERS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
