@@ -1,0 +1,163 @@
+"""What one host is like. Asks the kernel and the interpreter of the workers; touches no accelerator."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import resource
+import socket
+import threading
+import time
+from typing import Any, Callable, Dict, List, Optional
+
+from .devices import device_nodes, holders, lock_file
+from .packages import ask_interpreter
+
+Facts = Dict[str, Any]
+
+LIMIT = 15.0  # seconds for a fact: a network file system that is gone, or a name server, does not answer
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
+_DRIVER = "/proc/driver/nvidia/version"
+_HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
+
+
+def gather(request: Facts, devices: str = "/dev") -> Facts:
+    """Facts by name; one that cannot be found out is `{"error": why}`. Never raises.
+
+    `request` may have: `python` the workers' interpreter (default python3), `env` what is set for it, `home` podrun's
+    folder, `workdir`, `platform` (cpu, cuda or tpu). Paths may begin with `~/`. `devices` is the folder of device nodes.
+
+    `clock` is `{"received", "answered"}`: this host's time when the question came, and when the answer left.
+    """
+    received = time.time()
+    env: Dict[str, str] = dict(request.get("env") or {})
+    nodes = device_nodes(devices)
+    questions: Dict[str, Callable[[], Any]] = {
+        "system": _system,
+        "interpreter": lambda: ask_interpreter(request.get("python") or "python3", env),
+        "driver": _driver,
+        "disk_home": lambda: _disk(request.get("home") or "~/.podrun"),
+        "disk_tmp": lambda: _disk("/tmp"),
+        "disk_workdir": lambda: _disk(request.get("workdir")),
+        "memory": _memory,
+        "devices": lambda: nodes,
+        "holders": lambda: holders(path for paths in nodes.values() for path in paths),
+        "lock_file": lock_file,
+        "host_name": _host_name,
+        "proxies": lambda: _proxies(dict(os.environ, **env)),
+        "huge_pages": _huge_pages,
+        "limits": _limits,
+    }
+    facts = _ask_all(questions)
+    facts["clock"] = {"received": received, "answered": time.time()}
+    return facts
+
+
+def _ask_all(questions: Dict[str, Callable[[], Any]]) -> Facts:
+    """All at once, each in a thread of its own: one that hangs costs only its own answer."""
+    facts: Facts = {}
+
+    def ask(name: str, question: Callable[[], Any]) -> None:
+        try:
+            facts[name] = question()
+        except Exception as error:  # whatever it is, the other facts still matter
+            facts[name] = {"error": str(error) or type(error).__name__}
+
+    threads = [threading.Thread(target=ask, args=item, daemon=True) for item in questions.items()]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + LIMIT
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    late = {"error": "no answer within %g s" % LIMIT}
+    answered = dict(facts)  # a late thread may still write
+    return {name: answered.get(name, late) for name in questions}
+
+
+def _system() -> Facts:
+    return {
+        "host": socket.gethostname(),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+    }
+
+
+def _driver() -> Optional[str]:
+    """Version of NVIDIA's kernel module; None if it is not loaded."""
+    try:
+        with open(_DRIVER) as file:
+            text = file.readline()
+    except FileNotFoundError:
+        return None
+    found = re.search(r"Kernel Module.*?\s(\d+\.\d+[.\d]*)", text)
+    return found.group(1) if found else text.strip()
+
+
+def _disk(path: Optional[str]) -> Optional[Facts]:
+    """Of the nearest folder that exists: the rest will be made in it. None for a workdir that is not a folder."""
+    if not path or "://" in path:
+        return None
+    place = os.path.abspath(os.path.expanduser(path))
+    while not os.path.exists(place) and place != "/":
+        place = os.path.dirname(place)
+    there = os.statvfs(place)
+    return {
+        "path": os.path.expanduser(path),
+        "folder": place,
+        "free": there.f_bavail * there.f_frsize,
+        "total": there.f_blocks * there.f_frsize,
+        "files": there.f_favail if there.f_files else None,  # some file systems have no limit
+        "writable": os.access(place, os.W_OK | os.X_OK),
+    }
+
+
+def _memory() -> Facts:
+    with open("/proc/meminfo") as file:
+        kilobytes = {name: int(rest.split()[0]) for name, rest in (line.split(":", 1) for line in file)}
+    return {"total": kilobytes["MemTotal"] * 1024, "available": kilobytes["MemAvailable"] * 1024}
+
+
+def _host_name() -> Facts:
+    """What the own name resolves to, and `used`, the first of these that is an address of this host: gloo tells it to
+    the other hosts."""
+    name = socket.gethostname()
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        return {"name": name, "addresses": [], "used": None, "why": error.strerror or str(error)}
+    addresses: List[str] = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    return {"name": name, "addresses": addresses, "used": next((a for a in addresses if _is_own(a)), None)}
+
+
+def _is_own(address: str) -> bool:
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as sock:
+            sock.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
+def _proxies(env: Dict[str, str]) -> Facts:
+    """Names only: a value may hold a password."""
+    names = sorted(name for name in env if name.lower() in _PROXIES and env[name])
+    return {"set": names, "no_proxy": env.get("no_proxy") or env.get("NO_PROXY") or env.get("no_grpc_proxy")}
+
+
+def _huge_pages() -> str:
+    """`always`, `madvise` or `never`."""
+    with open(_HUGE_PAGES) as file:
+        text = file.read()
+    return text.partition("[")[2].partition("]")[0] or text.strip()
+
+
+def _limits() -> Facts:
+    """Soft limits; None is unlimited."""
+
+    def soft(which: int) -> Optional[int]:
+        value = resource.getrlimit(which)[0]
+        return None if value == resource.RLIM_INFINITY else value
+
+    return {"nofile": soft(resource.RLIMIT_NOFILE), "memlock": soft(resource.RLIMIT_MEMLOCK)}

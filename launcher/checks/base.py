@@ -1,0 +1,78 @@
+"""One finding, and what all rules use: which hosts agree, and how hosts are named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Facts = dict[str, Any]
+FactsByHost = Mapping[str, Facts]
+"""Host name, in the order of the pod, to what `agent.facts.gather` says; only of hosts that answered."""
+
+_NAMED = 6  # hosts that are named before the rest is counted
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong, or may be."""
+
+    hosts: tuple[str, ...]
+    what: str
+    """Read after the hosts' names: `jax 0.9.0, but 0.10.2 on the other 3 hosts`."""
+    remedy: str
+    fatal: bool
+    """A run would fail, or give wrong results."""
+    about: str = ""
+    """The question that it answers: a row of the table."""
+
+    def __str__(self) -> str:
+        return f"{name_hosts(self.hosts)}: {self.what}"
+
+
+def name_hosts(hosts: Iterable[str]) -> str:
+    """`host-0, host-1`; of many, the first ones and how many more."""
+    names = list(hosts)
+    if len(names) <= _NAMED + 1:
+        return ", ".join(names)
+    return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
+
+
+def group(values: Mapping[str, Any]) -> list[tuple[Any, tuple[str, ...]]]:
+    """Each value with the hosts that have it, the most frequent first; of equally frequent ones the first host's."""
+    found: dict[Any, list[str]] = {}
+    for host, value in values.items():
+        found.setdefault(value, []).append(host)
+    return [(value, tuple(hosts)) for value, hosts in sorted(found.items(), key=lambda item: -len(item[1]))]
+
+
+def odd_ones(name: str, values: Mapping[str, Any], remedy: str, *, fatal: bool, about: str) -> list[Finding]:
+    """A finding for each group of hosts whose value is not that of most."""
+    groups = group(values)
+    if len(groups) < 2:
+        return []
+    usual, with_it = groups[0]
+    return [
+        Finding(hosts, f"{name} {value}, but {usual} on {_others(with_it, len(values))}", remedy, fatal, about)
+        for value, hosts in groups[1:]
+    ]
+
+
+def _others(hosts: tuple[str, ...], total: int) -> str:
+    if len(hosts) == 1:
+        return hosts[0]
+    return f"the other {len(hosts)} hosts" if len(hosts) > total - len(hosts) else name_hosts(hosts)
+
+
+def each(
+    facts: FactsByHost, fact: str, judge: Callable[[Any], tuple[str, str, bool] | None], *, about: str
+) -> list[Finding]:
+    """Hosts of which `judge` says the same (what, remedy, fatal) as one finding; hosts without the fact are left out."""
+    said = {host: judge(host_facts[fact]) for host, host_facts in facts.items() if known(host_facts, fact)}
+    return [Finding(hosts, *verdict, about) for verdict, hosts in group(said) if verdict is not None]
+
+
+def known(facts: Facts, fact: str) -> bool:
+    """The host could find it out."""
+    value = facts.get(fact)
+    return fact in facts and not (isinstance(value, dict) and "error" in value)

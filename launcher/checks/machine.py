@@ -1,0 +1,182 @@
+"""Disk, memory, clock, names, proxies and limits of a host."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from statistics import median_low
+from typing import Any
+
+from ..pod import Pod
+from .base import Facts, FactsByHost, Finding, each, group, known
+
+MB, GB = 10**6, 10**9
+_LITTLE_DISK, _NO_DISK, _NO_FILES = GB, 50 * MB, 100
+_LITTLE_MEMORY = GB
+_SKEW, _MUCH_SKEW = 1.0, 60.0
+_FEW_FILES = 1024  # open at once: sockets of collectives, data files, checkpoint arrays
+
+Verdict = tuple[str, str, bool] | None
+
+
+def check_machine(pod: Pod, facts: FactsByHost) -> list[Finding]:
+    disks = [
+        finding
+        for fact, key in (("disk_home", "`home:` in the pod file"), ("disk_tmp", ""), ("disk_workdir", "--workdir"))
+        for finding in each(facts, fact, lambda disk, key=key: _judge_disk(disk, key), about="disk")
+    ]
+    return [
+        *_one_per_folder(disks),
+        *each(facts, "memory", _judge_memory, about="memory"),
+        *_clocks(facts),
+        *each(facts, "host_name", lambda name: _judge_name(pod, name), about="host name"),
+        *each(facts, "proxies", lambda proxies: _judge_proxies(pod, proxies), about="network"),
+        *each(facts, "limits", lambda limits: _judge_files(limits), about="limits"),
+        *(_tpu_limits(facts) if pod.platform == "tpu" else ()),
+        *_unknown(facts),
+    ]
+
+
+def _judge_disk(disk: Facts | None, key: str) -> Verdict:
+    if disk is None:
+        return None
+    folder, free = disk["folder"], disk["free"]
+    elsewhere = f", or choose another with {key}" if key else ""
+    if free < _LITTLE_DISK:
+        what = f"{human(free)} of disk left at {folder} (of {human(disk['total'])})"
+        return what, f"make room there{elsewhere}", free < _NO_DISK
+    if disk["files"] is not None and disk["files"] < _NO_FILES:
+        return f"no more files can be made at {folder} (no inodes left)", f"remove files there{elsewhere}", True
+    if not disk["writable"]:
+        return f"cannot write to {folder}", f"give this user the right to{elsewhere}", True
+    return None
+
+
+def _one_per_folder(findings: list[Finding]) -> list[Finding]:
+    """podrun's folder, /tmp and the workdir are often the same disk."""
+    return list({(f.hosts, f.what): f for f in findings}.values())
+
+
+def _judge_memory(memory: Facts) -> Verdict:
+    if memory["available"] >= _LITTLE_MEMORY:
+        return None
+    what = f"{human(memory['available'])} of memory available (of {human(memory['total'])})"
+    return what, "see what uses it with `ps aux --sort=-rss | head`", False
+
+
+def _clocks(facts: FactsByHost) -> list[Finding]:
+    """Skews are towards this machine, whose own clock may be the wrong one: hosts are compared with most of them."""
+    skews = {h: f["clock"]["skew"] for h, f in facts.items() if known(f, "clock") and "skew" in f["clock"]}
+    if not skews:
+        return []
+    usual = median_low(skews.values()) if len(skews) > 2 else min(skews.values(), key=abs)
+    off = {h: s - usual for h, s in skews.items() if abs(s - usual) - facts[h]["clock"]["uncertain"] > _SKEW}
+    found = [
+        Finding(hosts, f"its clock is {words}", _clock_remedy(words), False, "clock")
+        for words, hosts in group({host: _off(seconds) for host, seconds in off.items()})
+    ]
+    least = min(f["clock"]["uncertain"] for h, f in facts.items() if h in skews)
+    right = tuple(host for host in skews if host not in off)
+    if abs(usual) - least > _SKEW:
+        words = _off(usual)
+        found.append(Finding(right, f"its clock is {words} of this machine's", _clock_remedy(words), False, "clock"))
+    return found
+
+
+def _off(seconds: float) -> str:
+    size = abs(seconds)
+    amount = f"{size:.1f} s" if size < 10 else f"{size:.0f} s" if size < 600 else f"{size / 60:.0f} min"
+    much = " (far too much: logs, file times and logins by token will be wrong)" if size > _MUCH_SKEW else ""
+    return f"{amount} {'ahead' if seconds > 0 else 'behind'}{much}"
+
+
+def _clock_remedy(words: str) -> str:
+    now = " before the run" if "far too much" in words else ""
+    return f"set it right{now}: `sudo timedatectl set-ntp true`, or `sudo chronyc makestep`"
+
+
+def _judge_name(pod: Pod, name: Facts) -> Verdict:
+    """gloo, which CPU collectives use, tells the other hosts the address that the own name resolves to."""
+    if len(pod.hosts) < 2 or pod.transport == "local":
+        return None
+    own, used, addresses = name["name"], name["used"], ", ".join(name["addresses"])
+    remedy = f"put a line `ADDRESS {own}` into /etc/hosts there, with the address at which the other hosts reach it"
+    if not addresses:
+        what = f"its own name {own} does not resolve ({name.get('why', 'no address')})"
+    elif used is None:
+        what = f"its own name {own} resolves to {addresses}, which is not an address of this host"
+    elif is_loopback(used):
+        what = f"its own name {own} resolves to {used}, where the other hosts would look for it on themselves"
+        remedy += f", and take {own} off the line with {used}"
+    else:
+        return None
+    return what, remedy, pod.platform == "cpu"
+
+
+def is_loopback(address: str) -> bool:
+    try:
+        return ip_address(address.partition("%")[0].strip("[]")).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+def _judge_proxies(pod: Pod, proxies: Facts) -> Verdict:
+    if not proxies["set"] or proxies["no_proxy"] or len(pod.hosts) < 2 or pod.transport == "local":
+        return None
+    what = f"{', '.join(proxies['set'])} set without no_proxy: workers may look for each other at the proxy"
+    return what, "name the hosts' network in the pod file: `env: {no_proxy: 10.0.0.0/8}`", False
+
+
+def _judge_files(limits: Facts) -> Verdict:
+    if limits["nofile"] is None or limits["nofile"] >= _FEW_FILES:
+        return None
+    return f"only {limits['nofile']} files may be open at once", "raise it there (`ulimit -n`, limits.conf)", False
+
+
+def _tpu_limits(facts: FactsByHost) -> list[Finding]:
+    vfio = {h: f for h, f in facts.items() if known(f, "devices") and f["devices"]["vfio"]}
+    return [
+        *each(vfio, "limits", _judge_memlock, about="limits"),
+        *each(vfio, "huge_pages", _judge_huge_pages, about="limits"),
+    ]
+
+
+def _judge_memlock(limits: Facts) -> Verdict:
+    if limits["memlock"] is None:
+        return None
+    what = f"only {human(limits['memlock'])} of memory may be locked, which libtpu does for transfers"
+    return what, "lift the limit there (`ulimit -l unlimited`, limits.conf; docker: --ulimit memlock=-1)", False
+
+
+def _judge_huge_pages(mode: str) -> Verdict:
+    if mode == "always":
+        return None
+    remedy = "as root there: `echo always > /sys/kernel/mm/transparent_hugepage/enabled`"
+    return f"transparent huge pages are {mode!r}: the TPU starts and stops more slowly", remedy, False
+
+
+def _unknown(facts: FactsByHost) -> list[Finding]:
+    """Facts that could not be found out. A file system that does not answer would hang the workers, too."""
+    errors: dict[str, dict[str, str]] = {}
+    for host, host_facts in facts.items():
+        for fact, value in host_facts.items():
+            if fact != "interpreter" and not known(host_facts, fact):
+                errors.setdefault(fact, {})[host] = value["error"]
+    return [
+        Finding(
+            hosts,
+            f"cannot find out about its {fact.replace('_', ' ')}: {error}",
+            "look there: a file system that does not answer?" if fact.startswith("disk") else "podrun goes on without",
+            fact.startswith("disk") and "no answer" in error,
+            "disk" if fact.startswith("disk") else "other",
+        )
+        for fact, by_host in errors.items()
+        for error, hosts in group(by_host)
+    ]
+
+
+def human(size: int) -> str:
+    """`35 GB`, `1.5 GB`, `20 MB`"""
+    value: Any = size / GB
+    if value >= 10:
+        return f"{value:.0f} GB"
+    return f"{value:.1f} GB" if value >= 1 else f"{size / MB:.0f} MB"
