@@ -8,6 +8,8 @@ from typing import List
 
 MARK = b"podrun-agent\n"
 """The first words on stdout. What a login script printed before them is not ours."""
+_ANSWERS = {("facts", 0), ("listen", 2), ("reach", 1), ("share", 1), ("see", 1)}
+"""Functions of `answer`, and the number of their arguments."""
 
 
 def main(argv: List[str]) -> None:
@@ -25,5 +27,13 @@ def main(argv: List[str]) -> None:
         from .sweep import sweep
 
         sweep(*args)
+    elif command == "prepare" and not args:
+        from .prepare import prepare
+
+        prepare()
+    elif (command, len(args)) in _ANSWERS:
+        from . import answer
+
+        getattr(answer, command)(*args)
     else:
         sys.exit("agent: unknown command %r" % argv)

@@ -1,0 +1,167 @@
+"""A virtual environment for the requirements of a run: built once, used by all runs that want the same."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+import time
+from typing import Any, Dict, List, Optional
+
+from .problem import Problem, cannot_write
+from .store import in_use
+from .tool import Say, ToolError, Tools
+
+BUILD_LIMIT = 1800.0  # seconds for one command of a build
+LOCK_LIMIT = 2400.0  # seconds to wait for another build of the same
+_ASK_LIMIT = 60.0  # seconds for an interpreter to say what it is
+_DONE = "podrun.json"  # in an environment that is complete: the interpreter it was built with
+_VERSION = "import sys; print('.'.join(map(str, sys.version_info[:3])), sys.implementation.name)"
+
+
+class Environments:
+    """The environments below `home`."""
+
+    def __init__(self, home: str, tools: Tools, say: Say) -> None:
+        self._folder = os.path.join(home, "envs")
+        self._tools = tools
+        self._say = say
+        own = ("PYTHONPATH", "PYTHONHOME")  # for the workers: pip would take what is there for installed
+        self._env = {name: value for name, value in tools.env.items() if name not in own}
+        self._env.update(PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_NO_INPUT="1", GIT_TERMINAL_PROMPT="0")
+
+    def folder(self, key: str) -> str:
+        return os.path.join(self._folder, key)
+
+    def ensure(self, key: str, text: str, python: str) -> str:
+        """The interpreter of the environment `key`, which is built if it is missing, unfinished, or of another Python.
+
+        Raises Problem.
+        """
+        folder = self.folder(key)
+        with _Lock(os.path.join(self._folder, ".%s.lock" % key), self._tools, self._say):
+            version = self._version(python)
+            if version is None:
+                raise _no_python(python)
+            inside = os.path.join(folder, "bin", "python")
+            if not (_built_with(folder) == version == self._version(inside)):
+                self._build(folder, text, python)
+                _write(os.path.join(folder, _DONE), json.dumps({"python": version}))
+            in_use(folder)
+            return inside
+
+    def _version(self, python: str) -> Optional[str]:
+        try:
+            return self._tools.run([python, "-I", "-S", "-c", _VERSION], _silent, _ASK_LIMIT)
+        except ToolError:
+            return None
+
+    def _build(self, folder: str, text: str, python: str) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        wanted = folder + ".txt"
+        _write(wanted, text)
+        inside = os.path.join(folder, "bin", "python")
+        uv = _find_uv(self._env)
+        if uv is not None:
+            make = [uv, "venv", "--python", python, folder]
+            install = [uv, "pip", "install", "--python", inside, "-r", wanted]
+        else:
+            make = [python, "-m", "venv", folder]
+            install = [inside, "-m", "pip", "install", "-r", wanted]
+        self._say("building the virtual environment with %s" % ("uv" if uv else "pip"))
+        self._step("cannot make a virtual environment with %s" % python, make, _REMEDY_VENV)
+        self._step("cannot install the requirements", install, _REMEDY_INSTALL)
+        os.replace(wanted, os.path.join(folder, "requirements.txt"))
+
+    def _step(self, failure: str, argv: List[str], remedy: str) -> None:
+        try:
+            self._tools.run(argv, self._say, BUILD_LIMIT, self._env)
+        except ToolError as error:
+            raise Problem("%s: %s %s" % (failure, " ".join(argv[:4]), error), remedy)
+
+
+_REMEDY_VENV = "install uv, or Python's venv (on Debian and Ubuntu the package python3-venv), on the host"
+_REMEDY_INSTALL = "see the last lines above; try the same requirements in a fresh environment on one host"
+
+
+def find_python(python: str, env: Dict[str, str]) -> str:
+    """The absolute path of the workers' interpreter. Raises Problem if there is none."""
+    found = shutil.which(os.path.expanduser(python), path=env.get("PATH"))
+    if found is None:
+        raise _no_python(python)
+    return os.path.abspath(found)
+
+
+def _no_python(python: str) -> Problem:
+    return Problem("there is no Python at %r" % python, "give its absolute path with `python:` in the pod file")
+
+
+def _find_uv(env: Dict[str, str]) -> Optional[str]:
+    """Its installer puts it where a shell that is not interactive does not look."""
+    usual = [os.path.expanduser(folder) for folder in ("~/.local/bin", "~/.cargo/bin")]
+    return shutil.which("uv", path=os.pathsep.join([env.get("PATH", os.defpath), *usual]))
+
+
+def _built_with(folder: str) -> Optional[str]:
+    try:
+        with open(os.path.join(folder, _DONE), encoding="utf-8") as file:
+            version: str = json.load(file)["python"]
+            return version
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _write(path: str, text: str) -> None:
+    """Whole, or not at all."""
+    try:
+        with open(path + ".new", "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(path + ".new", path)
+    except OSError as error:
+        raise cannot_write(path, error)
+
+
+def _silent(line: str) -> None:
+    pass
+
+
+class _Lock:
+    """One build at a time, also of several hosts that share the folder. The system lets go of it when its holder ends."""
+
+    def __init__(self, path: str, tools: Tools, say: Say) -> None:
+        self._path = path
+        self._tools = tools
+        self._say = say
+        self._fd = -1
+
+    def __enter__(self) -> None:
+        try:
+            os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._wait()
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, ("%s, pid %d" % (socket.gethostname(), os.getpid())).encode(), 0)
+        except OSError as error:
+            raise cannot_write(self._path, error)
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + LOCK_LIMIT
+        told = False
+        while True:
+            try:
+                return fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.pread(self._fd, 200, 0).decode(errors="replace") or "another process"
+            if time.monotonic() > deadline:
+                raise Problem("%s has been building this environment for too long" % holder, "end that process")
+            if not told:
+                self._say("waiting for %s, which builds the same environment" % holder)
+                told = True
+            self._tools.wait(0.2)
+
+    def __exit__(self, *_: Any) -> None:
+        os.close(self._fd)

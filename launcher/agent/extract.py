@@ -1,0 +1,106 @@
+"""Unpacks an archive into a folder, and never beside it."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import shutil
+import tarfile
+import zlib
+from typing import Any, Set
+
+from .code import STAMP
+
+
+class DamagedError(Exception):
+    """The archive is not the one it should be; the text says how."""
+
+
+def stays_inside(name: str, target: str) -> bool:
+    """Whether a link at `name` to `target`, both relative to a folder, leads to a place in that folder.
+
+    `..` counts only at the start of the target: after a name, which may be a link itself, it could lead anywhere.
+    """
+    if os.path.isabs(target) or not target:
+        return False
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    up = 0
+    while up < len(parts) and parts[up] == "..":
+        up += 1
+    return ".." not in parts[up:] and up <= name.count("/")
+
+
+def extract(source: Any, folder: str, digest: str) -> None:
+    """Unpacks a tar.gz, read from `source`, whose uncompressed SHA-256 starts with `digest`.
+
+    Raises DamagedError if it is another, cut short, or wants to write outside the folder; OSError if it cannot be written.
+    """
+    unpacked: Any = _Hashed(source)  # tarfile only reads it
+    try:
+        # Names as bytes: the locale of the host, which may be none, has no say in them.
+        with tarfile.open(fileobj=unpacked, mode="r|", encoding="utf-8", errors="surrogateescape") as archive:
+            links: Set[str] = set()
+            for member in archive:
+                _check(member, links)
+                _put(archive, member, os.path.join(os.fsencode(folder), _bytes(member.name)))
+        unpacked.drain()
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise DamagedError("it is no archive, or only a part of one (%s)" % error)
+    if not unpacked.hash.hexdigest().startswith(digest):
+        raise DamagedError("its content is not what its name says")
+
+
+class _Hashed:
+    """What gzip yields, and its hash."""
+
+    def __init__(self, source: Any) -> None:
+        self.hash = hashlib.sha256()
+        self._gzip = gzip.GzipFile(fileobj=source, mode="rb")
+
+    def read(self, size: int) -> bytes:
+        try:
+            data = self._gzip.read(size)
+        except OSError as error:
+            if error.errno is None:  # gzip's own; BadGzipFile is one only since Python 3.8
+                raise EOFError(str(error))
+            raise
+        self.hash.update(data)
+        return data
+
+    def drain(self) -> None:
+        while self.read(1 << 16):
+            pass
+
+
+def _check(member: tarfile.TarInfo, links: Set[str]) -> None:
+    """Raises DamagedError for a member that could write outside the folder. None that podrun makes does."""
+    parts = member.name.split("/")
+    parents = {"/".join(parts[:n]) for n in range(1, len(parts) + 1)}
+    if not (member.isreg() or member.isdir() or member.issym()):
+        raise DamagedError("%r is neither a file nor a link" % member.name)
+    if {"", ".", ".."} & set(parts) or parents & links:
+        raise DamagedError("%r is not a path inside it" % member.name)
+    if member.issym():
+        if not stays_inside(member.name, member.linkname):
+            raise DamagedError("the link %r leads out of it" % member.name)
+        links.add(member.name)
+
+
+def _put(archive: tarfile.TarFile, member: tarfile.TarInfo, path: bytes) -> None:
+    os.makedirs(path if member.isdir() else os.path.dirname(path), exist_ok=True)
+    if member.isdir():
+        return
+    if member.issym():
+        os.symlink(_bytes(member.linkname), path)
+    else:
+        content = archive.extractfile(member)
+        assert content is not None
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            shutil.copyfileobj(content, file)
+            os.fchmod(file.fileno(), 0o755 if member.mode & 0o100 else 0o644)
+    os.utime(path, (STAMP, STAMP), follow_symlinks=False)
+
+
+def _bytes(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")

@@ -1,0 +1,168 @@
+"""`agent prepare`: code and environment for a run, then what the host is like.
+
+The launcher sends a request (one JSON line), then for each bundle that is asked for a line {"bundle", "bytes"} and the
+bytes, then an empty object when it is told `ready` if it wants facts. Answers:
+
+    need {bundles} | progress {phase, message} | alive | ready | done {python, facts, pruned} | error {what, remedy}
+
+It ends with its stdin, whatever it is doing, and takes along all that it has started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any, Dict, List, Optional
+
+from .environment import Environments, find_python
+from .problem import Problem, cannot_write
+from .processes import adopt_orphans, descendants, kill_until_none
+from .stdin import GoneError, Part, Stdin
+from .store import bundle_folder, missing, prune, unpack
+from .tool import ALIVE, ToolError, Tools
+
+SETUP_LIMIT = 1800.0  # seconds for one setup command
+
+
+def prepare() -> None:
+    adopt_orphans()
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, _end)
+    launcher = Launcher(Stdin())
+    problem: Optional[Problem] = None
+    finished = False
+    try:
+        launcher.answer("done", **Preparation(launcher).carry_out())
+        finished = True  # what setup commands left in the background stays
+    except GoneError:
+        pass
+    except Problem as what:
+        problem = what
+    except OSError as error:
+        problem = cannot_write(str(error.filename or "podrun's folder"), error)
+    finally:
+        if not finished:
+            _leave_nothing()
+    if problem is not None:
+        launcher.answer_if_there("error", what=problem.what, remedy=problem.remedy)
+    if not finished:
+        sys.exit(1)
+
+
+def _end(number: int, frame: Any) -> None:
+    raise GoneError()
+
+
+def _leave_nothing() -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    kill_until_none(descendants, _reap)
+
+
+def _reap() -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+class Launcher:
+    """The other end."""
+
+    def __init__(self, stdin: Stdin) -> None:
+        self.stdin = stdin
+        self._spoke = time.monotonic()
+
+    def answer(self, kind: str, **fields: Any) -> None:
+        """Raises GoneError."""
+        data = json.dumps(dict(fields, type=kind)).encode() + b"\n"
+        try:
+            while data:
+                data = data[os.write(1, data) :]
+        except BrokenPipeError:
+            raise GoneError()
+        self._spoke = time.monotonic()
+
+    def answer_if_there(self, kind: str, **fields: Any) -> None:
+        try:
+            self.answer(kind, **fields)
+        except GoneError:
+            pass
+
+    def alive(self) -> None:
+        if time.monotonic() - self._spoke > ALIVE:
+            self.answer("alive")
+
+
+class Preparation:
+    """One request, step by step."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
+        self._request = request = launcher.stdin.frame()
+        self._home = home = os.path.abspath(os.path.expanduser(request["home"]))
+        self._env: Dict[str, str] = dict(os.environ, **request["env"])
+        try:
+            os.makedirs(os.path.join(home, "bundles"), mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(home, error)
+        self._tools = Tools(launcher.stdin, self._env, home, launcher.alive)
+        self._used: List[str] = []
+
+    def carry_out(self) -> Dict[str, Any]:
+        """What `done` says. Raises Problem, GoneError."""
+        self._receive_bundles()
+        python = self._find_python()
+        self._set_up()
+        facts = self._facts(python)
+        return {"python": python, "facts": facts, "pruned": prune(self._home, self._used)}
+
+    def _receive_bundles(self) -> None:
+        names: List[str] = self._request["bundles"]
+        needed = missing(self._home, names)
+        self._launcher.answer("need", bundles=needed)
+        for _ in needed:
+            head = self._launcher.stdin.frame()
+            unpack(self._home, head["bundle"], Part(self._launcher.stdin, head["bytes"]))
+        self._used += [bundle_folder(self._home, name) for name in names]
+
+    def _find_python(self) -> str:
+        """The workers' interpreter; in a virtual environment if there are requirements."""
+        python = find_python(self._request["python"], self._env)
+        wanted: Optional[Dict[str, str]] = self._request["requirements"]
+        if wanted is None:
+            return python
+        environments = Environments(self._home, self._tools, self._say("environment"))
+        inside = environments.ensure(wanted["key"], wanted["text"], python)
+        folder = environments.folder(wanted["key"])
+        self._used.append(folder)
+        self._env["VIRTUAL_ENV"] = folder
+        self._env["PATH"] = os.pathsep.join([os.path.join(folder, "bin"), self._env.get("PATH", os.defpath)])
+        return inside
+
+    def _set_up(self) -> None:
+        if self._request["project"] is not None:
+            self._env["PODRUN_PROJECT"] = bundle_folder(self._home, self._request["project"])
+        for command in self._request["setup"]:
+            self._launcher.answer("progress", phase="setup", message=command)
+            try:
+                self._tools.run(["sh", "-c", command], self._say("setup"), SETUP_LIMIT)
+            except ToolError as error:
+                raise Problem("the setup command `%s` %s" % (command, error), "see `setup:` in the pod file")
+
+    def _facts(self, python: str) -> Optional[Dict[str, Any]]:
+        wanted: Optional[Dict[str, Any]] = self._request["facts"]
+        if wanted is None:
+            return None
+        from .facts import gather
+
+        self._launcher.answer("ready")
+        self._launcher.stdin.frame()  # sent for this moment: how the clocks differ is seen from it
+        return gather(dict(self._request, **dict(wanted, python=python)))
+
+    def _say(self, phase: str) -> Any:
+        return lambda line: self._launcher.answer("progress", phase=phase, message=line)

@@ -1,0 +1,129 @@
+"""Runs one command to its end: its output as it comes, its end with ours, its last words if it fails."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import time
+from collections import deque
+from typing import Callable, Deque, Dict, List, Optional
+
+from .processes import die_with_parent
+from .stdin import GoneError, Stdin
+
+TAIL = 12  # lines that are kept for the message about a failure
+LINE = 400  # characters of a line that are
+ALIVE = 5.0  # seconds of silence after which the launcher is told that there still is somebody
+TICK = 0.1  # seconds between two looks whether a command has ended whose output somebody else still holds
+
+Say = Callable[[str], None]
+
+
+class ToolError(Exception):
+    """The command failed: how it ended, then the last of what it printed."""
+
+
+class Tools:
+    """Runs commands for the launcher at the other end of `stdin`."""
+
+    def __init__(self, stdin: Stdin, env: Dict[str, str], cwd: str, alive: Callable[[], None]) -> None:
+        self.env = env
+        self._stdin = stdin
+        self._cwd = cwd
+        self._alive = alive
+
+    def run(self, argv: List[str], say: Say, limit: float, env: Optional[Dict[str, str]] = None) -> str:
+        """Returns the last line of its output. Raises ToolError; GoneError if the launcher went away meanwhile."""
+        agent = os.getpid()
+
+        def become_ours() -> None:
+            die_with_parent()
+            if os.getppid() != agent:  # it died before the line above
+                os._exit(127)
+
+        try:
+            process = subprocess.Popen(
+                argv,
+                cwd=self._cwd,
+                env=self.env if env is None else env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=become_ours,
+            )
+        except OSError as error:
+            raise ToolError("cannot be started: %s" % error.strerror)
+        assert process.stdout is not None
+        with process.stdout:
+            lines = _Lines(say)
+            ended = self._follow(process, process.stdout.fileno(), lines, limit)
+        if not ended:
+            raise ToolError("took longer than %g minutes%s" % (limit / 60, lines.tail()))
+        if process.returncode:
+            raise ToolError("%s%s" % (_how(process.returncode), lines.tail()))
+        return lines.last[-1] if lines.last else ""
+
+    def _follow(self, process: "subprocess.Popen[bytes]", output: int, lines: "_Lines", limit: float) -> bool:
+        """Until it has ended: a process that it leaves in the background may hold its output for ever."""
+        os.set_blocking(output, False)
+        deadline = time.monotonic() + limit
+        reading = True
+        while process.poll() is None:
+            if time.monotonic() > deadline:
+                return False
+            self.wait(TICK, output if reading else None)
+            reading = reading and lines.read(output)
+        lines.read(output)
+        lines.finish()
+        return True
+
+    def wait(self, seconds: float, also: Optional[int] = None) -> None:
+        """Sleeps, at most until `also` can be read. Raises GoneError if the launcher has gone away."""
+        fds = [self._stdin.fd] if also is None else [self._stdin.fd, also]
+        if self._stdin.fd in select.select(fds, [], [], seconds)[0]:
+            self._stdin.fill()
+        self._alive()
+
+
+class _Lines:
+    """Output as lines: said one by one, the last ones kept."""
+
+    def __init__(self, say: Say) -> None:
+        self.last: Deque[str] = deque(maxlen=TAIL)
+        self._say = say
+        self._rest = b""
+
+    def read(self, fd: int) -> bool:
+        """All that is there now. False at its end."""
+        while True:
+            try:
+                data = os.read(fd, 1 << 16)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            *lines, self._rest = (self._rest + data).replace(b"\r", b"\n").split(b"\n")
+            self._rest = self._rest[-LINE * 4 :]
+            for line in lines:
+                self._add(line)
+
+    def finish(self) -> None:
+        self._add(self._rest)
+
+    def tail(self) -> str:
+        return "".join("\n  " + line for line in self.last)
+
+    def _add(self, line: bytes) -> None:
+        text = line.decode("utf-8", "replace").rstrip()[:LINE]
+        if text:
+            self.last.append(text)
+            self._say(text)
+
+
+def _how(code: int) -> str:
+    return "ended with exit code %d" % code if code > 0 else "was ended by signal %d" % -code
+
+
+__all__ = ["GoneError", "ToolError", "Tools"]

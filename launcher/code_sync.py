@@ -1,0 +1,145 @@
+"""The project and podrun itself as bundles: archives named by their content, so that a host needs each only once."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import stat
+import tarfile
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from podrun.runtime.contract import UserError
+
+from .agent.extract import stays_inside
+from .project_files import IGNORE_FILE, MAX_BYTES, find_project, shown, unreadable
+
+_FAST = 1  # gzip's level: compressing must not take longer than sending
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A folder's files, packed. The same content has the same name on any machine."""
+
+    name: str
+    """`project-` or `podrun-` and the start of the SHA-256 of the archive before it was compressed."""
+    data: bytes = field(repr=False)
+    """tar.gz"""
+    files: int
+    left_out: tuple[str, ...] = ()
+    """Links that lead out of the project: on a host they would lead to something else, or nowhere."""
+
+
+def project_bundle(cwd: Path) -> tuple[Bundle, str]:
+    """The project that `cwd` belongs to, and the path of `cwd` in it (`.` for its root).
+
+    In a git work tree it is the whole tree, without what git ignores; else it is the folder. Raises UserError if it is
+    larger than can be sent, or holds a file that cannot be read.
+    """
+    project = find_project(cwd)
+    pack = _Pack()
+    for name in project.files:
+        pack.add(project.root / name, name)
+    if project.subfolder != "." and not any(name.startswith(f"{project.subfolder}/") for name in project.files):
+        pack.add_folder(project.subfolder)
+    return pack.bundle("project"), project.subfolder
+
+
+def podrun_bundle() -> Bundle:
+    """What the workers need of podrun: with the bundle's folder on PYTHONPATH, `import podrun.runtime` works."""
+    spec = find_spec("podrun.runtime")
+    assert spec is not None and spec.submodule_search_locations
+    root = Path(spec.submodule_search_locations[0])
+    pack = _Pack()
+    for path in sorted([*root.rglob("*.py"), root / "py.typed"]):
+        pack.add(path, f"podrun/runtime/{path.relative_to(root).as_posix()}")
+    return pack.bundle("podrun")
+
+
+class _Pack:
+    """An archive that is being made. Of a file only content, name and whether it is executable matter."""
+
+    def __init__(self) -> None:
+        self._data = io.BytesIO()
+        self._gzip = gzip.GzipFile(filename="", mode="wb", compresslevel=_FAST, fileobj=self._data, mtime=0)
+        self._hash = hashlib.sha256()
+        taker: Any = self  # tarfile only writes to it
+        # GNU names are plain bytes, of any length.
+        self._tar = tarfile.open(
+            fileobj=taker, mode="w|", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape"
+        )
+        self._bytes = 0
+        self._files = 0
+        self._left_out: list[str] = []
+
+    def write(self, data: bytes) -> int:
+        """Takes what tarfile writes."""
+        self._hash.update(data)
+        return self._gzip.write(data)
+
+    def add(self, path: Path, name: str) -> None:
+        """A file or a link. One that has vanished is left out, as if it had been deleted before. Raises UserError."""
+        try:
+            if stat.S_ISLNK(os.lstat(path).st_mode):
+                self._add_link(name, os.readlink(path))
+            else:
+                self._add_file(path, name)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise unreadable(path, error) from None
+
+    def add_folder(self, name: str) -> None:
+        info = _info(name, 0o755)
+        info.type = tarfile.DIRTYPE
+        self._tar.addfile(info)
+
+    def _add_link(self, name: str, target: str) -> None:
+        if not stays_inside(name, target):
+            self._left_out.append(name)
+            return
+        info = _info(name, 0o777)
+        info.type = tarfile.SYMTYPE
+        info.linkname = _tar_name(target)
+        self._tar.addfile(info)
+        self._files += 1
+
+    def _add_file(self, path: Path, name: str) -> None:
+        # What it has become since it was listed: a fifo must not be waited for, a link not be followed.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(mode):
+                return
+            content = file.read(MAX_BYTES + 1)  # before its size is written down: it may change while it is read
+        self._bytes += len(content)
+        if self._bytes > MAX_BYTES:
+            raise UserError(
+                f"{shown(str(path))} is growing while it is packed for the hosts, beyond the limit of "
+                f"{MAX_BYTES // 10**6} MB; name it in {IGNORE_FILE}"
+            )
+        info = _info(name, 0o755 if mode & stat.S_IXUSR else 0o644)
+        info.size = len(content)
+        self._tar.addfile(info, io.BytesIO(content))
+        self._files += 1
+
+    def bundle(self, kind: str) -> Bundle:
+        self._tar.close()
+        self._gzip.close()
+        name = f"{kind}-{self._hash.hexdigest()[:16]}"
+        return Bundle(name, self._data.getvalue(), self._files, tuple(self._left_out))
+
+
+def _info(name: str, mode: int) -> tarfile.TarInfo:
+    """Time and owner are zero, and no names of users: they differ between machines."""
+    info = tarfile.TarInfo(_tar_name(name))
+    info.mode = mode
+    return info
+
+
+def _tar_name(name: str) -> str:
+    """Its bytes, whatever the locale is."""
+    return os.fsencode(name).decode("utf-8", "surrogateescape")
