@@ -23,7 +23,7 @@ from .ssh_errors import Unreachable
 from .ssh_host_key import HostKeyCheck, known_hosts_files
 from .ssh_keys import KeyFiles, Login
 from .ssh_known_hosts import KnownHosts
-from .ssh_link import Link
+from .ssh_link import Link, SharedConnection
 
 # Paramiko tells there, with tracebacks, what podrun puts into words.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -96,7 +96,7 @@ class SshTransport(Transport):
 
     def _connection(self, user: str | None, name: str, port: int | None) -> Connection:
         # What is not empty is not shared: fabric writes the IdentityFile of a host into an empty one's place in the Config.
-        connection = Connection(
+        connection = SharedConnection(
             name,
             user=user,
             port=port,

@@ -25,9 +25,11 @@ def read_ssh_config(path: Path | None) -> Config:
     if path is not None and not path.expanduser().is_file():
         raise UserError(f"ssh: config: there is no file {path}")
     config = SSHConfig()
-    for file in (_HOME / "config", _SYSTEM / "ssh_config") if path is None else (path,):
+    for name in (_HOME / "config", _SYSTEM / "ssh_config") if path is None else (path,):
+        folder = _SYSTEM if name.parent == _SYSTEM else _HOME
+        file = name.expanduser()
         try:
-            config.parse(_lines(file.expanduser(), _SYSTEM if file.parent == _SYSTEM else _HOME))
+            config.parse(_lines(file, folder))
         except (ConfigParseError, OSError, UnicodeDecodeError) as error:
             if path is None and isinstance(error, FileNotFoundError):
                 continue

@@ -54,7 +54,7 @@ def handshake_failure(error: Exception, where: str) -> Unreachable:
     if "Indecipherable" in said or "Invalid SSH banner" in said:
         return Unreachable(f"{where} is not an SSH server: it says {said[said.find(chr(34)) :][:100]}")
     if "banner" in said:
-        what = f"{where} accepts connections but does not speak SSH (no SSH banner came); is its SSH server overloaded?"
+        what = f"{where} does not speak SSH: it sent no SSH banner; is its SSH server overloaded?"
         return Unreachable(what, again=True)
     if isinstance(error, (EOFError, OSError)) or "No existing session" in said or not said:
         return Unreachable(f"{where} closed the connection, or fell silent, during the SSH handshake", again=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -31,6 +32,15 @@ _KEEPALIVE = 2  # seconds of silence; something has to be sent for the other sid
 _DEAD = 8000  # milliseconds that sent data may stay unacknowledged
 
 
+class SharedConnection(Connection):  # type: ignore[misc]
+    """Leaves the Config alone, which all connections share.
+
+    fabric's own writes `inline_ssh_env` into it, for want of such an attribute; that empties it for a moment.
+    """
+
+    inline_ssh_env = False
+
+
 class Link:
     """Safe to use from many threads."""
 
@@ -49,7 +59,7 @@ class Link:
         self._gateway = gateway
         self._command = command
         self._limit = int(connection.connect_timeout or _CONNECT)
-        self._where = f"{connection.host} port {connection.port}"
+        self._where = f"{connection.host} port {connection.port}" + (f" (by `{command}`)" if command else "")
         self._lock = threading.Lock()
         self._closed = False
         self._failure: Unreachable | None = None
@@ -125,17 +135,17 @@ class Link:
         return self._try(deadline)
 
     def _try(self, deadline: float) -> None:
-        limit = max(1.0, min(self._limit, deadline - time.monotonic()))
-        connection = self._connection
+        left = max(1.0, deadline - time.monotonic())
+        connection, patience = self._connection, min(HANDSHAKE, left)
         options = {
             "transport_factory": self._make_transport,
             "auth_strategy": self._login,
-            "banner_timeout": HANDSHAKE,
+            "banner_timeout": patience,
             "auth_timeout": HANDSHAKE,
         }
-        connection.connect_timeout = HANDSHAKE
+        connection.connect_timeout = patience + HANDSHAKE  # for the banner and the exchange of keys
         try:
-            connection.connect_kwargs = {**options, "sock": self._socket(limit)}
+            connection.connect_kwargs = {**options, "sock": self._socket(min(self._limit, left))}
             connection.open()
         except (Unreachable, paramiko.SSHException, EOFError, OSError) as error:
             connection.client.close()
@@ -149,7 +159,7 @@ class Link:
         if self._gateway is not None:
             return self._gateway.tunnel(host, port, limit)
         if self._command is not None:
-            return paramiko.ProxyCommand(self._command)
+            return run_proxy(self._command)
         return dial(host, port, limit)
 
     def _make_transport(self, sock: Any, **options: Any) -> paramiko.Transport:
@@ -192,6 +202,20 @@ def dial(host: str, port: int, limit: float) -> socket.socket:
             sock.close()
             failure = failure or tcp_failure(error, host, port)
     raise failure or Unreachable(f"the name {host} has no address")
+
+
+def run_proxy(command: str) -> socket.socket:
+    """What speaks for the host: a command's stdin and stdout. It ends with the socket."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        subprocess.Popen(
+            ["/bin/sh", "-c", f"exec {command}"],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C in the terminal is for the launcher alone
+        )
+    return ours
 
 
 def _family(kind: str) -> str:
