@@ -211,6 +211,45 @@ def init(file: Path, yes: bool, force: bool, **given: str | None) -> None:
 
 
 @main.command()
+@click.option("--slice", "-s", metavar="TYPE", shell_complete=_complete_slice, help="What the pod is: v3-32, cpu-2x4.")
+@click.option("--pod", type=click.Path(path_type=Path), metavar="FILE", help="Where its hosts are.")
+@click.option("--hosts", metavar="LIST", help="Hosts instead of those of --pod: tpu-[0-3] or 10.0.0.5,10.0.0.6.")
+@click.option(
+    "--hostfile", type=click.Path(path_type=Path), metavar="FILE", help="The same from lines of `HOST slots=N`."
+)
+@click.option("--simulate", is_flag=True, help="Check this machine, as the hosts of a simulated pod.")
+@click.option("--workdir", "-w", metavar="DIR", help="Folder on the hosts that all of them must share.")
+@click.option("--json", "as_json", is_flag=True, help="Print all facts and findings as JSON.")
+def check(
+    slice: str | None,
+    pod: Path | None,
+    hosts: str | None,
+    hostfile: Path | None,
+    simulate: bool,
+    workdir: str | None,
+    as_json: bool,
+) -> None:
+    """Ask every host whether it is ready for a run; say which is not, and what to do.
+
+    \b
+    Exit code: 0 ready, 2 a run would fail, 69 a host cannot be reached.
+    \b
+    Examples:
+      podrun check --pod pod.yaml
+      podrun check --slice gpu-2x8 --hosts gpu-a,gpu-b --workdir /shared/runs
+    """
+
+    def action() -> int:
+        from .commands.check import CheckRequest
+        from .commands.check import check as check_request
+        from .inventory.find import PodRequest
+
+        return check_request(CheckRequest(PodRequest(slice, pod, hosts, hostfile, simulate), workdir, as_json))
+
+    _guard(action)
+
+
+@main.command()
 @click.argument("type", required=False, metavar="[TYPE]", shell_complete=_complete_slice)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def slices(type: str | None, as_json: bool) -> None:
@@ -232,6 +271,42 @@ def slices(type: str | None, as_json: bool) -> None:
 
         found = find_slices(type)
         click.echo(json.dumps([asdict(s) for s in found], indent=1) if as_json else slice_table(found))
+
+    _guard(action)
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines.")
+@click.argument("run", required=False, metavar="[RUN]")
+def attach(run: str | None, as_json: bool) -> None:
+    """Watch a run, from any shell; Ctrl-C leaves it running. RUN: its id or the end of it; the newest without.
+
+    \b
+    Example: podrun attach 4f2a
+    """
+
+    def action() -> int:
+        from .commands.attach import attach
+
+        return attach(run, as_json)
+
+    _guard(action)
+
+
+@main.command()
+@click.option("--now", is_flag=True, help="Do not wait for a checkpoint.")
+@click.argument("run", required=False, metavar="[RUN]")
+def stop(run: str | None, now: bool) -> None:
+    """End a run: it saves a checkpoint, as after Ctrl-C. RUN: its id or the end of it; the only one that runs without.
+
+    \b
+    Example: podrun stop 4f2a
+    """
+
+    def action() -> int:
+        from .commands.stop import stop
+
+        return stop(run, now)
 
     _guard(action)
 

@@ -26,7 +26,8 @@ def gather(request: Facts, devices: str = "/dev") -> Facts:
     """Facts by name; one that cannot be found out is `{"error": why}`. Never raises.
 
     `request` may have: `python` the workers' interpreter (default python3), `env` what is set for it, `home` podrun's
-    folder, `workdir`, `platform` (cpu, cuda or tpu). Paths may begin with `~/`. `devices` is the folder of device nodes.
+    folder, `workdir`, `platform` (cpu, cuda or tpu). Paths may begin with `~/`. If `python` is made only when a run starts,
+    `python_before` is what it will be made of. `devices` is the folder of device nodes.
 
     `clock` is `{"received", "answered"}`: this host's time when the question came, and when the answer left.
     """
@@ -35,7 +36,7 @@ def gather(request: Facts, devices: str = "/dev") -> Facts:
     nodes = device_nodes(devices)
     questions: Dict[str, Callable[[], Any]] = {
         "system": _system,
-        "interpreter": lambda: ask_interpreter(request.get("python") or "python3", env),
+        "interpreter": lambda: _interpreter(request, env),
         "driver": _driver,
         "disk_home": lambda: _disk(request.get("home") or "~/.podrun"),
         "disk_tmp": lambda: _disk("/tmp"),
@@ -73,6 +74,14 @@ def _ask_all(questions: Dict[str, Callable[[], Any]]) -> Facts:
     late = {"error": "no answer within %g s" % LIMIT}
     answered = dict(facts)  # a late thread may still write
     return {name: answered.get(name, late) for name in questions}
+
+
+def _interpreter(request: Facts, env: Dict[str, str]) -> Facts:
+    """Without `packages` if those are still to be installed. Raises InterpreterError."""
+    python, before = request.get("python") or "python3", request.get("python_before")
+    if not before or before == python or os.path.exists(os.path.expanduser(python)):
+        return ask_interpreter(python, env)
+    return dict(ask_interpreter(before, env), packages=None)
 
 
 def _system() -> Facts:

@@ -69,7 +69,11 @@ def each(
 ) -> list[Finding]:
     """Hosts of which `judge` says the same (what, remedy, fatal) as one finding; hosts without the fact are left out."""
     said = {host: judge(host_facts[fact]) for host, host_facts in facts.items() if known(host_facts, fact)}
-    return [Finding(hosts, *verdict, about) for verdict, hosts in group(said) if verdict is not None]
+    return [
+        Finding(hosts, what=verdict[0], remedy=verdict[1], fatal=verdict[2], about=about)
+        for verdict, hosts in group(said)
+        if verdict is not None
+    ]
 
 
 def known(facts: Facts, fact: str) -> bool:

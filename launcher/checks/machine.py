@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from ipaddress import ip_address
 from statistics import median_low
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from ..pod import Pod
 from .base import Facts, FactsByHost, Finding, each, group, known
 
+_DISKS = {"disk_home": "`home:` in the pod file", "disk_workdir": "--workdir", "disk_tmp": ""}
 MB, GB = 10**6, 10**9
 _LITTLE_DISK, _NO_DISK, _NO_FILES = GB, 50 * MB, 100
 _LITTLE_MEMORY = GB
@@ -19,13 +21,8 @@ Verdict = tuple[str, str, bool] | None
 
 
 def check_machine(pod: Pod, facts: FactsByHost) -> list[Finding]:
-    disks = [
-        finding
-        for fact, key in (("disk_home", "`home:` in the pod file"), ("disk_tmp", ""), ("disk_workdir", "--workdir"))
-        for finding in each(facts, fact, lambda disk, key=key: _judge_disk(disk, key), about="disk")
-    ]
     return [
-        *_one_per_folder(disks),
+        *_disks(facts),
         *each(facts, "memory", _judge_memory, about="memory"),
         *_clocks(facts),
         *each(facts, "host_name", lambda name: _judge_name(pod, name), about="host name"),
@@ -36,12 +33,22 @@ def check_machine(pod: Pod, facts: FactsByHost) -> list[Finding]:
     ]
 
 
-def _judge_disk(disk: Facts | None, key: str) -> Verdict:
+def _disks(facts: FactsByHost) -> list[Finding]:
+    found: dict[
+        tuple[tuple[str, ...], str], Finding
+    ] = {}  # podrun's folder, /tmp and the workdir are often the same disk
+    for fact, key in _DISKS.items():
+        for finding in each(facts, fact, partial(_judge_disk, key), about="disk"):
+            found.setdefault((finding.hosts, finding.what), finding)
+    return list(found.values())
+
+
+def _judge_disk(key: str, disk: Facts | None) -> Verdict:
     if disk is None:
         return None
     folder, free = disk["folder"], disk["free"]
     elsewhere = f", or choose another with {key}" if key else ""
-    if free < _LITTLE_DISK:
+    if disk["total"] and free < _LITTLE_DISK:  # some network file systems do not know their size
         what = f"{human(free)} of disk left at {folder} (of {human(disk['total'])})"
         return what, f"make room there{elsewhere}", free < _NO_DISK
     if disk["files"] is not None and disk["files"] < _NO_FILES:
@@ -49,11 +56,6 @@ def _judge_disk(disk: Facts | None, key: str) -> Verdict:
     if not disk["writable"]:
         return f"cannot write to {folder}", f"give this user the right to{elsewhere}", True
     return None
-
-
-def _one_per_folder(findings: list[Finding]) -> list[Finding]:
-    """podrun's folder, /tmp and the workdir are often the same disk."""
-    return list({(f.hosts, f.what): f for f in findings}.values())
 
 
 def _judge_memory(memory: Facts) -> Verdict:

@@ -27,13 +27,14 @@ _CUDA = ("jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda1
 
 def check_versions(pod: Pod, facts: FactsByHost, *, program: bool) -> list[Finding]:
     asked = {host: f["interpreter"] for host, f in facts.items() if known(f, "interpreter")}
+    installed = {host: i for host, i in asked.items() if i["packages"] is not None}  # else a run will do so
     return [
         *_unusable(pod, facts, fatal=not program),
         *_too_old_python(pod, asked, fatal=not program),
         *_python_differs(asked),
-        *_missing(pod, asked, fatal=not program),
-        *_too_old(pod, asked, fatal=not program),
-        *_packages_differ(pod, asked),
+        *_missing(pod, installed, fatal=not program),
+        *_too_old(pod, installed, fatal=not program),
+        *_packages_differ(pod, installed),
         *_driver(pod, facts),
     ]
 

@@ -1,0 +1,54 @@
+"""Whether a folder is the same one on all hosts: one writes a file, the others must see it."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Optional
+
+_PATIENCE = 3.0  # seconds; network file systems show a new file late
+
+
+def offer(folder: str) -> str:
+    """Makes a file in the folder, or in the nearest one above it that exists, and returns its path. Raises OSError."""
+    place = os.path.abspath(os.path.expanduser(folder))
+    while not os.path.exists(place) and place != "/":
+        place = os.path.dirname(place)
+    path = os.path.join(place, ".podrun-check-%s" % os.urandom(8).hex())
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        os.write(fd, os.path.basename(path).encode())
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    return path
+
+
+def withdraw(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass  # somebody else has tidied up
+
+
+def look(path: str) -> Optional[str]:
+    """Why what `offer` wrote cannot be read here, or None if it can."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        why = _look_once(path)
+        if why is None or time.monotonic() > deadline:
+            return why
+        time.sleep(0.2)
+
+
+def _look_once(path: str) -> Optional[str]:
+    folder, name = os.path.split(path)
+    if not os.path.isdir(folder):
+        return "there is no folder %s" % folder
+    try:
+        with open(path, "rb") as file:
+            return None if file.read().decode(errors="replace") == name else "the file has other content"
+    except FileNotFoundError:
+        return "the file is not there"
+    except OSError as error:
+        return error.strerror or str(error)

@@ -1,0 +1,86 @@
+"""A question to one host: an agent command that answers with one JSON line."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from .agent_file import open_agent
+from .errors import HostError
+from .pod import Host, Pod
+from .transport.base import Channel, Transport
+
+Answer = dict[str, Any]
+
+
+class Reply(NamedTuple):
+    """An answer, and our time.time() when the question left and when the answer came."""
+
+    answer: Answer
+    sent: float
+    received: float
+
+
+ANSWER_LIMIT = 40.0  # seconds; longer than any fact may take
+
+
+def ask(transport: Transport, pod: Pod, host: Host, *args: str, request: Answer | None = None) -> Reply:
+    """Starts `agent ARGS` on the host and returns what it answers. Raises HostError if there is no answer."""
+    with asking(transport, pod, host, *args, request=request) as reply:
+        return reply
+
+
+@contextmanager
+def asking(transport: Transport, pod: Pod, host: Host, *args: str, request: Answer | None = None) -> Iterator[Reply]:
+    """The same, for a command that goes on after its answer: it ends with the block."""
+    channel = open_agent(transport, pod, host, *args)
+    try:
+        sent = time.time()
+        if request is not None:
+            _send(channel, request)
+        answer = _read(channel, host)
+        yield Reply(answer, sent, time.time())
+    finally:
+        channel.close()
+
+
+def _send(channel: Channel, request: Answer) -> None:
+    try:
+        channel.send(json.dumps(request).encode() + b"\n")
+    except OSError:
+        pass  # reading the answer will say more
+
+
+def _read(channel: Channel, host: Host) -> Answer:
+    """Raises HostError."""
+    late = threading.Event()
+
+    def give_up() -> None:
+        late.set()
+        channel.close()
+
+    timer = threading.Timer(ANSWER_LIMIT, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        data = b""
+        while b"\n" not in data and (more := channel.receive()):
+            data += more
+    finally:
+        timer.cancel()
+    try:
+        answer: Answer = json.loads(data.partition(b"\n")[0])
+        return answer
+    except ValueError:
+        raise HostError(host.name, _why_not(channel, late.is_set())) from None
+
+
+def _why_not(channel: Channel, late: bool) -> str:
+    if late:
+        return f"did not answer within {ANSWER_LIMIT:g} s; see whether it is overloaded, or a file system hangs there"
+    last = channel.complaint().splitlines()[-1:]
+    return f"its agent ended before it answered: {last[0]}" if last else "the connection ended before it answered"

@@ -1,0 +1,1 @@
+"""What the commands of podrun do, besides `run`: one file each."""

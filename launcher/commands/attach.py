@@ -1,0 +1,35 @@
+"""`podrun attach`: watch a run from any shell, and take it over if its supervisor is gone."""
+
+from __future__ import annotations
+
+from podrun.runtime.contract import EventKind, ExitCode, UserError
+
+from ..background import broken, ended, goes_on, spawn
+from ..console import make_console
+from ..follow import follow
+from ..runs import find_run
+from ..signals import Signals
+
+
+def attach(name: str | None, as_json: bool) -> int:
+    """Shows the run until it ends, and returns its exit code; 0 if the user leaves first. Raises UserError."""
+    directory = find_run(name)
+    console = make_console(as_json)
+    if directory.end() is None and directory.supervisor() is None:
+        console.say(f"the supervisor of {directory.run_id} is gone; taking the run over")
+        spawn(directory, adopt=True)
+    with Signals() as signals:
+        try:
+            for event in follow(directory):
+                if event is not None:
+                    console.event(event)
+                    if event["event"] == EventKind.END:
+                        console.stop()
+                        return ended(directory, event)
+                if signals.received:
+                    console.stop()
+                    console.say(goes_on(directory))
+                    return ExitCode.DONE
+        finally:
+            console.stop()
+    raise UserError(broken(directory))

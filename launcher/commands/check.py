@@ -1,0 +1,108 @@
+"""`podrun check`: is the pod ready for a run, and if not, which host and why."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from podrun.runtime.contract import UserError
+
+from ..check_table import render, summary
+from ..checks.base import name_hosts
+from ..examine import Report, examine
+from ..inventory.find import PodRequest, find_pod
+from ..pod import Pod
+from ..transport.base import load_transport
+
+
+@dataclass(frozen=True)
+class CheckRequest:
+    """What the user typed."""
+
+    pod: PodRequest
+    workdir: str | None = None
+    json: bool = False
+
+
+def check(request: CheckRequest) -> int:
+    """Prints the table and returns 0, 2 if something fatal was found, or 69 if a host cannot be used. Raises UserError."""
+    pod = find_pod(request.pod)
+    workdir = _find_workdir(pod, request.workdir)
+    progress = _Progress()
+    transport = load_transport(pod)
+    try:
+        report = examine(transport, pod, workdir, progress)
+    finally:
+        transport.close()
+        progress.clear()
+    print(_as_json(report) if request.json else _as_table(report))
+    return report.code
+
+
+def _find_workdir(pod: Pod, typed: str | None) -> str | None:
+    """On the hosts. Raises UserError if it would depend on where a command is started."""
+    workdir = typed or pod.workdir
+    if workdir is None or "://" in workdir:
+        return workdir
+    if pod.transport == "local":
+        return str(Path(workdir).expanduser().absolute())
+    if not workdir.startswith(("/", "~/")):
+        raise UserError(
+            f"--workdir {workdir}: it is a folder on the hosts, where a relative path means nothing; "
+            "give one that begins with / or ~/"
+        )
+    return workdir
+
+
+def _as_table(report: Report) -> str:
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return render(report, min(shutil.get_terminal_size((100, 24)).columns, 120), colour)
+
+
+def _as_json(report: Report) -> str:
+    hosts = {
+        host.name: report.facts.get(host.name) or {"unreachable": report.unreached[host.name]}
+        for host in report.pod.hosts
+    }
+    return json.dumps(
+        {
+            "slice": report.pod.slice.name,
+            "transport": report.pod.transport,
+            "code": int(report.code),
+            "summary": summary(report),
+            "coordinator": report.coordinator,
+            "workdir": report.shared,
+            "findings": [asdict(finding) for finding in report.findings],
+            "hosts": hosts,
+        },
+        indent=1,
+    )
+
+
+class _Progress:
+    """One line on a terminal that is overwritten: what is done, and who is waited for."""
+
+    def __init__(self) -> None:
+        self._shown = sys.stderr.isatty()
+        self._writing = threading.Lock()
+
+    def __call__(self, doing: str, done: int, total: int, waiting: list[str]) -> None:
+        if not self._shown:
+            return
+        text = f"{doing}: {done} of {total}"
+        if done and waiting:
+            text += f", waiting for {name_hosts(waiting)}"
+        width = shutil.get_terminal_size().columns - 1
+        with self._writing:
+            sys.stderr.write(f"\r\x1b[K{text[:width]}")
+            sys.stderr.flush()
+
+    def clear(self) -> None:
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

@@ -1,0 +1,67 @@
+"""`podrun stop`: ends a run from any shell, also one whose supervisor is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from podrun.runtime.contract import Event, EventKind, ExitCode, UserError
+
+from ..background import spawn
+from ..follow import follow
+from ..runs import RunDirectory, all_runs, find_run
+
+_LIMIT = 180.0  # seconds; a save that has begun may take a minute
+
+
+def stop(name: str | None, now: bool) -> int:
+    """Ends the run like Ctrl-C, or like two if `now`; returns when nothing of it is left. Raises UserError."""
+    directory = _one_that_runs() if name is None else find_run(name)
+    if (end := directory.end()) is not None:
+        print(f"podrun: {directory.run_id} has ended already: {end['message']}")
+        return ExitCode.DONE
+    if directory.supervisor() is None:
+        print(f"the supervisor of {directory.run_id} is gone; asking its hosts", flush=True)
+        spawn(directory, adopt=True)
+    pid = directory.supervisor()
+    print(f"stopping {directory.run_id} ...", flush=True)
+    for _ in range(2 if now else 1):
+        if pid is not None:
+            _signal(pid)
+            time.sleep(0.2)  # two signals of a kind that are pending at once are one
+    return _await_end(directory)
+
+
+def _signal(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        pass  # it has ended meanwhile
+
+
+def _one_that_runs() -> RunDirectory:
+    running = [run for run in all_runs() if run.end() is None]
+    if not running:
+        raise UserError("no run of yours is running; `podrun ps --all` lists the ended ones")
+    if len(running) > 1:
+        names = ", ".join(run.run_id for run in running[:4])
+        raise UserError(f"{len(running)} runs are running: {names}; say which: podrun stop RUN")
+    return running[0]
+
+
+def _await_end(directory: RunDirectory) -> int:
+    deadline = time.monotonic() + _LIMIT
+    for event in follow(directory):
+        if event is not None and event["event"] == EventKind.END:
+            return _report(event)
+        if event is None and time.monotonic() > deadline:
+            break
+    raise UserError(f"{directory.run_id} has not ended; `podrun stop --now {directory.run_id}` does not wait for saves")
+
+
+def _report(end: Event) -> int:
+    print(f"podrun: {end['message']}")
+    for row in end.get("left_behind", ()):
+        print(f"podrun: could not confirm that nothing is left on {row}")
+    return ExitCode.UNAVAILABLE if end.get("left_behind") else ExitCode.DONE
