@@ -80,7 +80,10 @@ class _Run:
         while True:
             if adoption is None:
                 self._directory.begin(plan)
-            self._view.event(start_event(plan, self._directory.logs, time.time()))
+                self._view.event(start_event(plan, self._directory.logs, time.time()))
+            else:
+                message = "another supervisor has taken the run over"
+                self._view.event({"event": EventKind.NOTE, "time": time.time(), "message": message})
             try:
                 if attempt == 0 and adoption is None:
                     outcome = self._prepare(plan, bundles)
@@ -93,7 +96,7 @@ class _Run:
             attempt += 1
             self._view.say(f"{outcome.cause}\nrestart {attempt} of {most} from the last checkpoint")
             plan, adoption, outcome = self._spec.plan(attempt, self._secrets), None, None
-        self._view.event(end_event(outcome, time.time()))
+        self._view.event(end_event(outcome, plan, time.time()))
         report(outcome, plan, self._directory, self._view)
         return outcome.code
 

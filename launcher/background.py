@@ -29,22 +29,26 @@ def start_in_background(directory: RunDirectory, as_json: bool, *, adopt: bool =
                 if event is not None:
                     console.event(event)
                     if event["event"] == EventKind.END:
-                        return _ended(directory, event)
+                        return ended(directory, event)
                     if _has_started(event, directory):
                         break
                 if signals.received:
                     break
             else:
-                raise UserError(_broken(directory))
+                raise UserError(broken(directory))
         finally:
             console.stop()
+    console.say(goes_on(directory))
+    return ExitCode.DONE
+
+
+def goes_on(directory: RunDirectory) -> str:
     run = directory.run_id
-    console.say(
+    return (
         f"podrun: {run} goes on in the background\n"
         f"  podrun attach {run}    watch it\n  podrun logs -f {run}   what its processes print\n"
         f"  podrun stop {run}      end it"
     )
-    return ExitCode.DONE
 
 
 def spawn(directory: RunDirectory, *, adopt: bool = False) -> None:
@@ -63,11 +67,11 @@ def spawn(directory: RunDirectory, *, adopt: bool = False) -> None:
         if process.poll() is not None or time.monotonic() > deadline:
             if directory.end() is not None:
                 return
-            raise UserError(_broken(directory))
+            raise UserError(broken(directory))
         time.sleep(0.05)
 
 
-def _broken(directory: RunDirectory) -> str:
+def broken(directory: RunDirectory) -> str:
     text = directory.supervisor_log.read_text(errors="replace").strip()
     return f"the supervisor of {directory.run_id} ended: {text.splitlines()[-1] if text else 'it was killed'}"
 
@@ -85,9 +89,12 @@ def _has_started(event: Event, directory: RunDirectory) -> bool:
     return there >= processes
 
 
-def _ended(directory: RunDirectory, end: Event) -> int:
-    """The report has been written by the supervisor; it belongs on this terminal too."""
-    text = directory.supervisor_log.read_text(errors="replace").strip()
+def ended(directory: RunDirectory, end: Event) -> int:
+    """Shows how a run ended that was supervised in the background, and returns its exit code."""
+    try:
+        text = directory.supervisor_log.read_text(errors="replace").strip()
+    except OSError:  # it was supervised by a podrun in a terminal
+        text = ""
     print(text or f"podrun: {end['message']}", file=sys.stderr if end["code"] else sys.stdout, flush=True)
     return int(end["code"])
 

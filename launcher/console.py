@@ -120,7 +120,8 @@ def headline(start: Event) -> str:
     """What is about to happen, and where its traces will be."""
     hosts = "1 host" if len(start["hosts"]) == 1 else f"{len(start['hosts'])} hosts"
     kind = "simulated on this machine" if start["transport"] == "local" else f"reached by {start['transport']}"
-    lines = [f"podrun {start['run_id']}: {start['slice']} = {hosts} x {start['devices']} devices, {kind}"]
+    devices = "1 device" if start["devices"] == 1 else f"{start['devices']} devices"
+    lines = [f"podrun {start['run_id']}: {start['slice']} = {hosts} x {devices}, {kind}"]
     lines += [f"  program {start['program']}"] if start["program"] else [f"  workdir {start['workdir']}"]
     return "\n".join([*lines, f"  logs    {start['logs']}"])
 
@@ -155,6 +156,9 @@ class NoConsole:
     def say(self, text: str) -> None:
         print(text, flush=True)
 
+    def output(self, text: str) -> None:
+        pass
+
     def stop(self) -> None:
         pass
 
@@ -170,6 +174,9 @@ class JsonConsole:
         self._out.flush()
 
     def say(self, text: str) -> None:
+        pass
+
+    def output(self, text: str) -> None:
         pass
 
     def stop(self) -> None:
@@ -212,6 +219,8 @@ class PlainConsole:
     def say(self, text: str) -> None:
         print(text, file=self._out, flush=True)
 
+    output = say
+
     def stop(self) -> None:
         pass
 
@@ -238,6 +247,8 @@ class LiveConsole:
 
     def say(self, text: str) -> None:
         self._console.print(text, markup=False)
+
+    output = say
 
     def stop(self) -> None:
         self._live.stop()

@@ -5,10 +5,41 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from typing import IO
 
 from podrun.runtime.contract import Event, EventKind
 
 from .runs import RunDirectory
+from .view import last_state
+
+
+class Output:
+    """What the first process of a program of the user's own prints. (podrun's own runtime reports events instead.)"""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._directory = directory
+        self._file: IO[bytes] | None = None
+        self._partial = b""
+
+    def news(self) -> str:
+        """Whole lines since the last call."""
+        if self._file is None:
+            self._file = self._open()
+        if self._file is None:
+            return ""
+        *lines, self._partial = (self._partial + self._file.read()).split(b"\n")
+        return "\n".join(map(last_state, lines))
+
+    def _open(self) -> IO[bytes] | None:
+        start = next(self._directory.read_events(), None)
+        if start is None or start.get("program") is None:
+            return None
+        host, processes = next(iter(start["hosts"].items()))
+        try:
+            return self._directory.log(host if len(processes) == 1 else f"{host}.{processes[0]}").open("rb")
+        except OSError:
+            return None
+
 
 _LOOK = 0.2  # seconds between two looks at the record
 

@@ -18,7 +18,7 @@ from .view import View
 _TAIL = 12  # lines of the first cause's output that are shown
 
 
-def end_event(outcome: Outcome, time: float) -> Event:
+def end_event(outcome: Outcome, plan: LaunchPlan, time: float) -> Event:
     cause = outcome.cause
     return {
         "event": EventKind.END,
@@ -26,16 +26,18 @@ def end_event(outcome: Outcome, time: float) -> Event:
         "code": int(outcome.code),
         "host": cause.host if cause else None,
         "process": cause.process if cause else None,
-        "message": _last_line(outcome),
+        "message": last_line(outcome, plan),
+        "left_behind": outcome.left_behind,
     }
 
 
-def _last_line(outcome: Outcome) -> str:
+def last_line(outcome: Outcome, plan: LaunchPlan) -> str:
     if outcome.cause:
         return f"failed: {outcome.cause} [exit code {outcome.code}]"
     if outcome.interrupted_by is not None:
         saved = f"; the checkpoint of step {outcome.saved_step} is complete" if outcome.saved_step is not None else ""
-        return f"interrupted{saved}; the same command resumes the run [exit code {outcome.code}]"
+        resume = "" if plan.is_program else "; the same command resumes the run"
+        return f"interrupted{saved}{resume} [exit code {outcome.code}]"
     return "done"
 
 
@@ -44,12 +46,12 @@ def report(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory, view: Vi
     if outcome.cause is None:
         if outcome.interrupted_by is None:
             view.say(_traces(plan, directory))
-        view.say(f"podrun: {_last_line(outcome)}")
+        view.say(f"podrun: {last_line(outcome, plan)}")
         _complain(outcome.left_behind)
         return
     lines = _evidence(outcome.cause, outcome.failures, plan, directory)
     _complain(outcome.left_behind)
-    print("\n".join(lines), f"podrun: {_last_line(outcome)}", sep="\n", file=sys.stderr, flush=True)
+    print("\n".join(lines), f"podrun: {last_line(outcome, plan)}", sep="\n", file=sys.stderr, flush=True)
 
 
 def _traces(plan: LaunchPlan, directory: RunDirectory) -> str:

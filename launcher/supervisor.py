@@ -39,6 +39,8 @@ class Observer(Protocol):
 
     def event(self, event: Event) -> None: ...
 
+    def output(self, process: int, data: bytes) -> None: ...
+
 
 @dataclass
 class Process:
@@ -374,6 +376,7 @@ class Supervisor:
         stream, data = frame["stream"], frame["data"]
         if stream.endswith(".out"):
             self._write_log(host, stream, data)
+            self._observer.output(int(stream.removesuffix(".out")), data)
             return
         *lines, rest = (self._partial_events.get((host, stream), b"") + data).split(b"\n")
         self._partial_events[host, stream] = rest

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 
-from podrun.runtime.contract import Event
+from podrun.runtime.contract import Event, EventKind
 
 from .console import Console
 from .runs import Recorder
@@ -19,10 +20,25 @@ class View:
     def __init__(self, console: Console, recorder: Recorder) -> None:
         self._console: Console | None = console
         self._recorder = recorder
+        self._one_at_a_time = threading.RLock()  # hosts are prepared by several threads
+        self._echo = False
+        self._partial = b""
 
     def event(self, event: Event) -> None:
-        self._recorder.event(event)
-        self._show(lambda console: console.event(event))
+        with self._one_at_a_time:
+            self._recorder.event(event)
+            if event["event"] == EventKind.START:
+                self._echo, self._partial = event["program"] is not None, b""
+            elif event["event"] == EventKind.EXIT and self._partial and event["process"] == 0:
+                self.output(0, b"\n")
+            self._show(lambda console: console.event(event))
+
+    def output(self, process: int, data: bytes) -> None:
+        """A program of the user's own says what it does by printing. Its first process is shown; all are in the logs."""
+        if self._echo and process == 0:
+            *lines, self._partial = (self._partial + data).split(b"\n")
+            if lines:
+                self._show(lambda console: console.output("\n".join(map(last_state, lines))))
 
     def say(self, text: str) -> None:
         self._show(lambda console: console.say(text))
@@ -40,3 +56,8 @@ class View:
             # What Python still has buffered for it would fail once more at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             signal.raise_signal(signal.SIGHUP)
+
+
+def last_state(line: bytes) -> str:
+    """A progress bar goes back to the start of its line: what it shows last."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")

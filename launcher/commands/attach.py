@@ -6,7 +6,7 @@ from podrun.runtime.contract import EventKind, ExitCode, UserError
 
 from ..background import broken, ended, goes_on, spawn
 from ..console import make_console
-from ..follow import follow
+from ..follow import Output, follow
 from ..runs import find_run
 from ..signals import Signals
 
@@ -18,9 +18,13 @@ def attach(name: str | None, as_json: bool) -> int:
     if directory.end() is None and directory.supervisor() is None:
         console.say(f"the supervisor of {directory.run_id} is gone; taking the run over")
         spawn(directory, adopt=True)
+    output = Output(directory)
     with Signals() as signals:
         try:
             for event in follow(directory):
+                due = event is None or event["event"] in (EventKind.EXIT, EventKind.END)
+                if due and (text := output.news()):
+                    console.output(text)
                 if event is not None:
                     console.event(event)
                     if event["event"] == EventKind.END:
