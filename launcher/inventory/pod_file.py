@@ -92,7 +92,7 @@ def _instead(path: Path) -> str:
         names = [p.name for p in path.parent.iterdir() if p.suffix in (".yaml", ".yml")]
     except OSError:
         names = []
-    near = difflib.get_close_matches(path.name, names, n=2, cutoff=0.6)
+    near = difflib.get_close_matches(path.name, names, n=2, cutoff=0.8)
     if near:
         return f"did you mean {' or '.join(str(path.parent / name) for name in near)}?"
     return "pod_configs/ has examples, and `podrun init` writes one"
