@@ -70,11 +70,15 @@ class _Pack:
         taker: Any = self  # tarfile only writes to it
         # GNU names are plain bytes, of any length.
         self._tar = tarfile.open(
-            fileobj=taker, mode="w|", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape"
+            fileobj=taker, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape"
         )
         self._bytes = 0
         self._files = 0
         self._left_out: list[str] = []
+
+    def tell(self) -> int:
+        """Asked by tarfile, once, and of no interest to it as it only writes."""
+        return 0
 
     def write(self, data: bytes) -> int:
         """Takes what tarfile writes."""

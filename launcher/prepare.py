@@ -116,7 +116,9 @@ def _prepare(
             asked = time.time()
             talk.send(b"{}\n")
         elif kind == "error":
-            raise HostError(talk.host.name, f"{frame['what']}\n{frame['remedy']}")
+            what = frame["what"]
+            join = "\n" if "\n" in what else "; "
+            raise HostError(talk.host.name, f"{what}{join}{frame['remedy']}")
         elif kind == "done":
             facts = frame["facts"]
             if facts is not None:

@@ -158,7 +158,6 @@ def _is_junk(name: str) -> bool:
     return name in _JUNK or name.endswith(_JUNK_ENDINGS)
 
 
-@cache
 def _is_made(folder: str) -> bool:
     """A virtual environment of any name, or a run's workdir."""
     return any(os.path.lexists(os.path.join(folder, mark)) for mark in ("pyvenv.cfg", _WORKDIR_MARK))
@@ -188,14 +187,20 @@ def _git_top(cwd: Path) -> Path | None:
 
 
 def _git_files(top: Path) -> Iterator[str]:
-    """What is committed or would be added, each once; checked out submodules and repositories inside count as folders."""
+    """What is committed or would be added, each once, but for what tools leave behind where .gitignore does not say so.
+
+    Checked out submodules, and repositories inside, count as folders.
+    """
     seen = set()
+    in_own_folder, is_made = cache(_in_own_folder), cache(_is_made)
     for name in _git_list(top, "--cached"):
-        if name not in seen and _in_own_folder(top, os.path.dirname(name)):
+        if name not in seen and in_own_folder(top, os.path.dirname(name)):
             seen.add(name)
             yield from _git_entry(top, name)
     for name in _git_list(top, "--others", "--exclude-standard"):
-        if name not in seen and not _left_behind(top, name):
+        parts = name.rstrip("/").split("/")
+        folders = (os.path.join(top, *parts[:n]) for n in range(1, len(parts)))
+        if name not in seen and not any(map(_is_junk, parts)) and not any(map(is_made, folders)):
             yield from _git_entry(top, name)
 
 
@@ -206,13 +211,6 @@ def _git_entry(top: Path, name: str) -> Iterator[str]:
         yield name
 
 
-def _left_behind(top: Path, name: str) -> bool:
-    """By a tool, in a tree whose .gitignore does not mention it."""
-    parts = name.rstrip("/").split("/")
-    return any(map(_is_junk, parts)) or any(_is_made(str(top.joinpath(*parts[:n]))) for n in range(1, len(parts)))
-
-
-@cache
 def _in_own_folder(top: Path, folder: str) -> bool:
     """Not behind a link that has taken the place of a committed folder."""
     return os.path.realpath(top / folder) == os.path.join(os.path.realpath(top), folder).rstrip("/")

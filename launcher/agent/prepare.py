@@ -1,7 +1,7 @@
 """`agent prepare`: code and environment for a run, then what the host is like.
 
-The launcher sends a request (one JSON line), then for each bundle that is asked for a line {"bundle", "bytes"} and the
-bytes, then an empty object when it is told `ready` if it wants facts. Answers:
+The launcher sends a request (one JSON line), for each bundle that is needed a line {"bundle", "bytes"} and the bytes, and
+after `ready`, which comes only if it wants facts, an empty object. Answers:
 
     need {bundles} | progress {phase, message} | alive | ready | done {python, facts, pruned} | error {what, remedy}
 
