@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import click
+
+from .cli_guard import PROGRAM
+from .cli_guard import guard as _guard
 
 _EXAMPLES = """\b
 Examples:
@@ -26,9 +28,6 @@ Exit codes:
   130 Ctrl-C               128+N ended by signal N
   any other code is the first failed process's own
 """
-
-
-PROGRAM = "podrun.program"
 
 
 class _DefaultRun(click.Group):
@@ -74,26 +73,6 @@ def _complete_slice(ctx: click.Context, param: click.Parameter, incomplete: str)
     from .slices import TPU_SLICES
 
     return [name for name in [*TPU_SLICES, "cpu-1x1", "cpu-2x2", "cpu-2x4", "gpu-1x8"] if name.startswith(incomplete)]
-
-
-def _guard(action: Callable[[], int | None]) -> None:
-    """Runs `action` and exits with its code. A mistake of the user's is shown as a message, never as a traceback."""
-    from podrun.runtime.contract import ExitCode, UserError
-
-    for stream in (sys.stdout, sys.stderr):  # a terminal that knows only ASCII still shows everything
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    try:
-        code = action() or ExitCode.DONE
-    except UserError as error:
-        click.echo(f"podrun: {error}", err=True)
-        code = ExitCode.BAD_CONFIG
-    except KeyboardInterrupt:
-        click.echo("podrun: interrupted", err=True)
-        code = ExitCode.INTERRUPTED
-    except BrokenPipeError:  # `podrun ... | head`
-        sys.stderr.close()
-        code = ExitCode.FAILED
-    sys.exit(int(code))
 
 
 @click.group(
