@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from podrun.runtime.contract import ExitCode
 
-from .check import compare, explain
+from .check import compare, explain, fatal_findings
 from .code_sync import Bundle, podrun_bundle, project_bundle
 from .errors import HostError
 from .failure import Failure
 from .plan import Code, LaunchPlan
-from .prepare import prepare_hosts, workers_python
+from .prepare import prepare_hosts, worker_python
 from .spec import RunSpec
 from .transport.base import Transport
 
@@ -25,8 +25,7 @@ def with_code(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
     project, subfolder = project_bundle(spec.cwd)
     podrun = podrun_bundle()
     folder = f"{spec.pod.home}/bundles"
-    python = workers_python(spec.pod, spec.job.launch.python)
-    code = Code(f"{folder}/{project.name}", subfolder, f"{folder}/{podrun.name}", python)
+    code = Code(f"{folder}/{project.name}", subfolder, f"{folder}/{podrun.name}", worker_python(spec.pod))
     return replace(spec, code=code), (project, podrun)
 
 
@@ -53,7 +52,7 @@ def make_ready(plan: LaunchPlan, transport: Transport, bundles: Sequence[Bundle]
     if failures:
         return failures
     facts = {host: answer.facts for host, answer in answers.items() if not isinstance(answer, HostError)}
-    fatal = [finding for finding in compare(pod, facts, program=plan.is_program) if finding.fatal]
+    fatal = fatal_findings(compare(pod, facts, program=plan.is_program))
     return [
         Failure(", ".join(finding.hosts), None, finding.what, ExitCode.UNAVAILABLE, details=explain([finding]))
         for finding in fatal

@@ -125,6 +125,8 @@ def _check(request: Request) -> tuple[Config | Program, Pod, Path]:
     assert job and pod and workdir
     if pod.transport == "local":
         pod = replace(pod, home=str(podrun_home()), python=pod.python or sys.executable)
+    elif launch.python:
+        pod = replace(pod, python=launch.python)
     return job, pod, workdir
 
 
