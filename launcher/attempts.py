@@ -82,8 +82,7 @@ class _Run:
                 self._directory.begin(plan)
                 self._view.event(start_event(plan, self._directory.logs, time.time()))
             else:
-                message = "another supervisor has taken the run over"
-                self._view.event({"event": EventKind.NOTE, "time": time.time(), "message": message})
+                self._tell(EventKind.NOTE, message="another supervisor has taken the run over")
             try:
                 if attempt == 0 and adoption is None:
                     outcome = self._prepare(plan, bundles)
@@ -107,16 +106,18 @@ class _Run:
         from .ready import make_ready
 
         def tell(host: str, phase: str, message: str) -> None:
-            self._view.event(
-                {"event": EventKind.HOST, "time": time.time(), "host": host, "phase": phase, "message": message}
-            )
+            phase = "setup-commands" if phase == "setup" else phase  # the workers have a phase of that name
+            self._tell(EventKind.HOST, host=host, phase=phase, message=message)
+
+        def note(message: str, **fields: object) -> None:
+            self._tell(EventKind.NOTE, message=message, **fields)
 
         found: list[Failure] = []
         over = threading.Event()
 
         def work() -> None:
             try:
-                found.extend(make_ready(plan, self._transport, bundles, tell))
+                found.extend(make_ready(plan, self._transport, bundles, tell, note))
             finally:
                 over.set()
 
@@ -130,6 +131,9 @@ class _Run:
         if not found:
             return None
         return Outcome(found[0].code, found[0], found, unprepared=True)
+
+    def _tell(self, kind: EventKind, **fields: object) -> None:
+        self._view.event({"event": kind, "time": time.time(), **fields})
 
     def _supervise(self, plan: LaunchPlan, adoption: Adoption | None) -> Outcome:
         supervisor = Supervisor(plan, self._transport, self._logs, self._view, adoption)

@@ -18,7 +18,7 @@ _PHASE_WORDS = {
     "reach": "reaching the host",
     "sync": "bringing the code up to date",
     "environment": "building the environment",
-    "commands": "running the setup commands",
+    "setup-commands": "running the setup commands",
     "checked": "checked",
     "hello": "agent started",
     "ready": "ready",
@@ -50,10 +50,13 @@ class Progress:
         self.since: dict[int, float] = dict.fromkeys(self.processes, time.monotonic())
         self.step: Event | None = None
         self.first_step: tuple[float, int] | None = None
+        self.busy: dict[str, str] = {}
+        """What is being made on a host, if that takes long."""
 
     def event(self, event: Event) -> None:
         kind = event["event"]
         if kind == EventKind.HOST:
+            self.busy[event["host"]] = event.get("message", "")
             for process in self.hosts[event["host"]]:
                 self._enter(process, "running" if self.is_program and event["phase"] == "started" else event["phase"])
         elif kind == EventKind.EXIT and self.is_program:
@@ -131,8 +134,6 @@ def news(event: Event) -> str | None:
     kind = event["event"]
     if kind == EventKind.START:
         return headline(event) if event["attempt"] == 0 else None
-    if kind == EventKind.HOST and event["phase"] in ("sync", "environment", "commands"):
-        return f"{event['host']}: {event['message']}" if event.get("message") else None
     if kind == EventKind.EVAL:
         return describe_eval(event)
     if kind == EventKind.CHECKPOINT:
@@ -195,10 +196,7 @@ class PlainConsole:
     def event(self, event: Event) -> None:
         if event["event"] == EventKind.START:
             self._progress = Progress(event)
-        if self._progress is None:  # the preparation of the hosts
-            if text := news(event):
-                self.say(text)
-            return
+        assert self._progress is not None
         self._progress.event(event)
         phase = self._progress.common_phase()
         if phase != self._phase and phase is not None:
@@ -207,7 +205,7 @@ class PlainConsole:
                 count = len(self._progress.processes)
                 who = f"all {count} processes" if count > 1 else "the process"
                 self.say(f"{who}: {_PHASE_WORDS[phase]}")
-        if text := news(event):
+        if text := news(event) or self._building(event):
             self.say(text)
         if event["event"] == EventKind.STEP and event["process"] == 0:
             last = event["step"] == event["steps"]
@@ -215,6 +213,14 @@ class PlainConsole:
                 self._printed = time.monotonic()
                 left = clock(self._progress.seconds_left())
                 self.say(f"step {event['step']}/{event['steps']}  {describe_step(event)}  eta {left}")
+
+    def _building(self, event: Event) -> str | None:
+        """Environments and setup commands take minutes: what the first host says of them."""
+        assert self._progress is not None
+        if event["event"] != EventKind.HOST or event["phase"] not in ("environment", "setup-commands"):
+            return None
+        first = event["host"] == next(iter(self._progress.hosts))
+        return f"{event['host']}: {event['message']}" if first and event["message"] else None
 
     def say(self, text: str) -> None:
         print(text, file=self._out, flush=True)
@@ -281,7 +287,9 @@ class LiveConsole:
             return table
         for process, host in progress.processes.items():
             phase = progress.phases[process]
-            table.add_row(host, _PHASE_WORDS.get(phase, phase), clock(now - progress.since[process]))
+            doing = _PHASE_WORDS.get(phase, phase)
+            busy = progress.busy.get(host, "")
+            table.add_row(host, f"{doing}: {busy}" if busy else doing, clock(now - progress.since[process]))
         return table
 
     @staticmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from podrun.runtime.contract import ExitCode
@@ -12,12 +12,15 @@ from .code_sync import Bundle, podrun_bundle, project_bundle
 from .errors import HostError
 from .failure import Failure
 from .plan import Code, LaunchPlan
-from .prepare import prepare_hosts, worker_python
+from .prepare import Prepared, prepare_hosts, worker_python
 from .spec import RunSpec
 from .transport.base import Transport
 
 Tell = Callable[[str, str, str], None]
 """Called with (host, phase, message) from several threads."""
+
+Note = Callable[..., None]
+"""Called with (message, **fields): news for the user that is not of one host."""
 
 
 def with_code(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
@@ -29,7 +32,9 @@ def with_code(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
     return replace(spec, code=code), (project, podrun)
 
 
-def make_ready(plan: LaunchPlan, transport: Transport, bundles: Sequence[Bundle], tell: Tell) -> list[Failure]:
+def make_ready(
+    plan: LaunchPlan, transport: Transport, bundles: Sequence[Bundle], tell: Tell, note: Note
+) -> list[Failure]:
     """What keeps the hosts from starting; nothing if all is well."""
     assert plan.code is not None
     pod = plan.pod
@@ -51,9 +56,25 @@ def make_ready(plan: LaunchPlan, transport: Transport, bundles: Sequence[Bundle]
     ]
     if failures:
         return failures
-    facts = {host: answer.facts for host, answer in answers.items() if not isinstance(answer, HostError)}
+    prepared = {host: answer for host, answer in answers.items() if not isinstance(answer, HostError)}
+    note(_what_was_sent(prepared, bundles), sent={host: list(p.sent) for host, p in prepared.items()})
+    facts = {host: p.facts or {} for host, p in prepared.items()}
     fatal = fatal_findings(compare(pod, facts, program=plan.is_program))
     return [
         Failure(", ".join(finding.hosts), None, finding.what, ExitCode.UNAVAILABLE, details=explain([finding]))
         for finding in fatal
     ]
+
+
+def _what_was_sent(prepared: Mapping[str, Prepared], bundles: Sequence[Bundle]) -> str:
+    rows = []
+    for bundle in bundles:
+        count = sum(bundle.name in p.sent for p in prepared.values())
+        if count:
+            kind = bundle.name.partition("-")[0]
+            rows.append(f"{kind} ({bundle.files} files, {_size(len(bundle.data))}) to {count} of {len(prepared)} hosts")
+    return f"code sent: {'; '.join(rows)}" if rows else "the code on all hosts is up to date"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"
