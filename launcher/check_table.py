@@ -17,6 +17,7 @@ from .pod import Pod
 _SHOWN = 8  # findings of a question before the rest is counted
 _LABEL = 13  # columns
 _ANSWER = 40
+_NARROWEST = 30
 _NARROW = 76  # columns below which hosts get a line of their own
 _RED, _YELLOW, _BOLD, _PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[1m", "\x1b[0m"
 
@@ -144,9 +145,9 @@ def _clock(facts: dict[str, Facts]) -> list[tuple[str, tuple[str, ...]]]:
 def render(report: Report, width: int, colour: bool) -> str:
     """The table, and one line that says whether a run can start."""
     pod = report.pod
-    paint = _painter(colour)
+    paint, width = _painter(colour), max(width, _NARROWEST)
     title = f"{pod.slice.name}: {_count(len(pod.hosts), 'host')} of {_count(pod.slice.devices_per_host, 'device')}"
-    lines = [f"{paint(title, _BOLD)}, reached by {pod.transport}", ""]
+    lines = [*(paint(line, _BOLD) for line in textwrap.wrap(title, width)), ""]
     for row in make_rows(report):
         lines += _row_lines(row, len(pod.hosts), width, paint)
     return "\n".join([*lines, "", *textwrap.wrap(summary(report), width)])
@@ -178,7 +179,8 @@ def _row_lines(row: Row, total: int, width: int, paint: Callable[[str, str], str
     for finding in row.findings[:_SHOWN]:
         lines += _finding_lines(finding, total, width, paint)
     if len(row.findings) > _SHOWN:
-        lines.append(f"  and {len(row.findings) - _SHOWN} more like these; --json shows all")
+        more = f"and {len(row.findings) - _SHOWN} more like these; --json shows all"
+        lines += textwrap.wrap(more, width, initial_indent="  ", subsequent_indent="  ")
     return lines
 
 
@@ -187,17 +189,17 @@ def _answer_lines(label: str, text: str, who: str, width: int) -> list[str]:
     if width >= _NARROW and len(text) <= _ANSWER and _LABEL + _ANSWER + 2 + len(who) <= width:
         return [f"{start}{text.ljust(_ANSWER)}  {who}".rstrip()]
     both = f"{text}  ({who})" if who else text
-    return textwrap.wrap(both, max(width, 30), initial_indent=start, subsequent_indent=" " * _LABEL)
+    return textwrap.wrap(both, width, initial_indent=start, subsequent_indent=" " * _LABEL)
 
 
 def _finding_lines(finding: Finding, total: int, width: int, paint: Callable[[str, str], str]) -> list[str]:
     label, colour = ("error", _RED) if finding.fatal else ("warning", _YELLOW)
     head = f"  {label}: "
     who = _who(finding.hosts, total) or name_hosts(finding.hosts)
-    lines = textwrap.wrap(f"{head}{who}: {finding.what}", max(width, 30), subsequent_indent=" " * 4)
+    lines = textwrap.wrap(f"{head}{who}: {finding.what}", width, subsequent_indent=" " * 4)
     lines[0] = lines[0].replace(f"{label}:", f"{paint(label, colour)}:", 1)
     if finding.remedy:
-        lines += textwrap.wrap(finding.remedy, max(width, 30), initial_indent="    -> ", subsequent_indent=" " * 7)
+        lines += textwrap.wrap(finding.remedy, width, initial_indent="    -> ", subsequent_indent=" " * 7)
     return lines
 
 
