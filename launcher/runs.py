@@ -15,9 +15,12 @@ from typing import IO
 
 from podrun.runtime.contract import Event, EventKind, UserError, output_stream
 
+from .backwards import lines_backwards
 from .plan import LaunchPlan
 from .spec import RunSpec
 from .supervisor import Adoption
+
+_LOOK = 0.3  # seconds; longer than anybody looks
 
 
 def podrun_home() -> Path:
@@ -132,11 +135,14 @@ class RunDirectory:
         except OSError:
             return
 
+    def newest_events(self) -> Iterator[Event]:
+        """The newest first; reads only as much of them as is asked for."""
+        for line in lines_backwards(self.events):
+            yield json.loads(line)
+
     def end(self) -> Event | None:
         """The event that says how the run ended."""
-        last = None
-        for event in self.read_events():
-            last = event
+        last = next(self.newest_events(), None)
         return last if last is not None and last["event"] == EventKind.END else None
 
     # --- who supervises it ---
@@ -145,9 +151,7 @@ class RunDirectory:
     def supervise(self) -> Iterator[None]:
         """Holds the run: one supervisor at a time. Raises UserError if there is one."""
         file = os.open(self.path / "supervisor.json", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not _lock(file):
             os.close(file)
             raise UserError(f"run {self.run_id} is supervised by another podrun (pid {self.supervisor()})") from None
         try:
@@ -177,6 +181,19 @@ class RunDirectory:
         path.replace(self.path / name)
 
 
+def _lock(file: int) -> bool:
+    """False if somebody else has it; who only looks whether somebody does has it for a moment, too."""
+    deadline = time.monotonic() + _LOOK
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+
+
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
@@ -188,7 +205,7 @@ def all_runs() -> list[RunDirectory]:
     """The runs of this user on this machine, the newest first."""
     folder = podrun_home() / "runs"
     names = (
-        sorted((p.name for p in folder.iterdir() if (p / "spec.json").is_file()), reverse=True)
+        sorted((p.name for p in folder.iterdir() if p.name[0] != "." and (p / "spec.json").is_file()), reverse=True)
         if folder.is_dir()
         else []
     )

@@ -1,0 +1,51 @@
+"""The end of a file without the rest of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+_BLOCK = 1 << 16
+
+
+def lines_backwards(path: Path) -> Iterator[bytes]:
+    """Its whole lines, without their ends, the last one first; reads only as much as is asked for. None if there is no file."""
+    try:
+        file = path.open("rb")
+    except OSError:
+        return
+    with file:
+        at = file.seek(0, 2)
+        rest = b""  # the end of a line that begins further up
+        whole = False  # false while what was read belongs to a line that is still being written
+        while at:
+            size = min(_BLOCK, at)
+            at = file.seek(at - size)
+            rest, *lines = (file.read(size) + rest).split(b"\n")
+            if lines and not whole:
+                whole = True
+                lines.pop()
+            yield from reversed(lines)
+        if whole:
+            yield rest
+
+
+def tail_offset(path: Path, lines: int, end: int) -> int:
+    """Where the last `lines` lines begin of the first `end` bytes; a last line without its newline counts."""
+    with path.open("rb") as file:
+        at, wanted = end, lines
+        if end and lines:
+            file.seek(end - 1)
+            wanted += file.read(1) == b"\n"
+        while at and lines:
+            size = min(_BLOCK, at)
+            at = file.seek(at - size)
+            data = file.read(size)
+            found = data.count(b"\n")
+            if found >= wanted:
+                place = len(data)
+                for _ in range(wanted):
+                    place = data.rindex(b"\n", 0, place)
+                return at + place + 1
+            wanted -= found
+    return 0 if lines else end
