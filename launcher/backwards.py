@@ -9,7 +9,7 @@ _BLOCK = 1 << 16
 
 
 def lines_backwards(path: Path) -> Iterator[bytes]:
-    """Its whole lines, without their ends, the last one first; reads only as much as is asked for. None if there is no file."""
+    """Its whole lines, without their ends, the last one first; reads only as much as is asked for. None without a file."""
     try:
         file = path.open("rb")
     except OSError:
@@ -49,3 +49,10 @@ def tail_offset(path: Path, lines: int, end: int) -> int:
                 return at + place + 1
             wanted -= found
     return 0 if lines else end
+
+
+def line_offset(path: Path, at: int) -> int:
+    """Where the line begins that the byte at `at` belongs to."""
+    with path.open("rb") as file:
+        file.seek(max(0, at - 1))
+        return at if at == 0 or file.read(1) == b"\n" else tail_offset(path, 1, at)

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from . import cli_runs
 from .cli_guard import PROGRAM
 from .cli_guard import guard as _guard
 
@@ -321,6 +322,10 @@ def completion(shell: str) -> None:
 
     kind: Any = get_completion_class(shell)
     click.echo(kind(main, {}, "podrun", "_PODRUN_COMPLETE").source())
+
+
+for command in cli_runs.COMMANDS:
+    main.add_command(command)
 
 
 if __name__ == "__main__":

@@ -39,6 +39,11 @@ _PHASE_WORDS = {
 }
 
 
+def phase_words(phase: str) -> str:
+    """What a process does, for people."""
+    return _PHASE_WORDS.get(phase, phase)
+
+
 class Progress:
     """What is known from the events of an attempt so far: the state behind every view."""
 
@@ -56,7 +61,8 @@ class Progress:
     def event(self, event: Event) -> None:
         kind = event["event"]
         if kind == EventKind.HOST:
-            self.busy[event["host"]] = event.get("message", "")
+            takes_long = event["phase"] in ("sync", "environment", "setup-commands")
+            self.busy[event["host"]] = event.get("message", "") if takes_long else ""
             for process in self.hosts[event["host"]]:
                 self._enter(process, "running" if self.is_program and event["phase"] == "started" else event["phase"])
         elif kind == EventKind.EXIT and self.is_program:

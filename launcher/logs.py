@@ -1,10 +1,25 @@
-"""What the workers printed: one file per process, byte for byte, so that its size says how much of it is here."""
+"""What the workers printed: one file per process, byte for byte, so that its size says how much of it is here.
+
+Beside it an index, a line `TIME SIZE` at most once a second: what follows the first SIZE bytes arrived after TIME.
+"""
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import IO
+
+MARK_EVERY = 1.0  # seconds of output that share a mark in the index
+
+
+def log_path(folder: Path, name: str) -> Path:
+    return folder / f"{name}.log"
+
+
+def index_path(folder: Path, name: str) -> Path:
+    return folder / f"{name}.index"
 
 
 class Logs:
@@ -13,13 +28,16 @@ class Logs:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files: dict[str, IO[bytes]] = {}
+        self._marked: dict[str, float] = {}
 
     def write(self, name: str, data: bytes) -> None:
         """Raises OSError if not all of it could be written."""
         if not data:
             return
         if name not in self._files:
-            self._files[name] = self._path(name).open("ab+", buffering=0)
+            self._files[name] = log_path(self._folder, name).open("ab+", buffering=0)
+        if time.time() - self._marked.get(name, 0.0) >= MARK_EVERY:
+            self._mark(name)
         while data:  # a nearly full disk takes a part
             data = data[self._files[name].write(data) :]
 
@@ -34,7 +52,7 @@ class Logs:
     def size(self, name: str) -> int:
         """Bytes that are here."""
         try:
-            return self._path(name).stat().st_size
+            return log_path(self._folder, name).stat().st_size
         except FileNotFoundError:
             return 0
 
@@ -43,8 +61,14 @@ class Logs:
             file.close()
         self._files.clear()
 
-    def _path(self, name: str) -> Path:
-        return self._folder / f"{name}.log"
+    def _mark(self, name: str) -> None:
+        self._marked[name] = now = time.time()
+        line = f"{now:.3f} {os.fstat(self._files[name].fileno()).st_size}\n"
+        try:  # not kept open: a pod may have as many logs as there may be open files
+            with index_path(self._folder, name).open("ab", buffering=0) as index:
+                index.write(line.encode())
+        except OSError:
+            pass  # times are not worth a run
 
     def __enter__(self) -> Logs:
         return self

@@ -130,15 +130,16 @@ class RunDirectory:
         try:
             with self.events.open(encoding="utf-8") as file:
                 for line in file:
-                    if line.endswith("\n"):
-                        yield json.loads(line)
+                    if line.endswith("\n") and (event := _event(line)):
+                        yield event
         except OSError:
             return
 
     def newest_events(self) -> Iterator[Event]:
         """The newest first; reads only as much of them as is asked for."""
         for line in lines_backwards(self.events):
-            yield json.loads(line)
+            if event := _event(line):
+                yield event
 
     def end(self) -> Event | None:
         """The event that says how the run ended."""
@@ -179,6 +180,15 @@ class RunDirectory:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(data)
         path.replace(self.path / name)
+
+
+def _event(line: str | bytes) -> Event | None:
+    """None for a line that a full disk has cut off."""
+    try:
+        event: Event = json.loads(line)
+        return event
+    except ValueError:
+        return None
 
 
 def _lock(file: int) -> bool:

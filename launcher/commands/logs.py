@@ -1,0 +1,108 @@
+"""`podrun logs`: what the processes of a run printed."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import IO
+
+from podrun.runtime.contract import ExitCode, UserError
+
+from ..log_files import LogFile, first_offset, log_files
+from ..log_view import Follower, show
+from ..run_summary import State, state_of
+from ..runs import RunDirectory, find_run
+from ..times import parse_since
+
+_LOOK = 0.2  # seconds between two looks for something new
+_LAST = 20  # lines of each process that `-f` begins with
+
+
+@dataclass(frozen=True)
+class LogsRequest:
+    """What the user typed."""
+
+    run: str | None = None
+    follow: bool = False
+    hosts: tuple[str, ...] = ()
+    since: str | None = None
+    lines: int | None = None
+
+
+def logs(request: LogsRequest) -> int:
+    """Prints, and with `follow` goes on until the run ends. Raises UserError for a run, host or time that there is not."""
+    since = None if request.since is None else parse_since(request.since, "--since")
+    directory = find_run(request.run)
+    out = sys.stdout.buffer
+    try:
+        if request.follow:
+            return _follow(directory, request, since, out)
+        _show(directory, request, since, out)
+        out.flush()
+        return ExitCode.DONE
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+
+
+def _show(directory: RunDirectory, request: LogsRequest, since: float | None, out: IO[bytes]) -> None:
+    files = log_files(directory, request.hosts)
+    _check_times(files, since)
+    ends = {file.name: file.size() for file in files}
+    printed = [file for file in files if ends[file.name]]
+    if not printed:
+        print(f"podrun: {_nothing(directory)}", file=sys.stderr)
+    starts = {file.name: first_offset(file, ends[file.name], since, request.lines) for file in printed}
+    show(printed, starts, ends, out)
+
+
+def _nothing(directory: RunDirectory) -> str:
+    return f"nothing was printed so far: {directory.logs} is empty; `podrun status {directory.run_id}` says why"
+
+
+def _check_times(files: list[LogFile], since: float | None) -> None:
+    """Raises UserError if there are no times to go by."""
+    if since is not None and any(file.size() and not file.index.exists() for file in files):
+        raise UserError("--since: this run's logs have no times, it is of an older podrun; -n shows the last lines")
+
+
+def _follow(directory: RunDirectory, request: LogsRequest, since: float | None, out: IO[bytes]) -> int:
+    files = _await_files(directory, request)
+    _check_times(files, since)
+    lines = _LAST if request.lines is None and since is None else request.lines
+    starts = {file.name: first_offset(file, file.size(), since, lines) if file.size() else 0 for file in files}
+    follower = Follower(files, starts, out)
+    while True:
+        over = _is_over(directory)  # asked before reading: what was printed last is then seen
+        if follower.news():
+            continue
+        if over:
+            follower.finish()
+            return _tell_end(directory)
+        time.sleep(_LOOK)
+
+
+def _await_files(directory: RunDirectory, request: LogsRequest) -> list[LogFile]:
+    """The hosts are known from the first event on."""
+    while True:
+        over = _is_over(directory)
+        if (files := log_files(directory, request.hosts)) or over:
+            return files
+        time.sleep(_LOOK)
+
+
+def _is_over(directory: RunDirectory) -> bool:
+    return directory.supervisor() is None and state_of(directory)[0] is not State.RUNNING
+
+
+def _tell_end(directory: RunDirectory) -> int:
+    state, end, _ = state_of(directory)
+    if end is not None:
+        print(f"podrun: {end['message']}", file=sys.stderr)
+        return ExitCode.DONE
+    run = directory.run_id
+    print(
+        f"podrun: {run} is {state}: it has not ended, but its launcher is gone; `podrun attach {run}` takes it over",
+        file=sys.stderr,
+    )
+    return ExitCode.UNAVAILABLE

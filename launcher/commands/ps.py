@@ -1,0 +1,70 @@
+"""`podrun ps`: the runs of this user on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import asdict
+
+from podrun.runtime.contract import ExitCode
+
+from ..run_summary import State, Summary, summarize
+from ..runs import all_runs, podrun_home
+from ..text_table import shorten, text_table
+from ..times import duration, moment
+
+_RECENT = 10  # ended runs that are shown without --all
+
+
+def ps(show_all: bool, as_json: bool) -> int:
+    """Prints a row for each run, the newest first: those that go on, and the last that ended."""
+    found = [summarize(directory) for directory in all_runs()]
+    shown = found if show_all else _of_interest(found)
+    if as_json:
+        print(json.dumps([_row(summary) for summary in shown], indent=1))
+    elif not found:
+        print(f"no runs in {podrun_home() / 'runs'}")
+    else:
+        print(_table(shown))
+        if len(shown) < len(found):
+            print(f"{len(found) - len(shown)} more have ended: podrun ps --all")
+    return ExitCode.DONE
+
+
+def _of_interest(found: list[Summary]) -> list[Summary]:
+    ended = [summary for summary in found if summary.over]
+    recent = {summary.run for summary in ended[:_RECENT]}
+    return [summary for summary in found if not summary.over or summary.run in recent]
+
+
+def _row(summary: Summary) -> dict[str, object]:
+    end = summary.ended if summary.ended is not None else time.time()
+    return {**asdict(summary), "seconds": round(end - summary.started, 3)}
+
+
+def _table(shown: list[Summary]) -> str:
+    rows = [["RUN", "STATE", "SLICE", "HOSTS", "STEP", "STARTED", "FOR", "JOB"]]
+    for summary in shown:
+        end = summary.ended if summary.ended is not None else time.time()
+        rows.append(
+            [
+                summary.run,
+                f"failed {summary.code}" if summary.state is State.FAILED else summary.state.value,
+                summary.slice,
+                str(summary.hosts),
+                "-" if summary.step is None else f"{summary.step}/{summary.steps}",
+                moment(summary.started),
+                duration(end - summary.started),
+                shorten(summary.job if summary.program else os.path.basename(summary.job), _job_width()),
+            ]
+        )
+    return text_table(rows, right=(3,))
+
+
+def _job_width() -> int:
+    """What is left of a line in a terminal; in a file a job may be long."""
+    if not sys.stdout.isatty():
+        return 200
+    return max(20, os.get_terminal_size().columns - 90)

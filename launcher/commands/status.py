@@ -1,0 +1,131 @@
+"""`podrun status`: what every process of a run does, or how the run ended."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from dataclasses import asdict
+from typing import Any
+
+from podrun.runtime.contract import ExitCode
+
+from ..console import phase_words
+from ..inventory.fold import fold
+from ..run_status import ProcessStatus, RunStatus, read_status
+from ..run_summary import State, Summary, summarize
+from ..runs import RunDirectory, find_run
+from ..text_table import shorten, text_table
+from ..times import duration, moment
+
+_ROWS = 16  # processes that have a row each; of more, those in the same state share one
+
+
+def status(name: str | None, as_json: bool) -> int:
+    """Prints what is known of the run. Raises UserError if there is no such run."""
+    directory = find_run(name)
+    summary = summarize(directory)
+    found = read_status(directory)
+    if as_json:
+        print(json.dumps(_as_json(directory, summary, found), indent=1))
+    else:
+        print("\n".join(_as_text(directory, summary, found)))
+    return ExitCode.DONE
+
+
+def _as_json(directory: RunDirectory, summary: Summary, found: RunStatus | None) -> dict[str, Any]:
+    checkpoint = found.checkpoint if found else None
+    return {
+        **asdict(summary),
+        "attempt": found.start["attempt"] if found else None,
+        "workdir": found.start["workdir"] if found else None,
+        "logs": str(directory.logs),
+        "message": found.end["message"] if found and found.end else None,
+        "checkpoint": {"step": checkpoint["step"], "time": checkpoint["time"]} if checkpoint else None,
+        "agents": found.agents if found else {},
+        "processes": [asdict(process) for process in found.processes.values()] if found else [],
+    }
+
+
+def _as_text(directory: RunDirectory, summary: Summary, found: RunStatus | None) -> list[str]:
+    lines = [_headline(summary, found)]
+    lines += [f"  {name:<12}{text}" for name, text in _facts(directory, summary, found)]
+    if found:
+        lines += ["", _table(list(found.processes.values()), program=summary.program, over=summary.over)]
+        lines += _ending(summary, found)
+    if summary.state is State.ABANDONED:
+        lines += ["", f"`podrun attach {summary.run}` takes it over, `podrun stop {summary.run}` ends it"]
+    return lines
+
+
+def _headline(summary: Summary, found: RunStatus | None) -> str:
+    lasted = duration((summary.ended or time.time()) - summary.started)
+    again = f", restart {found.start['attempt']}" if found and found.start["attempt"] else ""
+    if summary.state is State.RUNNING:
+        return f"run {summary.run}: running for {lasted}{again}"
+    when = moment(summary.ended or summary.started)
+    if summary.state is State.ABANDONED:
+        return f"run {summary.run}: abandoned, last heard of at {when}: it has not ended, and nobody supervises it"
+    code = f" with exit code {summary.code}" if summary.code else ""
+    return f"run {summary.run}: {summary.state}{code} at {when}, after {lasted}{again}"
+
+
+def _facts(directory: RunDirectory, summary: Summary, found: RunStatus | None) -> list[tuple[str, str]]:
+    hosts = "1 host" if summary.hosts == 1 else f"{summary.hosts} hosts"
+    where = "simulated on this machine" if summary.transport == "local" else f"reached by {summary.transport}"
+    facts = [("slice", f"{summary.slice}, {hosts} {where}")]
+    facts.append(("program" if summary.program else "workdir", shorten(summary.job, 200)))
+    if summary.step is not None:
+        facts.append(("step", f"{summary.step}/{summary.steps}"))
+    if found and found.checkpoint:
+        facts.append(("checkpoint", f"step {found.checkpoint['step']}, at {moment(found.checkpoint['time'])}"))
+    if summary.supervisor is not None:
+        facts.append(("supervisor", f"pid {summary.supervisor} on this machine"))
+    facts.append(("logs", str(directory.logs)))
+    return facts
+
+
+def _table(processes: list[ProcessStatus], *, program: bool, over: bool) -> str:
+    """A row for each process, or for each state that processes of a large pod are in."""
+    if len(processes) > _ROWS:
+        return _groups(processes)
+    rows = [["PROCESS", "HOST", "PHASE", "SINCE", "STEP", "PID", "EXIT"]]
+    for process in processes:
+        since = moment(process.since) if over else duration(time.time() - process.since)
+        pid = "-" if process.pid is None else str(process.pid)
+        row = [str(process.process), process.host, phase_words(process.phase), since, _or_dash(process.step), pid]
+        rows.append([*row, _exit(process.exit_code)])
+    if program:
+        rows = [[*row[:4], *row[5:]] for row in rows]
+    return text_table(rows, right=(0,))
+
+
+def _groups(processes: list[ProcessStatus]) -> str:
+    found: dict[tuple[str, int | None, int | None], list[str]] = {}
+    for process in processes:
+        found.setdefault((process.phase, process.step, process.exit_code), []).append(process.host)
+    rows = [["PROCESSES", "PHASE", "STEP", "EXIT", "HOSTS"]]
+    for (phase, step, code), hosts in sorted(found.items(), key=lambda item: -len(item[1])):
+        rows.append([str(len(hosts)), phase_words(phase), _or_dash(step), _exit(code), fold(hosts)])
+    return text_table(rows, right=(0,))
+
+
+def _or_dash(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def _exit(code: int | None) -> str:
+    if code is None or code >= 0:
+        return _or_dash(code)
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+def _ending(summary: Summary, found: RunStatus) -> list[str]:
+    """How it ended; of one that goes on, what already went wrong."""
+    if found.end:
+        return ["", f"podrun: {found.end['message']}"]
+    failed = [p for p in found.processes.values() if p.error]
+    return ["", *(f"{p.host} (process {p.process}): {p.error}" for p in failed[:4])] if failed else []

@@ -1,0 +1,122 @@
+"""Log files as lines on stdout, each with the name of its process."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO
+
+from .log_files import LogFile
+
+_CHUNK = 1 << 18  # bytes of one file before the others get their turn
+_BAR_EVERY = 2.0  # seconds between two looks at a progress bar
+_PARTIAL = 1 << 20  # bytes of a line that are kept while it is not whole
+
+
+def prefixes(files: Sequence[LogFile]) -> dict[str, bytes]:
+    """`host | `, as wide as the longest; nothing if there is one file only."""
+    width = max((len(file.name) for file in files), default=0)
+    return {file.name: f"{file.name:<{width}} | ".encode() if len(files) > 1 else b"" for file in files}
+
+
+def visible(line: bytes) -> bytes:
+    """Of a progress bar, what a terminal would show at the end."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2]
+
+
+def show(files: Sequence[LogFile], starts: dict[str, int], ends: dict[str, int], out: IO[bytes]) -> None:
+    """All lines between two places of each file, in the order in which they arrived: to the second."""
+    prefix = prefixes(files)
+    places = dict(starts)
+    for _, number, end in heapq.merge(*(_pieces(i, file, ends[file.name]) for i, file in enumerate(files))):
+        file = files[number]
+        if end > places[file.name]:
+            places[file.name] = _copy(file, places[file.name], end, ends[file.name], prefix[file.name], out)
+
+
+def _pieces(number: int, file: LogFile, end: int) -> Iterator[tuple[float, int, int]]:
+    """(time, number of the file, end of the piece) for what arrived within a second."""
+    at = 0.0
+    for moment, size in file.marks():
+        if 0 < size < end:
+            yield at, number, size
+        at = moment
+    yield at, number, end
+
+
+def _copy(file: LogFile, start: int, end: int, limit: int, prefix: bytes, out: IO[bytes]) -> int:
+    """Whole lines from `start` until `end` is reached. Returns where the last one ends."""
+    with file.path.open("rb") as source:
+        source.seek(start)
+        while start < end:
+            line = source.readline(limit - start)
+            if not line:
+                break
+            start += len(line)
+            out.write(prefix + visible(line.rstrip(b"\n")) + b"\n")
+    return start
+
+
+class Follower:
+    """New lines of files that grow. None is lost, none comes twice, and none is mixed with another's."""
+
+    def __init__(self, files: Sequence[LogFile], starts: dict[str, int], out: IO[bytes]) -> None:
+        self._prefix = prefixes(files)
+        self._files = files
+        self._places = dict(starts)
+        self._partial: dict[str, bytes] = {}
+        self._bars: dict[str, bytes] = {}
+        """What was shown last of a line that is not whole."""
+        self._wrote: dict[str, float] = {}
+        self._out = out
+
+    def news(self) -> bool:
+        """Shows a part of what is new in each file. False if there was nothing."""
+        found = False
+        for file in self._files:
+            if data := self._read(file):
+                found = True
+                self._add(file.name, data)
+            self._show_bar(file.name)
+        self._out.flush()
+        return found
+
+    def finish(self) -> None:
+        """Shows what is left: the run has ended."""
+        while self.news():
+            pass
+        for name, partial in self._partial.items():
+            if partial and visible(partial) != self._bars.get(name):
+                self._write(name, [partial])
+        self._out.flush()
+
+    def _read(self, file: LogFile) -> bytes:
+        try:
+            with file.path.open("rb") as source:  # not kept open: a pod may have more logs than there may be open files
+                source.seek(self._places[file.name])
+                data = source.read(_CHUNK)
+        except FileNotFoundError:
+            return b""
+        self._places[file.name] += len(data)
+        return data
+
+    def _add(self, name: str, data: bytes) -> None:
+        *lines, rest = (self._partial.get(name, b"") + data).split(b"\n")
+        # Of a progress bar that never ends its line only the last states are of use.
+        self._partial[name] = rest if len(rest) < _PARTIAL else rest[-_PARTIAL // 2 :]
+        if lines:
+            self._bars.pop(name, None)
+            self._write(name, lines)
+
+    def _show_bar(self, name: str) -> None:
+        """A line that is written over again and again has no end to wait for."""
+        bar = self._partial.get(name, b"").rpartition(b"\r")[0].rpartition(b"\r")[2]
+        if bar and bar != self._bars.get(name) and time.monotonic() - self._wrote.get(name, 0.0) > _BAR_EVERY:
+            self._bars[name] = bar
+            self._write(name, [bar])
+
+    def _write(self, name: str, lines: Iterable[bytes]) -> None:
+        prefix = self._prefix[name]
+        self._wrote[name] = time.monotonic()
+        self._out.write(b"".join([prefix + visible(line) + b"\n" for line in lines]))
