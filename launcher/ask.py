@@ -26,6 +26,7 @@ class Reply(NamedTuple):
 
 
 ANSWER_LIMIT = 40.0  # seconds; longer than any fact may take
+_END_LIMIT = 5.0  # seconds for a command to tidy up
 
 
 def ask(transport: Transport, pod: Pod, host: Host, *args: str, request: Answer | None = None) -> Reply:
@@ -36,7 +37,7 @@ def ask(transport: Transport, pod: Pod, host: Host, *args: str, request: Answer 
 
 @contextmanager
 def asking(transport: Transport, pod: Pod, host: Host, *args: str, request: Answer | None = None) -> Iterator[Reply]:
-    """The same, for a command that goes on after its answer: it ends with the block."""
+    """The same, for a command that goes on after its answer: it ends, and has tidied up, with the block."""
     channel = open_agent(transport, pod, host, *args)
     try:
         sent = time.time()
@@ -44,6 +45,10 @@ def asking(transport: Transport, pod: Pod, host: Host, *args: str, request: Answ
             _send(channel, request)
         answer = _read(channel, host)
         yield Reply(answer, sent, time.time())
+        channel.finish()
+        with _closed_after(_END_LIMIT, channel):
+            while channel.receive():
+                pass
     finally:
         channel.close()
 
@@ -57,26 +62,33 @@ def _send(channel: Channel, request: Answer) -> None:
 
 def _read(channel: Channel, host: Host) -> Answer:
     """Raises HostError."""
+    data = b""
+    with _closed_after(ANSWER_LIMIT, channel) as late:
+        while b"\n" not in data and (more := channel.receive()):
+            data += more
+    try:
+        answer: Answer = json.loads(data.partition(b"\n")[0])
+        return answer
+    except ValueError:
+        raise HostError(host.name, _why_not(channel, late.is_set())) from None
+
+
+@contextmanager
+def _closed_after(seconds: float, channel: Channel) -> Iterator[threading.Event]:
+    """Ends a wait in the block by closing the channel; the event says that it was so."""
     late = threading.Event()
 
     def give_up() -> None:
         late.set()
         channel.close()
 
-    timer = threading.Timer(ANSWER_LIMIT, give_up)
+    timer = threading.Timer(seconds, give_up)
     timer.daemon = True
     timer.start()
     try:
-        data = b""
-        while b"\n" not in data and (more := channel.receive()):
-            data += more
+        yield late
     finally:
         timer.cancel()
-    try:
-        answer: Answer = json.loads(data.partition(b"\n")[0])
-        return answer
-    except ValueError:
-        raise HostError(host.name, _why_not(channel, late.is_set())) from None
 
 
 def _why_not(channel: Channel, late: bool) -> str:

@@ -35,7 +35,7 @@ def fatal_findings(findings: Sequence[Finding]) -> list[Finding]:
 def explain(findings: Sequence[Finding]) -> str:
     """The fatal ones as the text of an error: for each what is wrong on which hosts, and below it what to do."""
     fatal = fatal_findings(findings)
-    lines = [line for finding in fatal[:_EXPLAINED] for line in (str(finding), f"  {finding.remedy}")]
+    lines = [line for f in fatal[:_EXPLAINED] for line in (str(f), *([f"  {f.remedy}"] if f.remedy else []))]
     if len(fatal) > _EXPLAINED:
         lines.append(f"and {len(fatal) - _EXPLAINED} more; `podrun check` shows all")
     return "\n".join(lines)

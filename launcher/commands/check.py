@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -36,12 +37,30 @@ def check(request: CheckRequest) -> int:
     progress = _Progress()
     transport = load_transport(pod)
     try:
-        report = examine(transport, pod, workdir, progress)
+        report = _interruptible(lambda: examine(transport, pod, workdir, progress))
     finally:
-        transport.close()
+        transport.close()  # which ends what threads still wait for
         progress.clear()
     print(_as_json(report) if request.json else _as_table(report))
     return report.code
+
+
+def _interruptible(work: Callable[[], Report]) -> Report:
+    """Does the work in a thread, so that Ctrl-C need not wait for hosts. Raises what the work raises."""
+    ended: list[Report | BaseException] = []
+
+    def do() -> None:
+        try:
+            ended.append(work())
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=do, name="check", daemon=True)
+    thread.start()
+    thread.join()
+    if isinstance(ended[0], BaseException):
+        raise ended[0]
+    return ended[0]
 
 
 def _find_workdir(pod: Pod, typed: str | None) -> str | None:

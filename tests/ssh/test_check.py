@@ -1,0 +1,182 @@
+"""`podrun check` of real hosts: every trouble has a message of its own that names the host."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from podrun.launcher.agent import port
+from podrun.launcher.check import explain
+from podrun.launcher.examine import Report, examine
+from podrun.launcher.pod import Host, Pod, Ssh
+from podrun.launcher.slices import parse_slice
+
+from ..hosts import Hosts, wait_until
+from .conftest import Client
+
+PORT = 8476
+Check = Callable[..., Report]
+
+
+def silent(doing: str, done: int, total: int, waiting: list[str]) -> None:
+    pass
+
+
+def pod_of(hosts: Hosts) -> Pod:
+    return Pod(
+        parse_slice("cpu-4x1"),
+        tuple(Host(name, hosts.address(name)) for name in hosts.names),
+        transport="ssh",
+        platform="cpu",
+        ssh=Ssh(user="root", key=hosts.key, known_hosts=hosts.known_hosts),
+        python=sys.executable,
+        ports=(PORT, PORT),
+    )
+
+
+@pytest.fixture
+def check(client: Client) -> Check:
+    """Examines the four hosts; `changes` are to the pod."""
+
+    def run(workdir: str | None = None, **changes: object) -> Report:
+        pod = replace(pod_of(client.hosts), **changes)  # type: ignore[arg-type]
+        return examine(client.transport(), pod, workdir, silent)
+
+    return run
+
+
+def agents(hosts: Hosts, name: str) -> list[str]:
+    return [p.args for p in hosts.processes(name) if ".podrun/agents/" in p.args]
+
+
+def on_host(hosts: Hosts, name: str, *command: str) -> None:
+    hosts.run_on(name, *command)
+
+
+def test_hosts_that_are_fine(check: Check, client: Client) -> None:
+    """They are told apart by their names, and the coordinator is found at the address of the connection."""
+    report = check()
+    assert explain(report.findings) == ""
+    assert {name: facts["system"]["host"] for name, facts in report.facts.items()} == {n: n for n in client.hosts.names}
+    assert report.coordinator == f"{client.hosts.address('h0')}:{PORT}"
+    assert check().coordinator == report.coordinator  # the one port is free again at once
+    for name in client.hosts.names:
+        wait_until(lambda name=name: not agents(client.hosts, name), f"agents on {name} to end")
+
+
+def test_a_firewall_before_the_coordinator(check: Check, client: Client) -> None:
+    client.hosts.block("h0", PORT, source=client.hosts.address("h2"))
+    client.hosts.block("h0", PORT, source=client.hosts.address("h3"), how="REJECT")
+    report = check()
+    lines = explain(report.findings).splitlines()
+    address = f"{client.hosts.address('h0')}:{PORT}"
+    assert (
+        f"h2: cannot reach h0 at {address} (no answer within {port.PROBE_TIMEOUT:g} s), where all processes meet"
+        in lines
+    )
+    assert f"h3: cannot reach h0 at {address} (Connection refused), where all processes meet" in lines
+    assert f"  a firewall in between? allow TCP ports {PORT}-{PORT} between the hosts" in lines
+    assert len(lines) == 4
+    assert (report.code, report.coordinator) == (2, None)
+
+
+def test_a_taken_port_of_the_coordinator(check: Check, client: Client) -> None:
+    code = f"import socket, sys; s = socket.create_server(('', {PORT})); print(1, flush=True); sys.stdin.read()"
+    command = client.hosts.command_on("h0", [sys.executable, "-c", code])
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as taker:
+        assert taker.stdin is not None and taker.stdout is not None
+        assert taker.stdout.readline() == b"1\n"
+        text = explain(check().findings)
+        taker.stdin.close()
+    assert f"h0: no port of [{PORT}, {PORT}] is free for the coordinator" in text
+
+
+def test_another_jax_on_one_host(check: Check, client: Client) -> None:
+    """The hosts' PYTHONPATH has a folder in which each has packages of its own."""
+    for name in client.hosts.names:
+        fake_package(client.hosts.home_of(name) / "site", "jax", "0.10.9" if name == "h2" else "0.10.2")
+    text = explain(check(env={"PYTHONPATH": f"{client.hosts.folder}/home/root/site"}).findings)
+    assert "h2: jax 0.10.9, but jax 0.10.2 on h0, h1, h3\n" in text
+
+
+def test_no_jax(check: Check, client: Client) -> None:
+    """A link that is another interpreter on one of the hosts."""
+    for name in client.hosts.names:
+        target = "/usr/bin/python3" if name == "h1" else sys.executable
+        (client.hosts.home_of(name) / "python").write_text(f'#!/bin/sh\nexec {target} "$@"\n')
+        (client.hosts.home_of(name) / "python").chmod(0o755)
+    text = explain(check(python=f"{client.hosts.folder}/home/root/python").findings)
+    assert text.startswith("h1: no jax, jaxlib, ")
+    assert "for /usr/bin/python3" in text
+    assert "`requirements:`" in text
+
+
+def test_a_host_that_takes_itself_for_loopback(check: Check, client: Client) -> None:
+    """Debian's way: a line `127.0.1.1 NAME` in /etc/hosts."""
+    with_loopback = client.hosts.home_of("h3") / "etc_hosts"
+    with_loopback.write_text("127.0.0.1 localhost\n127.0.1.1 h3\n")
+    inside = f"{client.hosts.folder}/home/root/etc_hosts"
+    on_host(client.hosts, "h3", "mount", "--bind", inside, "/etc/hosts")
+    try:
+        text = explain(check().findings)
+    finally:
+        on_host(client.hosts, "h3", "umount", "/etc/hosts")
+    assert text.startswith("h3: its own name h3 resolves to 127.0.1.1")
+    assert "/etc/hosts" in text.splitlines()[1]
+
+
+def test_a_host_whose_name_does_not_resolve(check: Check, client: Client) -> None:
+    on_host(client.hosts, "h1", "hostname", "nobody-knows-me")
+    try:
+        text = explain(check().findings)
+    finally:
+        on_host(client.hosts, "h1", "hostname", "h1")
+    assert text.startswith("h1: its own name nobody-knows-me does not resolve")
+
+
+def test_a_host_that_is_down(check: Check, client: Client) -> None:
+    client.hosts.kill("h1")
+    report = check()
+    assert set(report.unreached) == {"h1"}
+    assert (report.code, set(report.facts)) == (69, {"h0", "h2", "h3"})
+    assert explain(report.findings).startswith("h1: ")
+
+
+def test_a_workdir_that_is_not_shared(check: Check, client: Client) -> None:
+    """Each host has a home of its own, and /tmp in common."""
+    text = explain(check(workdir=f"{client.hosts.folder}/home/root/runs").findings)
+    assert text.startswith("h1, h2, h3: cannot see what h0 writes to the workdir")
+    assert "--workdir" in text
+    assert not list(client.hosts.home_of("h0").glob(".podrun-check*"))
+    assert check(workdir="/tmp").shared == "/tmp"
+
+
+def test_the_command(client: Client, tmp_path: Path) -> None:
+    """From a pod file to the table, with one host that is another."""
+    hosts = client.hosts
+    fake_package(hosts.home_of("h0") / "site-of-h0", "jax", "0.10.7")
+    pod = {
+        "slice": "cpu-4x1",
+        "hosts": [{"name": name, "address": hosts.address(name)} for name in hosts.names],
+        "ssh": {"user": "root", "key": str(hosts.key), "known_hosts": str(hosts.known_hosts)},
+        "python": sys.executable,
+        "env": {"PYTHONPATH": f"{hosts.folder}/home/root/site-of-h0"},
+    }
+    (tmp_path / "pod.yaml").write_text(json.dumps(pod))
+    done = hosts.run([sys.executable, "-m", "podrun.launcher.cli", "check", "--pod", str(tmp_path / "pod.yaml")])
+    assert done.returncode == 2, done.stderr
+    assert "error: h0: jax 0.10.7, but jax" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("not ready: 1 error")
+    assert done.stderr == ""
+
+
+def fake_package(folder: Path, name: str, version: str) -> None:
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
