@@ -10,7 +10,7 @@ from collections import deque
 from typing import Callable, Deque, Dict, List, Optional
 
 from .processes import die_with_parent
-from .stdin import GoneError, Stdin
+from .stdin import Stdin
 
 TAIL = 12  # lines that are kept for the message about a failure
 LINE = 400  # characters of a line that are
@@ -124,6 +124,3 @@ class _Lines:
 
 def _how(code: int) -> str:
     return "ended with exit code %d" % code if code > 0 else "was ended by signal %d" % -code
-
-
-__all__ = ["GoneError", "ToolError", "Tools"]
