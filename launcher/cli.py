@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from . import cli_runs
+from . import cli_pod, cli_runs
 from .cli_guard import PROGRAM
 from .cli_guard import guard as _guard
 
@@ -324,7 +324,7 @@ def completion(shell: str) -> None:
     click.echo(kind(main, {}, "podrun", "_PODRUN_COMPLETE").source())
 
 
-for command in cli_runs.COMMANDS:
+for command in (*cli_runs.COMMANDS, *cli_pod.COMMANDS):
     main.add_command(command)
 
 

@@ -31,6 +31,14 @@ def main(argv: List[str]) -> None:
         from .prepare import prepare
 
         prepare()
+    elif command == "execute" and not args:
+        from .execute import execute
+
+        sys.exit(execute())
+    elif command == "clean" and not args:
+        from .clean import clean
+
+        clean()
     elif (command, len(args)) in _ANSWERS:
         from . import answer
 

@@ -37,6 +37,8 @@ class PodRequest:
     simulate: bool = False
     train: Path | None = None
     """Named in messages as the other place to look in."""
+    any_slice: bool = False
+    """It does not matter what the hosts are together: no slice is needed, and any number of them is right."""
 
     @property
     def complete(self) -> bool:
@@ -127,6 +129,8 @@ class _Search:
     def _find_slice(self) -> Slice | None:
         """None if it is unknown because of a mistake that is reported already."""
         file = self._described.file if self._described else None
+        if self._request.any_slice and (count := self._count_hosts()):
+            return parse_slice(f"cpu-{count}x1")
         name = self._request.slice or (file.slice if file else None)
         if name is None and self._path and (self._described is None or "slice" in self._described.broken):
             return None
@@ -142,6 +146,14 @@ class _Search:
             f"no slice: looked for {_and(places)}\n"
             "say what the pod should be, for example --slice v3-32 (or gpu-2x8, cpu-2x4); `podrun slices` lists the TPU types"
         )
+
+    def _count_hosts(self) -> int:
+        """0 for hosts that are this machine: how many there are is what the slice says."""
+        if self._request.simulate:
+            return 0
+        if self._listed:
+            return len(self._listed.names)
+        return len(self._described.hosts) if self._described and not self._names_hosts else 0
 
     def _in_train(self, key: str) -> list[str]:
         return [f"{key} in {self._request.train}"] if self._request.train else []

@@ -1,0 +1,133 @@
+"""`agent execute`: one command of the user's. Its output is ours, as it comes, and so is its exit code.
+
+The request is a line on stdin: {"argv", "env", "cwd"}. If stdin ends before the command does, nobody wants it any more:
+it is killed with everything that it has started. What a command that ends by itself leaves in the background stays.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import select
+import signal
+from typing import Any, Dict, List, Optional
+
+from .processes import adopt_orphans, descendants, kill_until_none
+from .relay import read_line
+from .worker import become_worker
+
+CHUNK = 1 << 16
+NOT_FOUND, NOT_PERMITTED = 127, 126  # as shells say it
+_AFTER = 32  # parts of output that are read when the command has ended: others may still write into its pipe
+
+
+class GoneError(Exception):
+    """Nobody wants the command any more."""
+
+
+def execute() -> int:
+    """Returns the exit code; 128 + N for signal N."""
+    request = json.loads(read_line(0)[0])
+    adopt_orphans()
+    wake, wake_in = os.pipe()
+    for fd in (wake, wake_in):
+        os.set_blocking(fd, False)
+    signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, _end)
+    try:
+        return _Command(request).follow(wake)
+    except GoneError:
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        kill_until_none(descendants, _reap)
+        return 1
+
+
+def _end(number: int, frame: Any) -> None:
+    raise GoneError()
+
+
+def _reap() -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+class _Command:
+    def __init__(self, request: Dict[str, Any]) -> None:
+        self._code: Optional[int] = None
+        self._output, output_in = os.pipe()
+        os.set_blocking(self._output, False)
+        failure, failure_in = os.pipe()  # closed by a successful exec
+        agent = os.getpid()
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                become_worker(agent, False, request, dict(os.environ, **request["env"]), output_in)
+            except OSError as error:
+                os.write(failure_in, b"%d" % (error.errno or errno.EIO))
+            finally:
+                os._exit(NOT_FOUND)
+        os.close(output_in)
+        os.close(failure_in)
+        number = os.read(failure, 100)
+        os.close(failure)
+        if number:
+            self._refuse(request["argv"], int(number))
+
+    def _refuse(self, argv: List[str], number: int) -> None:
+        os.waitpid(self._pid, 0)
+        self._code = NOT_PERMITTED if number == errno.EACCES else NOT_FOUND
+        _write(os.fsencode("podrun: cannot start %s: %s\n" % (argv[0], os.strerror(number))))
+
+    def follow(self, wake: int) -> int:
+        """Until it has ended. Raises GoneError."""
+        sources = [0, wake, self._output]
+        while self._code is None:
+            ready = select.select(sources, [], [])[0]
+            if 0 in ready and not os.read(0, CHUNK):
+                raise GoneError()
+            if self._output in ready and not self._relay():
+                sources.remove(self._output)
+            if wake in ready:
+                os.read(wake, CHUNK)
+                self._look()
+        for _ in range(_AFTER):
+            if not self._relay():
+                break
+        return self._code
+
+    def _look(self) -> None:
+        """Whether it has ended; others that ended are its descendants, which were left to us."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self._pid:
+                self._code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+    def _relay(self) -> bool:
+        """False if there is nothing (more). Raises GoneError."""
+        try:
+            data = os.read(self._output, CHUNK)
+        except BlockingIOError:
+            return False
+        _write(data)
+        return bool(data)
+
+
+def _write(data: bytes) -> None:
+    """Raises GoneError."""
+    try:
+        while data:
+            data = data[os.write(1, data) :]
+    except OSError:
+        raise GoneError()

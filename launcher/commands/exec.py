@@ -1,0 +1,124 @@
+"""`podrun exec`: one command on every host of a pod, equal outputs shown once."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import IO
+
+from podrun.runtime.contract import ExitCode, UserError
+
+from ..checks.base import name_hosts
+from ..inventory.fold import fold
+from ..remote import Execution, Result
+from ..signals import Signals
+from ..transport.base import load_transport
+from .hosts import Chosen, choose
+
+_LOOK = 0.1  # seconds between two looks for Ctrl-C
+_PATIENCE = 5.0  # seconds after Ctrl-C for the hosts to confirm that the command is killed
+
+
+@dataclass(frozen=True)
+class ExecRequest:
+    """What the user typed."""
+
+    chosen: Chosen
+    argv: tuple[str, ...]
+    timeout: float | None = None
+    json: bool = False
+
+
+def execute(request: ExecRequest) -> int:
+    """Returns the largest exit code; 69 counts for a host that cannot be reached. Raises UserError."""
+    if not request.argv:
+        raise UserError("no command: write it after `--`, for example podrun exec --pod pod.yaml -- nvidia-smi -L")
+    pod, _ = choose(request.chosen, "exec")
+    transport = load_transport(pod)
+    try:
+        results, interrupted = _carry_out(Execution(transport, pod, request.argv, request.timeout))
+    finally:
+        transport.close()
+    code = 128 + interrupted if interrupted else max(result.code for result in results)
+    if request.json:
+        print(json.dumps({"code": code, "hosts": {result.host: _row(result) for result in results}}, indent=1))
+    else:
+        _print(results, sys.stdout.buffer)
+        _complain(results)
+    return code
+
+
+def _carry_out(execution: Execution) -> tuple[list[Result], int]:
+    """The results, and the signal that ended the commands early, or 0."""
+    results: list[Result] = []
+    failed: list[BaseException] = []
+    over = threading.Event()
+
+    def work() -> None:
+        try:
+            results.extend(execution.run())
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            over.set()
+
+    with Signals() as signals:
+        threading.Thread(target=work, name="exec", daemon=True).start()
+        while not over.wait(_LOOK):
+            if signals.received:
+                _end(execution, over, signals)
+                break
+    if failed:
+        raise failed[0]
+    return results, signals.received[0] if signals.received else 0
+
+
+def _end(execution: Execution, over: threading.Event, signals: Signals) -> None:
+    print(f"podrun: killing it on {name_hosts(execution.waiting())}", file=sys.stderr, flush=True)
+    execution.end()
+    for _ in range(int(_PATIENCE / _LOOK)):
+        if over.wait(_LOOK):
+            return
+        if len(signals.received) > 1:
+            break
+    execution.end(now=True)
+    over.wait(_PATIENCE)
+
+
+def _row(result: Result) -> dict[str, object]:
+    return {
+        "code": int(result.code),
+        "output": result.output.decode(errors="replace"),
+        "left_out": result.left_out,
+        "error": result.error,
+    }
+
+
+def _print(results: Sequence[Result], out: IO[bytes]) -> None:
+    """Hosts of which all is the same under one header."""
+    groups: dict[tuple[bytes, int, bool], list[str]] = {}
+    for result in results:
+        if result.output or result.error is None:
+            groups.setdefault((result.output, result.code, result.error is None), []).append(result.host)
+    for (output, code, ended), hosts in groups.items():
+        count = f" ({len(hosts)} hosts)" if len(hosts) > 1 else ""
+        how = f": exit code {code}" if code and ended else "" if output else ": no output"
+        out.write(f"--- {fold(hosts)}{count}{how}\n".encode() + output)
+        if output and not output.endswith(b"\n"):
+            out.write(b"\n")
+    out.flush()
+
+
+def _complain(results: Sequence[Result]) -> None:
+    """Who failed, last, where it is seen."""
+    errors: dict[str, list[str]] = {}
+    for result in results:
+        if result.error is not None:
+            errors.setdefault(result.error, []).append(result.host)
+        elif result.code != ExitCode.DONE:
+            errors.setdefault(f"exit code {result.code}", []).append(result.host)
+    for error, hosts in errors.items():
+        print(f"podrun: {fold(hosts)}: {error}", file=sys.stderr)
