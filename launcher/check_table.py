@@ -134,9 +134,9 @@ def _disk_free(facts: Facts) -> int | None:
 
 
 def _clock(facts: dict[str, Facts]) -> list[tuple[str, tuple[str, ...]]]:
-    skews = {h: abs(f["clock"]["skew"]) + f["clock"]["uncertain"] for h, f in facts.items() if "skew" in f["clock"]}
-    fine = {host: skew for host, skew in skews.items() if skew < 1.5}
-    return [(f"within {max(0.01, max(fine.values())):.2f} s of this machine's", tuple(fine))] if fine else []
+    clocks = {host: f["clock"] for host, f in facts.items() if "skew" in f["clock"]}
+    fine = {host: abs(c["skew"]) for host, c in clocks.items() if abs(c["skew"]) - c["uncertain"] <= 1}
+    return [(f"within {max(0.01, *fine.values()):.2f} s of this machine's", tuple(fine))] if fine else []
 
 
 # --- text -------------------------------------------------------------------------------------------------------------

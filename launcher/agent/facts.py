@@ -12,6 +12,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 from .devices import device_nodes, holders, lock_file
+from .lock import current_holder
 from .packages import ask_interpreter
 
 Facts = Dict[str, Any]
@@ -45,6 +46,7 @@ def gather(request: Facts, devices: str = "/dev") -> Facts:
         "devices": lambda: nodes,
         "holders": lambda: holders(path for paths in nodes.values() for path in paths),
         "lock_file": lock_file,
+        "run": current_holder,
         "host_name": _host_name,
         "proxies": lambda: _proxies(dict(os.environ, **env)),
         "huge_pages": _huge_pages,

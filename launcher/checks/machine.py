@@ -29,6 +29,7 @@ def check_machine(pod: Pod, facts: FactsByHost) -> list[Finding]:
         *each(facts, "proxies", lambda proxies: _judge_proxies(pod, proxies), about="network"),
         *each(facts, "limits", lambda limits: _judge_files(limits), about="limits"),
         *(_tpu_limits(facts) if pod.platform == "tpu" else ()),
+        *(each(facts, "run", _judge_run, about="in use") if pod.transport != "local" else ()),
         *_unknown(facts),
     ]
 
@@ -154,6 +155,12 @@ def _judge_huge_pages(mode: str) -> Verdict:
         return None
     remedy = "as root there: `echo always > /sys/kernel/mm/transparent_hugepage/enabled`"
     return f"transparent huge pages are {mode!r}: the TPU starts and stops more slowly", remedy, False
+
+
+def _judge_run(holder: str | None) -> Verdict:
+    if holder is None:
+        return None
+    return f"{holder} is on this host", "wait for it, or end it: `podrun stop`; a host has one run at a time", False
 
 
 def _unknown(facts: FactsByHost) -> list[Finding]:

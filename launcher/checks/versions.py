@@ -108,11 +108,16 @@ def _packages_differ(pod: Pod, asked: FactsByHost) -> list[Finding]:
 def _differ(pod: Pod, asked: FactsByHost, names: tuple[str, ...], *, fatal: bool) -> list[Finding]:
     """One finding for each group of odd hosts, whatever the number of packages. A missing one is reported already."""
     complete = {host: i["packages"] for host, i in asked.items() if _has(i, "jax") and _has(i, "jaxlib")}
+    if pod.platform == "cuda":
+        complete = {host: p for host, p in complete.items() if any(_has(asked[host], name) for name in _CUDA)}
     groups = group({host: tuple(p.get(name, MISSING) for name in names) for host, p in complete.items()})
     found = []
     for versions, hosts in groups[1:]:
         usual, with_it = groups[0]
-        odd = [(n, a, b) for n, a, b in zip(names, versions, usual, strict=True) if a != b and MISSING not in (a, b)]
+        pairs = [(n, a, b) for n, a, b in zip(names, versions, usual, strict=True) if a != b]
+        odd = [
+            (n, a, b) for n, a, b in pairs if MISSING not in (a, b) or n in _CUDA
+        ]  # that for another CUDA may be there
         if odd:
             here, there = (", ".join(f"{o[0]} {o[i]}" for o in odd) for i in (1, 2))
             what = f"{here}, but {there} on {name_hosts(with_it)}"

@@ -73,6 +73,7 @@ def healthy(kind: str = "cpu") -> Facts:
         "devices": {"accel": [], "vfio": [], "nvidia": [], **NODES[kind]},
         "holders": {"processes": [], "partial": False},
         "lock_file": None,
+        "run": None,
         "host_name": {"name": "m", "addresses": ["10.0.0.5"], "used": "10.0.0.5"},
         "proxies": {"set": [], "no_proxy": None},
         "huge_pages": "always",
@@ -180,6 +181,14 @@ CASES: dict[str, tuple[str, dict[str, dict[str, Any]], str, str, str, bool]] = {
         "requirements:",
         FATAL,
     ),
+    "a plugin for another CUDA": (
+        "gpu-3x8",
+        {"b": {PKG + "jax-cuda12-plugin": "missing", PKG + "jax-cuda13-plugin": "0.10.2"}},
+        "b",
+        r"^jax-cuda12-plugin missing, jax-cuda13-plugin 0\.10\.2, but",
+        "same versions",
+        FATAL,
+    ),
     "no TensorBoard": ("cpu-1x2", {"a": {PKG + "tensorboardX": "missing"}}, "a", "no tensorboardX", "log:", WARNING),
     "no driver": ("gpu-1x8", {"a": {"driver": None}}, "a", "no NVIDIA driver", "nvidia-smi", FATAL),
     "another driver": ("gpu-3x8", {"b": {"driver": "535.1"}}, "b", r"NVIDIA driver 535\.1, but 570", "same", FATAL),
@@ -206,6 +215,14 @@ CASES: dict[str, tuple[str, dict[str, dict[str, Any]], str, str, str, bool]] = {
     ),
     "another user's lock file": ("v3-8", {"a": lock(writable=False)}, "a", "keeps you from the TPU", "sudo rm", FATAL),
     "a lock file in use": ("v3-8", {"a": lock(held=True)}, "a", "the TPU is in use", "lsof", FATAL),
+    "another run": (
+        "cpu-2x2",
+        {"b": {"run": "run r-1 of alice (agent pid 7)"}},
+        "b",
+        "run r-1 of alice",
+        "stop",
+        WARNING,
+    ),
     "little disk": ("cpu-2x2", {"b": {"disk_tmp/free": GB // 2}}, "b", "^500 MB of disk left at /d", "room", WARNING),
     "no disk": ("cpu-2x2", {"b": {"disk_home/free": 10**7}}, "b", "^10 MB of disk left", "`home:`", FATAL),
     "no inodes": ("cpu-2x2", {"a": {"disk_home/files": 0}}, "a", "no inodes", "remove files", FATAL),
@@ -498,6 +515,22 @@ def test_who_has_a_device_is_named(code: str, fake_devices: Path) -> None:
     assert devices.holders([str(fake_devices / "accel1")])["processes"] == []
 
 
+def test_a_run_that_has_the_host_is_named() -> None:
+    """In a network namespace of its own, where no other run can be."""
+    code = (
+        "from podrun.launcher.agent.lock import HostLock, current_holder; a = current_holder(); l = HostLock();"
+        "l.take('r-7'); print(a, current_holder())"
+    )
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--net", sys.executable, "-c", code, "r-7"],
+        capture_output=True,
+        text=True,
+    )
+    if "unshare" in done.stderr:
+        pytest.skip(done.stderr)
+    assert re.fullmatch(r"None run r-7 of \S+ \(agent pid \d+\)\n", done.stdout), done.stderr
+
+
 def test_a_lock_file_is_held_or_left_over(tmp_path: Path) -> None:
     path = tmp_path / "libtpu_lockfile"
     assert devices.lock_file(str(path)) is None
@@ -688,6 +721,19 @@ def test_podrun_check_as_json(sandbox: Sandbox) -> None:
     (finding,) = [f for f in found["findings"] if f["fatal"]]
     assert finding["about"] == "workdir"
     assert finding["hosts"] == ["host-0"]
+
+
+def test_on_a_terminal_it_shows_what_it_waits_for_and_clears_that(sandbox: Sandbox) -> None:
+    ours, theirs = os.openpty()
+    command = [*sandbox.command, "check", "--simulate", "--slice", "cpu-2x1"]
+    done = subprocess.run(command, cwd=sandbox.path, env=sandbox.env, stdout=subprocess.PIPE, stderr=theirs, text=True)
+    os.close(theirs)
+    shown = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert "asking the hosts: 0 of 2" in shown
+    assert re.search(r"asking the hosts: 1 of 2, waiting for host-[01]", shown)
+    assert shown.endswith("\r\x1b[K")
+    assert "asking" not in done.stdout
 
 
 def test_podrun_check_without_hosts_says_where_it_looked(sandbox: Sandbox) -> None:
