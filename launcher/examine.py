@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +20,7 @@ from .requirements import DEFAULT_PYTHON, worker_python
 from .transport.base import Transport
 
 Say = Callable[[str, int, int, list[str]], None]
-"""Called with (what is done, hosts that are done, all hosts, those that are waited for) from several threads."""
+"""Called with (what is done, hosts that are done, all hosts, those that are waited for), from several threads in turn."""
 
 
 @dataclass
@@ -87,14 +88,16 @@ def _ask_all(
 ) -> dict[str, Any | HostError]:
     """Host to answer or HostError; anything else that is raised is a mistake of podrun's, and raised."""
     waiting = [host.name for host in hosts]
+    counting = threading.Lock()
     say(doing, 0, len(hosts), list(waiting))
 
     def tracked(host: Host) -> Any:
         try:
             return question(host)
         finally:
-            waiting.remove(host.name)
-            say(doing, len(hosts) - len(waiting), len(hosts), list(waiting))
+            with counting:
+                waiting.remove(host.name)
+                say(doing, len(hosts) - len(waiting), len(hosts), list(waiting))
 
     answers = fan_out(tracked, hosts)
     for answer in answers:
