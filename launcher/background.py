@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from podrun.runtime.contract import Event, EventKind, ExitCode, Phase, UserError
 
 from .attempts import carry_out
+from .code_sync import Bundle
 from .console import NoConsole, make_console
 from .follow import follow
 from .runs import RunDirectory
@@ -19,9 +22,9 @@ from .signals import Signals
 _APPEAR = 30.0  # seconds for the supervisor to write its first event
 
 
-def start_in_background(directory: RunDirectory, as_json: bool, *, adopt: bool = False) -> int:
+def start_in_background(directory: RunDirectory, bundles: Sequence[Bundle], as_json: bool) -> int:
     """Starts the supervisor of a run that has been created; returns once all its processes have started, or it has ended."""
-    spawn(directory, adopt=adopt)
+    spawn(directory, bundles)
     console = make_console(as_json)
     with Signals() as signals:
         try:
@@ -51,17 +54,23 @@ def goes_on(directory: RunDirectory) -> str:
     )
 
 
-def spawn(directory: RunDirectory, *, adopt: bool = False) -> None:
-    """Starts the supervisor, and waits until it holds the run. Raises UserError if it does not come up."""
+def spawn(directory: RunDirectory, bundles: Sequence[Bundle] = (), *, adopt: bool = False) -> None:
+    """Starts the supervisor, and waits until it holds the run. Raises UserError if it does not come up.
+
+    It gets the code as it is now: the project may be changed while it starts.
+    """
     log = os.open(directory.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     process = subprocess.Popen(
         [sys.executable, "-m", __spec__.name, os.fspath(directory.path), *(["adopt"] if adopt else [])],
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=log,
         stderr=log,
         start_new_session=True,
     )
     os.close(log)
+    assert process.stdin is not None
+    with process.stdin:
+        pickle.dump(list(bundles), process.stdin)
     deadline = time.monotonic() + _APPEAR
     while directory.supervisor() != process.pid or not directory.events.exists():
         if process.poll() is not None or time.monotonic() > deadline:
@@ -101,14 +110,9 @@ def ended(directory: RunDirectory, end: Event) -> int:
 
 def main() -> None:
     directory = RunDirectory(Path(sys.argv[1]))
-    spec = directory.spec()
-    bundles = ()
+    bundles = pickle.load(sys.stdin.buffer)
     adopt = "adopt" in sys.argv[2:]
-    if spec.code is not None and not adopt:
-        from .ready import with_code
-
-        bundles = with_code(spec)[1]  # type: ignore[assignment]
-    sys.exit(int(carry_out(spec, directory, NoConsole(), bundles, adopt=adopt)))
+    sys.exit(int(carry_out(directory.spec(), directory, NoConsole(), bundles, adopt=adopt)))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from .agent_file import agent_command
 from .pod import Host, Pod
 
 LEASE = 10.0  # seconds without a word from the launcher after which the agents of an attached run stop
-NETWORK_LEASE = 20.0  # the same where a connection may drop and come back
+NETWORK_LEASE = 15.0  # the same where a connection may drop and come back
 DETACHED_LEASE = 24 * 3600.0  # of a run that may be left alone: until somebody comes back to it
 _HIDDEN = "(secret)"
 

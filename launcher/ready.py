@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from podrun.runtime.contract import ExitCode
 
-from .check import compare, explain, fatal_findings
+from .check import compare, fatal_findings
 from .code_sync import Bundle, podrun_bundle, project_bundle
 from .errors import HostError
 from .failure import Failure
@@ -46,7 +46,7 @@ def make_ready(
         project=plan.code.project.rpartition("/")[2],
         subfolder=plan.code.subfolder,
         env=env,
-        facts={"platform": pod.platform, "workdir": str(plan.workdir)},
+        facts={"platform": pod.platform, "workdir": None if plan.is_program else str(plan.workdir)},
         tell=tell,
     )
     failures = [
@@ -61,7 +61,7 @@ def make_ready(
     facts = {host: p.facts or {} for host, p in prepared.items()}
     fatal = fatal_findings(compare(pod, facts, program=plan.is_program))
     return [
-        Failure(", ".join(finding.hosts), None, finding.what, ExitCode.UNAVAILABLE, details=explain([finding]))
+        Failure(", ".join(finding.hosts), None, finding.what, ExitCode.UNAVAILABLE, details=finding.remedy)
         for finding in fatal
     ]
 

@@ -76,7 +76,7 @@ def run(request: Request) -> int:
     if request.detach:
         from .background import start_in_background
 
-        return start_in_background(directory, request.json)
+        return start_in_background(directory, bundles, request.json)
     return carry_out(spec, directory, make_console(request.json), bundles)
 
 

@@ -108,8 +108,9 @@ class Session:
             reason = self._converse()
         except Exception as error:  # a frame that is none: never leave the supervisor waiting
             reason = f"{type(error).__name__}: {error}"
-        last = reason.splitlines()[-1] if reason else "it ended"
-        self._lose(f"its agent is gone ({last})", self._sweep())
+        words = reason.rpartition(GONE)[2].strip(": \n").splitlines()
+        why = words[-1] if words else "it was killed, or the host ran out of memory"
+        self._lose(f"its agent is gone ({why})", self._sweep())
 
     def _lose(self, reason: str, left: list[int] | None) -> None:
         with self._ending:

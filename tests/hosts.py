@@ -245,12 +245,12 @@ class Hosts(_Net):
                 process.kill()
 
     def processes(self, name: str) -> list[Process]:
-        """All processes of the host, its sshd included."""
-        space = os.readlink(f"/proc/{self._init(name)}/ns/pid")
+        """All processes of the host, its sshd included, and those in PID namespaces of their own."""
+        space = os.readlink(f"/proc/{self._init(name)}/ns/net")
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if os.readlink(folder / "ns" / "pid") == space:
+                if os.readlink(folder / "ns" / "net") == space:
                     args = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
                     if args:  # a zombie has none
                         found.append(Process(int(folder.name), folder.stat().st_uid, args))

@@ -30,8 +30,17 @@ class HostLock:
             sock.close()
             return _holder(run)
         sock.listen(64)
+        sock.setblocking(False)
         self._socket = sock
         return None
+
+    def answer(self) -> None:
+        """Lets those go who wanted to know who has the host: their number is limited."""
+        while self._socket is not None:
+            try:
+                self._socket.accept()[0].close()
+            except OSError:
+                return
 
 
 def current_holder() -> Optional[str]:
@@ -44,6 +53,7 @@ def current_holder() -> Optional[str]:
 def _holder(run: str) -> Optional[str]:
     """Who listens there; None if it is another agent of the same run (several hosts of a pod on one machine)."""
     with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(1.0)
         try:
             sock.connect(_ADDRESS)
             pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))

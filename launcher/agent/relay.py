@@ -82,8 +82,9 @@ def relay(directory: str, first: bytes) -> None:
     try:
         os.chdir(directory)
         agent.connect(SOCKET)
-    except OSError as error:
-        sys.exit("%s: %s" % (GONE, last_words(directory) or error))
+    except OSError:
+        words = last_words(directory)
+        sys.exit("%s: %s" % (GONE, words) if words else GONE)
     agent.sendall(first)
     sources: List[Any] = [0, agent]
     while True:

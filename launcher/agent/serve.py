@@ -20,6 +20,7 @@ from .relay import LOG, SOCKET
 from .worker import Worker
 
 TICK = 0.03  # seconds between two looks at the output files
+LOCK_RETRY = 0.5  # seconds between two tries
 LOCK_PATIENCE = 15.0  # seconds for a run that is ending to let go of the host
 
 
@@ -36,6 +37,7 @@ class Agent:
         self.streams: List[str] = [w[kind] for kind in ("events", "output") for w in spec["processes"]]
         self.lock = HostLock()
         self.waits_since: Optional[float] = None  # for another run to let go of the host
+        self.next_try = 0.0
         self.ready = False
         self.isolated = False
         self.port: Optional[socket.socket] = None
@@ -66,8 +68,10 @@ class Agent:
 
     def get_ready(self) -> None:
         """Takes the host and writes what the workers need; again and again while another run has the host."""
-        if self.ready or self.stop_reason is not None:
+        now = time.monotonic()
+        if self.ready or self.stop_reason is not None or now < self.next_try:
             return
+        self.next_try = now + LOCK_RETRY
         try:
             holder = self.lock.take(self.spec["run"]) if self.spec["exclusive"] else None
             if holder is not None:
@@ -184,6 +188,7 @@ class Agent:
     def enforce(self) -> None:
         """Lease, and the end of a stop."""
         now = time.monotonic()
+        self.lock.answer()
         if now - self.heard > self.spec["lease"]:
             if self.stopped:
                 self.finished = True  # the folder stays: nobody else has these logs

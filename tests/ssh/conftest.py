@@ -17,7 +17,9 @@ from podrun.launcher.slices import parse_slice
 from podrun.launcher.transport.ssh import SshTransport
 from podrun.launcher.transport.ssh_channel import SshChannel
 
+from ..conftest import make_sandbox
 from ..hosts import Hosts, why_not
+from .pod import PodSandbox
 
 
 @pytest.fixture(scope="session")
@@ -123,3 +125,11 @@ def make_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cal
 @pytest.fixture
 def client(hosts: Hosts, make_client: Callable[[Hosts], Client]) -> Client:
     return make_client(hosts)
+
+
+@pytest.fixture
+def pod(hosts: Hosts, tmp_path: Path) -> Iterator[PodSandbox]:
+    """podrun in the launcher's namespace of the shared hosts, with a project in its working directory."""
+    sandbox = PodSandbox(make_sandbox(tmp_path).path, hosts)
+    yield sandbox
+    sandbox.close()

@@ -1,0 +1,217 @@
+"""Whatever happens to the launcher, a connection, a link or an agent: nothing is lost, nothing is left, the host is named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ..hosts import USER, Hosts, Process, wait_until
+from ..pod.conftest import Run
+from .pod import PROGRAMS, PodSandbox
+
+COUNT = "count.py"
+
+
+def of_run(hosts: Hosts, names: list[str]) -> dict[str, list[str]]:
+    """Processes on the hosts that a run of these tests has started, by host."""
+    marks = ("agents/", "count.py", "stubborn.py")
+    found = {name: [p.args for p in hosts.processes(name) if any(m in p.args for m in marks)] for name in names}
+    return {name: args for name, args in found.items() if args}
+
+
+def wait_until_gone(hosts: Hosts, names: list[str], seconds: float = 10.0) -> None:
+    wait_until(lambda: not of_run(hosts, names), "an end of all processes of the run", seconds)
+
+
+def check_logs(run: Run, pod: PodSandbox, lines: int) -> None:
+    """Every line of every process is in its log, once and in order."""
+    logs = Path(run.of("start")[0]["logs"])
+    for host, (process,) in run.of("start")[0]["hosts"].items():
+        assert (logs / f"{host}.log").read_text().splitlines() == [f"{process} {i}" for i in range(lines)], host
+
+
+def wait_for_start(run: Run, hosts: int) -> None:
+    for _ in range(hosts):
+        run.wait_for(lambda e: e["event"] == "host" and e["phase"] == "started")
+
+
+@pytest.fixture
+def names() -> list[str]:
+    return ["h0", "h1", "h2"]
+
+
+@pytest.fixture
+def counting(pod: PodSandbox, names: list[str]) -> Iterator[Callable[[int, float], Run]]:
+    """Starts a count on all hosts and waits until it runs."""
+
+    def start(lines: int, pause: float) -> Run:
+        option = pod.write_pod(names)
+        run = pod.run(option, "--", "python3", pod.add(COUNT), str(lines), str(pause))
+        wait_for_start(run, len(names))
+        return run
+
+    yield start
+    pod.close()
+    wait_until_gone(pod.hosts, names, 30)
+
+
+def test_connections_killed(counting: Callable[[int, float], Run], pod: PodSandbox, names: list[str]) -> None:
+    """The sshd processes of all connections are killed, twice: podrun connects again and misses nothing."""
+    run = counting(80, 0.1)
+    for _ in range(2):
+        time.sleep(2)
+        for name in names:
+            pod.hosts.kill_sessions(name)
+    assert run.end() == 0, run.stderr
+    check_logs(run, pod, 80)
+
+
+def test_link_down_and_up(counting: Callable[[int, float], Run], pod: PodSandbox) -> None:
+    """A host that cannot be reached for five seconds is waited for."""
+    run = counting(140, 0.1)
+    time.sleep(1)
+    pod.hosts.cut("h1")
+    time.sleep(5)
+    pod.hosts.restore()
+    assert run.end() == 0, run.stderr
+    check_logs(run, pod, 140)
+
+
+def test_link_down_for_good(counting: Callable[[int, float], Run], pod: PodSandbox, names: list[str]) -> None:
+    """The run ends with that host as the first cause, says that it could not look there, and the host cleans up itself."""
+    run = counting(6000, 0.1)
+    pod.hosts.cut("h1")
+    assert run.end(90) == 69
+    assert run.last_line.startswith("failed: h1: has not answered for")
+    assert "could not confirm that nothing is left on h1" in run.stderr
+    wait_until_gone(pod.hosts, ["h0", "h2"], 2)
+    wait_until_gone(pod.hosts, ["h1"], 40)
+
+
+def test_host_dies(make_hosts: Callable[..., Hosts], tmp_path: Path, pod: PodSandbox) -> None:
+    """A machine that goes down takes the run with it, and is named."""
+    own = PodSandbox(pod.path, make_hosts(2))
+    try:
+        option = own.write_pod(["h0", "h1"])
+        run = own.run(option, "--", "python3", own.add(COUNT), "6000", "0.1")
+        wait_for_start(run, 2)
+        own.hosts.kill("h1")
+        assert run.end(90) == 69
+        assert run.last_line.startswith("failed: h1: ")
+        wait_until_gone(own.hosts, ["h0"], 1)
+    finally:
+        own.close()
+
+
+def test_launcher_killed(counting: Callable[[int, float], Run], pod: PodSandbox, names: list[str]) -> None:
+    """The hosts notice within the lease that nobody is there any more, and end everything."""
+    run = counting(6000, 0.1)
+    assert of_run(pod.hosts, names).keys() == set(names)
+    run.process.kill()
+    wait_until_gone(pod.hosts, names, 20 + 10)  # the lease, and a grace
+
+
+def test_agent_killed(pod: PodSandbox, names: list[str]) -> None:
+    """Its workers go with it, those children too that are daemons with sessions of their own."""
+    run = pod.run(pod.write_pod(names), "--", "python3", pod.add("stubborn.py"))
+    wait_for_start(run, 3)
+    agent = run.agent("h1")
+    wait_until(lambda: len(stubborn(pod.hosts, "h1")) == 3, "the worker's children")
+    (outer,) = [p for p in pod.hosts.processes("h1") if "agents/" in p.args and is_pid_inside(p, agent)]
+    outer.kill()
+    wait_until(lambda: not stubborn(pod.hosts, "h1"), "an end of all that the agent had started", 2)
+    assert run.end() == 69
+    assert run.last_line.startswith("failed: h1: its agent is gone")
+    assert "could not confirm" not in run.stderr
+    wait_until_gone(pod.hosts, names, 2)
+
+
+def test_agent_of_an_ordinary_user_killed(pod: PodSandbox) -> None:
+    """Without root there is no PID namespace: the launcher ends what the agent could not."""
+    option = pod.write_pod(["h0", "h1"], ssh=pod_ssh(pod, USER), python="/usr/bin/python3")
+    run = pod.run(option, "--", "python3", pod.add("stubborn.py"))
+    wait_for_start(run, 2)
+    agent = run.agent("h1")
+    wait_until(lambda: len(stubborn(pod.hosts, "h1")) == 3, "the worker's children")
+    (outer,) = [p for p in pod.hosts.processes("h1") if "agents/" in p.args and is_pid_inside(p, agent)]
+    outer.kill()
+    assert run.end() == 69
+    assert "could not confirm" not in run.stderr
+    wait_until_gone(pod.hosts, ["h0", "h1"], 2)
+
+
+def test_stop_ends_what_ignores_signals(pod: PodSandbox, names: list[str]) -> None:
+    """`podrun stop` from another shell; a process of the same name that somebody else has started stays."""
+    theirs_too = shutil.copy(PROGRAMS / "stubborn.py", pod.hosts.home_of("h1", USER))
+    on_host = pod.hosts.folder / "home" / USER / Path(theirs_too).name
+    other = pod.hosts.command_on("h1", ["/usr/bin/python3", str(on_host)], user=USER)
+    with subprocess.Popen(other, stdout=subprocess.PIPE) as theirs:
+        try:
+            assert theirs.stdout is not None and theirs.stdout.readline() == b"ready\n"
+            wait_until(lambda: len(stubborn(pod.hosts, "h1")) == 3, "their children")
+            before = stubborn(pod.hosts, "h1")
+            run = pod.run(pod.write_pod(names), "--", "python3", pod.add("stubborn.py"))
+            wait_for_start(run, 3)
+            wait_until(lambda: len(stubborn(pod.hosts, "h1")) == 6, "the worker's children")
+            done = pod.podrun("stop")
+            assert done.returncode == 0, done.stderr
+            assert run.end() == 143
+            assert stubborn(pod.hosts, "h1") == before
+            assert not of_run(pod.hosts, ["h0", "h2"])
+        finally:
+            for process in pod.hosts.processes("h1"):
+                if "stubborn.py" in process.args:
+                    process.kill()
+
+
+def test_detached(pod: PodSandbox, names: list[str]) -> None:
+    """A run without a terminal goes on when its supervisor is killed; `attach` takes it over, and not a line is missing."""
+    option = pod.write_pod(names)
+    done = pod.podrun(option, "--detach", "--", "python3", pod.add(COUNT), "250", "0.1")
+    assert done.returncode == 0, done.stderr
+    (directory,) = (pod.path / "home" / "runs").iterdir()
+    supervisor = json.loads((directory / "supervisor.json").read_text())["pid"]
+    time.sleep(2)
+    Process(supervisor, 0, "").kill(signal.SIGKILL)
+    time.sleep(3)
+    assert of_run(pod.hosts, names).keys() == set(names)
+    attached = pod.podrun("attach")
+    assert attached.returncode == 0, attached.stderr
+    for process, name in enumerate(names):
+        log = (directory / "logs" / f"{name}.log").read_text().splitlines()
+        assert log == [f"{process} {i}" for i in range(250)]
+    wait_until_gone(pod.hosts, names, 2)
+
+
+def test_one_run_at_a_time(counting: Callable[[int, float], Run], pod: PodSandbox) -> None:
+    """A host that another run has is not shared; the other run is named with its user."""
+    run = counting(6000, 0.1)
+    second = pod.run("--pod=pod.yaml", "--", "true")
+    assert second.end() == 69
+    run_id = run.of("start")[0]["run_id"]
+    assert f"the host is taken by run {run_id} of root" in second.last_line
+    assert run.process.poll() is None
+    run.process.send_signal(signal.SIGINT)
+    assert run.end() == 130
+
+
+def pod_ssh(pod: PodSandbox, user: str) -> dict[str, str]:
+    return {"user": user, "key": str(pod.hosts.key), "known_hosts": str(pod.hosts.known_hosts)}
+
+
+def stubborn(hosts: Hosts, name: str) -> list[int]:
+    return sorted(p.pid for p in hosts.processes(name) if p.args.endswith("stubborn.py") and "nsenter" not in p.args)
+
+
+def is_pid_inside(process: Process, pid: int) -> bool:
+    """`pid` is what the process is called in the host's own PID namespace."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith("NSpid:")]
+    return str(pid) in line.split()[1:]
