@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import resource
 import shutil
@@ -36,16 +37,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", type=int, nargs="+", default=[16, 64, 256])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tools", nargs="+", choices=TOOLS, default=list(TOOLS), metavar="TOOL")
     args = parser.parse_args()
     if reason := why_not():
         raise SystemExit(reason)
-    tools = [name for name in TOOLS if is_there(name)]
-    if len(tools) < len(TOOLS):
-        print(f"not installed: {', '.join(sorted(set(TOOLS) - set(tools)))}")
+    tools = [name for name in args.tools if is_there(name)]
+    if len(tools) < len(args.tools):
+        print(f"not installed: {', '.join(sorted(set(args.tools) - set(tools)))}")
     print(
         f"seconds, medians of {args.rounds} rounds; wall: connect + `true`, and `true` again; CPU of the client only\n"
     )
-    print(f"{'hosts':>5}  {'':<16}{'connect':>8}{'again':>8}{'wall':>8}{'CPU':>8}   wall / asyncssh")
+    print(f"{'hosts':>5}  {'':<16}{'connect':>8}{'again':>8}{'wall':>8}{'CPU':>8}   wall / asyncssh's (round by round)")
     figures = {}
     for count in args.hosts:
         hosts = LiteHosts(count)
@@ -55,17 +57,21 @@ def main() -> None:
             hosts.close()
         show(count, figures[count])
     few, many = min(figures), max(figures)
-    if few < many:
+    if few < many and "podrun" in tools:
         wall, cpu = (figures[many]["podrun"][k] / figures[few]["podrun"][k] for k in (2, 3))
         print(f"\npodrun, {few} -> {many} hosts ({many / few:.0f} times): wall {wall:.1f} times, CPU {cpu:.1f} times")
 
 
 def measure(hosts: LiteHosts, tools: list[str], rounds: int) -> dict[str, list[float]]:
-    """Tool -> medians of: connect, again, both, CPU."""
+    """Tool -> medians of: connect, again, both, CPU, ratio of wall to asyncssh's of the same round (nan without it)."""
     runs: dict[str, list[list[float]]] = {tool: [] for tool in tools}
     for turn in range(rounds):
         for tool in tools[turn % len(tools) :] + tools[: turn % len(tools)]:
             runs[tool].append(in_a_process(hosts, tool))
+    yardstick = [row[2] for row in runs.get("asyncssh", [[math.nan] * 4] * rounds)]
+    for rows in runs.values():
+        for row, wall in zip(rows, yardstick, strict=True):
+            row.append(row[2] / wall)
     return {tool: [statistics.median(column) for column in zip(*rows, strict=True)] for tool, rows in runs.items()}
 
 
@@ -79,9 +85,8 @@ def in_a_process(hosts: LiteHosts, tool: str) -> list[float]:
 
 
 def show(count: int, figures: dict[str, list[float]]) -> None:
-    for tool, (connect, again, wall, cpu) in figures.items():
-        ratio = f"{wall / figures['asyncssh'][2]:>10.2f}" if "asyncssh" in figures else ""
-        print(f"{count:>5}  {tool:<16}{connect:>8.2f}{again:>8.2f}{wall:>8.2f}{cpu:>8.2f}{ratio}", flush=True)
+    for tool, (connect, again, wall, cpu, ratio) in figures.items():
+        print(f"{count:>5}  {tool:<16}{connect:>8.2f}{again:>8.2f}{wall:>8.2f}{cpu:>8.2f}{ratio:>10.2f}", flush=True)
 
 
 def is_there(tool: str) -> bool:

@@ -204,4 +204,4 @@ def test_a_proxy_command(client: Client) -> None:
     ssh = "ssh -F none -o BatchMode=yes -o UserKnownHostsFile={known} -i {key} -W %h:%p root@{h0}"
     config(client, f"Host a\n HostName {{h1}}\n ProxyCommand {ssh}\nHost b\n HostName {{h1}}\n ProxyCommand false\n")
     assert hostname(client, "a") == "h1 root"
-    assert "(by `false`) does not speak SSH" in why_not(client, "b")
+    assert "port 22 (by `false`)" in why_not(client, "b")
