@@ -328,6 +328,13 @@ def test_what_does_not_matter_is_not_reported(slice: str, changes: dict[str, dic
     assert compare(*changed(slice, changes), program=False) == []
 
 
+@pytest.mark.parametrize("slice", ["cpu-2x2", "v3-32", "v5litepod-16", "gpu-2x8"])
+def test_facts_that_are_not_there_are_no_findings(slice: str) -> None:
+    pod = pod_of(slice)
+    assert compare(pod, {}, program=False) == []
+    assert compare(pod, {host.name: {} for host in pod.hosts}, program=False) == []
+
+
 def test_a_program_of_the_users_own_may_do_without_what_the_runtime_imports() -> None:
     pod, by_host = changed("cpu-2x2", {"*": {PKG + "jax": "missing", "interpreter/version": "3.9.1"}})
     assert fatal_findings(compare(pod, by_host, program=False))
