@@ -45,7 +45,7 @@ def _chosen(where: dict[str, Any], run: str | None) -> Chosen:
 @click.argument("command", nargs=-1, metavar="-- COMMAND [ARGS ...]")
 @click.pass_context
 def execute(
-    ctx: click.Context, command: tuple[str, ...], run: str | None, timeout: float | None, as_json: bool, **where: Any
+    ctx: click.Context, /, command: tuple[str, ...], run: str | None, timeout: float | None, as_json: bool, **where: Any
 ) -> None:
     """Run a command on every host at once; equal outputs are shown once.
 
@@ -70,4 +70,61 @@ def execute(
     guard(action)
 
 
-COMMANDS: tuple[click.Command, ...] = (execute,)
+@click.command()
+@_pod_options
+@click.option("--run", metavar="RUN", help="The hosts of a run.")
+@click.argument("host", metavar="HOST [-- COMMAND [ARGS ...]]")
+@click.pass_context
+def ssh(ctx: click.Context, /, host: str, run: str | None, **where: Any) -> None:
+    """Log in to one host, with the user, key, port and jump host that podrun uses.
+
+    HOST is a host's name or its beginning, or the id of a process.
+
+    
+    Examples:
+      podrun ssh --pod pod.yaml tpu-3
+      podrun ssh --run 4f2a 0 -- htop
+    """
+
+    def action() -> int:
+        from .commands.ssh import SshRequest
+        from .commands.ssh import ssh as ssh_request
+
+        return ssh_request(SshRequest(_chosen(where, run), host, ctx.meta.get(PROGRAM, ())))
+
+    guard(action)
+
+
+@click.command()
+@_pod_options
+@click.option("--older-than", metavar="TIME", help="90s, 10m, 2h, 7d.  [default: 7d; with RUN: 0]")
+@click.option("--dry-run", is_flag=True, help="List what would be removed.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.argument("run", required=False, metavar="[RUN]")
+def clean(run: str | None, older_than: str | None, dry_run: bool, yes: bool, **where: Any) -> None:
+    """Remove what runs that are over have left behind.
+
+    
+    Without a pod: their run directories on this machine (logs, events), not their workdirs.
+    With a pod:    on its hosts, folders and processes of runs without a live agent there, and
+                   bundles and environments that nothing uses.
+    With RUN:      that run's directory here, and what it has left on its hosts.
+
+    A run that goes on is never touched, nor anything of another user.
+
+    
+    Examples:
+      podrun clean --older-than 30d --dry-run
+      podrun clean --pod pod.yaml
+    """
+
+    def action() -> int:
+        from .commands.clean import CleanRequest
+        from .commands.clean import clean as clean_request
+
+        return clean_request(CleanRequest(_chosen(where, run), older_than, dry_run, yes))
+
+    guard(action)
+
+
+COMMANDS: tuple[click.Command, ...] = (execute, ssh, clean)

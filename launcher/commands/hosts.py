@@ -28,7 +28,7 @@ class Chosen:
 def choose(chosen: Chosen, command: str) -> tuple[Pod, RunDirectory | None]:
     """The pod, and the run that it is of, if one was named. Raises UserError."""
     if chosen.run is not None and chosen.names_pod:
-        raise UserError("--run names the hosts already; leave out --pod, --hosts, --hostfile, --slice and --simulate")
+        raise UserError("a run names its hosts already; leave out --pod, --hosts, --hostfile, --slice and --simulate")
     if chosen.run is not None:
         directory = find_run(chosen.run)
         return directory.spec().pod, directory

@@ -1,0 +1,230 @@
+"""`podrun clean`: what ended runs have left here, or on the hosts of a pod."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+from podrun.runtime.contract import ExitCode, UserError
+
+from ..ask import ask
+from ..errors import HostError
+from ..fanout import fan_out
+from ..inventory.fold import fold
+from ..old_runs import OldRun, old_run, old_runs, remove, remove_unfinished
+from ..pod import Host, Pod
+from ..runs import RunDirectory, find_run
+from ..text_table import shorten, text_table
+from ..times import duration, parse_duration, size
+from ..transport.base import Transport, load_transport
+from .hosts import Chosen, choose
+
+_LONG = "7d"
+
+
+@dataclass(frozen=True)
+class CleanRequest:
+    """What the user typed."""
+
+    chosen: Chosen
+    older_than: str | None = None
+    dry_run: bool = False
+    yes: bool = False
+
+
+@dataclass
+class _Found:
+    """What may go."""
+
+    runs: list[OldRun] = field(default_factory=list)
+    folders: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """By host, as `agent clean` tells it."""
+    processes: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    unreached: dict[str, str] = field(default_factory=dict)
+
+    def of_host(self, host: str) -> list[str]:
+        """The runs that have left something there."""
+        return sorted({entry["run"] for entry in (*self.folders.get(host, ()), *self.processes.get(host, ()))})
+
+    def __bool__(self) -> bool:
+        return bool(self.runs or any(self.folders.values()) or any(self.processes.values()))
+
+
+def clean(request: CleanRequest) -> int:
+    """Lists, asks, removes. Returns 0, or 69 if a host could not be reached. Raises UserError."""
+    run = request.chosen.run
+    default = "0" if run is not None else _LONG
+    older_than = parse_duration(request.older_than or default, "--older-than")
+    if run is None and not request.chosen.names_pod:
+        found = _Found(old_runs(older_than))
+        return _decide(request, found, lambda: _remove_here(found.runs))
+    directory = None if run is None else find_run(run)
+    runs = [] if directory is None else [old_run(directory)]
+    pod, _ = choose(request.chosen, "clean")
+    transport = load_transport(pod)
+    try:
+        hosts = _Hosts(transport, pod, older_than, directory)
+        found = hosts.look()
+        found.runs = [r for r in runs if not found.unreached]  # else nobody would know any more where it was
+        return _decide(request, found, lambda: hosts.remove(found) + _remove_here(found.runs))
+    finally:
+        transport.close()
+
+
+def _decide(request: CleanRequest, found: _Found, action: Callable[[], list[str]]) -> int:
+    """Prints what was found, and carries out `action` if that is wanted."""
+    for reason, hosts in _by_reason(found.unreached).items():
+        print(f"podrun: {fold(hosts)}: {reason}", file=sys.stderr)
+    code = ExitCode.UNAVAILABLE if found.unreached else ExitCode.DONE
+    if not found:
+        print(f"nothing to remove{_what_else(request)}")
+    else:
+        print(_listed(found))
+    if request.dry_run or (not found and not request.chosen.names_pod):
+        return code
+    if not request.yes and found and not _agreed(_summary(found)):
+        print("nothing was removed")
+        return code
+    problems = action()
+    for problem in problems:
+        print(f"podrun: {problem}", file=sys.stderr)
+    return ExitCode.FAILED if problems else code
+
+
+def _what_else(request: CleanRequest) -> str:
+    if request.chosen.run is not None:
+        return ""
+    return f" of runs that ended more than {request.older_than or _LONG} ago; --older-than changes that"
+
+
+def _agreed(what: str) -> bool:
+    """Raises UserError if there is nobody to ask."""
+    if not sys.stdin.isatty():
+        raise UserError(f"nobody can be asked here whether to remove {what}; say --yes, or look with --dry-run")
+    return click.confirm(f"remove {what}?")
+
+
+# --- here -------------------------------------------------------------------------------------------------------------
+
+
+def _remove_here(runs: Sequence[OldRun]) -> list[str]:
+    """What could not be done."""
+    problems = []
+    for run in runs:
+        try:
+            remove(run)
+        except UserError as error:
+            problems.append(str(error))
+    remove_unfinished()
+    if len(problems) < len(runs):
+        print(f"removed {_count(len(runs) - len(problems), 'run')} here")
+    return problems
+
+
+# --- on the hosts -----------------------------------------------------------------------------------------------------
+
+
+class _Hosts:
+    """The hosts of a pod: all that is left there, or what one run has left."""
+
+    def __init__(self, transport: Transport, pod: Pod, older_than: float, run: RunDirectory | None) -> None:
+        self._transport = transport
+        self._pod = pod
+        self._older_than = older_than
+        self._run = run
+
+    def look(self) -> _Found:
+        found = _Found()
+        answers = self._ask(self._pod.hosts, {})
+        for host, answer in answers.items():
+            if isinstance(answer, str):
+                found.unreached[host] = answer
+            else:
+                found.folders[host], found.processes[host] = answer["folders"], answer["processes"]
+        return found
+
+    def remove(self, found: _Found) -> list[str]:
+        """What could not be done."""
+        reached = tuple(host for host in self._pod.hosts if host.name not in found.unreached)
+        answers = self._ask(reached, {host.name: found.of_host(host.name) for host in reached})
+        problems = []
+        folders = processes = pruned = 0
+        for host, answer in answers.items():
+            if isinstance(answer, str):
+                problems.append(f"{host}: {answer}")
+                continue
+            folders += answer["removed"]
+            processes += len(found.processes.get(host, ())) - len(answer["left"])
+            pruned += answer.get("pruned", 0)
+            if answer["left"]:
+                problems.append(f"{host}: processes {', '.join(map(str, answer['left']))} cannot be ended")
+        done = [(folders, "folder"), (processes, "process"), (pruned, "old bundle or environment")]
+        if said := [_count(number, what) for number, what in done if number]:
+            print(f"removed {', '.join(said)} on the hosts")
+        return problems
+
+    def _ask(self, hosts: tuple[Host, ...], remove: dict[str, list[str]]) -> dict[str, dict[str, Any] | str]:
+        """Host to its answer, or why there is none. What is removed, by host; nothing on a host that is not there."""
+
+        def question(host: Host) -> dict[str, Any]:
+            request = {
+                "home": self._pod.home,
+                "host": host.name,
+                "older_than": self._older_than,
+                "run": self._run.run_id if self._run else None,
+                "remove": remove.get(host.name),
+            }
+            return ask(self._transport, self._pod, host, "clean", request=request).answer
+
+        answers: dict[str, dict[str, Any] | str] = {}
+        for host, answer in zip(hosts, fan_out(question, hosts), strict=True):
+            if isinstance(answer, Exception) and not isinstance(answer, HostError):
+                raise answer
+            answers[host.name] = answer.reason if isinstance(answer, HostError) else answer
+        return answers
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+def _listed(found: _Found) -> str:
+    rows = []
+    for run in found.runs:
+        where = str(run.directory.path)
+        rows.append(["here", "run", f"{run.summary.state}, {duration(run.age)} ago", size(run.size), where])
+    for host, folders in found.folders.items():
+        for folder in folders:
+            rows.append([host, "folder", f"{duration(folder['age'])} old", size(folder["bytes"]), folder["path"]])
+    for host, processes in found.processes.items():
+        for process in processes:
+            about = f"{process['pid']} of run {process['run']}"
+            rows.append([host, "process", about, "", shorten(process["command"], 80)])
+    return text_table(rows, right=(3,))
+
+
+def _summary(found: _Found) -> str:
+    bytes_here = sum(run.size for run in found.runs)
+    folders, processes = ([e for es in entries.values() for e in es] for entries in (found.folders, found.processes))
+    parts = [f"{_count(len(found.runs), 'run')} here ({size(bytes_here)})"] if found.runs else []
+    if folders:
+        parts.append(f"{_count(len(folders), 'folder')} ({size(sum(f['bytes'] for f in folders))})")
+    if processes:
+        parts.append(f"{_count(len(processes), 'process')}, by SIGKILL")
+    return " and ".join(parts)
+
+
+def _count(number: int, what: str) -> str:
+    if number == 1:
+        return f"1 {what}"
+    return f"{number} {what}{'es' if what.endswith('s') else 's'}"
+
+
+def _by_reason(unreached: dict[str, str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for host, reason in unreached.items():
+        found.setdefault(reason, []).append(host)
+    return found

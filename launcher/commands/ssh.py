@@ -1,0 +1,95 @@
+"""`podrun ssh`: a shell on one host of a pod, reached as podrun reaches it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from podrun.runtime.contract import UserError
+
+from ..errors import HostError
+from ..inventory.fold import fold
+from ..pod import Host, Pod
+from ..runs import RunDirectory
+from .hosts import Chosen, choose
+
+
+@dataclass(frozen=True)
+class SshRequest:
+    """What the user typed."""
+
+    chosen: Chosen
+    host: str
+    argv: tuple[str, ...] = ()
+
+
+def ssh(request: SshRequest) -> int:
+    """Becomes OpenSSH's client; its exit code is podrun's. Raises UserError."""
+    pod, run = choose(request.chosen, "ssh")
+    if pod.transport != "ssh":
+        raise UserError(f"the hosts of {pod.slice.name} are processes on this machine: there is nothing to log in to")
+    host = find_host(pod, request.host, run)
+    if shutil.which("ssh") is None:
+        raise UserError("there is no `ssh` on this machine; install OpenSSH's client (Debian: openssh-client)")
+    command = ssh_command(pod, host, request.argv, terminal=sys.stdin.isatty() and sys.stdout.isatty())
+    sys.stdout.flush()
+    os.execvp(command[0], command)
+
+
+def find_host(pod: Pod, text: str, run: RunDirectory | None) -> Host:
+    """By name or address, the id of a process, or the beginning of one host's name. Raises UserError."""
+    if same := [host for host in pod.hosts if text in (host.name, host.address)]:
+        return same[0]
+    if text.isdigit() and (found := _by_process(pod, int(text), run)):
+        return found
+    begins = [host for host in pod.hosts if host.name.startswith(text)]
+    if len(begins) == 1:
+        return begins[0]
+    names = fold(host.name for host in begins or pod.hosts)
+    if begins:
+        raise UserError(f"{text!r} is the beginning of {len(begins)} hosts: {names}; give more of the name")
+    raise UserError(f"there is no host {text!r}; the pod has {names}")
+
+
+def _by_process(pod: Pod, process: int, run: RunDirectory | None) -> Host | None:
+    """Without a run, hosts have a process each."""
+    start = next(run.read_events(), None) if run else None
+    if start is not None:
+        names = [name for name, processes in start["hosts"].items() if process in processes]
+        return next((host for host in pod.hosts if host.name in names), None)
+    return pod.hosts[process] if process < len(pod.hosts) else None
+
+
+def ssh_command(pod: Pod, host: Host, argv: Sequence[str], *, terminal: bool) -> list[str]:
+    """The command line of OpenSSH's client. Raises UserError for an address that is none."""
+    from ..transport.ssh import split_target
+    from ..transport.ssh_channel import command_line
+    from ..transport.ssh_errors import Unreachable
+
+    try:
+        user, name, port = split_target(host.address)
+    except Unreachable as error:
+        raise UserError(str(HostError(host.name, error.reason))) from None
+    settings = pod.ssh
+    command = ["ssh"]
+    if settings.config is not None:
+        command += ["-F", str(settings.config.expanduser())]
+    if user or settings.user:
+        command += ["-l", str(user or settings.user)]
+    if port or settings.port:
+        command += ["-p", str(port or settings.port)]
+    if settings.key is not None:
+        command += ["-i", str(settings.key.expanduser())]
+    if settings.jump is not None:
+        command += ["-J", settings.jump]
+    if settings.known_hosts is not None:
+        command += ["-o", f"UserKnownHostsFile={settings.known_hosts.expanduser()}"]
+    if settings.host_keys == "accept-new":
+        command += ["-o", "StrictHostKeyChecking=accept-new"]
+    if argv and terminal:
+        command.append("-t")
+    command += ["--", name]
+    return [*command, os.fsdecode(command_line(argv))] if argv else command
