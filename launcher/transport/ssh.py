@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fabric import Connection
+from paramiko import SSHException
 
 from ..errors import HostError
 from ..fanout import fan_out
@@ -43,6 +44,7 @@ class SshTransport(Transport):
         self._closed = False
 
     def open(self, host: Host, argv: Sequence[str]) -> SshChannel:
+        """Raises HostError, and ValueError for a NUL in `argv`."""
         try:
             return SshChannel(self._link(host.address).start(command_line(argv)))
         except Unreachable as error:
@@ -95,16 +97,19 @@ class SshTransport(Transport):
         return gateway
 
     def _connection(self, user: str | None, name: str, port: int | None) -> Connection:
-        # What is not empty is not shared: fabric writes the IdentityFile of a host into an empty one's place in the Config.
-        connection = SharedConnection(
-            name,
-            user=user,
-            port=port,
-            config=self._config,
-            gateway=False,
-            forward_agent=False,
-            connect_kwargs={"look_for_keys": False},
-        )
+        try:
+            connection = SharedConnection(
+                name,
+                user=user,
+                port=port,
+                config=self._config,
+                gateway=False,
+                forward_agent=False,
+                # Not empty: into an empty one's place in the Config fabric writes the IdentityFile of this host, for all.
+                connect_kwargs={"look_for_keys": False},
+            )
+        except (ValueError, SSHException) as error:  # a Port that is no number; a name that cannot be made canonical
+            raise Unreachable(f"ssh_config for {name}: {error}") from None
         connection.host = connection.host.strip("[]")
         return connection
 

@@ -94,6 +94,12 @@ def test_a_mistake_in_the_ssh_config(client: Client) -> None:
         client.transport()
 
 
+def test_a_value_that_makes_no_sense(client: Client) -> None:
+    config(client, "Host a\n Port ssh\n")
+    assert why_not(client, "a").startswith("ssh_config for a: ")
+    assert hostname(client, client.hosts.address("h0")) == "h0 root"
+
+
 def test_an_included_file(client: Client) -> None:
     folder = client.home / ".ssh" / "config.d"
     folder.mkdir()
