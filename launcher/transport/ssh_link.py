@@ -37,10 +37,10 @@ _DEAD = 8000  # milliseconds that sent data may stay unacknowledged
 class SharedConnection(Connection):  # type: ignore[misc]
     """Leaves the Config alone, which all connections share.
 
-    fabric's own writes `inline_ssh_env` into it, for want of such an attribute; that empties it for a moment.
+    An attribute that fabric's class does not name (`inline_ssh_env`) would go into the Config, and empty it for a moment.
     """
 
-    inline_ssh_env = False
+    __setattr__ = object.__setattr__
 
 
 class Link:
