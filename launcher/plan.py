@@ -112,6 +112,7 @@ class LaunchPlan:
             "grace": self.launch.stop_grace,
             "files": dict(host.files),
             "code": self.code.project if self.code else None,
+            "uses": self._uses(),
             "exclusive": self.pod.transport != "local",
             "devices": self.pod.platform,
             "coordinator": host.coordinator,
@@ -130,6 +131,14 @@ class LaunchPlan:
                 for p in host.processes
             ],
         }
+
+    def _uses(self) -> list[str]:
+        """Folders on a host that must not be pruned while the run goes on."""
+        if self.code is None:
+            return []
+        python = PurePosixPath(self.code.python)
+        own = [str(python.parents[1])] if f"{self.pod.home}/envs/" in str(python) else []
+        return [self.code.project, self.code.podrun, *own]
 
     def _path(self) -> dict[str, list[str]]:
         """Folders that go before the host's own in the workers' PATH and PYTHONPATH."""

@@ -63,7 +63,7 @@ class Pod:
     secrets_file: Path | None = None
     """Lines of NAME=VALUE; mode 0600."""
     setup: tuple[str, ...] = ()
-    """Shell commands that are run on every host before a start, in the folder of the project."""
+    """Shell commands that are run on every host before a start, in `home`; PODRUN_PROJECT is the folder of the project."""
     requirements: Path | None = None
     """A requirements.txt: the workers run in a virtual environment with it."""
     ports: tuple[int, int] | None = None

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from podrun.runtime.contract import UserError
 
+from .home import podrun_home
+
 IGNORE_FILE = ".podrunignore"
 MAX_BYTES = 100_000_000
 MAX_FILES = 20_000
@@ -159,7 +161,9 @@ def _is_junk(name: str) -> bool:
 
 
 def _is_made(folder: str) -> bool:
-    """A virtual environment of any name, or a run's workdir."""
+    """A virtual environment of any name, a run's workdir, or podrun's own folder."""
+    if os.path.abspath(folder) == os.fspath(podrun_home()):
+        return True
     return any(os.path.lexists(os.path.join(folder, mark)) for mark in ("pyvenv.cfg", _WORKDIR_MARK))
 
 

@@ -17,11 +17,12 @@ from podrun.runtime.contract import ExitCode, UserError
 from .attempts import carry_out
 from .config_mistakes import short
 from .console import make_console
+from .home import podrun_home
 from .inventory.find import PodRequest, find_pod
 from .inventory.secrets import read_secrets
 from .plan import Program
 from .pod import Pod
-from .runs import RunDirectory, new_run_id, podrun_home
+from .runs import RunDirectory, new_run_id
 from .spec import RunSpec
 from .train_file import read_config, read_launch
 

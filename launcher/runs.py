@@ -16,19 +16,12 @@ from typing import IO
 from podrun.runtime.contract import Event, EventKind, UserError, output_stream
 
 from .backwards import lines_backwards
+from .home import podrun_home
 from .plan import LaunchPlan
 from .spec import RunSpec
 from .supervisor import Adoption
 
 _LOOK = 0.3  # seconds; longer than anybody looks
-
-
-def podrun_home() -> Path:
-    """Where run directories live: $PODRUN_HOME, or ~/.podrun."""
-    try:
-        return Path(os.environ.get("PODRUN_HOME") or "~/.podrun").expanduser().absolute()
-    except RuntimeError:
-        raise UserError("there is no home directory for podrun's files; set PODRUN_HOME to a folder") from None
 
 
 def new_run_id() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,7 +55,7 @@ def initialize(env: WorkerEnv | None = None, timeout: float = 300.0) -> WorkerEn
         shutdown_timeout_seconds=7 * 24 * 3600,
         coordinator_bind_address=f"[::]:{env.coordinator.rpartition(':')[2]}",
     )
-    local, total = jax.local_device_count(), jax.device_count()
+    local, total = _count_devices()
     expected = env.local_devices * env.num_processes
     if (local, total, jax.process_count()) != (env.local_devices, expected, env.num_processes):
         rows = (
@@ -69,6 +70,20 @@ def initialize(env: WorkerEnv | None = None, timeout: float = 300.0) -> WorkerEn
             "give the slice that the hosts really are with --slice"
         )
     return env
+
+
+def _count_devices() -> tuple[int, int]:
+    """Here, and in all. Raises UserError if the collectives of CPUs cannot find this host's own address."""
+    try:
+        return jax.local_device_count(), jax.device_count()
+    except RuntimeError as error:
+        if "gloo" in str(error) and "device.cc" in str(error):
+            name = socket.gethostname()
+            raise UserError(
+                f"this host's own name {name} does not resolve, and the collectives of CPUs need that; "
+                f"add a line `ADDRESS {name}` to its /etc/hosts, with the address at which the other hosts reach it"
+            ) from error
+        raise
 
 
 def agree(env: WorkerEnv, token: Path, fingerprint: bytes) -> None:

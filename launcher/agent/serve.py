@@ -17,6 +17,7 @@ from .lock import HostLock, own_address
 from .port import RefusedError, deafen, probe, reserve_port
 from .processes import adopt_orphans, descendants, enter_pid_namespace, kill_until_none
 from .relay import LOG, SOCKET
+from .store import SIGN, in_use
 from .worker import Worker
 
 TICK = 0.03  # seconds between two looks at the output files
@@ -40,6 +41,7 @@ class Agent:
         self.next_try = 0.0
         self.ready = False
         self.isolated = False
+        self.signed = 0.0  # when the folders that the run uses were last said to be in use
         self.port: Optional[socket.socket] = None
         self.heard = time.monotonic()
         self.kill_at: Optional[float] = None  # when a stop that was asked for becomes a kill
@@ -189,6 +191,9 @@ class Agent:
         """Lease, and the end of a stop."""
         now = time.monotonic()
         self.lock.answer()
+        if self.spec["uses"] and now - self.signed > SIGN:
+            self.signed = now
+            in_use(*map(os.path.expanduser, self.spec["uses"]))
         if now - self.heard > self.spec["lease"]:
             if self.stopped:
                 self.finished = True  # the folder stays: nobody else has these logs

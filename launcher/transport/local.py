@@ -23,8 +23,10 @@ class LocalChannel(Channel):
         self._stderr = stderr
 
     def send(self, data: bytes) -> None:
+        view = memoryview(data)
         try:
-            self._stdin.write(data)
+            while view:  # a signal may cut a write short
+                view = view[self._stdin.write(view) :]
         except ValueError as closed:
             raise BrokenPipeError("the channel is closed") from closed
 

@@ -1,0 +1,359 @@
+"""`podrun` on real hosts: the same results as simulated, everything arrives unchanged, every mistake names its host."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..conftest import TINY, Sandbox, make_sandbox
+from ..hosts import Hosts, wait_until
+from .pod import SECRET, PodSandbox
+from .test_check import fake_package
+from .test_faults import wait_for_start
+
+ROOT = Path(__file__).parents[2]
+NASTY = [
+    "two  words",
+    "it's",
+    '"quoted"',
+    "$HOME $(id) `id` \\$x",
+    "one\ntwo\n",
+    "grün 火",
+    "",
+    "*",
+    "--",
+    "a;b|c&d",
+    "!x",
+]
+
+
+def log_of(run_directory: Path, host: str) -> list[str]:
+    return (run_directory / "logs" / f"{host}.log").read_text().splitlines()
+
+
+def newest(pod: PodSandbox) -> Path:
+    return max((pod.path / "home" / "runs").iterdir(), key=lambda p: p.name)
+
+
+def events_of(pod: PodSandbox) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (newest(pod) / "events.jsonl").read_text().splitlines()]
+
+
+def sent(pod: PodSandbox) -> dict[str, list[str]]:
+    """Kinds of the bundles that each host got in the last run."""
+    (note,) = [e for e in events_of(pod) if "sent" in e]
+    return {host: [name.partition("-")[0] for name in names] for host, names in note["sent"].items()}
+
+
+# --- a training job ---
+
+
+@pytest.fixture(scope="module")
+def trained(shared_hosts: Hosts, tmp_path_factory: pytest.TempPathFactory) -> PodSandbox:
+    """The demo's config, shortened, on 4 hosts x 2 devices and simulated."""
+    pod = PodSandbox(make_sandbox(tmp_path_factory.mktemp("trained")).path, shared_hosts)
+    shutil.copy(ROOT / "examples" / "gpt2_tiny.yaml", pod.path / "demo.yaml")
+    short = [
+        "steps=12",
+        "schedule.warmup_steps=4",
+        "log.every=1",
+        "eval.every=6",
+        "checkpoint.every=6",
+        "sample.tokens=5",
+    ]
+    here = Sandbox(pod.path).podrun("--slice=cpu-4x2", "--simulate", "--workdir=simulated", "demo.yaml", *short)
+    assert here.returncode == 0, here.stderr
+    option = pod.write_pod(shared_hosts.names, slice="cpu-4x2")
+    there = pod.podrun(option, "demo.yaml", *short)
+    assert there.returncode == 0, there.stderr + there.stdout
+    return pod
+
+
+def test_same_losses_as_simulated(trained: PodSandbox) -> None:
+    """The transport is the only difference."""
+    there, here = trained.losses("shared/demo"), trained.losses("simulated")
+    assert len(there) == 12
+    assert there == pytest.approx(here, rel=1e-6)
+
+
+def test_the_checkpoint_resumes(trained: PodSandbox) -> None:
+    """The same command in the same workdir goes on; there are no bundles to send any more."""
+    done = trained.podrun(
+        "--pod=pod.yaml",
+        "demo.yaml",
+        "steps=14",
+        "schedule.warmup_steps=4",
+        "log.every=1",
+        "sample.tokens=0",
+        "eval.every=0",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "resumed from the checkpoint of step 12" in done.stdout
+    assert sorted(trained.losses("shared/demo")) == list(range(1, 15))
+    assert set(map(tuple, sent(trained).values())) == {()}
+
+
+def test_nothing_of_the_runs_is_left(trained: PodSandbox) -> None:
+    for name in trained.hosts.names:
+        runs = trained.hosts.home_of(name) / ".podrun" / "runs"
+        assert not list(runs.iterdir()), name
+        assert not [p.args for p in trained.hosts.processes(name) if "podrun" in p.args and "sshd" not in p.args]
+
+
+# --- programs ---
+
+
+def test_a_plain_jax_program(pod: PodSandbox) -> None:
+    """It knows only the documented environment; stray variables of a scheduler change nothing."""
+    stray = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_NTASKS": "9",
+        "SLURM_PROCID": "5",
+        "SLURM_LOCALID": "3",
+        "OMPI_COMM_WORLD_SIZE": "5",
+    }
+    option = pod.write_pod(["h0", "h1"], slice="cpu-2x2", env=stray)
+    done = pod.podrun(option, "--", "python", pod.add("collective.py"), *NASTY)
+    assert done.returncode == 0, done.stderr
+    for host in ("h0", "h1"):
+        lines = log_of(newest(pod), host)
+        assert "ids [0, 1] devices 4 2" in lines
+        assert f"args {NASTY}" in lines
+    assert "ids [0, 1] devices 4 2" in done.stdout
+
+
+def test_a_program_with_podruns_initialize(pod: PodSandbox) -> None:
+    """One process per device: each has its own."""
+    option = pod.write_pod(["h0", "h1"], slice="cpu-2x2")
+    done = pod.podrun(option, "launch.process_per=device", "--", "python", pod.add("joined.py"))
+    assert done.returncode == 0, done.stderr
+    for process in range(4):
+        lines = log_of(newest(pod), f"h{process // 2}.{process}")
+        assert f"process {process} of 4 devices 4 [{process % 2}]" in lines
+
+
+def test_values_arrive_unchanged(pod: PodSandbox) -> None:
+    """Environment and arguments, whatever is in them."""
+    env = {f"V{i}": value for i, value in enumerate(NASTY)}
+    option = pod.write_pod(["h0", "h1"], env=env, secrets=["MY_SECRET"])
+    names = ",".join([*env, "MY_SECRET"])
+    done = pod.podrun(option, f"launch.env.SHOW={names}", "--", "python3", pod.add("show.py"), *NASTY)
+    assert done.returncode == 0, done.stderr
+    for host in ("h0", "h1"):
+        (line,) = log_of(newest(pod), host)
+        assert json.loads(line) == {"args": NASTY, "env": {**env, "MY_SECRET": SECRET}}
+
+
+def test_only_what_changed_is_sent(pod: PodSandbox) -> None:
+    """A second start sends nothing, a changed file only the project."""
+    option = pod.write_pod(["h0", "h1"])
+    program = pod.path / pod.add("show.py")
+    (pod.path / ".podrunignore").write_text("home/\nshared/\n")
+
+    def sent_by_a_start() -> list[list[str]]:
+        done = pod.podrun(option, "launch.env.SHOW=HOME", "--", "python3", program.name)
+        assert done.returncode == 0, done.stderr
+        return list(sent(pod).values())
+
+    assert all("project" in kinds for kinds in sent_by_a_start())
+    assert sent_by_a_start() == [[], []]
+    program.write_text(program.read_text() + "# changed\n")
+    assert sent_by_a_start() == [["project"], ["project"]]
+    assert sent_by_a_start() == [[], []]
+
+
+def test_a_program_that_writes_beside_its_code(pod: PodSandbox) -> None:
+    """What it wrote stays and is named; the next run starts from the project as it is."""
+    (pod.path / "write.py").write_text(
+        "import os\nassert os.listdir('.').count('made') == 0\nopen('made', 'w').write('x')\n"
+    )
+    option = pod.write_pod(["h0"])
+    for _ in range(2):
+        done = pod.podrun(option, "--", "python3", "write.py")
+        assert done.returncode == 0, done.stderr
+        (line,) = [line for line in done.stdout.splitlines() if "stays in" in line]
+        folder = Path(pod.hosts.home_of("h0"), *Path(line.rpartition("stays in ")[2]).parts[-6:])
+        assert [p.name for p in folder.iterdir()] == ["made"]
+
+
+# --- secrets ---
+
+
+def test_secrets_are_never_shown(pod: PodSandbox) -> None:
+    """Not in any process list, here or there, while the run is made ready, goes on and ends; and in no file."""
+    names = ["h0", "h1"]
+    option = pod.write_pod(names, secrets=["MY_SECRET"], setup=["true"])
+    run = pod.run(option, "--", "python3", pod.add("count.py"), "30", "0.1")
+    seen = set()
+    while run.process.poll() is None:
+        for folder in Path("/proc").glob("[0-9]*"):  # the hosts' processes are processes of this machine
+            try:
+                seen.add((folder / "cmdline").read_bytes())
+            except OSError:
+                continue
+        time.sleep(0.02)
+    assert run.end() == 0, run.stderr
+    assert any(b"count.py" in args for args in seen)
+    assert not [args for args in seen if SECRET.encode() in args]
+    done = pod.podrun(option, "--dry-run", "--", "python3", "count.py", "3", "0.1")
+    assert "MY_SECRET=(secret)" in done.stdout
+    assert SECRET not in done.stdout
+    files = [p for p in newest(pod).rglob("*") if p.is_file()]
+    assert {"spec.json", "plan.json", "events.jsonl"} <= {p.name for p in files}
+    assert not [p for p in files if SECRET in p.read_text()]
+
+
+def test_files_on_a_host_are_private(pod: PodSandbox) -> None:
+    run = pod.run(pod.write_pod(["h0"]), "--", "python3", pod.add("count.py"), "300", "0.1")
+    wait_for_start(run, 1)
+    folder = pod.hosts.home_of("h0") / ".podrun" / "runs"
+    files = [p for p in folder.rglob("*") if p.is_file() and "code" not in p.parts]
+    assert {p.name for p in files} >= {"0.out", "agent.log"}
+    assert {oct(p.stat().st_mode & 0o777) for p in files} == {"0o600"}
+    assert pod.podrun("stop").returncode == 0
+    run.end()
+
+
+# --- what can be wrong with a host ---
+
+
+def failure_of(pod: PodSandbox, option: str, *job: str) -> str:
+    """What podrun says of a run that does not start."""
+    done = pod.podrun(option, *(job or ("--", "true")))
+    assert done.returncode == 69, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) <= 8, done.stderr
+    return done.stderr
+
+
+@pytest.fixture
+def mounted(pod: PodSandbox) -> Iterator[Any]:
+    """Mounts something over the home directory of h1."""
+    home = str(pod.hosts.folder / "home" / "root")
+
+    def mount(*options: str) -> None:
+        pod.hosts.run_on("h1", "mount", "-t", "tmpfs", *options, "none", home)
+
+    yield mount
+    pod.hosts.run_on("h1", "umount", home)
+
+
+def test_wrong_host_key(pod: PodSandbox, tmp_path: Path) -> None:
+    known = tmp_path / "known"
+    lines = pod.hosts.known_hosts.read_text().splitlines()
+    key = lines[0].split(" ", 1)[1]
+    known.write_text("\n".join([lines[0], f"{lines[1].split(' ', 1)[0]} {key}", *lines[2:]]) + "\n")
+    ssh = {"user": "root", "key": str(pod.hosts.key), "known_hosts": str(known)}
+    said = failure_of(pod, pod.write_pod(["h0", "h1"], ssh=ssh))
+    assert "podrun: failed: h1: " in said
+    assert "ssh-keygen" in said
+
+
+@pytest.mark.parametrize(("change", "expected"), [({"user": "nobody-here"}, "nobody-here"), ({"port": 2222}, "2222")])
+def test_wrong_login(pod: PodSandbox, change: dict[str, Any], expected: str) -> None:
+    ssh = {"user": "root", "key": str(pod.hosts.key), "known_hosts": str(pod.hosts.known_hosts), **change}
+    assert expected in failure_of(pod, pod.write_pod(["h0"], ssh=ssh))
+
+
+def test_no_python(pod: PodSandbox) -> None:
+    said = failure_of(pod, pod.write_pod(["h0"], python="/no/such/python"))
+    assert "podrun: failed: h0: no Python at '/no/such/python'" in said
+    assert "`python:` in the pod file" in said
+
+
+def test_no_jax(pod: PodSandbox) -> None:
+    said = failure_of(pod, pod.write_pod(["h0", "h1"], python="/usr/bin/python3"), "train.yaml")
+    assert "failed: h0, h1: " in said
+    assert "no jax" in said
+    assert "`requirements:`" in said
+
+
+def test_another_jax_on_one_host(pod: PodSandbox) -> None:
+    for name in pod.hosts.names:
+        fake_package(pod.hosts.home_of(name) / "site", "jax", "0.10.9" if name == "h2" else "0.10.2")
+    folder = f"{pod.hosts.folder}/home/root/site"
+    said = failure_of(pod, pod.write_pod(pod.hosts.names, env={"PYTHONPATH": folder}), "train.yaml")
+    assert "failed: h2: jax 0.10.9, but jax 0.10.2 on h0, h1, h3" in said
+
+
+def test_disk_full(pod: PodSandbox, mounted: Any) -> None:
+    mounted("-o", "size=16k")
+    said = failure_of(pod, pod.write_pod(["h0", "h1"]))
+    assert "podrun: failed: h1: cannot write" in said
+    assert "No space left on device" in said
+
+
+def test_disk_full_of_code(pod: PodSandbox, mounted: Any) -> None:
+    """The agent fits, the project does not."""
+    mounted("-o", "size=400k")
+    (pod.path / "big").write_bytes(os.urandom(1 << 20))
+    said = failure_of(pod, pod.write_pod(["h0", "h1"]))
+    assert "failed: h1: " in said
+    assert "No space left on device" in said
+
+
+def test_read_only_home(pod: PodSandbox, mounted: Any) -> None:
+    mounted("-o", "ro")
+    said = failure_of(pod, pod.write_pod(["h0", "h1"]))
+    assert "podrun: failed: h1: cannot write" in said
+    assert "Read-only file system" in said
+    assert "`home:` in the pod file" in said
+
+
+def test_a_firewall_before_the_coordinator(pod: PodSandbox) -> None:
+    pod.hosts.block("h0", 8476, source=pod.hosts.address("h1"))
+    said = failure_of(pod, pod.write_pod(["h0", "h1"], ports="8476-8476"))
+    assert f"failed: h1: cannot reach h0 at {pod.hosts.address('h0')}:8476 (no answer within" in said
+
+
+def test_a_busy_port_range(pod: PodSandbox) -> None:
+    code = "import socket, sys; s = socket.create_server(('', 8476)); print(1, flush=True); sys.stdin.read()"
+    command = pod.hosts.command_on("h0", [sys.executable, "-c", code])
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as taker:
+        assert taker.stdin is not None and taker.stdout is not None and taker.stdout.readline() == b"1\n"
+        said = failure_of(pod, pod.write_pod(["h0"], ports="8476-8476"))
+        taker.stdin.close()
+    assert "failed: h0: no port of [8476, 8476] is free" in said
+
+
+def test_workdir_that_is_not_shared(pod: PodSandbox) -> None:
+    """Each host has a home of its own."""
+    option = pod.write_pod(["h0", "h1"], workdir="~/mine")
+    done = pod.podrun(option, "train.yaml")
+    assert done.returncode == 2
+    assert "is not the same directory on all hosts" in done.stderr
+
+
+def test_ctrl_c_while_hosts_are_made_ready(pod: PodSandbox) -> None:
+    """A setup command that takes long ends with it."""
+    run = pod.run(pod.write_pod(["h0", "h1"], setup=["sleep 300"]), "--", "true")
+    run.wait_for(lambda e: e["event"] == "host" and e["phase"] == "setup-commands")
+    sleeping = lambda: [p for n in ("h0", "h1") for p in pod.hosts.processes(n) if "sleep 300" in p.args]  # noqa: E731
+    wait_until(lambda: bool(sleeping()), "the setup command")
+    run.process.send_signal(2)
+    assert run.end(20) == 130
+    wait_until(lambda: not sleeping(), "an end of the setup commands")
+
+
+def test_train_yaml_is_the_projects(pod: PodSandbox) -> None:
+    """A relative path of data is found in the project, in the folder in which podrun was called."""
+    inner = pod.path / "jobs" / "one"
+    inner.mkdir(parents=True)
+    subprocess.run(["git", "init", "-q", "."], cwd=pod.path, check=True)
+    (pod.path / ".gitignore").write_text("home/\nshared/\n")
+    (inner / "train.yaml").write_text(TINY.replace("steps: 6", "steps: 2"))
+    shutil.copy(pod.path / "text.txt", inner / "text.txt")
+    (pod.path / "text.txt").unlink()
+    option = pod.write_pod(["h0"])
+    command = [*pod.command, option.replace("pod.yaml", "../../pod.yaml"), "train.yaml"]
+    done = subprocess.run(command, cwd=inner, env=pod.env, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
