@@ -28,6 +28,7 @@ def visible(line: bytes) -> bytes:
 def show(files: Sequence[LogFile], starts: dict[str, int], ends: dict[str, int], out: IO[bytes]) -> None:
     """All lines between two places of each file, in the order in which they arrived: to the second."""
     prefix = prefixes(files)
+    files = [file for file in files if ends[file.name]]
     places = dict(starts)
     for _, number, end in heapq.merge(*(_pieces(i, file, ends[file.name]) for i, file in enumerate(files))):
         file = files[number]

@@ -87,7 +87,7 @@ class Execution:
         with self._lock:
             self._ended = True
             channels = list(self._running.values())
-        fan_out(Channel.close if now else Channel.finish, channels)
+        fan_out(lambda channel: channel.close() if now else channel.finish(), channels)
 
     def waiting(self) -> list[str]:
         """Hosts on which it has not ended."""

@@ -17,7 +17,7 @@ from ..fanout import fan_out
 from ..inventory.fold import fold
 from ..old_runs import OldRun, old_run, old_runs, remove, remove_unfinished
 from ..pod import Host, Pod
-from ..runs import RunDirectory, find_run
+from ..runs import RunDirectory
 from ..text_table import shorten, text_table
 from ..times import duration, parse_duration, size
 from ..transport.base import Transport, load_transport
@@ -62,9 +62,8 @@ def clean(request: CleanRequest) -> int:
     if run is None and not request.chosen.names_pod:
         found = _Found(old_runs(older_than))
         return _decide(request, found, lambda: _remove_here(found.runs))
-    directory = None if run is None else find_run(run)
+    pod, directory = choose(request.chosen, "clean")
     runs = [] if directory is None else [old_run(directory)]
-    pod, _ = choose(request.chosen, "clean")
     transport = load_transport(pod)
     try:
         hosts = _Hosts(transport, pod, older_than, directory)

@@ -53,7 +53,7 @@ def _show(directory: RunDirectory, request: LogsRequest, since: float | None, ou
     if not printed:
         print(f"podrun: {_nothing(directory)}", file=sys.stderr)
     starts = {file.name: first_offset(file, ends[file.name], since, request.lines) for file in printed}
-    show(printed, starts, ends, out)
+    show(files, starts, ends, out)
 
 
 def _nothing(directory: RunDirectory) -> str:
