@@ -12,7 +12,7 @@ from podrun.runtime.distributed import agree
 from podrun.runtime.progress import Reporter
 from podrun.runtime.workdir import claim
 
-ENV = WorkerEnv("run-1", 1, "host-0", 0, 1, 4, "cpu-1x4", Path("unused"))
+ENV = WorkerEnv("run-1", 1, "host-0", 0, 1, (0, 1, 2, 3), "cpu-1x4", Path("unused"))
 
 
 def test_a_workdir_that_is_seen(tmp_path: Path) -> None:

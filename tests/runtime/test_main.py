@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -112,7 +113,7 @@ def test_a_full_disk_does_not_keep_a_failure_from_ending() -> None:
 # --- environment ----------------------------------------------------------------------------------------------------
 
 
-ENV = WorkerEnv("run-1", 2, "host-0", 3, 8, 4, "cpu-8x4", Path("/dir with space/ü"), "10.0.0.1:8476")
+ENV = WorkerEnv("run-1", 2, "host-0", 3, 8, (0, 1, 2, 3), "cpu-8x4", Path("/dir with space/ü"), "10.0.0.1:8476")
 
 
 def test_environment_round_trip() -> None:
@@ -124,12 +125,20 @@ def test_environment_round_trip() -> None:
     assert ENV.events_path == Path("/dir with space/ü/3.events")
 
 
+@pytest.mark.parametrize("ids", [(0,), (5,), (0, 1, 10, 11)])
+def test_the_devices_of_a_process(ids: tuple[int, ...]) -> None:
+    """Which they are arrives, and how many they are follows."""
+    env = replace(ENV, local_device_ids=ids)
+    assert WorkerEnv.from_env({**env.to_env(), ENV_COORDINATOR: ""}).local_device_ids == ids
+    assert env.local_devices == len(ids)
+
+
 @pytest.mark.parametrize("name", [*ENV.to_env(), ENV_COORDINATOR])
 def test_a_variable_is_missing(name: str) -> None:
     """It is named, with what to do instead of starting the worker by hand."""
     env = {**ENV.to_env(), ENV_COORDINATOR: ENV.coordinator}
     del env[name]
-    with pytest.raises(UserError, match=f"^the environment variable {name} is not set: .*run `podrun"):
+    with pytest.raises(UserError, match=f"^the environment variable {name} is not set: .*: `podrun --sim"):
         WorkerEnv.from_env(env)
 
 
