@@ -23,7 +23,7 @@ def compare(pod: Pod, facts_by_host: FactsByHost, *, program: bool) -> list[Find
     return [
         *check_versions(pod, facts_by_host, program=program),
         *check_devices(pod, facts_by_host),
-        *check_machine(pod, facts_by_host),
+        *check_machine(pod, facts_by_host, program=program),
     ]
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from podrun.runtime.contract import UserError
 
+from .home import podrun_home
 from .plan import DETACHED_LEASE
 from .run_summary import State, Summary, summarize
-from .runs import RunDirectory, all_runs, podrun_home
+from .runs import RunDirectory, all_runs
 
 _DOOMED = ".removed-"
 

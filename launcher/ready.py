@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from podrun.runtime.contract import ExitCode
 
-from .check import compare, fatal_findings
+from .check import Finding, compare, fatal_findings
+from .checks.base import name_hosts
 from .code_sync import Bundle, podrun_bundle, project_bundle
 from .errors import HostError
 from .failure import Failure
@@ -15,6 +16,8 @@ from .plan import Code, LaunchPlan
 from .prepare import Prepared, prepare_hosts, worker_python
 from .spec import RunSpec
 from .transport.base import Transport
+
+_WARNINGS = 3  # that a start shows
 
 Tell = Callable[[str, str, str], None]
 """Called with (host, phase, message) from several threads."""
@@ -59,11 +62,20 @@ def make_ready(
     prepared = {host: answer for host, answer in answers.items() if not isinstance(answer, HostError)}
     note(_what_was_sent(prepared, bundles), sent={host: list(p.sent) for host, p in prepared.items()})
     facts = {host: p.facts or {} for host, p in prepared.items()}
-    fatal = fatal_findings(compare(pod, facts, program=plan.is_program))
+    findings = compare(pod, facts, program=plan.is_program)
+    _warn(findings, note)
     return [
-        Failure(", ".join(finding.hosts), None, finding.what, ExitCode.UNAVAILABLE, details=finding.remedy)
-        for finding in fatal
+        Failure(name_hosts(finding.hosts), None, finding.what, ExitCode.UNAVAILABLE, details=finding.remedy)
+        for finding in fatal_findings(findings)
     ]
+
+
+def _warn(findings: Sequence[Finding], note: Note) -> None:
+    warnings = [finding for finding in findings if not finding.fatal]
+    for finding in warnings[:_WARNINGS]:
+        note(f"warning: {finding}{f' ({finding.remedy})' if finding.remedy else ''}")
+    if len(warnings) > _WARNINGS:
+        note(f"and {len(warnings) - _WARNINGS} more warnings; `podrun check` shows all")
 
 
 def _what_was_sent(prepared: Mapping[str, Prepared], bundles: Sequence[Bundle]) -> str:

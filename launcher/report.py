@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from podrun.runtime.contract import Event, EventKind, ExitCode, Workdir
 
@@ -71,20 +72,22 @@ def _evidence(cause: Failure, failures: Sequence[Failure], plan: LaunchPlan, dir
     if cause.code == ExitCode.BAD_CONFIG:
         lines = cause.details.splitlines()
         return lines if len(lines) > 1 else []  # a single line is the last line too
-    log = directory.log(_log_name(cause, plan))
-    shown = cause.details.strip().splitlines()[-_TAIL:] or tail(log, _TAIL)
+    log = _log_of(cause, plan, directory)
+    shown = cause.details.strip().splitlines()[-_TAIL:] or (tail(log, _TAIL) if log else [])
     lines = [f"{cause.host} | {line}" for line in shown]
     others = [f for f in failures if f is not cause and f.who != cause.who]
     if others:
         lines.append("after that: " + "; ".join(dict.fromkeys(map(_short, others[:4]))))
-    return [*lines, f"log: {log}"] if log.exists() else lines
+    return [*lines, f"log: {log}"] if log and log.exists() else lines
 
 
-def _log_name(cause: Failure, plan: LaunchPlan) -> str:
+def _log_of(cause: Failure, plan: LaunchPlan, directory: RunDirectory) -> Path | None:
+    """None if the cause is not of one host."""
     for host in plan.hosts:
-        if host.host.name == cause.host and cause.process is not None:
-            return plan.log_name(host, cause.process)
-    return cause.host
+        if host.host.name == cause.host:
+            process = host.processes[0].process_id if cause.process is None else cause.process
+            return directory.log(plan.log_name(host, process))
+    return None
 
 
 def _short(failed: Failure) -> str:

@@ -113,8 +113,8 @@ def _check(request: Request) -> tuple[Config | Program, Pod, Path]:
     else:
         workdir = _workdir_on_hosts(request, launch, pod)
     if isinstance(job, Config) and pod:
-        config = job
-        attempt(lambda: check_batch(config, pod.slice.devices))
+        config, devices = job, pod.slice.devices
+        attempt(lambda: check_batch(config, devices))
     if pod and launch.process_per == "device" and pod.platform == "tpu":
         problems.append("launch.process_per: device: a TPU host has one process; remove it, or use a gpu or cpu slice")
     if isinstance(job, Config) and is_local:  # this machine's files are the hosts'

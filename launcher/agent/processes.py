@@ -98,7 +98,7 @@ def enter_pid_namespace() -> bool:
 def mount_own_proc() -> bool:
     """In a child: a /proc that shows its namespace, without which psutil and the like read about other processes."""
     c = libc()
-    return (
+    return bool(
         c.unshare(CLONE_NEWNS) == 0
         and c.mount(b"none", b"/", None, MS_REC | MS_SLAVE, None) == 0  # later mounts of the host still arrive
         and c.mount(b"proc", b"/proc", b"proc", 0, None) == 0

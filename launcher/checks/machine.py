@@ -20,12 +20,12 @@ _FEW_FILES = 1024  # open at once: sockets of collectives, data files, checkpoin
 Verdict = tuple[str, str, bool] | None
 
 
-def check_machine(pod: Pod, facts: FactsByHost) -> list[Finding]:
+def check_machine(pod: Pod, facts: FactsByHost, *, program: bool = False) -> list[Finding]:
     return [
         *_disks(facts),
         *each(facts, "memory", _judge_memory, about="memory"),
         *_clocks(facts),
-        *each(facts, "host_name", lambda name: _judge_name(pod, name), about="host name"),
+        *each(facts, "host_name", lambda name: _judge_name(pod, name, program), about="host name"),
         *each(facts, "proxies", lambda proxies: _judge_proxies(pod, proxies), about="network"),
         *each(facts, "limits", lambda limits: _judge_files(limits), about="limits"),
         *(_tpu_limits(facts) if pod.platform == "tpu" else ()),
@@ -97,8 +97,11 @@ def _clock_remedy(words: str) -> str:
     return f"set it right{now}: `sudo timedatectl set-ntp true`, or `sudo chronyc makestep`"
 
 
-def _judge_name(pod: Pod, name: Facts) -> Verdict:
-    """gloo, which CPU collectives use, tells the other hosts the address that the own name resolves to."""
+def _judge_name(pod: Pod, name: Facts, program: bool) -> Verdict:
+    """gloo, which CPU collectives use, tells the other hosts the address that the own name resolves to.
+
+    The user's own program may do without.
+    """
     if len(pod.hosts) < 2 or pod.transport == "local":
         return None
     own, used, addresses = name["name"], name["used"], ", ".join(name["addresses"])
@@ -112,7 +115,7 @@ def _judge_name(pod: Pod, name: Facts) -> Verdict:
         remedy += f", and take {own} off the line with {used}"
     else:
         return None
-    return what, remedy, pod.platform == "cpu"
+    return what, remedy, pod.platform == "cpu" and not program
 
 
 def is_loopback(address: str) -> bool:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from podrun.runtime.contract import UserError
 
+from ..home import podrun_home
 from ..inventory.find import PodRequest, find_pod
 from ..pod import Pod
-from ..runs import RunDirectory, find_run, podrun_home
+from ..runs import RunDirectory, find_run
 
 
 @dataclass(frozen=True)

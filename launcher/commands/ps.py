@@ -10,8 +10,9 @@ from dataclasses import asdict
 
 from podrun.runtime.contract import ExitCode
 
+from ..home import podrun_home
 from ..run_summary import State, Summary, summarize
-from ..runs import all_runs, podrun_home
+from ..runs import all_runs
 from ..text_table import shorten, text_table
 from ..times import duration, moment
 
