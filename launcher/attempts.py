@@ -19,7 +19,8 @@ from .report import end_event, report
 from .runs import Recorder, RunDirectory
 from .signals import Signals
 from .spec import RunSpec, start_event
-from .supervisor import Adoption, Outcome, Supervisor
+from .state import Adoption, Outcome
+from .supervisor import Supervisor
 from .transport.base import Transport, load_transport
 from .view import View
 

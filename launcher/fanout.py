@@ -12,8 +12,8 @@ R = TypeVar("R")
 WINDOW = 64
 
 
-def fan_out(function: Callable[[H], R], hosts: Sequence[H]) -> list[R | Exception]:
-    """`function(host)` for every host, `WINDOW` at a time; answers in the order of `hosts`."""
+def fan_out(function: Callable[[H], R], hosts: Sequence[H], window: int = WINDOW) -> list[R | Exception]:
+    """`function(host)` for every host, `window` at a time; answers in the order of `hosts`."""
     if not hosts:
         return []
 
@@ -23,5 +23,5 @@ def fan_out(function: Callable[[H], R], hosts: Sequence[H]) -> list[R | Exceptio
         except Exception as error:
             return error
 
-    with ThreadPoolExecutor(min(WINDOW, len(hosts))) as pool:
+    with ThreadPoolExecutor(min(window, len(hosts))) as pool:
         return list(pool.map(ask, hosts))

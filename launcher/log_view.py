@@ -51,12 +51,18 @@ def _copy(file: LogFile, start: int, end: int, limit: int, prefix: bytes, out: I
     with file.path.open("rb") as source:
         source.seek(start)
         while start < end:
-            line = source.readline(limit - start)
-            if not line:
+            data = source.read(min(_CHUNK, end - start))
+            if not data:
                 break
-            start += len(line)
-            out.write(prefix + visible(line.rstrip(b"\n")) + b"\n")
+            if not data.endswith(b"\n"):
+                data += source.readline(limit - start - len(data))
+            start += len(data)
+            out.write(_told(prefix, data.removesuffix(b"\n").split(b"\n")))
     return start
+
+
+def _told(prefix: bytes, lines: Iterable[bytes]) -> bytes:
+    return b"".join([prefix + (visible(line) if b"\r" in line else line) + b"\n" for line in lines])
 
 
 class Follower:
@@ -118,6 +124,5 @@ class Follower:
             self._write(name, [bar])
 
     def _write(self, name: str, lines: Iterable[bytes]) -> None:
-        prefix = self._prefix[name]
         self._wrote[name] = time.monotonic()
-        self._out.write(b"".join([prefix + visible(line) + b"\n" for line in lines]))
+        self._out.write(_told(self._prefix[name], lines))

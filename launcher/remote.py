@@ -11,7 +11,7 @@ from podrun.runtime.contract import ExitCode
 
 from .agent_file import open_agent
 from .errors import HostError
-from .fanout import fan_out
+from .fanout import WINDOW, fan_out
 from .pod import Host, Pod
 from .transport.base import Channel, Transport
 
@@ -70,13 +70,14 @@ class Execution:
         request = {"argv": list(argv), "env": dict(pod.env), "cwd": "~"}
         self._request = json.dumps(request).encode() + b"\n"
         self._lock = threading.Lock()
+        self._starting = threading.Semaphore(WINDOW)  # hosts that are logged in to at once; the command runs on all
         self._running: dict[str, Channel] = {}
         self._ended = False
         self._finished: set[str] = set()
 
     def run(self) -> list[Result]:
         """In the order of the pod's hosts."""
-        answers = fan_out(self._on, self._pod.hosts)
+        answers = fan_out(self._on, self._pod.hosts, window=len(self._pod.hosts))
         for answer in answers:
             if isinstance(answer, Exception):  # a mistake of podrun's
                 raise answer
@@ -105,7 +106,8 @@ class Execution:
         """Raises HostError."""
         if self._ended:
             return _interrupted(host.name, _Output())
-        channel = open_agent(self._transport, self._pod, host, "execute")
+        with self._starting:
+            channel = open_agent(self._transport, self._pod, host, "execute")
         try:
             with self._lock:
                 self._running[host.name] = channel

@@ -13,7 +13,7 @@ from .failure import Failure
 from .logs import tail
 from .plan import LaunchPlan
 from .runs import RunDirectory
-from .supervisor import Outcome
+from .state import Outcome
 from .view import View
 
 _TAIL = 12  # lines of the first cause's output that are shown

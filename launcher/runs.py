@@ -19,7 +19,7 @@ from .backwards import lines_backwards
 from .home import podrun_home
 from .plan import LaunchPlan
 from .spec import RunSpec
-from .supervisor import Adoption
+from .state import Adoption
 
 _LOOK = 0.3  # seconds; longer than anybody looks
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 import queue
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from podrun.runtime.contract import ENV_COORDINATOR, Event, EventKind, ExitCode, Phase, output_stream
@@ -19,9 +18,11 @@ from . import failure
 from .errors import HostError
 from .failure import Failure
 from .fanout import fan_out
+from .heartbeat import Heartbeat
 from .logs import Logs
-from .plan import NETWORK_LEASE, LaunchPlan
+from .plan import LaunchPlan
 from .session import Frame, Session
+from .state import Adoption, Outcome, Process
 from .transport.base import Transport
 
 READY_TIMEOUT = 60.0  # seconds for an agent to answer
@@ -31,7 +32,6 @@ SAVE_GRACE = 60.0  # seconds for a save that has begun when a stop is asked for
 CONFIRM_TIMEOUT = 12.0  # seconds for an agent to confirm that nothing is left
 PROBE_TIMEOUT = 15.0  # seconds for a host to try whether it can reach the coordinator
 TICK = 0.2
-_PING_EVERY = 2.5  # seconds
 
 
 class Observer(Protocol):
@@ -40,58 +40,6 @@ class Observer(Protocol):
     def event(self, event: Event) -> None: ...
 
     def output(self, process: int, data: bytes) -> None: ...
-
-
-@dataclass
-class Process:
-    """What is known of one worker."""
-
-    host: str
-    process: int
-    phase: str | None = None
-    step: int | None = None
-    pid: int | None = None
-    exit_code: int | None = None
-    error: Event | None = None
-
-    @property
-    def saving(self) -> bool:
-        return self.phase == Phase.SAVE
-
-    @property
-    def training(self) -> bool:
-        """It has steps that are worth a checkpoint."""
-        return self.phase in (Phase.TRAIN, Phase.EVALUATE, Phase.SAVE)
-
-    @property
-    def joined(self) -> bool:
-        return self.phase not in (None, Phase.CONNECT)
-
-
-@dataclass(frozen=True)
-class Adoption:
-    """What another supervisor, which is gone, has left of the attempt that is going on."""
-
-    offsets: dict[str, dict[str, int]]
-    """By host: bytes of each stream that are in the logs."""
-    events: dict[tuple[str, int], int]
-    """By host and process: events that are on record."""
-    started: bool
-    """The processes have been started."""
-
-
-@dataclass
-class Outcome:
-    """How an attempt ended."""
-
-    code: int
-    cause: Failure | None = None
-    failures: list[Failure] = field(default_factory=list)
-    interrupted_by: int | None = None
-    saved_step: int | None = None
-    left_behind: list[str] = field(default_factory=list)
-    unprepared: bool = False
-    """The hosts were not ready, so no agent was started."""
 
 
 class Supervisor:
@@ -136,8 +84,7 @@ class Supervisor:
 
     def run(self) -> Outcome:
         grace = FAILURE_GRACE
-        over = threading.Event()
-        threading.Thread(target=self._ping, args=(over,), name="ping", daemon=True).start()
+        heartbeat = Heartbeat(self._active, self._plan.lease)
         try:
             self._open_sessions()
             self._wait(lambda: len(self._ready) == len(self._sessions), READY_TIMEOUT, self._name_unready)
@@ -150,7 +97,7 @@ class Supervisor:
                 grace = self._plan.launch.stop_grace
         finally:
             self._stop(grace)
-            over.set()
+            heartbeat.stop()
         return self._outcome()
 
     # --- the way of an attempt ---
@@ -309,24 +256,6 @@ class Supervisor:
     def _active(self) -> list[Session]:
         gone = self._stopped.keys() | self._lost.keys() | self._unreached
         return [session for host, session in self._sessions.items() if session.is_open and host not in gone]
-
-    def _ping(self, over: threading.Event) -> None:
-        """Runs in a thread: keeps the leases alive, however long it takes to show an event, and notices silent hosts."""
-        awake = last = time.monotonic()
-        while not over.wait(_PING_EVERY):
-            now = time.monotonic()
-            if now - last > 2 * _PING_EVERY:  # this machine was suspended: it is not the hosts that were silent
-                awake = now
-            last = now
-            active = self._active()
-            for session in active:
-                session.ping()
-            silent = [s for s in active if now - max(s.heard, awake) > min(NETWORK_LEASE, self._plan.lease)]
-            # If nobody answers it is the launcher's own connection that is down, and may come back.
-            if silent and (len(silent) < len(active) or now - max(s.heard for s in silent) > self._plan.lease):
-                for session in silent:
-                    seconds = now - session.heard
-                    session.give_up(f"has not answered for {seconds:.0f} s: it is down, or its network is")
 
     def _pump_for(self, seconds: float) -> None:
         end = time.monotonic() + seconds

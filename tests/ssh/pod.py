@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from ..conftest import Sandbox
-from ..hosts import Hosts
+from ..hosts import Hosts, LiteHosts
 from ..pod.conftest import Run
 
 PROGRAMS = Path(__file__).with_name("programs")
@@ -21,7 +21,7 @@ PROGRAMS = Path(__file__).with_name("programs")
 class PodSandbox(Sandbox):
     """A working directory in which podrun runs in the launcher's namespace of `hosts`. All see the same workdir."""
 
-    hosts: Hosts
+    hosts: Hosts | LiteHosts
     runs: list[Run] = field(default_factory=list)
 
     @property
