@@ -5,19 +5,32 @@ from __future__ import annotations
 import ast
 import json
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from podrun.launcher.agent.main import MARK
+from podrun.launcher.agent_file import agent_file
+from podrun.launcher.cli import main
+
 if TYPE_CHECKING:
     from tests.conftest import Sandbox
 
 ROOT = Path(__file__).parents[2]
-AGENT = ROOT / "launcher" / "agent.py"
+AGENT = sorted((ROOT / "launcher" / "agent").glob("*.py"))
+STANDARD = set(sys.stdlib_module_names) - {"graphlib", "tomllib", "zoneinfo"}
+"""What is standard in Python 3.8 already."""
+NEWER_THAN_3_8 = {
+    *("removeprefix", "removesuffix", "is_relative_to", "with_stem", "hardlink_to"),
+    *("pidfd_open", "waitstatus_to_exitcode", "to_thread", "randbytes", "pairwise", "batched"),
+    *("bit_count", "stdlib_module_names", "orig_argv"),
+}
 JAX = {"jax", "jaxlib", "flax", "numpy", "optax", "orbax", "tensorboardX", "tokenizers"}
 LAUNCHER_ONLY = {"fabric", "paramiko", "invoke", "podrun.launcher"}
 RUNTIME_MODULES = sorted(
@@ -27,26 +40,33 @@ RUNTIME_MODULES = sorted(
 )
 
 
-def imported(*statements: str) -> set[str]:
+@lru_cache
+def imported(*statements: str) -> frozenset[str]:
     """Names of all modules that a fresh interpreter has after the statements, packages of any depth included."""
     code = "\n".join((*statements, "import json, sys", "print(json.dumps(sorted(sys.modules)))"))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return set(json.loads(done.stdout.splitlines()[-1]))
+    return frozenset(json.loads(done.stdout.splitlines()[-1]))
 
 
-def third_party(modules: set[str]) -> set[str]:
+def third_party(modules: frozenset[str]) -> set[str]:
     """Top-level packages that did not come with Python, and are not there in every interpreter of this installation."""
     tops = {name.partition(".")[0] for name in modules - imported("pass")}
     return tops - set(sys.stdlib_module_names) - {"podrun"}
 
 
-@pytest.mark.parametrize("module", ["cli", "run", "supervisor", "plan", "train_file", "console"])
+@pytest.mark.parametrize(
+    "module", ["cli", "run", "attempts", "background", "supervisor", "plan", "train_file", "console", "check"]
+)
 def test_the_launcher_does_not_import_jax(module: str) -> None:
     """It runs where JAX is not installed, and does not wait for it."""
     assert not imported(f"import podrun.launcher.{module}") & JAX
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["slices"], ["completion", "bash"], ["run", "--help"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["slices"], ["completion", "bash"], *([name, "--help"] for name in sorted(main.commands))],
+    ids=" ".join,
+)
 def test_a_command_imports_only_what_it_needs(arguments: list[str]) -> None:
     """These read no train.yaml: of the libraries, only click is there at the end."""
     run = f"with contextlib.suppress(SystemExit): main({arguments})"
@@ -76,25 +96,81 @@ def test_the_contract_is_standard_library_only() -> None:
     assert "pydantic" in third_party(modules)
 
 
-def test_the_agent_is_plain_python_3_8() -> None:
-    """It is sent to hosts as it is: old grammar, no relative import, the standard library only."""
-    tree = ast.parse(AGENT.read_text(), feature_version=(3, 8))
-    names = set()
+@pytest.mark.parametrize("path", AGENT, ids=lambda path: path.stem)
+def test_the_agent_is_plain_python_3_8(path: Path) -> None:
+    """It is sent to hosts as it is: old grammar, old names, the standard library and its own package only."""
+    tree = ast.parse(path.read_text(), feature_version=(3, 8))
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            assert {alias.name.partition(".")[0] for alias in node.names} <= STANDARD, f"line {node.lineno}"
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            assert (node.module or "").partition(".")[0] in STANDARD, f"line {node.lineno}"
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"line {node.lineno}: a relative import"
-            names.add(node.module or "")
-    assert names
-    assert {name.partition(".")[0] for name in names} <= set(sys.stdlib_module_names)
+            names = [node.module] if node.module else [alias.name for alias in node.names]
+            assert node.level == 1 and {*names} <= {p.stem for p in AGENT}, f"line {node.lineno}"
+        elif isinstance(node, ast.Attribute):
+            assert node.attr not in NEWER_THAN_3_8, f"line {node.lineno}: {node.attr}"
+    is_lazy = any(isinstance(n, ast.ImportFrom) and n.module == "__future__" for n in tree.body)
+    assert is_lazy or path.name == "__init__.py", "annotations of today mean nothing to Python 3.8"
 
 
-def test_the_agent_starts_isolated() -> None:
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file that hosts get."""
+    name, data = agent_file()
+    path = tmp_path_factory.mktemp("agent") / name
+    path.write_bytes(data)
+    return path
+
+
+IMPORT_ALL = """
+import importlib, json, sys
+sys.path.insert(0, sys.argv[1])
+for name in sys.argv[2:]:
+    importlib.import_module("podrun_agent." + name)
+print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
+"""
+
+
+def import_all(python: str, agent: Path) -> set[str]:
+    """Top-level modules that an isolated interpreter has after importing all of the agent."""
+    modules = [path.stem for path in AGENT if path.stem != "__init__"]
+    command = [python, "-I", "-S", "-c", IMPORT_ALL, str(agent), *modules]
+    done = subprocess.run(command, capture_output=True, text=True, env={})
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout))
+
+
+def test_the_agent_starts_isolated(agent: Path) -> None:
     """Without site-packages and without the user's environment, as on a host where nothing is installed."""
-    done = subprocess.run([sys.executable, "-I", "-S", AGENT], capture_output=True, text=True, env={})
-    assert "usage: agent.py" in done.stderr
-    assert "Traceback" not in done.stderr
+    command = [sys.executable, "-I", "-S", str(agent), "no-such", "command"]
+    done = subprocess.run(command, capture_output=True, text=True, env={})
+    assert (done.returncode, done.stdout) == (1, MARK.decode())
+    assert done.stderr == "agent: unknown command ['no-such', 'command']\n"
+    assert import_all(sys.executable, agent) - set(sys.stdlib_module_names) == {"__main__", "podrun_agent"}
+
+
+def other_python(version: str) -> str:
+    """An interpreter of another version; skips the test where there is none."""
+    found = shutil.which(f"python{version}")
+    asked = found and subprocess.run([found, "-c", "import sys; print(sys.executable)"], capture_output=True, text=True)
+    if not asked or asked.returncode:
+        pytest.skip(f"no python{version} here")
+    return asked.stdout.strip()
+
+
+def test_the_agent_imports_in_python_3_8(agent: Path) -> None:
+    """The real one, where there is one."""
+    assert "podrun_agent" in import_all(other_python("3.8"), agent)
+
+
+@pytest.mark.parametrize("version", ["2.7", "3.6", "3.7"])
+def test_an_older_python_is_named(agent: Path, version: str) -> None:
+    """It gets as far as the sentence that says so: what it reads first has no newer syntax."""
+    python = other_python(version)
+    done = subprocess.run([python, str(agent), "facts"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"podrun needs Python 3.8 or newer for its agent; this is {version}.")
 
 
 def test_help(sandbox: Sandbox, record_property: pytest.RecordProperty) -> None:
