@@ -104,9 +104,9 @@ class Execution:
 
     def _try(self, host: Host) -> Result:
         """Raises HostError."""
-        if self._ended:
-            return _interrupted(host.name, _Output())
         with self._starting:
+            if self._ended:
+                return _interrupted(host.name, _Output())
             channel = open_agent(self._transport, self._pod, host, "execute")
         try:
             with self._lock:
