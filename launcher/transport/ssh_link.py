@@ -72,7 +72,13 @@ class Link:
         """A channel with the command running. Raises Unreachable."""
         try:
             channel = self._open(lambda transport: transport.open_session(timeout=_SESSION))
-            channel.exec_command(command)
+            late = threading.Timer(_SESSION, channel.close)  # a server that hangs answers nothing at all
+            late.daemon = True
+            late.start()
+            try:
+                channel.exec_command(command)
+            finally:
+                late.cancel()
             return channel
         except (paramiko.SSHException, EOFError, OSError) as error:
             raise session_failure(error, self._connection.user, self._where) from None
