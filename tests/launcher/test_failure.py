@@ -117,6 +117,20 @@ def test_from_exit(
     assert (failed.code, failed.consequence) == (exit_code, consequence)
 
 
+@pytest.mark.parametrize(
+    ("code", "step", "phase", "text"),
+    [
+        (3, None, None, "exited with code 3"),
+        (-signal.SIGTERM, None, None, "was ended by SIGTERM"),
+        (-signal.SIGKILL, None, None, "was ended by SIGKILL (out of memory, or killed by somebody)"),
+        (3, 4, Phase.TRAIN, "exited with code 3 after step 4"),
+    ],
+)
+def test_the_end_of_a_program_of_the_users_own(code: int, step: int | None, phase: Phase | None, text: str) -> None:
+    """It reports nothing, which says nothing about it; unless it reports after all."""
+    assert from_exit("host-2", 2, code, step, phase, is_program=True).what == text
+
+
 def test_a_host_without_a_process() -> None:
     """A failure of the host itself names no process."""
     assert str(UNREACHED) == "host-3: its agent is gone"
