@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from typing import IO
 
 from podrun.runtime.contract import Event, EventKind
 
-from .runs import RunDirectory
+from .runs import RunDirectory, parse_event
 from .view import last_state
 
 
@@ -53,7 +52,9 @@ def follow(directory: RunDirectory) -> Iterator[Event | None]:
             text = rest + file.read()
             *lines, rest = text.split("\n")
             for line in lines:
-                event: Event = json.loads(line)
+                event = parse_event(line)
+                if event is None:
+                    continue
                 yield event
                 if event["event"] == EventKind.END:
                     return

@@ -123,7 +123,7 @@ class RunDirectory:
         try:
             with self.events.open(encoding="utf-8") as file:
                 for line in file:
-                    if line.endswith("\n") and (event := _event(line)):
+                    if line.endswith("\n") and (event := parse_event(line)):
                         yield event
         except OSError:
             return
@@ -131,7 +131,7 @@ class RunDirectory:
     def newest_events(self) -> Iterator[Event]:
         """The newest first; reads only as much of them as is asked for."""
         for line in lines_backwards(self.events):
-            if event := _event(line):
+            if event := parse_event(line):
                 yield event
 
     def end(self) -> Event | None:
@@ -175,7 +175,7 @@ class RunDirectory:
         path.replace(self.path / name)
 
 
-def _event(line: str | bytes) -> Event | None:
+def parse_event(line: str | bytes) -> Event | None:
     """None for a line that a full disk has cut off."""
     try:
         event: Event = json.loads(line)
