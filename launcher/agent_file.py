@@ -25,7 +25,7 @@ main(sys.argv[1:])
 _RECEIVE = (
     "import hashlib,os,sys; p=os.path.expanduser(sys.argv[1]); d=sys.stdin.buffer.read(); "
     "hashlib.sha256(d).hexdigest()[:16] in p or sys.exit('not all of it arrived'); "
-    "os.makedirs(os.path.dirname(p),0o700,True); t=p+'.%d'%os.getpid(); "
+    "os.makedirs(os.path.dirname(p),0o700,True); t=p+'.'+os.urandom(8).hex(); "
     "f=os.open(t,os.O_WRONLY|os.O_CREAT,0o600); os.write(f,d)==len(d) or sys.exit('No space left on device'); "
     "os.close(f); os.rename(t,p)"
 )
