@@ -285,6 +285,11 @@ class LiveConsole:
         table = Table.grid(padding=(0, 2))
         now = time.monotonic()
         counts = Counter(progress.phases.values())
+        if progress.common_phase() == "running":  # nothing more will be known of a program of the user's own
+            count = len(progress.processes)
+            since = clock(now - max(progress.since.values()))
+            table.add_row("the process" if count == 1 else f"all {count} processes", "running", since)
+            return table
         if len(progress.processes) > 16:  # a large pod: a line per phase, with those who are in it
             for phase, count in counts.most_common():
                 names = [progress.processes[p] for p in progress.processes if progress.phases[p] == phase]

@@ -36,7 +36,7 @@ def test_terminal(sandbox: Sandbox) -> None:
     assert run.wait(60) == 0, text
     assert "Traceback" not in text
     for part in (
-        "cpu-2x1 = 2 hosts x 1 devices",
+        "cpu-2x1 = 2 hosts x 1 device",
         "host-1",
         "compiling the step",
         "/300",
