@@ -18,9 +18,11 @@ def copy_code(bundle: str, target: str) -> None:
 
 def remove_code(target: str) -> Optional[str]:
     """Removes what was copied. Returns the folder if something else is in it, which stays."""
-    for folder, _, names in os.walk(target, topdown=False):
-        for name in names:
+    for folder, folders, names in os.walk(target, topdown=False):
+        for name in folders + names:
             path = os.path.join(folder, name)
+            if name in folders and not os.path.islink(path):
+                continue  # dealt with before
             if os.path.basename(folder) == "__pycache__" or os.lstat(path).st_mtime == STAMP:
                 os.unlink(path)
         try:

@@ -13,7 +13,7 @@ import select
 import signal
 from typing import Any, Dict, List, Optional
 
-from .processes import adopt_orphans, descendants, kill_until_none
+from .processes import adopt_orphans, kill_descendants
 from .relay import read_line
 from .worker import become_worker
 
@@ -42,7 +42,7 @@ def execute() -> int:
     except GoneError:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
-        kill_until_none(descendants, _reap)
+        kill_descendants(_reap)
         return 1
 
 

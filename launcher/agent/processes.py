@@ -59,14 +59,24 @@ def descendants() -> List[int]:
     return found[1:]
 
 
-def kill_until_none(find: Callable[[], List[int]], reap: Callable[[], None]) -> List[int]:
-    """SIGKILL to what `find` finds, again and again until it finds none: a process may fork while it is being killed.
+def kill_descendants(reap: Callable[[], None]) -> List[int]:
+    """SIGKILL to all processes below this one, which must adopt orphans, until it has no child, not even a zombie.
 
     Returns what is left after `STUCK` seconds.
     """
+    return kill_until_none(descendants, reap, _childless)
+
+
+def kill_until_none(
+    find: Callable[[], List[int]], reap: Callable[[], None], certain: Callable[[], bool] = lambda: True
+) -> List[int]:
+    """SIGKILL to what `find` finds, again and again until it finds none: a process may fork while it is being killed.
+
+    `certain`: whether none is none. Returns what is left after `STUCK` seconds.
+    """
     deadline = time.monotonic() + STUCK
     left = find()
-    while left and time.monotonic() < deadline:
+    while (left or not certain()) and time.monotonic() < deadline:
         for pid in left:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -76,6 +86,15 @@ def kill_until_none(find: Callable[[], List[int]], reap: Callable[[], None]) -> 
         reap()
         left = find()
     return left
+
+
+def _childless() -> bool:
+    """The kernel's word for it: who forks, and ends, while /proc is read is not seen there, nor is its child."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return True
+    return False
 
 
 # --- a PID namespace: its first process takes all others along when it dies -------------------------------------------

@@ -15,7 +15,7 @@ from .code import copy_code, remove_code
 from .connection import CHUNK, Connection, Frame
 from .lock import HostLock, own_address
 from .port import RefusedError, deafen, probe, reserve_port
-from .processes import adopt_orphans, descendants, enter_pid_namespace, kill_until_none
+from .processes import adopt_orphans, enter_pid_namespace, kill_descendants
 from .relay import LOG, SOCKET
 from .store import SIGN, in_use
 from .worker import Worker
@@ -202,7 +202,7 @@ class Agent:
         if self.kill_at is None or self.stopped:
             return
         if now >= self.kill_at or not any(w.running for w in self.workers):
-            left = kill_until_none(descendants, self.reap)
+            left = kill_descendants(self.reap)
             self.stopped = True
             kept = remove_code("code") if self.spec["code"] else None
             self.report("stopped", reason=self.stop_reason, left=left, kept=kept)
