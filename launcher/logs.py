@@ -34,17 +34,16 @@ class Logs:
         """Raises OSError if not all of it could be written."""
         if not data:
             return
-        if name not in self._files:
-            self._files[name] = log_path(self._folder, name).open("ab+", buffering=0)
+        file = self._open(name)
         if time.time() - self._marked.get(name, 0.0) >= MARK_EVERY:
             self._mark(name)
         while data:  # a nearly full disk takes a part
-            data = data[self._files[name].write(data) :]
+            data = data[file.write(data) :]
 
     def end(self, name: str) -> None:
-        """The process has ended: what it left of a line becomes one."""
-        file = self._files.get(name)
-        if file is not None and file.seek(0, 2):
+        """The process has ended: what it left of a line becomes one, also if another supervisor has written that."""
+        if self.size(name):
+            file = self._open(name)
             file.seek(-1, 2)
             if file.read(1) != b"\n":
                 file.write(b"\n")
@@ -60,6 +59,11 @@ class Logs:
         for file in self._files.values():
             file.close()
         self._files.clear()
+
+    def _open(self, name: str) -> IO[bytes]:
+        if name not in self._files:
+            self._files[name] = log_path(self._folder, name).open("ab+", buffering=0)
+        return self._files[name]
 
     def _mark(self, name: str) -> None:
         self._marked[name] = now = time.time()

@@ -76,6 +76,17 @@ def test_the_end_of_a_process_ends_its_line(tmp_path: Path, printed: bytes, then
     assert texts(tmp_path) == {"host-0": then + b"next\n"}
 
 
+def test_the_end_of_a_process_whose_output_another_has_written(tmp_path: Path) -> None:
+    """A supervisor that takes a run over may get nothing more of it: the line is ended all the same."""
+    with Logs(tmp_path) as logs:
+        logs.write("host-0", b"half")
+    with Logs(tmp_path) as logs:
+        logs.end("host-0")
+        logs.end("host-1")
+        logs.write("host-0", b"next\n")
+    assert texts(tmp_path) == {"host-0": b"half\nnext\n"}
+
+
 def test_closing_twice(tmp_path: Path) -> None:
     """It adds nothing."""
     logs = Logs(tmp_path)
