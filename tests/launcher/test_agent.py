@@ -138,6 +138,18 @@ def test_processes_that_fork_while_they_are_killed(marked: Marked) -> None:
     assert marked.alive() == {agent.pid}
 
 
+def test_a_process_that_was_not_seen(marked: Marked) -> None:
+    """Who forks, and ends, while /proc is read is not in it, nor is its child: the kernel knows that there is one."""
+    code = """
+import podrun.launcher.agent.processes as p
+child = subprocess.Popen(["sleep", "60"])
+blind, real = [1, 1, 1], p.descendants
+p.descendants = lambda: [] if blind and blind.pop() else real()
+print(p.kill_descendants(child.poll), child.returncode, real(), len(blind), flush=True)
+"""
+    assert line(marked.start(code)) == "[] -9 [] 0"
+
+
 def test_what_does_not_die_is_told(marked: Marked) -> None:
     """After a time it must be stuck in the kernel: nobody waits for it for ever."""
     code = "import podrun.launcher.agent.processes as p; p.STUCK = 0.3\n"
