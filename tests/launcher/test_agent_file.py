@@ -183,10 +183,13 @@ def test_what_a_login_script_prints_is_dropped(tmp_path: Path) -> None:
     assert say(Counting(pod, noisy(tmp_path, noise)), pod) == b"no agent here"
 
 
-def test_what_comes_with_the_mark_is_kept(tmp_path: Path) -> None:
-    """The first frame may be in the same piece as the mark, and as the noise before it."""
+@pytest.mark.parametrize("cut", [0, 1, 7, len(MARK) - 1])
+def test_what_comes_with_the_mark_is_kept(tmp_path: Path, cut: int) -> None:
+    """The first frame may be in the same piece as the mark, and as the noise before it; the mark may be in two."""
     script = tmp_path / "agent"
-    script.write_text(f'#!/bin/sh\nprintf "hi\\n{MARK.decode()[:-1]}\\nfirst\\n"; sleep 0.2; echo second; cat\n')
+    one, two = MARK[:cut].decode(), MARK[cut:].decode().replace("\n", "\\n")
+    wait = "sleep 0.2; " if cut else ""
+    script.write_text(f"#!/bin/sh\nprintf 'hi\\n{one}'; {wait}printf '{two}first\\n'; sleep 0.2; echo second; cat\n")
     script.chmod(0o755)
     pod = pod_of(tmp_path)
     channel = open_agent(Counting(pod, [str(script)]), pod, HOST, "run", "r")
