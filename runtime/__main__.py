@@ -51,7 +51,7 @@ def run(env: WorkerEnv, reporter: Reporter) -> int:
 
     config = load_config(env.config_path)
     assert config.launch.workdir is not None  # the launcher fills it in
-    workdir = Workdir(config.launch.workdir)
+    workdir = Workdir(config.launch.workdir.expanduser())
     configure_jax()
     if env.process_id == 0:
         claim(workdir, env, reporter)

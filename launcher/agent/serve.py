@@ -191,6 +191,9 @@ class Agent:
         """Lease, and the end of a stop."""
         now = time.monotonic()
         self.lock.answer()
+        if self.ready and self.spec["exclusive"] and now > self.next_try:
+            self.next_try = now + LOCK_RETRY
+            self.lock.take(self.spec["run"])  # another agent of the run may have had it, and ended
         if self.spec["uses"] and now - self.signed > SIGN:
             self.signed = now
             in_use(*map(os.path.expanduser, self.spec["uses"]))

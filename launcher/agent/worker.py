@@ -78,6 +78,7 @@ def worker_env(spec: Frame, extra: Dict[str, str]) -> Dict[str, str]:
         own = [os.path.expanduser(folder) for folder in folders]
         env[name] = os.pathsep.join(own + [env[name]] if env.get(name) else own)
     env["PODRUN_DIR"] = os.getcwd()
+    env["PODRUN_WORKDIR"] = os.path.expanduser(env["PODRUN_WORKDIR"])
     if spec["threads"] and "NPROC" not in spec["env"]:
         # XLA's CPU client sizes its thread pool by NPROC, and a collective holds a thread per device: with fewer threads than
         # devices a step would wait for ever. More threads than needed cost time (docs/performance.md).

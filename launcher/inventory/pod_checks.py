@@ -51,6 +51,10 @@ def _transport(described: Described, other_hosts: bool) -> Iterator[Mistake]:
         yield "transport", "ssh needs `hosts`; write for example `hosts: tpu-[0-3]`, or give --hosts"
     elif file.hosts is None and not other_hosts and file.transport is None and "ssh" in file.model_fields_set:
         yield "ssh", "there are no `hosts` to reach; write for example `hosts: tpu-[0-3]`, or `transport: local`"
+    elif file.hosts is None and not other_hosts:
+        for key in ("setup", "requirements"):
+            if getattr(file, key):
+                yield key, "is for hosts that are reached by SSH; a simulated pod uses what is installed here"
 
 
 def _files(described: Described) -> Iterator[Mistake]:
