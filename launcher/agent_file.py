@@ -67,7 +67,7 @@ def open_agent(transport: Transport, pod: Pod, host: Host, *args: str) -> Channe
         channel.close()
         complaint = channel.complaint()
         # Python looks twice: it takes a zip that appears in between, put there by another host of the same home, for text.
-        appeared = "null bytes" in complaint
+        appeared = "null bytes" in complaint or "Non-UTF-8 code" in complaint  # since Python 3.11, and before
         if not tries_left or not (appeared or "can't open file" in complaint):
             raise HostError(host.name, _why_not(pod, channel, complaint))
         if not appeared:

@@ -137,6 +137,25 @@ def test_hosts_that_share_a_home_and_count_alike(tmp_path: Path) -> None:
     assert files(tmp_path) == [name]
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["Non-UTF-8 code starting with '\\x83' in file a.pyz on line 2, but", "source code cannot contain null bytes"],
+)
+def test_a_file_that_appears_while_python_starts(tmp_path: Path, words: str) -> None:
+    """Python looks for a zip, finds nothing, looks for a text, and finds the zip: it is asked again, and not sent it."""
+    script = tmp_path / "python"
+    seen = tmp_path / "seen"
+    script.write_text(
+        f'#!/bin/sh\nif [ ! -e "{seen}" ]; then touch "{seen}"; echo "SyntaxError: {words}" >&2; exit 1; fi\n'
+        f'exec {sys.executable} "$@"\n'
+    )
+    script.chmod(0o755)
+    say(LocalTransport(pod_of(tmp_path)), pod_of(tmp_path))
+    transport = Counting(pod_of(tmp_path, str(script)))
+    assert say(transport, pod_of(tmp_path, str(script))) == b"no agent here"
+    assert (len(transport.started), transport.uploads) == (2, 0)
+
+
 @pytest.mark.parametrize("part", [0, 1, 1000, -1])
 def test_a_connection_that_ends_too_early_leaves_no_file(tmp_path: Path, part: int) -> None:
     """What arrived is no agent, and is not taken for one later."""
