@@ -456,7 +456,8 @@ def test_one_run_at_a_time_has_a_host(marked: Marked) -> None:
 
 def worker_spec(**changes: Any) -> dict[str, Any]:
     spec = {"process": 0, "argv": ["true"], "env": {}, "path": {}, "threads": None, "cwd": ".", "output": "0.out"}
-    return {**spec, "events": "0.events", **changes}
+    env = {"PODRUN_WORKDIR": "~/w", **changes.pop("env", {})}
+    return {**spec, "events": "0.events", "env": env, **changes}
 
 
 @pytest.mark.parametrize(
@@ -500,7 +501,7 @@ def test_environment_of_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (env["A"], env["B"], env["C"]) == ("login", "plan", "last")
     assert env["PATH"] == "/home/me/.podrun/envs/1/bin:/bin:/usr/bin"
     assert env["PYTHONPATH"] == "/home/me/.podrun/podruns/2:/x"
-    assert env["PODRUN_DIR"] == str(tmp_path)
+    assert (env["PODRUN_DIR"], env["PODRUN_WORKDIR"]) == (str(tmp_path), "/home/me/w")
     assert "NPROC" not in env or env["NPROC"] == os.environ["NPROC"]
     env = worker_env(worker_spec(env={"PYTHONPATH": "/plan"}, path=path), {})
     assert env["PYTHONPATH"] == "/home/me/.podrun/podruns/2:/x:/plan"
