@@ -19,6 +19,7 @@ from .follow import follow
 from .runs import RunDirectory
 from .signals import Signals
 
+_BEGIN = 5.0  # seconds between the making of a run directory and its supervisor
 _APPEAR = 30.0  # seconds for the supervisor to write its first event
 
 
@@ -78,6 +79,19 @@ def spawn(directory: RunDirectory, bundles: Sequence[Bundle] = (), *, adopt: boo
                 return
             raise UserError(broken(directory))
         time.sleep(0.05)
+
+
+def take_over(directory: RunDirectory) -> None:
+    """Starts a supervisor for a run whose own is gone. Raises UserError if there is nothing to take over."""
+    deadline = time.monotonic() + _BEGIN
+    while directory.attempt() is None:  # it may be starting just now
+        if directory.supervisor() is not None:
+            return
+        if time.monotonic() > deadline:
+            directory.record_end("its launcher was gone before it had started anything", ExitCode.UNAVAILABLE)
+            raise UserError(f"run {directory.run_id} never began: its launcher was gone before it had started anything")
+        time.sleep(0.1)
+    spawn(directory, adopt=True)
 
 
 def broken(directory: RunDirectory) -> str:

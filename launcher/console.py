@@ -202,7 +202,8 @@ class PlainConsole:
     def event(self, event: Event) -> None:
         if event["event"] == EventKind.START:
             self._progress = Progress(event)
-        assert self._progress is not None
+        if self._progress is None:  # the end of a run that never began
+            return
         self._progress.event(event)
         phase = self._progress.common_phase()
         if phase != self._phase and phase is not None:

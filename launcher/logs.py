@@ -1,6 +1,6 @@
 """What the workers printed: one file per process, byte for byte, so that its size says how much of it is here.
 
-Beside it an index, a line `TIME SIZE` at most once a second: what follows the first SIZE bytes arrived after TIME.
+Out of sight an index, a line `TIME SIZE` at most once a second: what follows the first SIZE bytes arrived after TIME.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def log_path(folder: Path, name: str) -> Path:
 
 
 def index_path(folder: Path, name: str) -> Path:
-    return folder / f"{name}.index"
+    return folder / ".times" / name
 
 
 class Logs:
@@ -69,7 +69,9 @@ class Logs:
         self._marked[name] = now = time.time()
         line = f"{now:.3f} {os.fstat(self._files[name].fileno()).st_size}\n"
         try:  # not kept open: a pod may have as many logs as there may be open files
-            with index_path(self._folder, name).open("ab", buffering=0) as index:
+            path = index_path(self._folder, name)
+            path.parent.mkdir(exist_ok=True)
+            with path.open("ab", buffering=0) as index:
                 index.write(line.encode())
         except OSError:
             pass  # times are not worth a run

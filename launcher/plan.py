@@ -161,7 +161,11 @@ class LaunchPlan:
             lines += ["", f"{host.host.name} ({host.host.address})", f"  agent    {shlex.join(host.agent)}"]
             for process in host.processes:
                 lines += [f"  process  {process.process_id}", f"  cwd      {shlex.quote(process.cwd)}"]
-                lines += [f"  env      {name}={shlex.quote(value)}" for name, value in sorted(process.env.items())]
+                lines += [
+                    f"  env      {name}={shlex.quote(value)}"
+                    for name, value in sorted(process.env.items())
+                    if name not in self.secrets
+                ]
                 lines += [f"  env      {name}={_HIDDEN}" for name in sorted(self.secrets)]
                 lines += [f"  path     {name}={':'.join(folders)}" for name, folders in self._path().items()]
                 lines += [f"  command  {shlex.join(process.argv)}"]

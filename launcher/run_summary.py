@@ -71,7 +71,8 @@ def state_of(directory: RunDirectory) -> tuple[State, Event | None, int | None]:
 def summarize(directory: RunDirectory) -> Summary:
     """Never raises: of a damaged run directory the rest is told."""
     state, end, supervisor = state_of(directory)
-    start = next(directory.read_events(), None) or _from_spec(directory)
+    first = next(directory.read_events(), None)
+    start = first if first is not None and first["event"] == EventKind.START else _from_spec(directory)
     last = end or next(directory.newest_events(), None)
     step = _last_step(directory)
     return Summary(

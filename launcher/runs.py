@@ -139,6 +139,13 @@ class RunDirectory:
         last = next(self.newest_events(), None)
         return last if last is not None and last["event"] == EventKind.END else None
 
+    def record_end(self, message: str, code: int) -> None:
+        """Ends a run that nobody is left to end."""
+        end = {"event": EventKind.END, "time": time.time(), "code": code, "host": "the launcher", "process": None}
+        recorder = Recorder(self.events)
+        recorder.event({**end, "message": f"failed: {message} [exit code {code}]", "left_behind": []})
+        recorder.close()
+
     # --- who supervises it ---
 
     @contextmanager

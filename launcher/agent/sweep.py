@@ -12,7 +12,12 @@ from .processes import all_pids, kill_until_none, stat_fields
 def sweep(run: str, host: str) -> None:
     """Prints, as JSON, the pids that were found and those that could not be ended."""
     found = processes_of(run, host)
-    left = kill_until_none(lambda: processes_of(run, host), lambda: None)
+
+    def none_for_long() -> bool:
+        """Who forks, and ends, while /proc is read is not seen there; not five times in a row, though."""
+        return not any(processes_of(run, host) for _ in range(5))
+
+    left = kill_until_none(lambda: processes_of(run, host), lambda: None, none_for_long)
     print(json.dumps({"found": found, "left": left}), flush=True)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from podrun.runtime.contract import EventKind, ExitCode, UserError
 
-from ..background import broken, ended, goes_on, spawn
+from ..background import broken, ended, goes_on, take_over
 from ..console import make_console
 from ..follow import Output, follow
 from ..runs import find_run
@@ -17,7 +17,7 @@ def attach(name: str | None, as_json: bool) -> int:
     console = make_console(as_json)
     if directory.end() is None and directory.supervisor() is None:
         console.say(f"the supervisor of {directory.run_id} is gone; taking the run over")
-        spawn(directory, adopt=True)
+        take_over(directory)
     output = Output(directory)
     with Signals() as signals:
         try:

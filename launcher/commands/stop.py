@@ -8,7 +8,7 @@ import time
 
 from podrun.runtime.contract import Event, EventKind, ExitCode, UserError
 
-from ..background import spawn
+from ..background import take_over
 from ..follow import follow
 from ..runs import RunDirectory, all_runs, find_run
 
@@ -23,7 +23,7 @@ def stop(name: str | None, now: bool) -> int:
         return ExitCode.DONE
     if directory.supervisor() is None:
         print(f"the supervisor of {directory.run_id} is gone; asking its hosts", flush=True)
-        spawn(directory, adopt=True)
+        take_over(directory)
     pid = directory.supervisor()
     print(f"stopping {directory.run_id} ...", flush=True)
     for _ in range(2 if now else 1):
