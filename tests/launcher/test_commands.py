@@ -120,6 +120,7 @@ class Made:
     def log(self, name: str, data: bytes, marks: str | None = None) -> None:
         log_path(self.directory.logs, name).write_bytes(data)
         if marks is not None:
+            index_path(self.directory.logs, name).parent.mkdir(exist_ok=True)
             index_path(self.directory.logs, name).write_text(marks)
 
 

@@ -122,6 +122,7 @@ def test_a_disk_that_takes_a_part_is_told(tmp_path: Path) -> None:
 
 def test_an_index_that_cannot_be_written_costs_nothing(tmp_path: Path) -> None:
     """Times are not worth a run."""
+    index_path(tmp_path, "host-0").parent.mkdir()
     index_path(tmp_path, "host-0").symlink_to("/dev/full")
     with Logs(tmp_path) as logs:
         logs.write("host-0", b"kept\n")
