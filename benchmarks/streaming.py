@@ -42,7 +42,7 @@ def by_ssh(hosts: LiteHosts, lines: int, folder: Path) -> float:
     options += ["-i", str(hosts.key), "-o", f"UserKnownHostsFile={hosts.known_hosts}", "-l", "root"]
     command = " ".join(f"'{word}'" for word in program(lines))
     script = "".join(
-        f"ssh {' '.join(options)} {address} \"{command}\" > {folder}/{address}.log </dev/null &\n"
+        f'ssh {" ".join(options)} {address} "{command}" > {folder}/{address}.log </dev/null &\n'
         for address in hosts.addresses
     )
     begin = time.perf_counter()
@@ -106,7 +106,9 @@ def main() -> None:
                 rows["podrun, whole command"].append(whole)
     finally:
         hosts.close()
-    print(f"{args.hosts} hosts x {args.lines} lines, {os.cpu_count()} cores, median of {args.rounds}; all lines in order")
+    print(
+        f"{args.hosts} hosts x {args.lines} lines, {os.cpu_count()} cores, median of {args.rounds}; all lines in order"
+    )
     base = statistics.median(rows["ssh"])
     for what, seconds in rows.items():
         median = statistics.median(seconds)

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING
 
 from podrun.runtime.contract import EventKind, ExitCode
 
-from .console import Console
 from .failure import Failure
 from .inventory.secrets import read_secrets
-from .logs import Logs
 from .plan import LaunchPlan
-from .report import end_event, report
-from .runs import Recorder, RunDirectory
+from .record.logs import Logs
+from .record.runs import Recorder, RunDirectory
+from .record.spec import RunSpec, start_event
+from .show.console import Console
+from .show.report import end_event, report
+from .show.view import View
 from .signals import Signals
-from .spec import RunSpec, start_event
 from .state import Adoption, Outcome
 from .supervisor import Supervisor
 from .transport.base import Transport, load_transport
-from .view import View
 
 if TYPE_CHECKING:
-    from .code_sync import Bundle
+    from .code.code_sync import Bundle
 
 
 def carry_out(

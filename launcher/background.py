@@ -13,10 +13,10 @@ from pathlib import Path
 from podrun.runtime.contract import Event, EventKind, ExitCode, Phase, UserError
 
 from .attempts import carry_out
-from .code_sync import Bundle
-from .console import NoConsole, make_console
-from .follow import follow
-from .runs import RunDirectory
+from .code.code_sync import Bundle
+from .record.follow import follow
+from .record.runs import RunDirectory
+from .show.console import NoConsole, make_console
 from .signals import Signals
 
 _BEGIN = 5.0  # seconds between the making of a run directory and its supervisor

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from podrun.runtime.contract import ExitCode
 
-from .check import Finding, compare, fatal_findings
 from .checks.base import name_hosts
-from .code_sync import Bundle, podrun_bundle, project_bundle
+from .checks.check import Finding, compare, fatal_findings
+from .code.code_sync import Bundle, podrun_bundle, project_bundle
+from .code.prepare import Prepared, prepare_hosts, worker_python
 from .errors import HostError
 from .failure import Failure
 from .plan import Code, LaunchPlan
-from .prepare import Prepared, prepare_hosts, worker_python
-from .spec import RunSpec
+from .record.spec import RunSpec
 from .transport.base import Transport
 
 _WARNINGS = 3  # that a start shows

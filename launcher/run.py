@@ -15,19 +15,19 @@ from podrun.runtime.config import Config, Launch, check_batch, check_files
 from podrun.runtime.contract import ExitCode, UserError
 
 from .attempts import carry_out
-from .config_mistakes import short
-from .console import make_console
 from .home import podrun_home
+from .input.config_mistakes import short
+from .input.train_file import read_config, read_launch
 from .inventory.find import PodRequest, find_pod
 from .inventory.secrets import read_secrets
 from .plan import Program
 from .pod import Pod
-from .runs import RunDirectory, new_run_id
-from .spec import RunSpec
-from .train_file import read_config, read_launch
+from .record.runs import RunDirectory, new_run_id
+from .record.spec import RunSpec
+from .show.console import make_console
 
 if TYPE_CHECKING:
-    from .code_sync import Bundle
+    from .code.code_sync import Bundle
 
 
 @dataclass(frozen=True)

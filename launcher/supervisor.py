@@ -19,8 +19,8 @@ from .errors import HostError
 from .failure import Failure
 from .fanout import fan_out
 from .heartbeat import Heartbeat
-from .logs import Logs
 from .plan import LaunchPlan
+from .record.logs import Logs
 from .session import Frame, Session
 from .state import Adoption, Outcome, Process
 from .transport.base import Transport

@@ -5,9 +5,9 @@ from __future__ import annotations
 from podrun.runtime.contract import EventKind, ExitCode, UserError
 
 from ..background import broken, ended, goes_on, take_over
-from ..console import make_console
-from ..follow import Output, follow
-from ..runs import find_run
+from ..record.follow import Output, follow
+from ..record.runs import find_run
+from ..show.console import make_console
 from ..signals import Signals
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from podrun.runtime.contract import UserError
 
-from ..check_table import render, summary
 from ..checks.base import name_hosts
-from ..examine import Report, examine
+from ..checks.check_table import render, summary
+from ..checks.examine import Report, examine
 from ..inventory.find import PodRequest, find_pod
 from ..pod import Pod
 from ..transport.base import load_transport

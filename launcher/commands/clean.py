@@ -11,15 +11,15 @@ import click
 
 from podrun.runtime.contract import ExitCode, UserError
 
-from ..ask import ask
+from ..checks.ask import ask
 from ..errors import HostError
 from ..fanout import fan_out
 from ..inventory.fold import fold
-from ..old_runs import OldRun, old_run, old_runs, remove, remove_unfinished
 from ..pod import Host, Pod
-from ..runs import RunDirectory
-from ..text_table import shorten, text_table
-from ..times import duration, parse_duration, size
+from ..record.old_runs import OldRun, old_run, old_runs, remove, remove_unfinished
+from ..record.runs import RunDirectory
+from ..show.text_table import shorten, text_table
+from ..show.times import duration, parse_duration, size
 from ..transport.base import Transport, load_transport
 from .hosts import Chosen, choose
 

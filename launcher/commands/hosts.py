@@ -10,7 +10,7 @@ from podrun.runtime.contract import UserError
 from ..home import podrun_home
 from ..inventory.find import PodRequest, find_pod
 from ..pod import Pod
-from ..runs import RunDirectory, find_run
+from ..record.runs import RunDirectory, find_run
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from typing import IO
 
 from podrun.runtime.contract import ExitCode, UserError
 
-from ..log_files import LogFile, first_offset, log_files
-from ..log_view import Follower, show
-from ..run_summary import State, state_of
-from ..runs import RunDirectory, find_run
-from ..times import parse_since
+from ..record.log_files import LogFile, first_offset, log_files
+from ..record.log_view import Follower, show
+from ..record.run_summary import State, state_of
+from ..record.runs import RunDirectory, find_run
+from ..show.times import parse_since
 
 _LOOK = 0.2  # seconds between two looks for something new
 _LAST = 20  # lines of each process that `-f` begins with

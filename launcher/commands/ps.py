@@ -11,10 +11,10 @@ from dataclasses import asdict
 from podrun.runtime.contract import ExitCode
 
 from ..home import podrun_home
-from ..run_summary import State, Summary, summarize
-from ..runs import all_runs
-from ..text_table import shorten, text_table
-from ..times import duration, moment
+from ..record.run_summary import State, Summary, summarize
+from ..record.runs import all_runs
+from ..show.text_table import shorten, text_table
+from ..show.times import duration, moment
 
 _RECENT = 10  # ended runs that are shown without --all
 

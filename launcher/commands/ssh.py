@@ -13,7 +13,7 @@ from podrun.runtime.contract import UserError
 from ..errors import HostError
 from ..inventory.fold import fold
 from ..pod import Host, Pod
-from ..runs import RunDirectory
+from ..record.runs import RunDirectory
 from .hosts import Chosen, choose
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 from podrun.runtime.contract import ExitCode
 
-from ..console import phase_words
 from ..inventory.fold import fold
-from ..run_status import ProcessStatus, RunStatus, read_status
-from ..run_summary import State, Summary, summarize
-from ..runs import RunDirectory, find_run
-from ..text_table import shorten, text_table
-from ..times import duration, moment
+from ..record.run_status import ProcessStatus, RunStatus, read_status
+from ..record.run_summary import State, Summary, summarize
+from ..record.runs import RunDirectory, find_run
+from ..show.console import phase_words
+from ..show.text_table import shorten, text_table
+from ..show.times import duration, moment
 
 _ROWS = 16  # processes that have a row each; of more, those in the same state share one
 

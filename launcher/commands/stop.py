@@ -9,8 +9,8 @@ import time
 from podrun.runtime.contract import Event, EventKind, ExitCode, UserError
 
 from ..background import take_over
-from ..follow import follow
-from ..runs import RunDirectory, all_runs, find_run
+from ..record.follow import follow
+from ..record.runs import RunDirectory, all_runs, find_run
 
 _LIMIT = 180.0  # seconds; a save that has begun may take a minute
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import UserError
 
-from ..config_mistakes import Row, mistake_row, mistakes_error, short
+from ..input.config_mistakes import Row, mistake_row, mistakes_error, short
 from ..pod import Host, Pod
 from ..slices import Slice, parse_slice
 from .fits import misfit

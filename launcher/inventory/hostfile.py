@@ -7,7 +7,7 @@ from pathlib import Path
 
 from podrun.runtime.contract import UserError
 
-from ..config_mistakes import Row, mistakes_error, short
+from ..input.config_mistakes import Row, mistakes_error, short
 from .ranges import expand
 
 

@@ -16,8 +16,8 @@ import yaml
 
 from podrun.runtime.contract import UserError
 
+from ..input.yaml_file import parse
 from ..slices import parse_slice
-from ..yaml_file import parse
 from .fits import misfit
 from .hostfile import read_hostfile
 from .pod_checks import check_pod

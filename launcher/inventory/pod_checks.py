@@ -8,7 +8,7 @@ from pathlib import Path
 
 from podrun.runtime.contract import UserError
 
-from ..config_mistakes import Row, mistake_row
+from ..input.config_mistakes import Row, mistake_row
 from ..pod import Host
 from .pod_file import Described
 from .secrets import Secrets, missing_secrets, not_set, read_secrets_file

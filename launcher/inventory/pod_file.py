@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ..config_mistakes import Row, describe_mistakes
+from ..input.config_mistakes import Row, describe_mistakes
+from ..input.yaml_file import read_mapping
 from ..pod import Host, Ssh
-from ..yaml_file import read_mapping
 from .pod_schema import PodFile
 
 

@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 from podrun.runtime.config import Section, Variable
 from podrun.runtime.contract import UserError
 
-from ..config_mistakes import SECRET
+from ..input.config_mistakes import SECRET
 from ..pod import Host
 from ..slices import parse_slice
 from .ranges import expand, split_hosts

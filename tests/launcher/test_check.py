@@ -20,13 +20,13 @@ import pytest
 
 from podrun.launcher.agent import devices, facts, port, shared
 from podrun.launcher.agent.packages import PACKAGES
-from podrun.launcher.ask import ask, asking
-from podrun.launcher.check import Facts, Finding, compare, explain, fatal_findings, with_skew
-from podrun.launcher.check_table import render, summary
+from podrun.launcher.checks.ask import ask, asking
+from podrun.launcher.checks.check import Facts, Finding, compare, explain, fatal_findings, with_skew
+from podrun.launcher.checks.check_table import render, summary
 from podrun.launcher.checks.devices import age
+from podrun.launcher.checks.examine import Report, examine
 from podrun.launcher.checks.versions import NEEDED
 from podrun.launcher.errors import HostError
-from podrun.launcher.examine import Report, examine
 from podrun.launcher.inventory.simulated import simulated_pod
 from podrun.launcher.pod import Host, Pod
 from podrun.launcher.slices import parse_slice

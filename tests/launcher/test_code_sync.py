@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher import project_files
-from podrun.launcher.code_sync import Bundle, podrun_bundle, project_bundle
+from podrun.launcher.code import project_files
+from podrun.launcher.code.code_sync import Bundle, podrun_bundle, project_bundle
 from podrun.runtime.contract import UserError
 
 from .powerless import POWERLESS
@@ -193,7 +193,8 @@ def test_podrun_from_site_packages_is_the_same(tmp_path: Path) -> None:
     source = Path(__file__).parents[2]
     for part in ("launcher", "runtime"):
         shutil.copytree(source / part, tmp_path / "podrun" / part, ignore=shutil.ignore_patterns("__pycache__"))
-    code = "from podrun.launcher.code_sync import podrun_bundle as b; import podrun.runtime as r; print(b().name, r.__file__)"
+    code = "from podrun.launcher.code.code_sync import podrun_bundle; import podrun.runtime as runtime; "
+    code += "print(podrun_bundle().name, runtime.__file__)"
     # Without the hook of an editable install, which -S leaves out with all of site-packages.
     done = subprocess.run(
         [sys.executable, "-S", "-c", code],
@@ -310,7 +311,7 @@ def test_an_unreadable_folder_is_named(tmp_path: Path) -> None:
 def _error_without_power(folder: Path) -> str:
     """What podrun says to a user who may not read everything, as root may."""
     code = (
-        "import sys; from pathlib import Path; from podrun.launcher.code_sync import project_bundle\n"
+        "import sys; from pathlib import Path; from podrun.launcher.code.code_sync import project_bundle\n"
         "try: project_bundle(Path(sys.argv[1]))\n"
         "except Exception as error: print(error)"
     )

@@ -24,11 +24,11 @@ from podrun.launcher import prepare as prepare_module
 from podrun.launcher.agent import store
 from podrun.launcher.agent.extract import DamagedError, extract
 from podrun.launcher.agent_file import open_agent
-from podrun.launcher.code_sync import Bundle, podrun_bundle, project_bundle
+from podrun.launcher.code.code_sync import Bundle, podrun_bundle, project_bundle
+from podrun.launcher.code.prepare import Prepared, prepare_hosts
+from podrun.launcher.code.requirements import environment_key, worker_python
 from podrun.launcher.errors import HostError
 from podrun.launcher.pod import Host, Pod
-from podrun.launcher.prepare import Prepared, prepare_hosts
-from podrun.launcher.requirements import environment_key, worker_python
 from podrun.launcher.slices import parse_slice
 from podrun.launcher.transport.local import LocalChannel, LocalTransport
 from podrun.runtime.contract import UserError
@@ -459,7 +459,7 @@ def test_setup_may_leave_a_daemon(case: Case) -> None:
 LAUNCHER = """
 import sys
 from podrun.launcher.pod import Host, Pod
-from podrun.launcher.prepare import prepare_hosts
+from podrun.launcher.code.prepare import prepare_hosts
 from podrun.launcher.slices import parse_slice
 from podrun.launcher.transport.local import LocalTransport
 home, mark = sys.argv[1:]

@@ -11,8 +11,8 @@ import pytest
 
 from podrun.launcher.plan import Code, Program
 from podrun.launcher.pod import Host, Pod, Ssh
+from podrun.launcher.record.spec import RunSpec, start_event
 from podrun.launcher.slices import parse_slice
-from podrun.launcher.spec import RunSpec, start_event
 from podrun.runtime.config import Config, Launch
 
 POD = Pod(

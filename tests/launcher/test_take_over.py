@@ -9,9 +9,9 @@ import pytest
 
 from podrun.launcher.inventory.simulated import simulated_pod
 from podrun.launcher.plan import Program
-from podrun.launcher.runs import RunDirectory
+from podrun.launcher.record.runs import RunDirectory
+from podrun.launcher.record.spec import RunSpec
 from podrun.launcher.slices import parse_slice
-from podrun.launcher.spec import RunSpec
 from podrun.runtime.config import Launch
 from tests.conftest import Sandbox
 

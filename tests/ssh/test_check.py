@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from podrun.launcher.agent import port
-from podrun.launcher.check import explain
-from podrun.launcher.examine import Report, examine
+from podrun.launcher.checks.check import explain
+from podrun.launcher.checks.examine import Report, examine
 from podrun.launcher.pod import Host, Pod, Ssh
 from podrun.launcher.slices import parse_slice
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from .agent_file import open_agent
-from .errors import HostError
-from .pod import Host, Pod
-from .transport.base import Channel, Transport
+from ..agent_file import open_agent
+from ..errors import HostError
+from ..pod import Host, Pod
+from ..transport.base import Channel, Transport
 
 Answer = dict[str, Any]
 

@@ -8,8 +8,8 @@ from typing import IO
 
 from podrun.runtime.contract import Event, EventKind
 
+from ..show.view import last_state
 from .runs import RunDirectory, parse_event
-from .view import last_state
 
 
 class Output:

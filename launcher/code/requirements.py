@@ -7,7 +7,7 @@ import re
 
 from podrun.runtime.contract import UserError
 
-from .pod import Pod
+from ..pod import Pod
 
 DEFAULT_PYTHON = "python3"
 # Lines that mean a file beside the requirements, which is not on the hosts.

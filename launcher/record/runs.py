@@ -15,11 +15,11 @@ from typing import IO
 
 from podrun.runtime.contract import Event, EventKind, UserError, output_stream
 
+from ..home import podrun_home
+from ..plan import LaunchPlan
+from ..state import Adoption
 from .backwards import lines_backwards
-from .home import podrun_home
-from .plan import LaunchPlan
 from .spec import RunSpec
-from .state import Adoption
 
 _LOOK = 0.3  # seconds; longer than anybody looks
 

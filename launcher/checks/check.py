@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .checks.base import Facts, FactsByHost, Finding
-from .checks.devices import check_devices
-from .checks.machine import check_machine
-from .checks.versions import check_versions
-from .pod import Pod
+from ..pod import Pod
+from .base import Facts, FactsByHost, Finding
+from .devices import check_devices
+from .machine import check_machine
+from .versions import check_versions
 
 __all__ = ["Facts", "FactsByHost", "Finding", "compare", "explain", "fatal_findings", "with_skew"]
 

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .agent_file import open_agent
-from .check import with_skew
+from ..agent_file import open_agent
+from ..checks.check import with_skew
+from ..errors import HostError
+from ..fanout import fan_out
+from ..pod import Host, Pod
+from ..transport.base import Channel, Transport
 from .code_sync import Bundle
-from .errors import HostError
-from .fanout import fan_out
-from .pod import Host, Pod
 from .requirements import DEFAULT_PYTHON, environment_key, environment_python, requirements_text, worker_python
-from .transport.base import Channel, Transport
 
 __all__ = ["Prepared", "environment_key", "environment_python", "prepare_hosts", "worker_python"]
 

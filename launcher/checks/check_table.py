@@ -6,13 +6,13 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .agent.packages import MISSING
+from ..agent.packages import MISSING
+from ..pod import Pod
+from .base import group, known, name_hosts
 from .check import Facts, Finding, fatal_findings
-from .checks.base import group, known, name_hosts
-from .checks.devices import expected, own_nodes
-from .checks.machine import human
+from .devices import expected, own_nodes
 from .examine import Report
-from .pod import Pod
+from .machine import human
 
 _SHOWN = 8  # findings of a question before the rest is counted
 _LABEL = 13  # columns

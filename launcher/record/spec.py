@@ -12,8 +12,8 @@ from pydantic import TypeAdapter
 from podrun.runtime.config import Config
 from podrun.runtime.contract import Event, EventKind
 
-from .plan import Code, LaunchPlan, Program, make_plan
-from .pod import Pod
+from ..plan import Code, LaunchPlan, Program, make_plan
+from ..pod import Pod
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from podrun.runtime.contract import Event, EventKind
 
+from ..record.runs import Recorder
 from .console import Console
-from .runs import Recorder
 
 
 class View:

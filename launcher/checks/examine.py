@@ -10,14 +10,14 @@ from typing import Any
 
 from podrun.runtime.contract import ExitCode
 
+from ..code.requirements import DEFAULT_PYTHON, worker_python
+from ..errors import HostError
+from ..fanout import fan_out
+from ..pod import Host, Pod
+from ..transport.base import Transport
 from .ask import ask, asking
+from .base import group
 from .check import Facts, Finding, compare, fatal_findings, with_skew
-from .checks.base import group
-from .errors import HostError
-from .fanout import fan_out
-from .pod import Host, Pod
-from .requirements import DEFAULT_PYTHON, worker_python
-from .transport.base import Transport
 
 Say = Callable[[str, int, int, list[str]], None]
 """Called with (what is done, hosts that are done, all hosts, those that are waited for), from several threads in turn."""

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from podrun.runtime.contract import Event, EventKind, ExitCode, Workdir
 
-from .failure import Failure
-from .logs import tail
-from .plan import LaunchPlan
-from .runs import RunDirectory
-from .state import Outcome
+from ..failure import Failure
+from ..plan import LaunchPlan
+from ..record.logs import tail
+from ..record.runs import RunDirectory
+from ..state import Outcome
 from .view import View
 
 _TAIL = 12  # lines of the first cause's output that are shown

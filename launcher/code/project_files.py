@@ -14,7 +14,7 @@ from pathlib import Path
 
 from podrun.runtime.contract import UserError
 
-from .home import podrun_home
+from ..home import podrun_home
 
 IGNORE_FILE = ".podrunignore"
 MAX_BYTES = 100_000_000

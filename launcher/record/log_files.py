@@ -9,9 +9,9 @@ from pathlib import Path
 
 from podrun.runtime.contract import UserError
 
+from ..inventory.fold import fold
+from ..inventory.ranges import expand
 from .backwards import line_offset, tail_offset
-from .inventory.fold import fold
-from .inventory.ranges import expand
 from .logs import MARK_EVERY, index_path, log_path
 from .runs import RunDirectory
 

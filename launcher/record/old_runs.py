@@ -10,8 +10,8 @@ from pathlib import Path
 
 from podrun.runtime.contract import UserError
 
-from .home import podrun_home
-from .plan import DETACHED_LEASE
+from ..home import podrun_home
+from ..plan import DETACHED_LEASE
 from .run_summary import State, Summary, summarize
 from .runs import RunDirectory, all_runs
 

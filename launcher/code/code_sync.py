@@ -15,7 +15,7 @@ from typing import Any
 
 from podrun.runtime.contract import UserError
 
-from .agent.extract import stays_inside
+from ..agent.extract import stays_inside
 from .project_files import IGNORE_FILE, MAX_BYTES, find_project, shown, unreadable
 
 _FAST = 1  # gzip's level: compressing must not take longer than sending

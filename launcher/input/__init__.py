@@ -1,0 +1,1 @@
+"""What the user writes: YAML files and overrides, and their mistakes as rows for people."""
