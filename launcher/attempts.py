@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from podrun.runtime.contract import EventKind, ExitCode
+from podrun.runtime.contract import Event, EventKind, ExitCode
 
 from .failure import Failure
 from .inventory.secrets import read_secrets
@@ -16,7 +18,7 @@ from .plan import LaunchPlan
 from .record.logs import Logs
 from .record.runs import Recorder, RunDirectory
 from .record.spec import RunSpec, start_event
-from .show.console import Console
+from .show.console import Console, NoConsole
 from .show.report import end_event, report
 from .show.view import View
 from .signals import Signals
@@ -51,6 +53,29 @@ def carry_out(
         stack.callback(transport.close)
         run = _Run(spec, directory, View(console, recorder), logs, signals, transport, secrets)
         return run.to_the_end(bundles, adopt)
+
+
+def finish(spec: RunSpec, directory: RunDirectory, end: Event) -> list[str]:
+    """Ends what an ended run may have left on hosts that could not be reached then, and says so in a new end event.
+
+    Returns what is still not confirmed: `host: reason`. Raises UserError if a podrun supervises the run.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(directory.supervise())
+        plan = spec.plan(directory.attempt() or 0, {})
+        adoption = directory.adoption(plan)
+        hosts = {row.partition(":")[0] for row in end["left_behind"]}
+        plan = replace(plan, hosts=tuple(h for h in plan.hosts if h.host.name in hosts))
+        logs = stack.enter_context(Logs(directory.logs))
+        recorder = Recorder(directory.events)
+        stack.callback(recorder.close)
+        transport = load_transport(spec.pod)
+        stack.callback(transport.close)
+        supervisor = Supervisor(plan, transport, logs, View(NoConsole(), recorder), adoption)
+        supervisor.interrupt(signal.SIGTERM)
+        left = supervisor.run().left_behind
+        recorder.event({**end, "time": time.time(), "left_behind": left})
+        return left
 
 
 class _Run:
@@ -90,11 +115,13 @@ class _Run:
                 outcome = outcome or self._supervise(plan, adoption)
             finally:
                 self._view.stop()
-            again = outcome.cause is not None and outcome.code != ExitCode.BAD_CONFIG and not outcome.unprepared
+            bad_input = outcome.code == ExitCode.BAD_CONFIG and not plan.is_program
+            again = outcome.cause is not None and not bad_input and not outcome.unprepared
             if not again or attempt >= most or self._signals.received:
                 break
             attempt += 1
-            self._view.say(f"{outcome.cause}\nrestart {attempt} of {most} from the last checkpoint")
+            where = "" if plan.is_program else " from the last checkpoint"
+            self._view.say(f"{outcome.cause}\nrestart {attempt} of {most}{where}")
             plan, adoption, outcome = self._spec.plan(attempt, self._secrets), None, None
         self._view.event(end_event(outcome, plan, time.time()))
         report(outcome, plan, self._directory, self._view)

@@ -33,11 +33,13 @@ def start_in_background(directory: RunDirectory, bundles: Sequence[Bundle], as_j
                 if event is not None:
                     console.event(event)
                     if event["event"] == EventKind.END:
-                        return ended(directory, event)
+                        return ended(directory, event, as_json)
                     if _has_started(event, directory):
                         break
-                if signals.received:
-                    break
+                for number in signals.received:  # before it has started, Ctrl-C means the run, not the watching
+                    if pid := directory.supervisor():
+                        os.kill(pid, number)
+                signals.received.clear()
             else:
                 raise UserError(broken(directory))
         finally:
@@ -75,7 +77,7 @@ def spawn(directory: RunDirectory, bundles: Sequence[Bundle] = (), *, adopt: boo
     deadline = time.monotonic() + _APPEAR
     while directory.supervisor() != process.pid or not directory.events.exists():
         if process.poll() is not None or time.monotonic() > deadline:
-            if directory.end() is not None:
+            if directory.end() is not None or directory.supervisor() is not None:  # another one was faster
                 return
             raise UserError(broken(directory))
         time.sleep(0.05)
@@ -112,8 +114,10 @@ def _has_started(event: Event, directory: RunDirectory) -> bool:
     return there >= processes
 
 
-def ended(directory: RunDirectory, end: Event) -> int:
-    """Shows how a run ended that was supervised in the background, and returns its exit code."""
+def ended(directory: RunDirectory, end: Event, as_json: bool = False) -> int:
+    """Shows how a run ended that was supervised in the background, and returns its exit code. JSON has said it already."""
+    if as_json:
+        return int(end["code"])
     try:
         text = directory.supervisor_log.read_text(errors="replace").strip()
     except OSError:  # it was supervised by a podrun in a terminal
@@ -126,7 +130,13 @@ def main() -> None:
     directory = RunDirectory(Path(sys.argv[1]))
     bundles = pickle.load(sys.stdin.buffer)
     adopt = "adopt" in sys.argv[2:]
-    sys.exit(int(carry_out(directory.spec(), directory, NoConsole(), bundles, adopt=adopt)))
+    try:
+        code = int(carry_out(directory.spec(), directory, NoConsole(), bundles, adopt=adopt))
+    except UserError as error:
+        if directory.supervisor() is None:  # else another one has it, and this one is not needed
+            print(f"podrun: {error}", file=sys.stderr, flush=True)
+        code = int(ExitCode.BAD_CONFIG)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -41,18 +42,22 @@ class _DefaultRun(click.Group):
             args = args[:at] or ["run"]
         own = {"--help", "-h", "--version", *self.commands}
         if args and args[0] not in own:
+            self._check_spelling(ctx, args[0])
             args = ["run", *args]
         return super().parse_args(ctx, args)
+
+    def _check_spelling(self, ctx: click.Context, word: str) -> None:
+        """`podrun stat` means a command, `podrun train.yaml` a job."""
+        if word.startswith("-") or set(word) & set("./=") or Path(word).exists():
+            return
+        if near := difflib.get_close_matches(word, self.commands, n=2):
+            _leave(click.UsageError(f"there is no command or job {word!r}; did you mean {' or '.join(near)}?", ctx))
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
-            message = error.format_message().strip().removesuffix(".")
-            command = error.ctx.info_name if error.ctx else "run"
-            remedy = f"`podrun {command} --help` lists what it takes"
-            click.echo(f"podrun: {message[:1].lower()}{message[1:]}\n{remedy}", err=True)
-            sys.exit(error.exit_code)
+            _leave(error)
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_usage(ctx.command_path, "[OPTIONS] train.yaml [key.path=value ...]")
@@ -61,6 +66,16 @@ class _DefaultRun(click.Group):
         run_context = click.Context(self.commands["run"], info_name="run", parent=ctx)
         self.commands["run"].format_options(run_context, formatter)
         self.format_commands(ctx, formatter)
+
+
+def _leave(error: click.UsageError) -> NoReturn:
+    """Says what is wrong with the command line, in the way in which podrun says all that is wrong."""
+    message = error.format_message().strip().removesuffix(".")
+    name = error.ctx.info_name if error.ctx else "run"
+    command = f"podrun {name}" if name in main.commands else "podrun"
+    remedy = f"`{command} --help` lists what it takes"
+    click.echo(f"podrun: {message[:1].lower()}{message[1:]}\n{remedy}", err=True)
+    sys.exit(error.exit_code)
 
 
 def _version() -> str:
@@ -135,6 +150,10 @@ def run(
       podrun --pod pod.yaml -- python my_train.py --my-option
     """
     program: tuple[str, ...] = ctx.meta.get(PROGRAM, ())
+    if PROGRAM in ctx.meta and not program:
+        raise click.UsageError("there is no program behind the `--`", ctx)
+    if job and job[0] in main.commands and not Path(job[0]).exists():
+        raise click.UsageError(f"a command comes before its options: podrun {job[0]} ...", ctx)
     if not program and not job:
         raise click.MissingParameter(param_hint="'train.yaml'", param_type="argument", ctx=ctx)
 

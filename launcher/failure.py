@@ -63,12 +63,12 @@ def from_exit(
 ) -> Failure:
     """A process that ended without a word; `code` is negative for a signal. The user's own program reports no phases."""
     when = "" if is_program and phase is None else _when(step, phase)
-    if code == ExitCode.PREEMPTED:
+    if code == ExitCode.PREEMPTED and not is_program:
         return Failure(host, process, f"was asked to stop from outside{when}, and saved first", code)
     if code == ExitCode.DONE:
         return Failure(host, process, f"exited with code 0{when}, before training was done", ExitCode.FAILED)
     if code >= 0:
-        lost = code == ExitCode.PEER_LOST
+        lost = code == ExitCode.PEER_LOST and not is_program
         return Failure(host, process, f"exited with code {code}{when}", code, consequence=lost)
     number = -code
     try:

@@ -61,6 +61,9 @@ def make_ready(
         return failures
     prepared = {host: answer for host, answer in answers.items() if not isinstance(answer, HostError)}
     note(_what_was_sent(prepared, bundles), sent={host: list(p.sent) for host, p in prepared.items()})
+    if left_out := [name for bundle in bundles for name in bundle.left_out]:
+        shown = ", ".join(left_out[:5]) + (", ..." if len(left_out) > 5 else "")
+        note(f"not sent: {shown} (links that lead out of the project; on the hosts they would lead elsewhere)")
     facts = {host: p.facts or {} for host, p in prepared.items()}
     findings = compare(pod, facts, program=plan.is_program)
     _warn(findings, note)
@@ -89,4 +92,4 @@ def _what_was_sent(prepared: Mapping[str, Prepared], bundles: Sequence[Bundle]) 
 
 
 def _size(count: int) -> str:
-    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"

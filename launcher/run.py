@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -54,8 +55,12 @@ class Request:
 
     @property
     def name(self) -> str:
-        """What a workdir is called if the user does not say."""
-        return self.train.stem if self.train else Path(self.program[-1 if len(self.program) == 1 else 1]).stem
+        """What a workdir is called if the user does not say: `train` of train.yaml, `my` of `python -u my.py` or `-m my`."""
+        if self.train:
+            return self.train.stem
+        script = next((word for word in self.program if word.endswith(".py")), None)
+        module = self.program[self.program.index("-m") + 1 :][:1] if "-m" in self.program else ()
+        return Path(script or next(iter(module), self.program[0])).stem
 
 
 def run(request: Request) -> int:
@@ -69,7 +74,8 @@ def run(request: Request) -> int:
         spec, bundles = with_code(spec)
     secrets = read_secrets(pod)
     if request.dry_run:
-        print(spec.plan(0, secrets).render())
+        plan = spec.plan(0, secrets)
+        print(plan.to_json() if request.json else plan.render())
         return ExitCode.DONE
     if pod.transport == "local" and (isinstance(job, Config) or request.workdir):
         _make_workdir(workdir)
@@ -99,6 +105,7 @@ def _check(request: Request) -> tuple[Config | Program, Pod, Path]:
             return None
 
     train = request.train
+    _check_kind(request)
     job: Config | Program | None
     if train:
         job = attempt(lambda: read_config(train, request.overrides))
@@ -131,10 +138,26 @@ def _check(request: Request) -> tuple[Config | Program, Pod, Path]:
     return job, pod, workdir
 
 
+def _check_kind(request: Request) -> None:
+    """Raises UserError for a program in the place of train.yaml, and for one that cannot be."""
+    train, program = request.train, request.program
+    if train and not train.is_dir() and (train.suffix == ".py" or (not train.exists() and shutil.which(train))):
+        words = ["python"] * (train.suffix == ".py") + [str(train), *request.overrides]
+        raise UserError(
+            f"{train} is a program, and no train.yaml; put it behind two dashes: podrun ... -- {shlex.join(words)}"
+        )
+    if not train and not program[0]:
+        raise UserError("the program after `--` has no name")
+    if any("\0" in word for word in program):
+        raise UserError("the program's arguments contain the character \\0, which no argument can")
+
+
 def _workdir_on_hosts(request: Request, launch: Launch, pod: Pod) -> Path:
     """Below the pod's workdir unless it is absolute. A leading `~` is the login directory there."""
-    base = Path(pod.workdir or "~/.podrun/workdirs")
-    return base / (request.workdir or launch.workdir or request.name)
+    chosen = request.workdir or launch.workdir or Path(request.name)
+    if chosen.parts[:1] == ("~",):
+        return chosen
+    return Path(pod.workdir or f"{pod.home}/workdirs") / chosen
 
 
 def _find_workdir(request: Request, launch: Launch) -> Path:

@@ -34,6 +34,11 @@ class HostLock:
         self._socket = sock
         return None
 
+    def release(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
     def answer(self) -> None:
         """Lets those go who wanted to know who has the host: their number is limited."""
         while self._socket is not None:

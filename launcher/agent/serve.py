@@ -103,7 +103,7 @@ class Agent:
             self.waits_since = now
             self.report("waiting", holder=holder)
         elif now - self.waits_since > LOCK_PATIENCE:
-            self.refuse("the host is taken by %s; `podrun stop` ends a run of yours" % holder)
+            self.refuse("the host is taken by %s; `podrun stop RUN` ends a run of yours" % holder)
 
     def refuse(self, reason: str) -> None:
         self.report("refused", reason=reason)
@@ -191,7 +191,9 @@ class Agent:
         """Lease, and the end of a stop."""
         now = time.monotonic()
         self.lock.answer()
-        if self.ready and self.spec["exclusive"] and now > self.next_try:
+        if self.started and not any(w.running for w in self.workers):
+            self.lock.release()  # it only waits for somebody to fetch the last output
+        elif self.ready and self.spec["exclusive"] and now > self.next_try:
             self.next_try = now + LOCK_RETRY
             self.lock.take(self.spec["run"])  # another agent of the run may have had it, and ended
         if self.spec["uses"] and now - self.signed > SIGN:

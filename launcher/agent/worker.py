@@ -31,7 +31,7 @@ class Worker:
             try:
                 become_worker(agent, isolated, self.spec, env, out)
             except BaseException as error:
-                os.write(failure_in, str(error).encode("utf-8", "replace")[:1000])
+                os.write(failure_in, why_not(error, self.spec["argv"][0]).encode("utf-8", "replace")[:1000])
             finally:
                 os._exit(127)
         os.close(out)
@@ -68,6 +68,21 @@ def become_worker(agent: int, isolated: bool, spec: Frame, env: Dict[str, str], 
     os.dup2(out, 2)
     os.chdir(os.path.expanduser(spec["cwd"]))
     os.execvpe(os.path.expanduser(spec["argv"][0]), spec["argv"], env)
+
+
+def why_not(error: BaseException, program: str) -> str:
+    """Why a program could not be started, in words for its user."""
+    if not isinstance(error, OSError):
+        return str(error)
+    if isinstance(error, FileNotFoundError):
+        if error.filename and os.path.basename(os.fsdecode(error.filename)) != os.path.basename(program):
+            return "there is no folder %s on this host" % os.fsdecode(error.filename)
+        if "/" not in program:
+            return "there is no program %r in the PATH of this host" % program
+        if os.path.exists(os.path.expanduser(program)):
+            return "the interpreter that the first line of %s names is not on this host" % program
+        return "there is no file %s on this host" % program
+    return "%s: %s" % (program, error.strerror)
 
 
 def worker_env(spec: Frame, extra: Dict[str, str]) -> Dict[str, str]:

@@ -23,13 +23,14 @@ def attach(name: str | None, as_json: bool) -> int:
         try:
             for event in follow(directory):
                 due = event is None or event["event"] in (EventKind.EXIT, EventKind.END)
-                if due and (text := output.news()):
+                at_end = event is not None and event["event"] == EventKind.END
+                if due and (text := output.news(at_end)):
                     console.output(text)
                 if event is not None:
                     console.event(event)
                     if event["event"] == EventKind.END:
                         console.stop()
-                        return ended(directory, event)
+                        return ended(directory, event, as_json)
                 if signals.received:
                     console.stop()
                     console.say(goes_on(directory))

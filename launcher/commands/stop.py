@@ -8,6 +8,7 @@ import time
 
 from podrun.runtime.contract import Event, EventKind, ExitCode, UserError
 
+from ..attempts import finish
 from ..background import take_over
 from ..record.follow import follow
 from ..record.runs import RunDirectory, all_runs, find_run
@@ -19,8 +20,7 @@ def stop(name: str | None, now: bool) -> int:
     """Ends the run like Ctrl-C, or like two if `now`; returns when nothing of it is left. Raises UserError."""
     directory = _one_that_runs() if name is None else find_run(name)
     if (end := directory.end()) is not None:
-        print(f"podrun: {directory.run_id} has ended already: {end['message']}")
-        return ExitCode.DONE
+        return _finish(directory, end)
     if directory.supervisor() is None:
         print(f"the supervisor of {directory.run_id} is gone; asking its hosts", flush=True)
         take_over(directory)
@@ -33,6 +33,16 @@ def stop(name: str | None, now: bool) -> int:
     return _await_end(directory)
 
 
+def _finish(directory: RunDirectory, end: Event) -> int:
+    """A run that has ended may have left something on a host that could not be reached then."""
+    if not end.get("left_behind"):
+        print(f"podrun: {directory.run_id} has ended already: {end['message']}")
+        return ExitCode.DONE
+    print("\n".join(["asking again the hosts that could not be reached:", *end["left_behind"]]), flush=True)
+    left = finish(directory.spec(), directory, end)
+    return _report({**end, "left_behind": left})
+
+
 def _signal(pid: int) -> None:
     try:
         os.kill(pid, signal.SIGTERM)
@@ -41,7 +51,7 @@ def _signal(pid: int) -> None:
 
 
 def _one_that_runs() -> RunDirectory:
-    running = [run for run in all_runs() if run.end() is None]
+    running = [run for run in all_runs() if (end := run.end()) is None or end.get("left_behind")]
     if not running:
         raise UserError("no run of yours is running; `podrun ps --all` lists the ended ones")
     if len(running) > 1:
@@ -63,5 +73,5 @@ def _await_end(directory: RunDirectory) -> int:
 def _report(end: Event) -> int:
     print(f"podrun: {end['message']}")
     for row in end.get("left_behind", ()):
-        print(f"podrun: could not confirm that nothing is left on {row}")
+        print(f"podrun: could not confirm that nothing is left on {row}; `podrun stop` tries again")
     return ExitCode.UNAVAILABLE if end.get("left_behind") else ExitCode.DONE

@@ -20,13 +20,16 @@ class Output:
         self._file: IO[bytes] | None = None
         self._partial = b""
 
-    def news(self) -> str:
-        """Whole lines since the last call."""
+    def news(self, at_end: bool = False) -> str:
+        """Whole lines since the last call; at the end the rest as well."""
         if self._file is None:
             self._file = self._open()
         if self._file is None:
             return ""
-        *lines, self._partial = (self._partial + self._file.read()).split(b"\n")
+        text = self._partial + self._file.read()
+        if at_end and text and not text.endswith(b"\n"):
+            text += b"\n"
+        *lines, self._partial = text.split(b"\n")
         return "\n".join(map(last_state, lines))
 
     def _open(self) -> IO[bytes] | None:

@@ -37,6 +37,8 @@ def old_runs(older_than: float) -> list[OldRun]:
     for directory in all_runs():
         summary = summarize(directory)
         least = max(older_than, DETACHED_LEASE) if summary.state is State.ABANDONED else older_than
+        if summary.over and _unconfirmed(directory):
+            least = max(older_than, DETACHED_LEASE)  # it is the only record of where something may live
         if summary.state is State.RUNNING or time.time() - (summary.ended or summary.started) < least:
             continue
         found.append(OldRun(directory, summary, _size(directory.path)))
@@ -49,7 +51,16 @@ def old_run(directory: RunDirectory) -> OldRun:
     if not summary.over:
         goes_on = "is running" if summary.state is State.RUNNING else "has not ended, only its launcher is gone"
         raise UserError(f"run {summary.run} {goes_on}; `podrun stop {summary.run}` ends it")
+    if left := _unconfirmed(directory):
+        raise UserError(
+            f"run {summary.run} may have left something on {'; '.join(left)}; `podrun stop {summary.run}` ends that first"
+        )
     return OldRun(directory, summary, _size(directory.path))
+
+
+def _unconfirmed(directory: RunDirectory) -> list[str]:
+    """Hosts on which something of an ended run may live, and why that is not known."""
+    return list((directory.end() or {}).get("left_behind", ()))
 
 
 def remove(run: OldRun) -> None:

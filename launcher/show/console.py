@@ -261,7 +261,10 @@ class LiveConsole:
     def say(self, text: str) -> None:
         self._console.print(text, markup=False)
 
-    output = say
+    def output(self, text: str) -> None:
+        from rich.text import Text
+
+        self._console.print(Text.from_ansi(text))
 
     def stop(self) -> None:
         self._live.stop()

@@ -48,11 +48,11 @@ def report(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory, view: Vi
         if outcome.interrupted_by is None:
             view.say(_traces(plan, directory))
         view.say(f"podrun: {last_line(outcome, plan)}")
-        _complain(outcome.left_behind)
+        _complain(outcome.left_behind, plan)
         return
     lines = _evidence(outcome.cause, outcome.failures, plan, directory)
-    _complain(outcome.left_behind)
-    print("\n".join(lines), f"podrun: {last_line(outcome, plan)}", sep="\n", file=sys.stderr, flush=True)
+    _complain(outcome.left_behind, plan)
+    print("\n".join([*lines, f"podrun: {last_line(outcome, plan)}"]), file=sys.stderr, flush=True)
 
 
 def _traces(plan: LaunchPlan, directory: RunDirectory) -> str:
@@ -95,6 +95,8 @@ def _short(failed: Failure) -> str:
     return text if len(text) <= 100 else text[:97] + "..."
 
 
-def _complain(left_behind: Sequence[str]) -> None:
+def _complain(left_behind: Sequence[str], plan: LaunchPlan) -> None:
     for row in left_behind:
         print(f"podrun: could not confirm that nothing is left on {row}", file=sys.stderr, flush=True)
+    if left_behind:
+        print(f"podrun: `podrun stop {plan.run_id}` tries again", file=sys.stderr, flush=True)

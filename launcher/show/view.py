@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -12,6 +13,9 @@ from podrun.runtime.contract import Event, EventKind
 
 from ..record.runs import Recorder
 from .console import Console
+
+# Titles and other operating system commands, then all that moves the cursor or erases; CSI ... m is a colour.
+_CONTROL = re.compile(r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b\[[0-9;?]*[A-Za-ln-z]|[\x00-\x08\x0b-\x1a]")
 
 
 class View:
@@ -29,8 +33,8 @@ class View:
             self._recorder.event(event)
             if event["event"] == EventKind.START:
                 self._echo, self._partial = event["program"] is not None, b""
-            elif event["event"] == EventKind.EXIT and self._partial and event["process"] == 0:
-                self.output(0, b"\n")
+            elif self._partial and event["event"] == EventKind.HOST and event["phase"] == "stopped":
+                self.output(0, b"\n")  # all output has come: the last line has no end
             self._show(lambda console: console.event(event))
 
     def output(self, process: int, data: bytes) -> None:
@@ -59,5 +63,5 @@ class View:
 
 
 def last_state(line: bytes) -> str:
-    """A progress bar goes back to the start of its line: what it shows last."""
-    return line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
+    """A progress bar goes back to the start of its line: what it shows last. Of control sequences only colours stay."""
+    return _CONTROL.sub("", line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace"))

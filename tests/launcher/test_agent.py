@@ -510,7 +510,7 @@ def test_environment_of_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"argv": ["no-such-program"]}, "No such file or directory"),
+        ({"argv": ["no-such-program"]}, "no program 'no-such-program' in the PATH"),
         ({"argv": ["/etc/passwd"]}, "Permission denied"),
         ({"cwd": "no/such/folder"}, "no/such/folder"),
     ],

@@ -155,7 +155,19 @@ TRAIN_YAML = [
     Case(
         "folder as train.yaml", "Is a directory", "cannot read the job", "path of a train.yaml", args=(*SIMULATE, ".")
     ),
-    Case("misspelled command", "No such file", "slice:", "`podrun --help`", args=("slice",)),
+    Case("misspelled command", "did you mean slices", "'slice'", "`podrun --help`", args=("slice",)),
+    Case("command after its options", "a command comes before", "check", "podrun check", args=("--simulate", "check")),
+    Case(
+        "a program without dashes",
+        "is a program",
+        "a.py",
+        "-- python a.py",
+        args=(*SIMULATE, "a.py"),
+        files={"a.py": ""},
+    ),
+    Case("a program in PATH without dashes", "is a program", "true", "-- true x", args=(*SIMULATE, "true", "x")),
+    Case("no program", "no program", "behind the `--`", "`podrun run --help`", args=(*SIMULATE, "--")),
+    Case("a program without a name", "has no name", "after `--`", "the program", args=(*SIMULATE, "--", "")),
 ]
 
 OVERRIDES = [

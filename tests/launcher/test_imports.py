@@ -55,7 +55,8 @@ def third_party(modules: frozenset[str]) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "module", ["cli", "run", "attempts", "background", "supervisor", "plan", "train_file", "console", "check"]
+    "module",
+    ["cli", "run", "attempts", "background", "supervisor", "plan", "input.train_file", "show.console", "checks.check"],
 )
 def test_the_launcher_does_not_import_jax(module: str) -> None:
     """It runs where JAX is not installed, and does not wait for it."""

@@ -215,3 +215,51 @@ def is_pid_inside(process: Process, pid: int) -> bool:
     status = Path(f"/proc/{process.pid}/status").read_text()
     (line,) = [line for line in status.splitlines() if line.startswith("NSpid:")]
     return str(pid) in line.split()[1:]
+
+
+def test_detached_and_cut_off(pod: PodSandbox) -> None:
+    """What a detached run leaves on a host that could not be reached is ended by another `stop`, and `clean` waits for it."""
+    done = pod.podrun(pod.write_pod(["h0", "h1"]), "--detach", "--", "python3", pod.add("stubborn.py"))
+    assert done.returncode == 0, done.stderr
+    pod.hosts.cut("h1")
+    done = pod.podrun("stop")
+    assert done.returncode == 69
+    assert "could not confirm that nothing is left on h1" in done.stdout
+    assert pod.podrun("stop").returncode == 69  # still cut off
+    pod.hosts.restore()
+    assert of_run(pod.hosts, ["h0", "h1"]).keys() == {"h1"}
+    (run,) = (pod.path / "home" / "runs").iterdir()
+    refused = pod.podrun("clean", run.name, "--yes")
+    assert refused.returncode == 2
+    assert f"`podrun stop {run.name}` ends that first" in refused.stderr
+    done = pod.podrun("stop")
+    assert done.returncode == 0, done.stdout + done.stderr
+    wait_until_gone(pod.hosts, ["h0", "h1"], 1)
+    assert pod.podrun("stop", run.name).stdout.startswith(f"podrun: {run.name} has ended already")
+
+
+def test_many_take_a_run_over_at_once(pod: PodSandbox) -> None:
+    """One does, all see the run to its end, and no line is missing."""
+    option = pod.write_pod(["h0", "h1"])
+    done = pod.podrun(option, "--detach", "--", "python3", pod.add(COUNT), "100", "0.1")
+    assert done.returncode == 0, done.stderr
+    (directory,) = (pod.path / "home" / "runs").iterdir()
+    Process(json.loads((directory / "supervisor.json").read_text())["pid"], 0, "").kill()
+    wait_until(lambda: pod.podrun("ps").stdout.find("abandoned") > 0, "the end of the supervisor")
+    attached = [subprocess.Popen([*pod.command, "attach"], cwd=pod.path, env=pod.env) for _ in range(3)]
+    assert [process.wait(60) for process in attached] == [0, 0, 0]
+    for process, name in enumerate(("h0", "h1")):
+        log = (directory / "logs" / f"{name}.log").read_text().splitlines()
+        assert log == [f"{process} {i}" for i in range(100)]
+    assert "Traceback" not in (directory / "supervisor.log").read_text()
+
+
+def test_ctrl_c_before_a_detached_run_has_started(pod: PodSandbox) -> None:
+    """It ends the run: nothing goes on that the user has not seen start."""
+    option = pod.write_pod(["h0"], setup=["sleep 300"])
+    process = subprocess.Popen([*pod.command, option, "--detach", "--", "true"], cwd=pod.path, env=pod.env)
+    sleeping = lambda: [p for p in pod.hosts.processes("h0") if "sleep 300" in p.args]  # noqa: E731
+    wait_until(lambda: bool(sleeping()), "the setup command")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    wait_until(lambda: not sleeping(), "an end of the setup command")
