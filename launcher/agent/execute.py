@@ -13,7 +13,7 @@ import select
 import signal
 from typing import Any, Dict, List, Optional
 
-from .processes import adopt_orphans, kill_descendants
+from .processes import adopt_orphans, ended_children, kill_descendants, reap
 from .relay import read_line
 from .worker import become_worker
 
@@ -42,20 +42,12 @@ def execute() -> int:
     except GoneError:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
-        kill_descendants(_reap)
+        kill_descendants(reap)
         return 1
 
 
 def _end(number: int, frame: Any) -> None:
     raise GoneError()
-
-
-def _reap() -> None:
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
 
 
 class _Command:
@@ -104,15 +96,9 @@ class _Command:
 
     def _look(self) -> None:
         """Whether it has ended; others that ended are its descendants, which were left to us."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, code in ended_children():
             if pid == self._pid:
-                self._code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+                self._code = 128 - code if code < 0 else code
 
     def _relay(self) -> bool:
         """False if there is nothing (more). Raises GoneError."""

@@ -19,7 +19,7 @@ from typing import Any, Dict, List, Optional
 
 from .environment import Environments, find_python
 from .problem import Problem, cannot_write
-from .processes import adopt_orphans, kill_descendants
+from .processes import adopt_orphans, kill_descendants, reap
 from .stdin import GoneError, Part, Stdin
 from .store import bundle_folder, missing, prune, unpack
 from .tool import ALIVE, ToolError, Tools
@@ -59,15 +59,7 @@ def _end(number: int, frame: Any) -> None:
 def _leave_nothing() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    kill_descendants(_reap)
-
-
-def _reap() -> None:
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
+    kill_descendants(reap)
 
 
 class Launcher:

@@ -6,7 +6,7 @@ import ctypes
 import os
 import signal
 import time
-from typing import Callable, Dict, List
+from typing import Callable, Dict, Iterator, List, Tuple
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000
@@ -57,6 +57,24 @@ def descendants() -> List[int]:
     for pid in found:
         found += children.get(pid, [])
     return found[1:]
+
+
+def ended_children() -> Iterator[Tuple[int, int]]:
+    """(pid, code) of children that have ended, and of orphans left to this process; a negative code is a signal."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def reap() -> None:
+    """Lets go of children that have ended, whoever they were."""
+    for _ in ended_children():
+        pass
 
 
 def kill_descendants(reap: Callable[[], None]) -> List[int]:

@@ -15,7 +15,7 @@ from .code import copy_code, remove_code
 from .connection import CHUNK, Connection, Frame
 from .lock import HostLock, own_address
 from .port import RefusedError, deafen, probe, reserve_port
-from .processes import adopt_orphans, enter_pid_namespace, kill_descendants
+from .processes import adopt_orphans, ended_children, enter_pid_namespace, kill_descendants
 from .relay import LOG, SOCKET
 from .store import SIGN, in_use
 from .worker import Worker
@@ -174,18 +174,12 @@ class Agent:
         self.kill_at = time.monotonic() + grace
 
     def reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, code in ended_children():
             for worker in self.workers:
                 if worker.pid == pid:
-                    worker.code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+                    worker.code = code
                     asked = self.stop_reason is not None
-                    self.report("exit", process=worker.process, code=worker.code, error=worker.error, asked=asked)
+                    self.report("exit", process=worker.process, code=code, error=worker.error, asked=asked)
 
     def enforce(self) -> None:
         """Lease, and the end of a stop."""

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from podrun.launcher import logs as logs_module
+from podrun.launcher.record import logs as logs_module
 from podrun.launcher.record.logs import Logs, index_path, log_path, tail
 
 

@@ -20,10 +20,10 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher import prepare as prepare_module
 from podrun.launcher.agent import store
 from podrun.launcher.agent.extract import DamagedError, extract
 from podrun.launcher.agent_file import open_agent
+from podrun.launcher.code import prepare as prepare_module
 from podrun.launcher.code.code_sync import Bundle, podrun_bundle, project_bundle
 from podrun.launcher.code.prepare import Prepared, prepare_hosts
 from podrun.launcher.code.requirements import environment_key, worker_python
