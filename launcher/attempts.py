@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from podrun.runtime.contract import Event, EventKind, ExitCode
+from podrun.runtime.contract import Event, EventKind, ExitCode, UserError
 
 from .failure import Failure
 from .inventory.secrets import read_secrets
@@ -52,7 +52,11 @@ def carry_out(
         transport = load_transport(spec.pod)
         stack.callback(transport.close)
         run = _Run(spec, directory, View(console, recorder), logs, signals, transport, secrets)
-        return run.to_the_end(bundles, adopt)
+        try:
+            return run.to_the_end(bundles, adopt)
+        except UserError as error:  # so that nobody waits for the run
+            directory.record_end(str(error).partition("\n")[0], ExitCode.BAD_CONFIG)
+            raise
 
 
 def finish(spec: RunSpec, directory: RunDirectory, end: Event) -> list[str]:
@@ -141,11 +145,14 @@ class _Run:
             self._tell(EventKind.NOTE, message=message, **fields)
 
         found: list[Failure] = []
+        broken: list[Exception] = []
         over = threading.Event()
 
         def work() -> None:
             try:
                 found.extend(make_ready(plan, self._transport, bundles, tell, note))
+            except Exception as error:
+                broken.append(error)
             finally:
                 over.set()
 
@@ -156,6 +163,8 @@ class _Run:
                 over.wait(5)
                 number = self._signals.received[0]
                 return Outcome(128 + number, interrupted_by=number, unprepared=True)
+        if broken:
+            raise broken[0]
         if not found:
             return None
         return Outcome(found[0].code, found[0], found, unprepared=True)

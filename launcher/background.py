@@ -20,6 +20,7 @@ from .show.console import NoConsole, make_console
 from .signals import Signals
 
 _BEGIN = 5.0  # seconds between the making of a run directory and its supervisor
+_REPORT = 5.0  # seconds between a run's last event and the end of its supervisor
 _APPEAR = 30.0  # seconds for the supervisor to write its first event
 
 
@@ -27,6 +28,7 @@ def start_in_background(directory: RunDirectory, bundles: Sequence[Bundle], as_j
     """Starts the supervisor of a run that has been created; returns once all its processes have started, or it has ended."""
     spawn(directory, bundles)
     console = make_console(as_json)
+    start = _Start()
     with Signals() as signals:
         try:
             for event in follow(directory):
@@ -34,7 +36,7 @@ def start_in_background(directory: RunDirectory, bundles: Sequence[Bundle], as_j
                     console.event(event)
                     if event["event"] == EventKind.END:
                         return ended(directory, event, as_json)
-                    if _has_started(event, directory):
+                    if start.complete(event):
                         break
                 for number in signals.received:  # before it has started, Ctrl-C means the run, not the watching
                     if pid := directory.supervisor():
@@ -101,23 +103,35 @@ def broken(directory: RunDirectory) -> str:
     return f"the supervisor of {directory.run_id} ended: {text.splitlines()[-1] if text else 'it was killed'}"
 
 
-def _has_started(event: Event, directory: RunDirectory) -> bool:
-    """All processes have: a program's when they run, podrun's own when they have joined each other."""
-    seen = list(directory.read_events())
-    start = max(i for i, e in enumerate(seen) if e["event"] == EventKind.START)
-    processes = {p for ps in seen[start]["hosts"].values() for p in ps}
-    if seen[start]["program"] is not None:
-        there = {e["process"] for e in seen[start:] if e["event"] == EventKind.HOST and e["phase"] == "started"}
-    else:
-        joined = (Phase.CONNECT,)
-        there = {e["process"] for e in seen[start:] if e["event"] == EventKind.PHASE and e["phase"] not in joined}
-    return there >= processes
+class _Start:
+    """Whether all processes of a run have started: a program's when they run, podrun's own when they have joined."""
+
+    def __init__(self) -> None:
+        self._missing: set[int] | None = None
+        self._is_program = False
+
+    def complete(self, event: Event) -> bool:
+        kind = event["event"]
+        if kind == EventKind.START:
+            self._missing = {process for processes in event["hosts"].values() for process in processes}
+            self._is_program = event["program"] is not None
+        elif self._missing and self._says_started(event):
+            self._missing.discard(event["process"])
+        return self._missing == set()
+
+    def _says_started(self, event: Event) -> bool:
+        if self._is_program:
+            return bool(event["event"] == EventKind.HOST and event["phase"] == "started")
+        return bool(event["event"] == EventKind.PHASE and event["phase"] != Phase.CONNECT)
 
 
 def ended(directory: RunDirectory, end: Event, as_json: bool = False) -> int:
     """Shows how a run ended that was supervised in the background, and returns its exit code. JSON has said it already."""
     if as_json:
         return int(end["code"])
+    deadline = time.monotonic() + _REPORT
+    while directory.supervisor() is not None and time.monotonic() < deadline:  # it writes its report after the event
+        time.sleep(0.05)
     try:
         text = directory.supervisor_log.read_text(errors="replace").strip()
     except OSError:  # it was supervised by a podrun in a terminal
