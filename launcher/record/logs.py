@@ -1,6 +1,6 @@
 """What the workers printed: one file per process, byte for byte, so that its size says how much of it is here.
 
-Out of sight an index, a line `TIME SIZE` at most once a second: what follows the first SIZE bytes arrived after TIME.
+In a folder beside it an index, a line `TIME SIZE` at most once a second: what follows the first SIZE bytes arrived after TIME.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ def log_path(folder: Path, name: str) -> Path:
 
 
 def index_path(folder: Path, name: str) -> Path:
-    return folder / ".times" / name
+    whole = folder.absolute()
+    return whole.with_name(f"{whole.name}-times") / name
 
 
 class Logs:

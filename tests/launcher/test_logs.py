@@ -47,7 +47,7 @@ def test_processes_have_a_file_each_and_only_if_they_printed(tmp_path: Path) -> 
         logs.end("host-0.2")
         assert [logs.size(f"host-0.{i}") for i in range(3)] == [5, 4, 0]
     assert texts(tmp_path) == {"host-0.0": b"zero\n", "host-0.1": b"one\n"}
-    assert {p.name if p.is_dir() else p.suffix for p in tmp_path.iterdir()} == {".log", ".times"}
+    assert {p.suffix for p in tmp_path.iterdir()} == {".log"}
 
 
 def test_a_log_is_continued(tmp_path: Path) -> None:

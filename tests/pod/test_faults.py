@@ -87,7 +87,7 @@ def test_interpreter_that_does_not_exist(start: Start, sandbox: Sandbox) -> None
     run = start(*POD, f"launch.python={broken}")
     assert run.end(timeout=60) == 69
     assert "could not be started" in run.last_line
-    assert "No such file or directory" in run.last_line
+    assert f"the interpreter that the first line of {broken} names is not on this host" in run.last_line
     assert processes_of(sandbox) == {}
 
 
