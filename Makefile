@@ -12,7 +12,7 @@ demo: $(VENV)/installed
 	$(BIN)/podrun --slice v3-32 --simulate examples/gpt2_tiny.yaml
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --durations=20
 
 check: $(VENV)/installed
 	$(BIN)/ruff check .
