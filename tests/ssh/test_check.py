@@ -178,5 +178,5 @@ def test_the_command(client: Client, tmp_path: Path) -> None:
 
 def fake_package(folder: Path, name: str, version: str) -> None:
     info = folder / f"{name}-{version}.dist-info"
-    info.mkdir(parents=True)
+    info.mkdir(parents=True, exist_ok=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")

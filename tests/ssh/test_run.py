@@ -72,7 +72,9 @@ def trained(shared_hosts: Hosts, tmp_path_factory: pytest.TempPathFactory) -> Po
     ]
     here = Sandbox(pod.path).podrun("--slice=cpu-4x2", "--simulate", "--workdir=simulated", "demo.yaml", *short)
     assert here.returncode == 0, here.stderr
-    option = pod.write_pod(shared_hosts.names, slice="cpu-4x2")
+    # The hosts' homes are empty; what the simulated pod has compiled is the same program.
+    env = {"JAX_COMPILATION_CACHE_DIR": str(Path("~/.cache/podrun/xla").expanduser())}
+    option = pod.write_pod(shared_hosts.names, slice="cpu-4x2", env=env)
     there = pod.podrun(option, "demo.yaml", *short)
     assert there.returncode == 0, there.stderr + there.stdout
     return pod
