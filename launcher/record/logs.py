@@ -1,6 +1,6 @@
 """What the workers printed: one file per process, byte for byte, so that its size says how much of it is here.
 
-In a folder beside it an index, a line `TIME SIZE` at most once a second: what follows the first SIZE bytes arrived after TIME.
+In a folder beside it an index, a line `TIME SIZE` at most once a second: what follows the first SIZE bytes came after TIME.
 """
 
 from __future__ import annotations
