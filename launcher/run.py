@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from podrun.runtime.config import Config, Launch, check_batch, check_files
+from podrun.runtime.config import Config, Launch, check_files, check_slice
 from podrun.runtime.contract import ExitCode, UserError
 
 from .attempts import carry_out
@@ -121,7 +121,7 @@ def _check(request: Request) -> tuple[Config | Program, Pod, Path]:
         workdir = _workdir_on_hosts(request, launch, pod)
     if isinstance(job, Config) and pod:
         config, devices = job, pod.slice.devices
-        attempt(lambda: check_batch(config, devices))
+        attempt(lambda: check_slice(config, devices))
     if pod and launch.process_per == "device" and pod.platform == "tpu":
         problems.append("launch.process_per: device: a TPU host has one process; remove it, or use a gpu or cpu slice")
     if isinstance(job, Config) and is_local:  # this machine's files are the hosts'

@@ -55,7 +55,9 @@ def describe_mistakes(
         overridden = any(d in given for d in _self_and_parents(dotted))
         # A key that may be of two types has a message for each.
         what = ", or ".join(_what(tree, error, overridden) for error in found).replace(", or must be ", " or ")
-        rows.append(mistake_row(dotted, f"{what}{_value(found[0])}{_choice_hint(found[0])}", lines, given))
+        text = f"{what}{_value(found[0])}{_choice_hint(found[0])}"
+        # Sections that contradict each other: a line for each contradiction.
+        rows += [mistake_row(dotted, line, lines, given) for line in text.split("\n")]
     return rows
 
 

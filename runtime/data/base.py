@@ -47,4 +47,9 @@ class Dataset:
     fingerprint: bytes
     """The same on all hosts if and only if they have the same data."""
     vocabulary: int = 0
+    """Number of token ids, if the examples are text."""
     tokenizer: Tokenizer | None = None
+    shape: tuple[int, ...] = ()
+    """Of one example's `x`, if the examples are arrays."""
+    outputs: int = 0
+    """Number of classes, or of values to predict, if the examples are arrays."""

@@ -39,7 +39,11 @@ class Task(ABC):
 
     @abstractmethod
     def loss(self, params: Params, batch: Batch, key: jax.Array) -> tuple[jax.Array, Scalars]:
-        """The mean loss over the batch, float32[], and further means to report. `key` is for dropout."""
+        """The mean loss over the batch, float32[], and further means to report. `key` is for dropout.
+
+        If the batch is the whole training set, it has `weights`, float32[B], by which each example's share in the means is
+        to be multiplied: 0 on padding, and 1 on average over all devices.
+        """
 
     @abstractmethod
     def evaluate(self, params: Params, batch: Batch) -> Scalars:
@@ -49,9 +53,22 @@ class Task(ABC):
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         """The metrics of an evaluation from its sums over all batches; `loss` is one of them."""
 
+    def predict(self, params: Params, batch: Batch) -> jax.Array:
+        """What an ensemble averages over its members, float32[B, ...]: probabilities, or values."""
+        raise NotImplementedError
+
+    def score(self, predictions: jax.Array, batch: Batch) -> Scalars:
+        """As `evaluate`, from the averaged predictions of an ensemble."""
+        raise NotImplementedError
+
     def train_metrics(self, metrics: dict[str, float]) -> dict[str, float]:
         """Further metrics of a training step that follow from those of `loss`."""
         return metrics
+
+    @property
+    def uses_result(self) -> bool:
+        """Whether `after_training` does anything: then a state in parts is put together for it."""
+        return type(self).after_training is not Task.after_training
 
     def after_training(self, params: Params, reporter: Reporter) -> str | None:
         """Called in process 0 with host copies of the parameters. Returns text for the user. No collectives here."""

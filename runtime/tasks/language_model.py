@@ -58,20 +58,29 @@ class LanguageModel(Task):
 
     def evaluate(self, params: Params, batch: Batch) -> Scalars:
         tokens, weights = batch["tokens"], batch["weights"]
-        losses, correct = _next_token(self._logits(params, tokens[:, :-1]), tokens[:, 1:])
-        return {"loss": (losses * weights).sum(), "correct": (correct * weights).sum(), "count": weights.sum()}
+        return _sums(self._logits(params, tokens[:, :-1]), tokens[:, 1:], weights)
 
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         loss = sums["loss"] / sums["count"]
         return {"loss": loss, "perplexity": _perplexity(loss), "accuracy": sums["correct"] / sums["count"]}
+
+    def predict(self, params: Params, batch: Batch) -> jax.Array:
+        """float32[B, T, V]"""
+        return jax.nn.softmax(self._logits(params, batch["tokens"][:, :-1]))
+
+    def score(self, predictions: jax.Array, batch: Batch) -> Scalars:
+        return _sums(jnp.log(predictions), batch["tokens"][:, 1:], batch["weights"])
+
+    @property
+    def uses_result(self) -> bool:
+        return bool(self.config.sample.tokens) and self.data.tokenizer is not None
 
     def train_metrics(self, metrics: dict[str, float]) -> dict[str, float]:
         return {**metrics, "perplexity": _perplexity(metrics["loss"])}
 
     def after_training(self, params: Params, reporter: Reporter) -> str | None:
         """A text of `sample.tokens` tokens that continues the prompt."""
-        sample = self.config.sample
-        if not sample.tokens or self.data.tokenizer is None:
+        if not self.uses_result or self.data.tokenizer is None:
             return None
         ids = jax.jit(self._continue_prompt)(params, jax.random.key(self.config.seed))
         return self.data.tokenizer.decode(np.concatenate([self._prompt, np.asarray(ids)]))
@@ -102,6 +111,11 @@ def _next_token(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.A
     picked = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     # A maximum instead of an argmax: XLA vectorises it on CPU.
     return jax.nn.logsumexp(logits, axis=-1) - picked, (picked >= logits.max(-1)).astype(jnp.float32)
+
+
+def _sums(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> Scalars:
+    losses, correct = _next_token(logits, targets)
+    return {"loss": (losses * weights).sum(), "correct": (correct * weights).sum(), "count": weights.sum()}
 
 
 def _perplexity(loss: float) -> float:

@@ -1,0 +1,167 @@
+"""Data sources."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from .base import Fraction, Named, Natural, NaturalFloat, Plugin, Positive, Section, choice
+
+
+class CharTokenizer(Section):
+    """One token per character; the vocabulary is the set of characters of the text."""
+
+    name: Literal["char"] = "char"
+
+
+class ByteTokenizer(Section):
+    """One token per byte of the UTF-8 text: 256 tokens, any text."""
+
+    name: Literal["byte"] = "byte"
+
+
+class BPETokenizer(Section):
+    """Byte-level byte-pair encoding by the `tokenizers` library: loaded from a file, or trained on the text."""
+
+    name: Literal["bpe"] = "bpe"
+    file: Path | None = Field(None, description="A tokenizer.json; without it one is trained.")
+    vocabulary: Annotated[int, Field(ge=257)] = Field(8192, description="Size of a trained vocabulary.")
+
+
+Tokenizer = Annotated[
+    Annotated[CharTokenizer, Tag("char")] | Annotated[ByteTokenizer, Tag("byte")] | Annotated[BPETokenizer, Tag("bpe")],
+    Discriminator(
+        lambda v: v.get("name", "byte") if isinstance(v, dict) else getattr(v, "name", "byte"),
+        custom_error_type="unknown_choice",
+        custom_error_message="`name` must be one of char, byte, bpe",
+    ),
+    Named,
+]
+
+
+class TextData(Section):
+    """Text files: one file, a folder (its files in sorted order), or a glob pattern."""
+
+    name: Literal["text"] = "text"
+    path: Annotated[str, Field(min_length=1)]
+    tokenizer: Tokenizer = ByteTokenizer()
+    validation: Fraction = Field(0.1, description="Share of the text, from its end, kept for validation.")
+
+
+class PythonSourceData(Section):
+    """The Python sources of the interpreter's standard library: real text that is on every machine."""
+
+    name: Literal["python_source"] = "python_source"
+    tokenizer: Tokenizer = ByteTokenizer()
+    validation: Fraction = Field(0.1, description="Share of the text, from its end, kept for validation.")
+
+
+class TokensData(Section):
+    """A binary file of token ids, mapped into memory; made by any tokenizer beforehand."""
+
+    name: Literal["tokens"] = "tokens"
+    path: Path
+    validation_path: Path | None = Field(None, description="Without it the end of `path` is used.")
+    validation: Fraction = 0.1
+    dtype: Literal["uint16", "uint32"] = "uint16"
+    vocabulary: Positive = Field(50257, description="Number of token ids; 50257 is GPT-2's.")
+    tokenizer_file: Path | None = Field(None, description="A tokenizer.json, to show sampled tokens as text.")
+
+
+Held = Annotated[float, Field(ge=0, lt=1)]
+
+
+class IdxData(Section):
+    """Images and labels in the files of MNIST (http://yann.lecun.com/exdb/mnist/), plain or .gz, in one folder."""
+
+    name: Literal["idx"] = "idx"
+    path: Path = Field(description="Folder with train-images-idx3-ubyte, train-labels-idx1-ubyte and t10k-...")
+
+
+class DigitsData(Section):
+    """scikit-learn's handwritten digits: 1797 images of 8x8, on every machine."""
+
+    name: Literal["digits"] = "digits"
+    validation: Fraction = Field(0.2, description="Share kept for validation.")
+
+
+class MakeClassificationData(Section):
+    """scikit-learn's make_classification: clusters in a space of many dimensions."""
+
+    name: Literal["make_classification"] = "make_classification"
+    samples: Positive = 50000
+    features: Positive = 784
+    classes: Annotated[int, Field(ge=2)] = 10
+    informative: Positive = 50
+    seed: Natural = Field(0, description="random_state.")
+    validation: Held = Field(0.0, description="Share kept for validation; 0: validated on the training examples.")
+
+
+class SineData(Section):
+    """y = sin(6x) - x^2/2 + noise, x uniform in [-1, 1]."""
+
+    name: Literal["sine"] = "sine"
+    samples: Positive = 10000
+    noise: NaturalFloat = Field(0.1, description="Standard deviation of the noise.")
+    seed: Natural = 0
+    validation: Fraction = 0.2
+
+
+class NpzData(Section):
+    """Arrays from a NumPy .npz file: x and y, or x_train, y_train, x_test and y_test; the first axis is the example."""
+
+    name: Literal["npz"] = "npz"
+    path: Path
+    validation: Fraction = Field(0.1, description="Share kept for validation if the file has no x_test and y_test.")
+
+
+class RecordData(Section):
+    """Base of the record files, which are read by grain (podrun[records])."""
+
+    path: Annotated[str, Field(min_length=1, description="One file, a folder, or a glob pattern.")]
+    x: str = Field("x", description="Name of the inputs in a record.")
+    y: str = Field("y", description="Name of the targets in a record.")
+    validation: Fraction = Field(0.1, description="Share of the records, from their end, kept for validation.")
+
+
+class ParquetData(RecordData):
+    """Parquet files: a row is an example."""
+
+    name: Literal["parquet"] = "parquet"
+
+
+class ArrayRecordData(RecordData):
+    """ArrayRecord files: a record is an example, an .npz archive of arrays."""
+
+    name: Literal["array_record"] = "array_record"
+
+
+Data = Annotated[
+    Annotated[TextData, Tag("text")]
+    | Annotated[PythonSourceData, Tag("python_source")]
+    | Annotated[TokensData, Tag("tokens")]
+    | Annotated[IdxData, Tag("idx")]
+    | Annotated[DigitsData, Tag("digits")]
+    | Annotated[MakeClassificationData, Tag("make_classification")]
+    | Annotated[SineData, Tag("sine")]
+    | Annotated[NpzData, Tag("npz")]
+    | Annotated[ParquetData, Tag("parquet")]
+    | Annotated[ArrayRecordData, Tag("array_record")]
+    | Annotated[Plugin, Tag("plugin")],
+    choice(
+        "python_source",
+        text=TextData,
+        python_source=PythonSourceData,
+        tokens=TokensData,
+        idx=IdxData,
+        digits=DigitsData,
+        make_classification=MakeClassificationData,
+        sine=SineData,
+        npz=NpzData,
+        parquet=ParquetData,
+        array_record=ArrayRecordData,
+    ),
+    Named,
+]

@@ -1,0 +1,94 @@
+"""Models."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, Tag, model_validator
+
+from .base import (
+    Named,
+    NaturalFloat,
+    Plugin,
+    Positive,
+    PositiveFloat,
+    Probability,
+    Section,
+    choice,
+    nearest_multiples,
+)
+
+GPT2_PRESETS: dict[str, dict[str, int]] = {
+    # Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", table 2.
+    "gpt2": {"layers": 12, "heads": 12, "width": 768, "context": 1024},
+    "gpt2-medium": {"layers": 24, "heads": 16, "width": 1024, "context": 1024},
+    "gpt2-large": {"layers": 36, "heads": 20, "width": 1280, "context": 1024},
+    "gpt2-xl": {"layers": 48, "heads": 25, "width": 1600, "context": 1024},
+}
+
+
+class GPT2Model(Section):
+    """GPT-2: a pre-LayerNorm transformer decoder with tied embeddings. A preset gives the published sizes."""
+
+    name: Literal["gpt2"] = "gpt2"
+    preset: Literal["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"] | None = None
+    layers: Positive = 4
+    heads: Positive = 4
+    width: Positive = 128
+    context: Positive = Field(128, description="Longest sequence, in tokens.")
+    dropout: Probability = 0.0
+    initializer_range: PositiveFloat = Field(
+        0.02, description="Standard deviation of initial weights; 0.02 as published."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_preset(cls, values: Any) -> Any:
+        if isinstance(values, dict):
+            preset = values.get("preset")
+            return {**GPT2_PRESETS.get(preset, {}), **values} if isinstance(preset, str) else values
+        return values
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> GPT2Model:
+        if self.width % self.heads:
+            fits = nearest_multiples(self.width, self.heads)
+            raise ValueError(f"width {self.width} is not divisible by heads {self.heads}; the nearest that are: {fits}")
+        return self
+
+
+class CNN(Section):
+    """The network of Flax's MNIST example: 3x3 convolutions with average pooling, a dense layer, the classes."""
+
+    name: Literal["cnn"] = "cnn"
+    features: tuple[Positive, ...] = Field((32, 64), min_length=1, description="Channels of each convolution.")
+    dense: Positive = Field(256, description="Width of the dense layer.")
+    dropout: Probability = Field(0.0, description="Before the last layer.")
+
+
+class MLP(Section):
+    """Dense layers of one width."""
+
+    name: Literal["mlp"] = "mlp"
+    layers: Positive = Field(2, description="Hidden layers.")
+    width: Positive = 64
+    activation: Literal["tanh", "relu", "gelu"] = "tanh"
+    dropout: Probability = 0.0
+
+
+class Linear(Section):
+    """One dense layer, from zeros."""
+
+    name: Literal["linear"] = "linear"
+    l2: NaturalFloat = Field(0.0, description="Penalty l2/2 times the sum of the squared weights, biases left out.")
+
+
+Model = Annotated[
+    Annotated[GPT2Model, Tag("gpt2")]
+    | Annotated[CNN, Tag("cnn")]
+    | Annotated[MLP, Tag("mlp")]
+    | Annotated[Linear, Tag("linear")]
+    | Annotated[Plugin, Tag("plugin")],
+    choice("gpt2", gpt2=GPT2Model, cnn=CNN, mlp=MLP, linear=Linear),
+    Named,
+]

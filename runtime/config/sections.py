@@ -1,0 +1,67 @@
+"""Sections without choices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from .base import Natural, NaturalFloat, Positive, PositiveFloat, Section
+
+
+class Log(Section):
+    """Where metrics go. metrics.jsonl is always written: it is the truth."""
+
+    every: Positive = Field(10, description="Steps between two lines of metrics.")
+    tensorboard: bool = True
+    wandb: str | None = Field(None, description="Project name on Weights & Biases (podrun[wandb]).")
+
+
+class Eval(Section):
+    """Validation during training and after it."""
+
+    every: Natural = Field(100, description="Steps between two evaluations; 0: only after training.")
+    batches: Positive | Literal["all"] = Field(20, description="Batches per evaluation; all: the whole split.")
+
+
+class Checkpoint(Section):
+    """Complete training state: asynchronous, atomic, restored onto any slice."""
+
+    every: Natural = Field(100, description="Steps between two checkpoints; 0: only at the end.")
+    keep: Positive = Field(2, description="Newest checkpoints to keep.")
+    keep_best: Natural = Field(1, description="Checkpoints with the lowest validation loss to keep besides.")
+
+
+class Sample(Section):
+    """Text sampled from the model after training; tokens 0: none."""
+
+    tokens: Natural = 200
+    prompt: str = "\n"
+    temperature: PositiveFloat = 0.8
+    top_k: Natural = Field(0, description="Sample among the k most likely tokens only; 0: among all.")
+
+
+def _is_variable(name: str) -> str:
+    if not name or "=" in name:
+        raise ValueError("the name of an environment variable must not be empty, and not contain =")
+    return name
+
+
+Variable = Annotated[str, AfterValidator(_is_variable)]
+
+
+class Launch(Section):
+    """How the pod is started. Command-line flags go before these."""
+
+    slice: str | None = Field(None, description="As --slice.")
+    pod: Path | None = Field(None, description="As --pod.")
+    workdir: Path | None = Field(None, description="As --workdir.")
+    python: str | None = Field(None, description="Interpreter on the hosts.")
+    process_per: Literal["host", "device"] = Field(
+        "host", description="A process for each host, or one for each of its GPUs (not on TPU)."
+    )
+    env: dict[Variable, str] = Field(default={}, description="Environment variables of the workers.")
+    start_timeout: PositiveFloat = Field(300.0, description="Seconds until all processes must have joined.")
+    stop_grace: NaturalFloat = Field(4.0, description="Seconds to reach a point where a stop can save.")
+    max_restarts: Natural = Field(0, description="Restarts from the last checkpoint after a failure.")
