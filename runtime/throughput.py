@@ -1,0 +1,113 @@
+"""What the training loop measures of itself: how fast it is, and what it waits for."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+PAUSES = ("evaluation", "checkpoints")
+"""What the loop does between steps; their time is not a step's."""
+_WAITING = "waiting_for_data"
+
+
+class Clock:
+    """Throughput over the steps since the last record, and shares of the time since the first step.
+
+    Args:
+        batch_size: examples in a step.
+        units_per_example: how many of `unit` an example is.
+        unit: what throughput is counted in: `examples`, `tokens`.
+        seconds_at_peak: how long a step would take if the devices did nothing but its FLOPs, as fast as they can; None if
+            that is not known.
+        now: seconds on a clock that only goes forward.
+    """
+
+    def __init__(
+        self,
+        batch_size: int,
+        units_per_example: int,
+        unit: str,
+        seconds_at_peak: float | None = None,
+        now: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._examples = batch_size
+        self._units = batch_size * units_per_example
+        self._unit = unit
+        self._seconds_at_peak = seconds_at_peak
+        self._now = now
+        self._spans = {name: _Span(now) for name in (_WAITING, *PAUSES)}
+        self._steps: list[float] = []  # seconds of each step since the last record
+        self.start(0)
+
+    def start(self, step: int) -> None:
+        """Step `step`, the first one, has ended just now: what was before, compiling for one thing, does not count."""
+        self._step = step
+        self._started = self._last = self._now()
+        self._paused = 0.0
+        self._steps.clear()
+        for span in self._spans.values():
+            span.seconds = 0.0
+
+    def waiting(self) -> _Span:
+        """For the time in which the loop has nothing to give to the devices: `with clock.waiting(): batches.get()`."""
+        return self._spans[_WAITING]
+
+    def paused(self, what: str) -> _Span:
+        """For what is no part of a step, one of `PAUSES`: `with clock.paused("evaluation"):`."""
+        return self._spans[what]
+
+    def step_done(self, step: int) -> None:
+        """Step `step` is known to be complete; call it for one step after another, as soon as that is known."""
+        if step <= self._step:
+            return
+        paused = sum(self._spans[name].seconds for name in PAUSES)
+        now = self._now()
+        self._steps.append(now - self._last - (paused - self._paused))
+        self._step, self._last, self._paused = step, now, paused
+
+    def rates(self) -> dict[str, float]:
+        """What a record says about the steps that were completed since the last one; nothing if there were none."""
+        seconds = sum(self._steps)
+        if not self._steps or seconds <= 0:
+            return {}
+        count, ordered = len(self._steps), sorted(self._steps)
+        self._steps.clear()
+        found = {
+            f"{self._unit}_per_second": count * self._units / seconds,
+            "examples_per_second": count * self._examples / seconds,
+            "seconds_per_step": seconds / count,
+            "step_seconds_p50": _percentile(ordered, 0.5),
+            "step_seconds_p95": _percentile(ordered, 0.95),
+        }
+        if self._seconds_at_peak:
+            found["mfu"] = self._seconds_at_peak / found["seconds_per_step"]
+        return {**found, **self._shares()}
+
+    def _shares(self) -> dict[str, float]:
+        total = self._now() - self._started
+        names = {_WAITING: f"share_{_WAITING}", **{name: f"share_in_{name}" for name in PAUSES}}
+        return {key: self._spans[name].seconds / total for name, key in names.items()}
+
+
+class _Span:
+    """Adds up the time that is spent inside of it."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._began = 0.0
+        self.seconds = 0.0
+
+    def __enter__(self) -> None:
+        self._began = self._now()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.seconds += self._now() - self._began
+
+
+def _percentile(ordered: list[float], share: float) -> float:
+    """The smallest of the values that is not below `share` of them."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

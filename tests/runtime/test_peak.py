@@ -1,0 +1,126 @@
+"""Peaks of devices, and how much a step computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from podrun.launcher.slices import GENERATIONS
+from podrun.runtime.config import Config
+from podrun.runtime.data.base import Dataset
+from podrun.runtime.flops import step_flops
+from podrun.runtime.peak import PEAKS, peak_of, seconds_at_peak, tpu_kind
+from podrun.runtime.state import Batch, Params
+from podrun.runtime.tasks.base import Scalars, Task
+from podrun.runtime.tasks.language_model import LanguageModel
+
+float32 = jnp.float32
+Shape = jax.ShapeDtypeStruct
+
+
+# --- peaks ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_peak_has_a_source() -> None:
+    """And float32 is never faster than bfloat16."""
+    for kind, peak in PEAKS.items():
+        assert peak.source.startswith("https://"), kind
+        assert 0 < peak.float32 <= peak.bfloat16 < 1e16, kind
+
+
+@pytest.mark.parametrize("generation", GENERATIONS, ids=lambda g: g.name)
+def test_every_tpu_slice_has_a_peak(generation: Any) -> None:
+    """The peak is that of what JAX lists as one device: half a chip where a chip is two."""
+    kind = tpu_kind(generation.slices()[0].name)
+    assert kind
+    peak = peak_of(kind)
+    assert peak
+    chips = {"v2": 46, "v3": 123, "v4": 275, "v5litepod": 197, "v5p": 459, "v6e": 918, "tpu7x": 2307}
+    assert peak.flops("bfloat16") * generation.devices_per_chip == chips[generation.name] * 1e12
+
+
+@pytest.mark.parametrize("kind", ["cpu", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "TPU v99", ""])
+def test_a_device_that_is_not_known_has_no_peak(kind: str) -> None:
+    """A part of a GPU is not the GPU."""
+    assert peak_of(kind) is None
+    assert seconds_at_peak(1e12, kind, 8, "float32") is None
+
+
+def test_precision() -> None:
+    """float32 is TF32 where there is that, one pass of bfloat16 on TPU; GPUs without bfloat16 compute it as float32."""
+    h100, v4, v100 = (PEAKS[kind] for kind in ("NVIDIA H100 80GB HBM3", "TPU v4", "Tesla V100-SXM2-16GB"))
+    assert h100.flops("bfloat16") == 989.5e12
+    assert h100.flops("float32") == 494.5e12
+    assert v4.flops("float32") == v4.flops("bfloat16")
+    assert v100.flops("float32") == v100.flops("bfloat16") == 15.7e12
+    assert seconds_at_peak(8 * 989.5e12, "NVIDIA H100 80GB HBM3", 4, "bfloat16") == 2.0
+
+
+# --- FLOPs ----------------------------------------------------------------------------------------------------------
+
+
+class Dense(Task):
+    """x @ w, `turns` times in a loop."""
+
+    turns = 0
+
+    def __init__(self) -> None:
+        pass
+
+    def init(self, key: jax.Array) -> Params:
+        raise NotImplementedError
+
+    evaluate = summarize = init  # type: ignore[assignment]
+
+    def loss(self, params: Params, batch: Batch, key: jax.Array) -> tuple[jax.Array, Scalars]:
+        y = batch["x"] @ params
+        if self.turns:
+            y, _ = jax.lax.scan(lambda y, _: (y @ params, None), batch["x"], length=self.turns)
+        return y[0, 0], {}
+
+
+def test_flops_of_a_dense_layer() -> None:
+    """Two for each weight and example forwards, two backwards (the input needs no gradient): exactly."""
+    flops = step_flops(Dense(), Shape((64, 128), float32), {"x": Shape((32, 64), float32)})
+    assert flops == 2 * 2 * 32 * 64 * 128
+
+
+def test_flops_of_a_loop() -> None:
+    """Every turn counts: 3 products of each, one forwards and two backwards."""
+    task = Dense()
+    task.turns = 10
+    flops = step_flops(task, Shape((256, 256), float32), {"x": Shape((64, 256), float32)})
+    assert flops == pytest.approx(10 * 3 * 2 * 64 * 256 * 256, rel=0.05)
+
+
+def gpt2(batch_size: int, **keys: Any) -> tuple[float, float]:
+    """FLOPs as counted, and by the closed formula: 6 a parameter and token, and attention's 12 x layers x width x context."""
+    config = Config.model_validate({"steps": 3, "batch_size": batch_size, "sample": {"tokens": 0}, **keys})
+    task = LanguageModel(config, Dataset(None, None, b"", vocabulary=50257))  # type: ignore[arg-type]
+    params = jax.eval_shape(task.init, jax.random.key(0))
+    model: Any = config.model
+    used = sum(leaf.size for leaf in jax.tree.leaves(params)) - model.context * model.width  # positions are looked up
+    tokens = batch_size * model.context
+    closed = tokens * (6 * used + 12 * model.layers * model.width * model.context)
+    counted = step_flops(task, params, {"tokens": Shape((batch_size, model.context + 1), jnp.int32)})
+    assert counted
+    return counted, closed
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_flops_of_gpt2(precision: str) -> None:
+    """Those of the published sizes agree with the closed formula to 2 %."""
+    model = {"preset": "gpt2", "layers": 2}
+    counted, closed = gpt2(4, model=model, precision=precision)
+    assert counted == pytest.approx(closed, rel=0.02)
+
+
+def test_flops_do_not_depend_on_how_a_batch_is_computed() -> None:
+    """Nor on parts of it, and they are proportional to its size."""
+    model = {"layers": 1, "heads": 2, "width": 32, "context": 16}
+    whole, _ = gpt2(8, model=model)
+    assert gpt2(8, model=model, accumulate=4)[0] == whole
+    assert gpt2(16, model=model)[0] == pytest.approx(2 * whole, rel=0.02)
