@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
-from . import cli_pod, cli_runs
+from . import cli_compare, cli_inspect, cli_pod, cli_runs
 from .cli_guard import PROGRAM
 from .cli_guard import guard as _guard
 
@@ -343,7 +343,7 @@ def completion(shell: str) -> None:
     click.echo(kind(main, {}, "podrun", "_PODRUN_COMPLETE").source())
 
 
-for command in (*cli_runs.COMMANDS, *cli_pod.COMMANDS):
+for command in (*cli_runs.COMMANDS, *cli_pod.COMMANDS, *cli_compare.COMMANDS, *cli_inspect.COMMANDS):
     main.add_command(command)
 
 

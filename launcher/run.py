@@ -65,7 +65,10 @@ class Request:
 
 def run(request: Request) -> int:
     """Carries out the request and returns podrun's exit code. Raises UserError before anything is started."""
-    job, pod, workdir = _check(request)
+    checked, problems = examine(request)
+    if checked is None:
+        raise UserError("\n".join(problems))
+    pod, job, workdir = checked.pod, checked.job, checked.workdir
     spec = RunSpec(new_run_id(), pod, job, workdir, Path.cwd(), detached=request.detach)
     bundles: tuple[Bundle, ...] = ()
     if pod.transport != "local":
@@ -78,7 +81,7 @@ def run(request: Request) -> int:
         print(plan.to_json() if request.json else plan.render())
         return ExitCode.DONE
     if pod.transport == "local" and (isinstance(job, Config) or request.workdir):
-        _make_workdir(workdir)
+        make_workdir(workdir)
     directory = RunDirectory.create(spec)
     if request.detach:
         from .background import start_in_background
@@ -93,8 +96,17 @@ def run(request: Request) -> int:
 T = TypeVar("T")
 
 
-def _check(request: Request) -> tuple[Config | Program, Pod, Path]:
-    """Everything that can be found wrong on this machine. Raises one UserError with all of it."""
+@dataclass(frozen=True)
+class Checked:
+    """What a request is for: nothing that can be found on this machine is wrong with it."""
+
+    job: Config | Program
+    pod: Pod
+    workdir: Path
+
+
+def examine(request: Request) -> tuple[Checked | None, list[str]]:
+    """What is to be carried out, or else everything that can be found wrong on this machine."""
     problems: list[str] = []
 
     def attempt(check: Callable[[], T]) -> T | None:
@@ -105,7 +117,10 @@ def _check(request: Request) -> tuple[Config | Program, Pod, Path]:
             return None
 
     train = request.train
-    _check_kind(request)
+    try:
+        _check_kind(request)
+    except UserError as error:
+        return None, [str(error)]
     job: Config | Program | None
     if train:
         job = attempt(lambda: read_config(train, request.overrides))
@@ -129,13 +144,13 @@ def _check(request: Request) -> tuple[Config | Program, Pod, Path]:
         attempt(lambda: check_files(config))
         attempt(lambda: _check_python(config))
     if problems:
-        raise UserError("\n".join(problems))
+        return None, problems
     assert job and pod and workdir
     if pod.transport == "local":
         pod = replace(pod, home=str(podrun_home()), python=pod.python or sys.executable)
     elif launch.python:
         pod = replace(pod, python=launch.python)
-    return job, pod, workdir
+    return Checked(job, pod, workdir), []
 
 
 def _check_kind(request: Request) -> None:
@@ -178,7 +193,8 @@ def _find_workdir(request: Request, launch: Launch) -> Path:
     return workdir
 
 
-def _make_workdir(workdir: Path) -> None:
+def make_workdir(workdir: Path) -> None:
+    """On this machine. Raises UserError if it cannot be written."""
     try:
         workdir.mkdir(parents=True, exist_ok=True)
         probe = workdir / f".podrun-probe-{os.getpid()}"

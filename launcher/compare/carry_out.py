@@ -1,0 +1,92 @@
+"""The variants, one after another, each shown as a run of its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from podrun.runtime.contract import Event, EventKind, ExitCode, UserError
+
+from ..attempts import carry_out
+from ..record.runs import RunDirectory, new_run_id
+from ..record.spec import RunSpec
+from ..run import make_workdir
+from ..show.console import Console, LiveConsole, PlainConsole
+from ..signals import Signals
+from .collect import collect
+from .prepare import Comparison
+from .table import Measured, State
+from .variants import Variant
+
+if TYPE_CHECKING:
+    from ..code.code_sync import Bundle
+
+
+class _Plain(PlainConsole):
+    """Without what a run says last: of a comparison, the table says it."""
+
+    _over = False
+
+    def event(self, event: Event) -> None:
+        super().event(event)
+        self._over |= event["event"] == EventKind.END
+
+    def say(self, text: str) -> None:
+        if not self._over:
+            super().say(text)
+
+
+class _Live(LiveConsole):
+    """The same in a terminal."""
+
+    _over = False
+
+    def event(self, event: Event) -> None:
+        super().event(event)
+        self._over |= event["event"] == EventKind.END
+
+    def say(self, text: str) -> None:
+        if not self._over:
+            super().say(text)
+
+
+def carry_out_all(comparison: Comparison, *, quiet: bool) -> list[Measured]:
+    """What was measured of every variant. One that fails does not keep the others from being run; Ctrl-C does.
+
+    Args:
+        quiet: nothing on stdout; the progress goes to stderr.
+    """
+    out = sys.stderr if quiet else sys.stdout
+    measured: list[Measured] = []
+    with Signals() as signals:
+        for number, (variant, spec) in enumerate(comparison.jobs, 1):
+            if signals.received or State.INTERRUPTED in [one.state for one in measured]:
+                code = 128 + signals.received[0] if signals.received else None
+                measured.append(Measured(variant, State.NOT_RUN, code=code, workdir=str(spec.workdir)))
+                continue
+            print(f"--- {number} of {len(comparison.jobs)}: {variant.name}", file=out, flush=True)
+            console = _Plain(out) if quiet or not out.isatty() else _Live()
+            measured.append(_carry_out(variant, replace(spec, run_id=new_run_id()), comparison.bundles, console))
+    return measured
+
+
+def exit_code(measured: Sequence[Measured]) -> int:
+    """Ctrl-C's, or else the first failure's."""
+    bad = [one for one in measured if one.code]
+    stopped = [one for one in bad if one.state is not State.FAILED]
+    return next((one.code for one in [*stopped, *bad] if one.code), ExitCode.DONE)
+
+
+def _carry_out(variant: Variant, spec: RunSpec, bundles: Sequence[Bundle], console: Console) -> Measured:
+    try:
+        if spec.pod.transport == "local":
+            make_workdir(spec.workdir)
+        directory = RunDirectory.create(spec)
+        carry_out(spec, directory, console, bundles)
+    except UserError as error:
+        print(f"podrun: {error}", file=sys.stderr, flush=True)
+        reason = str(error).partition("\n")[0]
+        return Measured(variant, State.FAILED, reason, ExitCode.BAD_CONFIG, workdir=str(spec.workdir))
+    return collect(variant, spec, directory)

@@ -1,0 +1,95 @@
+"""What a variant left: its run's events, and metrics.jsonl of its workdir."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from podrun.runtime.contract import Event, EventKind, Phase, Workdir
+
+from ..errors import HostError
+from ..record import run_summary
+from ..record.runs import RunDirectory
+from ..record.spec import RunSpec
+from .files import files_of
+from .table import Measured, State, Step
+from .variants import Variant
+
+_STATES = {run_summary.State.DONE: State.DONE, run_summary.State.INTERRUPTED: State.INTERRUPTED}
+
+
+def collect(variant: Variant, spec: RunSpec, directory: RunDirectory) -> Measured:
+    """Of a run that has ended."""
+    end = directory.end() or {"code": None, "message": "it never ended", "host": ""}
+    state = _STATES.get(run_summary.state_of(directory)[0], State.FAILED)
+    reason = "" if state is not State.FAILED else _reason(end["message"])
+    try:
+        text = files_of(spec.pod).read(Workdir(spec.workdir).metrics)
+    except (HostError, OSError) as error:
+        text, reason = b"", reason or f"cannot read its metrics.jsonl: {error}"
+    records = list(_records(text))
+    evaluated = [record for record in records if record.get("kind") == "eval"]
+    return Measured(
+        variant,
+        state,
+        reason,
+        end["code"],
+        directory.run_id,
+        str(spec.workdir),
+        compile_seconds(directory.read_events()),
+        steps(records),
+        _number(evaluated[-1], "loss") if evaluated else None,
+    )
+
+
+def _reason(message: str) -> str:
+    """The line that a run ends with, without what the table says already."""
+    return re.sub(r" \[exit code -?\d+\]$", "", message.removeprefix("failed: "))
+
+
+def compile_seconds(events: Iterable[Event]) -> float | None:
+    """From the start of process 0's compiling to the end of its first step; None if it never got there."""
+    began: float | None = None
+    for event in events:
+        if event["event"] == EventKind.START:  # another attempt
+            began = None
+        elif event["event"] == EventKind.PHASE and event["process"] == 0:
+            if event["phase"] == Phase.COMPILE:
+                began = event["time"]
+            elif began is not None:
+                return float(event["time"] - began)
+    return None
+
+
+def steps(records: Iterable[dict[str, Any]]) -> tuple[Step, ...]:
+    """In their order; of a step that was done again after a restart the last record."""
+    found = {
+        record["step"]: Step(
+            record["step"],
+            loss=_number(record, "loss"),
+            grad_norm=_number(record, "grad_norm"),
+            seconds=_number(record, "seconds_per_step"),
+        )
+        for record in records
+        if record.get("kind") == "train"
+    }
+    return tuple(found[step] for step in sorted(found))
+
+
+def _records(text: bytes) -> Iterable[dict[str, Any]]:
+    for line in text.splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:  # cut off when the process was killed
+            continue
+        if isinstance(record, dict) and isinstance(record.get("step"), int):
+            yield record
+
+
+def _number(record: dict[str, Any], name: str) -> float | None:
+    """Only a finite number."""
+    value = record.get(name)
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

@@ -1,0 +1,73 @@
+"""Files of a workdir: on this machine, or on the first host of a pod of other machines."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from podrun.runtime.contract import ExitCode
+
+from ..errors import HostError
+from ..pod import Pod
+from ..remote import KEPT, Execution
+from ..transport.base import load_transport
+
+_TIMEOUT = 60.0  # seconds for one command
+_LIST = 'test ! -d "$1" || ls -A -- "$1"'
+_READ = 'test ! -f "$1" || tail -c "+$2" -- "$1" | head -c "$3"'
+
+
+class Files(Protocol):
+    """Both methods raise HostError, or OSError on this machine."""
+
+    def names(self, folder: Path) -> set[str]:
+        """What is in the folder; nothing if there is none."""
+
+    def read(self, file: Path) -> bytes:
+        """Nothing if there is no such file."""
+
+
+def files_of(pod: Pod) -> Files:
+    return LocalFiles() if pod.transport == "local" else HostFiles(pod)
+
+
+class LocalFiles:
+    def names(self, folder: Path) -> set[str]:
+        return set(os.listdir(folder)) if folder.is_dir() else set()
+
+    def read(self, file: Path) -> bytes:
+        return file.read_bytes() if file.is_file() else b""
+
+
+class HostFiles:
+    """A folder that all hosts share; the first one is asked."""
+
+    def __init__(self, pod: Pod, part: int = KEPT) -> None:
+        self._pod = replace(pod, hosts=pod.hosts[:1])
+        self._part = part  # bytes that are read at once; of more than KEPT the middle would be left out
+
+    def names(self, folder: Path) -> set[str]:
+        return set(self._ask(_LIST, folder).decode(errors="replace").splitlines())
+
+    def read(self, file: Path) -> bytes:
+        data = b""
+        while len(part := self._ask(_READ, file, str(len(data) + 1), str(self._part))) == self._part:
+            data += part
+        return data + part
+
+    def _ask(self, script: str, path: Path, *arguments: str) -> bytes:
+        """What the script prints. Raises HostError."""
+        seen = os.fspath(path).removeprefix("~/")  # commands start in the login directory
+        transport = load_transport(self._pod)
+        try:
+            argv = ["sh", "-c", script, "sh", seen, *arguments]
+            (result,) = Execution(transport, self._pod, argv, _TIMEOUT).run()
+        finally:
+            transport.close()
+        if result.error is not None or result.code != ExitCode.DONE:
+            said = result.output.decode(errors="replace").strip().splitlines()
+            reason = result.error or (said[-1] if said else f"exit code {result.code}")
+            raise HostError(result.host, f"cannot read {path}: {reason}")
+        return result.output

@@ -1,0 +1,58 @@
+"""Where a comparison is kept: a new folder, so that nothing of an earlier one gets into its table."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from podrun.runtime.contract import UserError
+
+from ..pod import Pod
+from .files import LocalFiles, files_of
+
+TABLE, STEPS, CURVE, TIMES = RESULTS = ("compare.csv", "steps.csv", "convergence.png", "step_time.png")
+
+
+@dataclass(frozen=True)
+class Folders:
+    """`runs` holds a workdir for each variant, on the hosts; `results` is on this machine."""
+
+    runs: Path
+    results: Path
+    earlier: Path | None = None
+    """What was taken already."""
+
+
+def new_folders(wanted: Path, typed: bool, pod: Pod, names: Sequence[str]) -> Folders:
+    """One that was typed must be new; any other gets a number. `names` are the variants' folders.
+
+    Raises UserError if it is taken, HostError or OSError if that cannot be known.
+    """
+    if typed:
+        return _unless_taken(_folders(wanted, pod), pod, names)
+    wanted = wanted.with_name(f"{wanted.name}-compare")
+    there = files_of(pod).names(wanted.parent)
+    here = LocalFiles().names(_folders(wanted, pod).results.parent)
+    numbered = itertools.chain([wanted], (wanted.with_name(f"{wanted.name}-{n}") for n in itertools.count(2)))
+    chosen = next(folder for folder in numbered if folder.name not in there | here)
+    found = _folders(chosen, pod)
+    return found if chosen == wanted else Folders(found.runs, found.results, wanted)
+
+
+def _folders(runs: Path, pod: Pod) -> Folders:
+    """Results are beside the runs, or, of hosts that are other machines, in a folder of that name below runs/."""
+    return Folders(runs, runs if pod.transport == "local" else Path("runs").absolute() / runs.name)
+
+
+def _unless_taken(folders: Folders, pod: Pod, names: Sequence[str]) -> Folders:
+    there = files_of(pod).names(folders.runs) & {*names, *RESULTS}
+    here = LocalFiles().names(folders.results) & set(RESULTS)
+    for folder, taken in ((folders.runs, there), (folders.results, here)):
+        if taken:
+            raise UserError(
+                f"workdir {folder}: holds {min(taken)} of an earlier run or comparison, and this one must start afresh; "
+                "choose another with --workdir DIR, remove that one, or leave --workdir out for a numbered folder"
+            )
+    return folders

@@ -1,0 +1,109 @@
+"""The comparison for people, as JSON, and as CSV files."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..show.text_table import shorten, text_table
+from .table import Row, State
+
+_DECIMALS = 5  # of a number in the table; smaller ones have an exponent
+_REASON = 60  # characters of why a variant failed that the table shows
+_HEADER = (
+    ("VARIANT", "", "COMPILE", "MEDIAN STEP", "TOTAL", "TRAIN", "VALIDATION", "SPEED-UP", "SPEED-UP", ""),
+    ("", "STEPS", "s", "ms", "s", "LOSS", "LOSS", "BY STEP", "BY TOTAL", "STATE"),
+)
+_NUMBERS = range(1, 9)
+
+
+def as_text(rows: Sequence[Row]) -> str:
+    """The table, and what its columns mean."""
+    columns = [
+        [row.measured.variant.name for row in rows],
+        [str(row.steps) if row.steps else "-" for row in rows],
+        numbers([row.measured.compile_seconds for row in rows]),
+        numbers([row.median_step and row.median_step * 1000 for row in rows]),
+        numbers([row.total for row in rows]),
+        numbers([row.train_loss for row in rows], digits=4),
+        numbers([row.measured.validation_loss for row in rows], digits=4),
+        [_ratio(row.speedup_by_step) for row in rows],
+        [_ratio(row.speedup_by_total) for row in rows],
+        [_state(row) for row in rows],
+    ]
+    table = text_table([*_HEADER, *zip(*columns, strict=True)], right=_NUMBERS)
+    return "\n".join([table, "", *_notes(rows)])
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}x"
+
+
+def _state(row: Row) -> str:
+    one = row.measured
+    return shorten(f"{one.state}: {one.reason}" if one.reason else one.state, _REASON)
+
+
+def numbers(values: Sequence[float | None], digits: int = 3) -> list[str]:
+    """With as many decimals, all the same, as the smallest needs for that many digits; `-` for what is not known."""
+    smallest = min((abs(value) for value in values if value), default=1.0)
+    decimals = max(0, digits - 1 - math.floor(math.log10(smallest)))
+    style = f".{decimals}f" if decimals <= _DECIMALS else f".{digits - 1}e"
+    return ["-" if value is None else format(value, style) for value in values]
+
+
+def _notes(rows: Sequence[Row]) -> list[str]:
+    first = rows[0].measured.variant.name
+    notes = [
+        "COMPILE: from the start of compiling to the end of the first step, nothing cached",
+        "MEDIAN STEP, TOTAL: all steps after the first, without evaluation and checkpoints",
+        f"SPEED-UP against {first}: BY STEP is the mean of each step's ratio of times, BY TOTAL the ratio of the totals",
+    ]
+    if rows[0].median_step is None:
+        notes.append(f"there are no speed-ups, because {first} has no step times")
+    if len({row.steps for row in rows if row.measured.state is State.DONE}) > 1:
+        notes.append("the variants have different numbers of steps: the totals are of different work")
+    return notes
+
+
+def as_record(row: Row) -> dict[str, Any]:
+    """One variant, with every digit, for JSON and CSV."""
+    one = row.measured
+    return {
+        "variant": one.variant.name,
+        **dict(one.variant.values),
+        "state": str(one.state),
+        "reason": one.reason,
+        "exit_code": one.code,
+        "steps_done": row.steps,
+        "compile_seconds": one.compile_seconds,
+        "median_step_seconds": row.median_step,
+        "total_seconds": row.total,
+        "train_loss": row.train_loss,
+        "validation_loss": one.validation_loss,
+        "speedup_mean_of_step_ratios": row.speedup_by_step,
+        "speedup_ratio_of_totals": row.speedup_by_total,
+        "workdir": one.workdir,
+        "run": one.run_id,
+    }
+
+
+def write_table(file: Path, rows: Sequence[Row]) -> None:
+    records = [as_record(row) for row in rows]
+    with file.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.DictWriter(out, list(records[0]))
+        writer.writeheader()
+        writer.writerows(records)
+
+
+def write_steps(file: Path, rows: Sequence[Row]) -> None:
+    """All steps of all variants; a cell is empty where nothing was recorded."""
+    with file.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.writer(out)
+        writer.writerow(["variant", "step", "loss", "grad_norm", "seconds"])
+        for row in rows:
+            for step in row.measured.steps:
+                writer.writerow([row.measured.variant.name, step.step, step.loss, step.grad_norm, step.seconds])

@@ -1,0 +1,91 @@
+"""Everything about a comparison that can be known, and be wrong, before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from podrun.runtime.config import Config
+from podrun.runtime.contract import UserError
+
+from ..inventory.secrets import read_secrets
+from ..record.spec import RunSpec
+from ..run import Checked, Request, examine
+from .folder import Folders, new_folders
+from .variants import Variant, find_variants
+
+if TYPE_CHECKING:
+    from ..code.code_sync import Bundle
+
+_CACHE = "JAX_ENABLE_COMPILATION_CACHE"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All variants in the order in which they are run, each with a spec, which gets a run's id when it starts."""
+
+    name: str
+    jobs: tuple[tuple[Variant, RunSpec], ...]
+    bundles: tuple[Bundle, ...]
+    folders: Folders
+
+    @property
+    def slice(self) -> str:
+        return self.jobs[0][1].pod.slice.name
+
+    @property
+    def configs(self) -> list[Config]:
+        return [spec.job for _, spec in self.jobs if isinstance(spec.job, Config)]
+
+
+def prepare(request: Request, over: Sequence[str]) -> Comparison:
+    """Raises UserError with all mistakes of all variants, HostError or OSError if folders cannot be looked at."""
+    if request.train is None or request.train.suffix == ".py":
+        raise UserError("compare takes a train.yaml: of a program of your own podrun knows neither steps nor losses")
+    variants = find_variants(over, request.overrides)
+    checked = _examine_all(request, variants)
+    first = checked[0]
+    read_secrets(first.pod)
+    folders = new_folders(first.workdir, request.workdir is not None, first.pod, [v.folder for v in variants])
+    specs = [_spec(one, folders.runs / variant.folder) for variant, one in zip(variants, checked, strict=True)]
+    specs, bundles = _with_code(specs)
+    return Comparison(request.name, tuple(zip(variants, specs, strict=True)), bundles, folders)
+
+
+def _examine_all(request: Request, variants: Sequence[Variant]) -> list[Checked]:
+    """Raises UserError: what is wrong with all variants once, the rest with the variants' names."""
+    found: list[Checked] = []
+    problems: dict[str, list[str]] = {}
+    for variant in variants:
+        checked, wrong = examine(replace(request, overrides=variant.overrides(request.overrides)))
+        found += [checked] if checked else []
+        for problem in wrong:
+            problems.setdefault(problem, []).append(variant.name)
+    if problems:
+        rows = [_row(problem, names, len(variants)) for problem, names in problems.items()]
+        raise UserError("\n".join(rows))
+    return found
+
+
+def _row(problem: str, names: Sequence[str], count: int) -> str:
+    return problem if len(names) == count else f"{'; '.join(names)}: {problem}"
+
+
+def _spec(checked: Checked, workdir: Path) -> RunSpec:
+    """Without JAX's cache of compiled programs: a second comparison would find what the first one compiled."""
+    pod = replace(checked.pod, env={_CACHE: "false", **checked.pod.env})
+    return RunSpec("", pod, checked.job, workdir, Path.cwd())
+
+
+def _with_code(specs: list[RunSpec]) -> tuple[list[RunSpec], tuple[Bundle, ...]]:
+    """All variants run the code as it is now. Raises UserError if the project cannot be sent."""
+    if specs[0].pod.transport == "local":
+        return specs, ()
+    from ..code.prepare import worker_python
+    from ..ready import with_code
+
+    first, bundles = with_code(specs[0])
+    assert first.code is not None
+    return [replace(s, code=replace(first.code, python=worker_python(s.pod))) for s in specs], bundles

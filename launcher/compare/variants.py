@@ -1,0 +1,169 @@
+"""PURE: `--over key=a,b` to the variants of a job, each with a name that people read and a folder."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from podrun.runtime.contract import UserError
+
+MOST = 100  # variants; more are a slip of the keyboard
+_FOLDER = 100  # characters of a folder's name
+_PARTNER = {"[": "]", "{": "}"}
+_QUOTED = re.compile(r"""\"(?:[^"\\]|\\.)*\"|'(?:[^']|'')*'""", re.DOTALL)
+_EXAMPLE = "for example --over parallel=pmap,single"
+_OF_THE_POD = ("launch", "launch.slice", "launch.pod", "launch.workdir")
+LOG_EVERY = "log.every"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One `--over`: a key, and the texts of its values."""
+
+    key: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One value for each key."""
+
+    name: str
+    folder: str
+    values: tuple[tuple[str, str], ...]
+
+    def overrides(self, given: Sequence[str]) -> tuple[str, ...]:
+        """What is typed for all variants, and what makes this one; a section's name before the keys in it."""
+        own = [f"{key}={value}" for key, value in self.values]
+        return (*sorted([*given, *own], key=lambda text: text.partition("=")[0].count(".")), f"{LOG_EVERY}=1")
+
+
+def find_variants(over: Sequence[str], given: Sequence[str] = ()) -> list[Variant]:
+    """The product of all `--over`, the last one changing fastest; `given` are the other overrides.
+
+    Raises UserError with all that is wrong.
+    """
+    axes, problems = [], []
+    for text in over:
+        try:
+            axes.append(parse_axis(text))
+        except UserError as error:
+            problems.append(str(error))
+    problems += _problems(axes, given)
+    if problems:
+        raise UserError("\n".join(problems))
+    count = math.prod(len(axis.values) for axis in axes)
+    if not 2 <= count <= MOST:
+        many = f"--over asks for {count} variants, more than {MOST}: give fewer values"
+        raise UserError(
+            many if count > 1 else f"one variant has nothing to be compared with: give more values, {_EXAMPLE}"
+        )
+    return _name([tuple(values) for values in itertools.product(*([(a.key, v) for v in a.values] for a in axes))])
+
+
+def parse_axis(text: str) -> Axis:
+    """Raises UserError if it is not key=value,value."""
+    key, equals, values = text.partition("=")
+    if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)*", key):
+        raise UserError(f"--over {text}: write key.path=value,value, {_EXAMPLE}")
+    parts = split_values(values)
+    if parts is None:
+        raise UserError(f"--over {text}: a bracket or a quote has no partner; put the value in quotes")
+    if "" in parts:
+        raise UserError(
+            f"--over {text}: value {parts.index('') + 1} is empty; an empty text is '', and no value is null"
+        )
+    if twice := [part for i, part in enumerate(parts) if part in parts[:i]]:
+        raise UserError(f"--over {text}: {twice[0]} is there twice; keep one of them")
+    return Axis(key, tuple(parts))
+
+
+def split_values(text: str) -> list[str] | None:
+    """Parts between the commas that are not in brackets or quotes; None if a bracket or a quote has no partner."""
+    parts, expected, before, at = [""], "", ",", 0
+    while at < len(text):
+        found = text[at]
+        if found == "," and not expected:
+            parts.append("")
+        elif found in "\"'" and before in ",:[{":  # elsewhere it is an apostrophe
+            quoted = _QUOTED.match(text, at)
+            if quoted is None:
+                return None
+            found = quoted[0]
+        elif found in _PARTNER:
+            expected = _PARTNER[found] + expected
+        elif found in "]}":
+            if not expected.startswith(found):
+                return None
+            expected = expected[1:]
+        if found != "," or expected:
+            parts[-1] += found
+        before = before if found == " " else found[0]
+        at += len(found)
+    return None if expected else [part.strip() for part in parts]
+
+
+def _problems(axes: Sequence[Axis], given: Sequence[str]) -> list[str]:
+    """Keys that contradict each other, or what a comparison is."""
+    keys = [axis.key for axis in axes]
+    typed = [text.partition("=")[0] for text in given if "=" in text]
+    problems = [f"--over {key} is there twice: give all its values in one" for key in _twice(keys)]
+    problems += [
+        f"{key} has one value on the command line and several in --over: remove one of the two"
+        for key in dict.fromkeys(keys)
+        if key in typed
+    ]
+    problems += [
+        f"--over {key}: all variants have the same pod, and a workdir each; use --slice, --pod and --workdir"
+        for key in keys
+        if key in _OF_THE_POD
+    ]
+    if LOG_EVERY in [*keys, *typed]:
+        problems.append(f"{LOG_EVERY}: a comparison needs the time of every step, so it is always 1; remove it")
+    return problems
+
+
+def _twice(keys: Sequence[str]) -> list[str]:
+    return [key for key in dict.fromkeys(keys) if keys.count(key) > 1]
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+
+def _name(products: Sequence[tuple[tuple[str, str], ...]]) -> list[Variant]:
+    names = short_keys([key for key, _ in products[0]])
+    folders = [re.sub(r"[^\w.,=+-]+", "_", ",".join(f"{names[k]}={v}" for k, v in values)) for values in products]
+    return [
+        Variant(
+            name=" ".join(f"{names[key]}={value}" for key, value in values),
+            folder=_folder(number, folders),
+            values=values,
+        )
+        for number, values in enumerate(products)
+    ]
+
+
+def short_keys(keys: Sequence[str]) -> dict[str, str]:
+    """The shortest end of each key that is no other's: learning_rate; a section for its name: model."""
+    return {key: _shortest(key, [_ends(other) for other in keys if other != key]) for key in keys}
+
+
+def _shortest(key: str, others: Sequence[list[str]]) -> str:
+    return next((end for end in _ends(key) if not any(end in ends for ends in others)), key)
+
+
+def _ends(key: str) -> list[str]:
+    """Short to long."""
+    parts = (key.removesuffix(".name") or key).split(".")
+    return [".".join(parts[-n:]) for n in range(1, len(parts) + 1)]
+
+
+def _folder(number: int, folders: Sequence[str]) -> str:
+    """Its own text if that is short and nobody else's, else with its number."""
+    text = folders[number]
+    if folders.count(text) == 1 and len(text.encode()) <= _FOLDER:
+        return text
+    return f"{number + 1}-{text.encode()[:_FOLDER].decode(errors='ignore')}"
