@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from .base import Fraction, Named, Natural, NaturalFloat, Plugin, Positive, Section, choice
 
@@ -71,42 +72,60 @@ class TokensData(Section):
 
 
 Held = Annotated[float, Field(ge=0, lt=1)]
+Classes = Annotated[int, Field(ge=2)]
 
 
 class IdxData(Section):
-    """Images and labels in the files of MNIST (http://yann.lecun.com/exdb/mnist/), plain or .gz, in one folder."""
+    """Images and labels in the files of MNIST (http://yann.lecun.com/exdb/mnist/), plain or .gz; values become 0 to 1."""
 
     name: Literal["idx"] = "idx"
-    path: Path = Field(description="Folder with train-images-idx3-ubyte, train-labels-idx1-ubyte and t10k-...")
+    path: Path = Field(
+        description="Folder with train-images-idx3-ubyte, train-labels-idx1-ubyte, and t10k-... for validation."
+    )
 
 
 class DigitsData(Section):
-    """scikit-learn's handwritten digits: 1797 images of 8x8, on every machine."""
+    """scikit-learn's handwritten digits: 1797 images of 8x8, on every machine; values become 0 to 1."""
 
     name: Literal["digits"] = "digits"
-    validation: Fraction = Field(0.2, description="Share kept for validation.")
+    validation: Fraction = Field(0.2, description="Share kept for validation, the same images for every seed.")
 
 
 class MakeClassificationData(Section):
-    """scikit-learn's make_classification: clusters in a space of many dimensions."""
+    """scikit-learn's make_classification with its defaults: clusters in a space of many dimensions."""
 
     name: Literal["make_classification"] = "make_classification"
-    samples: Positive = 50000
-    features: Positive = 784
-    classes: Annotated[int, Field(ge=2)] = 10
-    informative: Positive = 50
+    samples: Positive = Field(50000, description="n_samples.")
+    features: Positive = Field(784, description="n_features.")
+    classes: Classes = Field(10, description="n_classes.")
+    informative: Positive = Field(50, description="n_informative; two more features are combinations of these.")
     seed: Natural = Field(0, description="random_state.")
     validation: Held = Field(0.0, description="Share kept for validation; 0: validated on the training examples.")
+
+    @model_validator(mode="after")
+    def _check_features(self) -> MakeClassificationData:
+        redundant, clusters = 2, 2  # scikit-learn's defaults
+        if self.informative + redundant > self.features:
+            raise ValueError(
+                f"informative {self.informative} and {redundant} redundant features are more than features "
+                f"{self.features}; give informative at most {self.features - redundant}, or more features"
+            )
+        if self.informative < math.log2(self.classes * clusters):
+            raise ValueError(
+                f"informative {self.informative} is too low for classes {self.classes}: {clusters} clusters for each "
+                f"need at least {math.ceil(math.log2(self.classes * clusters))}"
+            )
+        return self
 
 
 class SineData(Section):
     """y = sin(6x) - x^2/2 + noise, x uniform in [-1, 1]."""
 
     name: Literal["sine"] = "sine"
-    samples: Positive = 10000
+    samples: Annotated[int, Field(ge=2)] = Field(10000, description="Examples, those for validation included.")
     noise: NaturalFloat = Field(0.1, description="Standard deviation of the noise.")
-    seed: Natural = 0
-    validation: Fraction = 0.2
+    seed: Natural = Field(0, description="Of x and the noise.")
+    validation: Fraction = Field(0.2, description="Share kept for validation.")
 
 
 class NpzData(Section):
@@ -114,28 +133,36 @@ class NpzData(Section):
 
     name: Literal["npz"] = "npz"
     path: Path
-    validation: Fraction = Field(0.1, description="Share kept for validation if the file has no x_test and y_test.")
+    validation: Fraction = Field(
+        0.1, description="Share, drawn at random, kept for validation if the file has no x_test and y_test."
+    )
+    classes: Classes | None = Field(None, description="If y is a label; without it the highest label + 1.")
 
 
-class RecordData(Section):
-    """Base of the record files, which are read by grain (podrun[records])."""
+class ParquetData(Section):
+    """Parquet files, read into memory by pyarrow (podrun[records]): a row is an example."""
 
+    name: Literal["parquet"] = "parquet"
+    path: Annotated[str, Field(min_length=1, description="One file, a folder, or a glob pattern.")]
+    x: str | Annotated[tuple[str, ...], Field(min_length=1)] = Field(
+        "x", description="Column of the inputs, numbers or lists of one length; or several columns of numbers."
+    )
+    y: str = Field("y", description="Column of the targets.")
+    validation: Fraction = Field(0.1, description="Share of the rows, drawn at random, kept for validation.")
+    classes: Classes | None = Field(None, description="If y is a label; without it the highest label + 1.")
+
+
+class ArrayRecordData(Section):
+    """ArrayRecord files, read by grain as they are needed (podrun[records]): a record is an .npz archive of an example."""
+
+    name: Literal["array_record"] = "array_record"
     path: Annotated[str, Field(min_length=1, description="One file, a folder, or a glob pattern.")]
     x: str = Field("x", description="Name of the inputs in a record.")
     y: str = Field("y", description="Name of the targets in a record.")
     validation: Fraction = Field(0.1, description="Share of the records, from their end, kept for validation.")
-
-
-class ParquetData(RecordData):
-    """Parquet files: a row is an example."""
-
-    name: Literal["parquet"] = "parquet"
-
-
-class ArrayRecordData(RecordData):
-    """ArrayRecord files: a record is an example, an .npz archive of arrays."""
-
-    name: Literal["array_record"] = "array_record"
+    classes: Classes | None = Field(
+        None, description="If y is a label; without it all records are read once, to find the highest label."
+    )
 
 
 Data = Annotated[

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ..contract import UserError
-from .data import BPETokenizer, TextData, TokensData
+from .data import ArrayRecordData, BPETokenizer, IdxData, NpzData, ParquetData, TextData, TokensData
 from .job import Config
 
 
@@ -18,6 +19,13 @@ def check_files(config: Config) -> None:
         for key, path in (("path", data.path), ("validation_path", data.validation_path)):
             _check_file(f"data.{key}", path)
         _check_file("data.tokenizer_file", data.tokenizer_file)
+    if isinstance(data, IdxData):
+        for name in IDX_FILES:
+            idx_file(data.path, name)
+    if isinstance(data, NpzData):
+        _check_file("data.path", data.path)
+    if isinstance(data, ParquetData | ArrayRecordData):
+        record_files(data.path)
     tokenizer = getattr(data, "tokenizer", None)
     if isinstance(tokenizer, BPETokenizer):
         _check_file("data.tokenizer.file", tokenizer.file)
@@ -28,6 +36,41 @@ def text_files(pattern: str) -> list[Path]:
 
     Raises UserError if there is none or if all are empty.
     """
+    files = _files(pattern, "/path/to/text.txt")
+    for file in files:
+        _check_file("data.path", file, may_be_empty=True)
+    if not any(file.stat().st_size for file in files):
+        raise UserError(f"data.path: {pattern} is empty: there is no text to train on; give a file that has text")
+    return files
+
+
+def record_files(pattern: str) -> list[Path]:
+    """As text_files, for files of records: none may be empty; those named .something or _something do not count."""
+    files = [file for file in _files(pattern, "/path/to/folder") if not file.name.startswith((".", "_"))]
+    if not files:
+        raise UserError(f"data.path: there are no files of records in {pattern}; give a folder that has some")
+    for file in files:
+        _check_file("data.path", file)
+    return files
+
+
+IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+
+
+def idx_file(folder: Path, name: str) -> Path:
+    """The file of that name in the folder, or the same with .gz. Raises UserError if there is neither."""
+    plain = Path(os.path.expanduser(folder), name)
+    found = [path for path in (plain, plain.with_name(f"{name}.gz")) if os.path.isfile(path)]
+    if not found:
+        raise UserError(
+            f"data.path: there is neither {name} nor {name}.gz in {folder} (seen from {Path.cwd()}); "
+            f"give the folder that has the files of MNIST: {', '.join(IDX_FILES)}"
+        )
+    _check_file("data.path", found[0])
+    return found[0]
+
+
+def _files(pattern: str, example: str) -> list[Path]:
     try:
         files = _matches(pattern)
     except (OSError, ValueError, RuntimeError) as error:  # too long, no such user's home, `**` beside other characters
@@ -38,12 +81,8 @@ def text_files(pattern: str) -> list[Path]:
     if not files:
         raise UserError(
             f"data.path: there is no file, folder or match for {pattern!r} (seen from {Path.cwd()}); "
-            "give a path that exists, for example data.path=/path/to/text.txt"
+            f"give a path that exists, for example data.path={example}"
         )
-    for file in files:
-        _check_file("data.path", file, may_be_empty=True)
-    if not any(file.stat().st_size for file in files):
-        raise UserError(f"data.path: {pattern} is empty: there is no text to train on; give a file that has text")
     return files
 
 

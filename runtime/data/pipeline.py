@@ -30,6 +30,9 @@ class ShuffledOrder:
 
     def examples(self, positions: Array) -> tuple[Array, Array]:
         """(indices, epochs), int64[B] each, of the examples at `positions`, int64[B]."""
+        first, last = (int(position) // self._size for position in (positions.min(), positions.max()))
+        if first == last:  # nearly always, and what follows takes longer than gathering small examples
+            return self._permutation(first)[positions - first * self._size], np.full(len(positions), first)
         epochs, places = np.divmod(positions, self._size)
         indices = np.empty_like(positions)
         for epoch in np.unique(epochs):
@@ -57,6 +60,29 @@ class TrainBatches:
         return self._examples.gather(*self._order.examples(position + self._rows))
 
 
+def full_batch(examples: Examples, parts: int, part: int, num_parts: int) -> Batch:
+    """The `part`-th of `num_parts` equal parts of the whole set, in order, as one batch that `parts` devices can share.
+
+    Rows beyond the end repeat the last example. `weights`, float32[B], is 0 on them, and 1 on average over the whole batch.
+    """
+    size = padded(examples.size, parts)
+    rows = process_rows(size, part, num_parts)
+    at = rows.clip(max=examples.size - 1)
+    weights = np.where(rows < examples.size, np.float32(size / examples.size), np.float32(0))
+    return {**examples.gather(at, np.zeros_like(at)), "weights": weights}
+
+
+def batch_shapes(examples: Examples, size: int) -> Batch:
+    """Something with the shapes and dtypes of a batch of `size` examples for training, that takes no memory."""
+    one = examples.gather(np.zeros(1, np.int64), np.zeros(1, np.int64))
+    return {name: np.broadcast_to(value, (size, *value.shape[1:])) for name, value in one.items()}
+
+
+def padded(size: int, parts: int) -> int:
+    """The smallest multiple of `parts` that is not below `size`."""
+    return -(-size // parts) * parts
+
+
 def evaluation_batches(
     examples: Examples, batch_size: int, process: int, num_processes: int, limit: int | None
 ) -> Iterator[Batch]:
@@ -79,6 +105,19 @@ def process_rows(batch_size: int, process: int, num_processes: int) -> Array:
     """Rows of a global batch that belong to a process: the `process`-th of `num_processes` equal parts, int64."""
     share = batch_size // num_processes
     return np.arange(process * share, (process + 1) * share)
+
+
+class Constant(Generic[T]):
+    """The same item for ever: a batch that is the whole training set, and stays on the devices."""
+
+    def __init__(self, item: T) -> None:
+        self._item = item
+
+    def get(self) -> T:
+        return self._item
+
+    def close(self) -> None:
+        pass
 
 
 class Prefetcher(Generic[T]):

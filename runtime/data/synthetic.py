@@ -1,0 +1,49 @@
+"""Data that is on every machine: computed from a seed, or part of scikit-learn."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..config import DigitsData, MakeClassificationData, SineData
+from .arrays import Array, array_dataset, fingerprint, split
+from .base import Dataset
+
+
+def digits_dataset(section: DigitsData) -> Dataset:
+    """x float32[8, 8, 1] from 0 to 1, y int32 from 0 to 9."""
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    images = (x.reshape(-1, 8, 8, 1) / 16).astype(np.float32)
+    return array_dataset(*split((images, y.astype(np.int32)), section.validation, "data.name digits"), classes=10)
+
+
+def make_classification_dataset(section: MakeClassificationData) -> Dataset:
+    """x float32[features], y int32. With validation 0 the training examples are the validation set as well."""
+    from sklearn.datasets import make_classification
+
+    x, y = make_classification(
+        n_samples=section.samples,
+        n_features=section.features,
+        n_classes=section.classes,
+        n_informative=section.informative,
+        random_state=section.seed,
+    )
+    whole = x.astype(np.float32), y.astype(np.int32)
+    train, validation = split(whole, section.validation, "data.samples") if section.validation else (whole, whole)
+    return array_dataset(train, validation, section.classes, identity=_identity(section, y))
+
+
+def sine_dataset(section: SineData) -> Dataset:
+    """x float32[1], y float32[1]."""
+    generator = np.random.default_rng(section.seed)
+    x = generator.uniform(-1, 1, (section.samples, 1))
+    noise = section.noise * generator.standard_normal((section.samples, 1))
+    y = np.sin(6 * x) - x**2 / 2 + noise
+    whole = x.astype(np.float32), y.astype(np.float32)
+    return array_dataset(*split(whole, section.validation, "data.samples"), identity=_identity(section, x, noise))
+
+
+def _identity(section: MakeClassificationData | SineData, *exact: Array) -> bytes:
+    """Of computed data: of the rest, which comes from sines and matrix products, the last bits depend on the CPU."""
+    return section.model_dump_json().encode() + fingerprint(*exact)
