@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .. import plugins
-from ..config import Config, Plugin
+from ..config import CNN, MLP, Config, GPT2Model, Linear, Plugin
+from ..contract import UserError
 
 if TYPE_CHECKING:
     import flax.linen as nn
@@ -21,6 +22,45 @@ def make_language_model(config: Config, vocabulary: int, dtype: jnp.dtype) -> nn
     if isinstance(section, Plugin):
         model: nn.Module = plugins.load(section.name, "model.name")(section.options, vocabulary, dtype)
         return model
+    if not isinstance(section, GPT2Model):
+        raise UserError(f"model {section.name} reads arrays, but the task gives tokens; take gpt2")
     from .gpt2 import GPT2
 
     return GPT2(section, vocabulary, dtype)
+
+
+def context_length(config: Config) -> int:
+    """Tokens that a language model sees at once. Raises UserError if the model's section does not say."""
+    section = config.model
+    if isinstance(section, GPT2Model):
+        return section.context
+    if isinstance(section, Plugin) and "context" in section.options:
+        return int(section.options["context"])
+    raise UserError(
+        f"model {section.name}: text is cut into pieces of its context; give model.options.context, in tokens"
+    )
+
+
+def make_model(config: Config, shape: tuple[int, ...], outputs: int, dtype: jnp.dtype) -> nn.Module:
+    """A module with `__call__(x: float32[B, *shape], deterministic: bool) -> float32[B, outputs]`.
+
+    A user's model is called as `attribute(options, outputs, dtype) -> Module`. Raises UserError if it cannot take that shape.
+    """
+    section = config.model
+    if isinstance(section, Plugin):
+        model: nn.Module = plugins.load(section.name, "model.name")(section.options, outputs, dtype)
+        return model
+    if isinstance(section, CNN):
+        from . import cnn
+
+        cnn.check_shape(section, shape)
+        return cnn.CNN(section, outputs, dtype)
+    if isinstance(section, MLP):
+        from .mlp import MLP as Module
+
+        return Module(section, outputs, dtype)
+    if isinstance(section, Linear):
+        from .linear import Linear as LinearModule
+
+        return LinearModule(section, outputs, dtype)
+    raise UserError(f"model {section.name} reads tokens, but the task gives arrays; take cnn, mlp or linear")

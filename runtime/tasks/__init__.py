@@ -13,6 +13,18 @@ def make_task(config: Config, data: Dataset) -> Task:
     if ":" in config.task:
         task: Task = plugins.load(config.task, "task")(config, data)
         return task
+    if config.task == "classification":
+        from .classification import Classification
+
+        return Classification(config, data)
+    if config.task == "regression":
+        from .regression import Regression
+
+        return Regression(config, data)
+    if config.task == "logistic_regression":
+        from .logistic_regression import LogisticRegression
+
+        return LogisticRegression(config, data)
     from .language_model import LanguageModel
 
     return LanguageModel(config, data)

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..config import Config, GPT2Model
+from ..config import Config
 from ..contract import UserError
 from ..data.base import Dataset
-from ..models import make_language_model
+from ..models import context_length, make_language_model
 from ..progress import Reporter
 from ..state import Batch, Params
 from .base import Scalars, Task
@@ -25,8 +25,7 @@ class LanguageModel(Task):
 
     def __init__(self, config: Config, data: Dataset) -> None:
         super().__init__(config, data)
-        section = config.model
-        self._context = section.context if isinstance(section, GPT2Model) else int(section.options["context"])
+        self._context = context_length(config)
         self.units_per_example = self._context
         self._model = make_language_model(config, data.vocabulary, jnp.dtype(config.precision))
         self._prompt = self._encode_prompt()

@@ -1,0 +1,50 @@
+"""The network of Flax's MNIST example (https://github.com/google/flax/tree/main/examples/mnist), about 99 % right on MNIST.
+
+Letters in shapes: B batch, H height, W width, C channels, K outputs.
+"""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from ..config import CNN as Section
+from ..contract import UserError
+from .dropout import Dropout
+
+
+class CNN(nn.Module):
+    """3x3 convolution, ReLU and 2x2 average pooling for each of `features`; a dense layer with ReLU; the outputs."""
+
+    config: Section
+    outputs: int
+    dtype: jnp.dtype
+    """Of the computation; parameters are float32."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array, deterministic: bool = True) -> jax.Array:
+        """float32[B, H, W, C] or [B, H, W] -> float32[B, K]"""
+        x = x[..., None] if x.ndim == 3 else x
+        for number, features in enumerate(self.config.features):
+            x = nn.relu(nn.Conv(features, (3, 3), dtype=self.dtype, name=f"conv_{number}")(x))
+            x = nn.avg_pool(x, (2, 2), (2, 2))
+        x = x.reshape((x.shape[0], -1))
+        x = nn.relu(nn.Dense(self.config.dense, dtype=self.dtype, name="dense")(x))
+        x = Dropout(self.config.dropout)(x, deterministic)
+        return nn.Dense(self.outputs, dtype=self.dtype, name="head")(x).astype(jnp.float32)
+
+
+def check_shape(section: Section, shape: tuple[int, ...]) -> None:
+    """Raises UserError unless examples of this shape are images that can be halved as often as there are convolutions."""
+    times = len(section.features)
+    if len(shape) not in (2, 3):
+        raise UserError(
+            f"model cnn takes images, [height, width, channels], but the examples have shape {list(shape)}; "
+            "take model: mlp, or data with images"
+        )
+    if min(shape[:2]) < 2**times:
+        raise UserError(
+            f"model.features: {times} convolutions halve an image {times} times, but the examples are {shape[0]}x{shape[1]}; "
+            f"give at most {min(shape[:2]).bit_length() - 1} of them"
+        )

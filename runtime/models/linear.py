@@ -1,0 +1,25 @@
+"""One dense layer. Letters in shapes: B batch, K outputs."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from ..config import Linear as Section
+
+
+class Linear(nn.Module):
+    """Outputs that are linear in the inputs, all zero before training."""
+
+    config: Section
+    outputs: int
+    dtype: jnp.dtype
+    """Of the computation; parameters are float32."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array, deterministic: bool = True) -> jax.Array:
+        """float32[B, ...] -> float32[B, K]"""
+        x = x.reshape((x.shape[0], -1))
+        head = nn.Dense(self.outputs, dtype=self.dtype, kernel_init=nn.initializers.zeros, name="head")
+        return head(x).astype(jnp.float32)

@@ -1,0 +1,31 @@
+"""Dense layers of one width. Letters in shapes: B batch, K outputs."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from ..config import MLP as Section
+from .dropout import Dropout
+
+_ACTIVATIONS = {"tanh": jnp.tanh, "relu": nn.relu, "gelu": nn.gelu}
+
+
+class MLP(nn.Module):
+    """`layers` hidden layers with activation and dropout, then the outputs."""
+
+    config: Section
+    outputs: int
+    dtype: jnp.dtype
+    """Of the computation; parameters are float32."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array, deterministic: bool = True) -> jax.Array:
+        """float32[B, ...] -> float32[B, K]"""
+        x = x.reshape((x.shape[0], -1))
+        for number in range(self.config.layers):
+            x = nn.Dense(self.config.width, dtype=self.dtype, name=f"dense_{number}")(x)
+            x = _ACTIVATIONS[self.config.activation](x)
+            x = Dropout(self.config.dropout)(x, deterministic)
+        return nn.Dense(self.outputs, dtype=self.dtype, name="head")(x).astype(jnp.float32)

@@ -1,0 +1,58 @@
+"""What the tasks have in common whose examples are arrays x and y."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..config import Config, Linear
+from ..contract import UserError
+from ..data.base import Dataset
+from ..models import make_model
+from ..state import Batch, Params
+from .base import Task
+
+
+class ArrayTask(Task):
+    """A model of x, float32[B, ...], whose outputs, float32[B, K], are compared with y."""
+
+    def __init__(self, config: Config, data: Dataset) -> None:
+        super().__init__(config, data)
+        self._model = make_model(config, data.shape, data.outputs, jnp.dtype(config.precision))
+        self._l2 = config.model.l2 if isinstance(config.model, Linear) else 0.0
+
+    def init(self, key: jax.Array) -> Params:
+        return self._model.init(key, jnp.zeros((1, *self.data.shape), jnp.float32), True)["params"]
+
+    def outputs(self, params: Params, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        """float32[B, K]; with dropout if there is a key for it."""
+        rngs = None if key is None else {"dropout": key}
+        outputs: Any = self._model.apply({"params": params}, x, key is None, rngs=rngs)
+        return outputs
+
+    def penalty(self, params: Params) -> jax.Array | float:
+        """l2/2 times the sum of the squares of all kernels, float32[]."""
+        if not self._l2:
+            return 0.0
+        leaves = jax.tree_util.tree_leaves_with_path(params)
+        kernels = [leaf for path, leaf in leaves if path[-1] == jax.tree_util.DictKey("kernel")]
+        return self._l2 / 2 * sum((jnp.sum(kernel**2) for kernel in kernels), jnp.float32(0))
+
+
+def mean(values: jax.Array, batch: Batch) -> jax.Array:
+    """The mean of float32[B], weighted if the batch has weights."""
+    return (values * batch["weights"]).mean() if "weights" in batch else values.mean()
+
+
+def first_targets(config: Config, data: Dataset) -> np.ndarray[Any, Any]:
+    """y of the first example, [1, ...]. Raises UserError if the examples are not arrays x and y."""
+    batch = data.train.gather(np.zeros(1, np.int64), np.zeros(1, np.int64))
+    if not {"x", "y"} <= set(batch):
+        raise UserError(
+            f"data {config.data.name}: its examples have {', '.join(sorted(batch))}, but task {config.task} learns y from x; "
+            "give data with arrays, for example digits or npz"
+        )
+    return batch["y"]
