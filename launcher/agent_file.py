@@ -64,12 +64,12 @@ def open_agent(transport: Transport, pod: Pod, host: Host, *args: str) -> Channe
         rest = _await_mark(channel)
         if rest is not None:
             return _Marked(channel, rest)
+        code, complaint = channel.exit_code(), channel.complaint()  # a closed channel would not hear of them
         channel.close()
-        complaint = channel.complaint()
         # Python looks twice: it takes a zip that appears in between, put there by another host of the same home, for text.
         appeared = "null bytes" in complaint or "Non-UTF-8 code" in complaint  # since Python 3.11, and before
         if not tries_left or not (appeared or "can't open file" in complaint):
-            raise HostError(host.name, _why_not(pod, channel, complaint))
+            raise HostError(host.name, _why_not(pod, code, complaint))
         if not appeared:
             _put(transport, pod, host)
     raise AssertionError("unreachable")
@@ -88,7 +88,7 @@ def _put(transport: Transport, pod: Pod, host: Host) -> None:
     code, complaint = channel.exit_code(), channel.complaint()
     channel.close()
     if code != 0:
-        raise HostError(host.name, _why_not(pod, channel, complaint))
+        raise HostError(host.name, _why_not(pod, code, complaint))
 
 
 def _await_mark(channel: Channel) -> bytes | None:
@@ -109,10 +109,9 @@ def _await_mark(channel: Channel) -> bytes | None:
         late.cancel()
 
 
-def _why_not(pod: Pod, channel: Channel, complaint: str) -> str:
+def _why_not(pod: Pod, code: int | None, complaint: str) -> str:
     """One line, with what to do."""
     last = complaint.splitlines()[-1] if complaint else ""
-    code = channel.exit_code()
     if code in (126, 127) or "not found" in last:
         return f"no Python at {_python(pod)!r} ({last}); give its absolute path with `python:` in the pod file"
     if "Errno" in last or "No space" in last:
