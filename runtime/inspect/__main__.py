@@ -1,0 +1,55 @@
+"""The worker of `podrun inspect`: a job on stdin, a report, or why there is none, on stdout."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+
+from ..contract import ExitCode, UserError
+
+
+def main() -> None:
+    """Exits with 0 and a report, 2 and what the user can mend, or 1 and what else went wrong."""
+    out = os.dup(1)
+    os.dup2(2, 1)  # what anybody else prints is no part of the report
+    try:
+        code, answer = ExitCode.DONE, _answer(json.loads(sys.stdin.read()))
+    except UserError as error:
+        code, answer = ExitCode.BAD_CONFIG, str(error)
+    except Exception as error:
+        traceback.print_exc()
+        code, answer = ExitCode.FAILED, _describe(error)
+    with os.fdopen(out, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(f"{answer}\n")
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def _answer(request: dict[str, object]) -> str:
+    import jax
+
+    from ..config import Config
+    from .look import look
+    from .render import as_json, text
+
+    jax.config.update("jax_threefry_partitionable", True)
+    jax.config.update("jax_enable_compilation_cache", False)  # a program from the cache does not know its memory
+    width = int(str(request["width"]))
+    report = look(Config.model_validate(request["config"]), str(request["slice"]), min(width, 100) - 2)
+    return as_json(report) if request["json"] else text(report, str(request["title"]), width)
+
+
+def _describe(error: Exception) -> str:
+    """What, and where: the last line of code that is not a library's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "site-packages" not in frame.filename and "podrun" not in frame.filename]
+    frame = (own or frames)[-1]
+    first = (str(error).strip() or "no message").splitlines()[0][:300]
+    return f"{type(error).__name__}: {first}\nin {Path(frame.filename).name}, line {frame.lineno}: {frame.line}"
+
+
+if __name__ == "__main__":
+    main()

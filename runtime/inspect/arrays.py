@@ -1,0 +1,93 @@
+"""The arrays of a tree as rows, and rows of blocks that repeat folded into one."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+_NUMBERED = re.compile(r"(.*?)(\d+)")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One array, or several of the same shape whose paths differ in numbers only."""
+
+    path: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    item: int
+    """Bytes of one number."""
+    repeat: int = 1
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.path)
+
+    @property
+    def count(self) -> int:
+        return self.repeat * math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        return self.count * self.item
+
+
+def rows(tree: Any) -> list[Row]:
+    """All arrays of a tree, by their paths."""
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return [
+        Row(tuple(_key(key) for key in path), tuple(leaf.shape), str(leaf.dtype), leaf.dtype.itemsize)
+        for path, leaf in leaves
+    ]
+
+
+def fold(found: list[Row]) -> list[Row]:
+    """`h_0.kernel`, `h_1.kernel`, ... of one shape as `h_[0-11].kernel`, 12 times."""
+    for depth in range(max((len(row.path) for row in found), default=0)):
+        found = _fold_at(found, depth)
+    return found
+
+
+def _fold_at(found: list[Row], depth: int) -> list[Row]:
+    """Folds rows that differ only in the number at the end of one part of their paths."""
+    groups: dict[Any, list[tuple[Row, int]]] = {}
+    for row in found:
+        numbered = _NUMBERED.fullmatch(row.path[depth]) if depth < len(row.path) else None
+        key: Any = row
+        if numbered:
+            key = (row.path[:depth], numbered[1], row.path[depth + 1 :], row.shape, row.dtype, row.repeat)
+        groups.setdefault(key, []).append((row, int(numbered[2]) if numbered else 0))
+    return [_folded([row for row, _ in group], [number for _, number in group], depth) for group in groups.values()]
+
+
+def _folded(group: list[Row], numbers: list[int], depth: int) -> Row:
+    first = group[0]
+    if len(group) == 1:
+        return first
+    stem = re.sub(r"\d+$", "", first.path[depth])
+    path = (*first.path[:depth], f"{stem}[{_ranges(numbers)}]", *first.path[depth + 1 :])
+    return Row(path, first.shape, first.dtype, first.item, first.repeat * len(group))
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """`0-3,7`"""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+
+
+def _key(key: Any) -> str:
+    """Of a dict, a field of a class, or a place in a sequence."""
+    for attribute in ("key", "name", "idx"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)

@@ -1,0 +1,210 @@
+"""Everything that is known of a job before its first step."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..config import Config
+from ..data import load_dataset
+from ..data.base import Dataset
+from ..data.pipeline import batch_shapes, padded
+from ..flops import step_flops
+from ..optim import make_optimizer
+from ..parallel import make_strategy
+from ..parallel.base import Strategy
+from ..peak import seconds_at_peak, tpu_kind
+from ..state import Batch, Params, TrainState
+from ..tasks import make_task
+from .arrays import Row, rows
+from .layout import Layout, bytes_per_device, draw, layout
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much there is of something."""
+
+    arrays: int
+    count: int
+    bytes: int
+    per_device: int
+    """Bytes on each device that has some."""
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What a step computes."""
+
+    flops: float | None
+    examples: int
+    device_kind: str | None
+    """None if the slice does not say what its devices are."""
+    seconds_at_peak: float | None
+    """At 100 % of the peak of all devices that compute."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Of each device, in bytes, as the compiler for CPU plans it."""
+
+    arguments: int
+    outputs: int
+    reused: int
+    """Of the outputs, what takes the place of arguments."""
+    temporaries: int
+
+    @property
+    def total(self) -> int:
+        return self.arguments + self.outputs - self.reused + self.temporaries
+
+
+@dataclass(frozen=True)
+class Report:
+    """A job, looked at."""
+
+    slice: str
+    devices: int
+    computing: int
+    """Devices that take part."""
+    parallel: str
+    precision: str
+    parameters: tuple[Row, ...]
+    """Of one model."""
+    models: int
+    state: dict[str, Size]
+    batch: tuple[Layout, ...]
+    samples: tuple[Layout, ...]
+    """A large matrix and a small vector of the parameters."""
+    outputs: tuple[Layout, ...]
+    """What a step gives back; the state only where it is not laid out as before the step."""
+    pictures: dict[str, str]
+    computed: Computed
+    memory: Memory | None
+    compile_seconds: float
+
+
+def look(config: Config, slice_name: str, width: int) -> Report:
+    """Loads the data, and compiles the step for as many devices as there are here. Raises UserError as training does.
+
+    Args:
+        config: the job.
+        slice_name: what it is to run on.
+        width: of the pictures, in characters.
+    """
+    data = load_dataset(config)
+    task = make_task(config, data)
+    optimizer, schedule = make_optimizer(config)
+    strategy = make_strategy(config, task, optimizer, schedule)
+    params = jax.eval_shape(task.init, jax.random.key(0))
+    shapes = _batch(config, data, strategy)
+    state, batch = strategy.abstract_state(), strategy.abstract_batch(shapes)
+    lowered = strategy.lowered(shapes)
+    started = time.perf_counter()
+    compiled = lowered.compile()
+    seconds = time.perf_counter() - started
+    models = max(1, _count(state.params) // max(1, _count(params)))
+    computing = len(next(iter(jax.tree.leaves(state))).sharding.device_set)
+    flops = step_flops(task, params, shapes)
+    return Report(
+        slice=slice_name,
+        devices=jax.device_count(),
+        computing=computing,
+        parallel=config.parallel.name,
+        precision=config.precision,
+        parameters=tuple(rows(params)),
+        models=models,
+        state=_sizes(state),
+        batch=tuple(layout(f"batch.{name}", leaf, jax.device_count()) for name, leaf in batch.items()),
+        samples=tuple(layout(name, leaf, jax.device_count()) for name, leaf in _samples(state.params).items()),
+        outputs=_outputs(state, lowered, compiled),
+        pictures=_pictures(batch, state.params, width),
+        computed=_computed(config, slice_name, computing, flops and flops * models, shapes),
+        memory=_memory(compiled),
+        compile_seconds=seconds,
+    )
+
+
+def _batch(config: Config, data: Dataset, strategy: Strategy) -> Batch:
+    """The global batch of a step, as shapes."""
+    if config.batch_size == "all":
+        size = padded(data.train.size, strategy.shares * config.accumulate)
+        batch = {**batch_shapes(data.train, size), "weights": np.broadcast_to(np.float32(1), size)}
+    else:
+        batch = batch_shapes(data.train, config.batch_size)
+    return {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in batch.items()}
+
+
+def _count(tree: Any) -> int:
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
+
+
+def _sizes(state: TrainState) -> dict[str, Size]:
+    """Of each part of the state that has arrays, besides the number of the step."""
+    found = {}
+    for field in dataclasses.fields(state):
+        part = rows(tree := getattr(state, field.name))
+        if part and field.name != "step":
+            found[field.name] = Size(
+                len(part), sum(r.count for r in part), sum(r.bytes for r in part), bytes_per_device(tree)
+            )
+    return found
+
+
+def _samples(params: Params) -> dict[str, Any]:
+    """The largest matrix and the smallest vector."""
+    leaves = jax.tree_util.tree_flatten_with_path(params)[0]
+    named = {f"params.{row.name}": leaf for row, (_, leaf) in zip(rows(params), leaves, strict=True)}
+    size = {name: math.prod(leaf.shape) for name, leaf in named.items()}
+    matrices = [name for name, leaf in named.items() if len(leaf.shape) > 1]
+    vectors = [name for name, leaf in named.items() if len(leaf.shape) == 1]
+    chosen = [max(matrices, key=size.__getitem__)] if matrices else []
+    chosen += [min(vectors, key=size.__getitem__)] if vectors else []
+    return {name: named[name] for name in chosen}
+
+
+def _outputs(before: TrainState, lowered: jax.stages.Lowered, compiled: jax.stages.Compiled) -> tuple[Layout, ...]:
+    """The metrics of a step; of the state, the samples if any array is laid out in another way than before the step."""
+    after, metrics = jax.tree.map(
+        lambda info, sharding: jax.ShapeDtypeStruct(info.shape, info.dtype, sharding=sharding),
+        lowered.out_info,
+        compiled.output_shardings,
+    )
+    devices = jax.device_count()
+    moved = [
+        old.sharding != new.sharding and not new.sharding.is_equivalent_to(old.sharding, len(old.shape))
+        for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
+    ]
+    state = _samples(after.params) if any(moved) else {}
+    named = {**state, **{f"metrics.{name}": leaf for name, leaf in metrics.items()}}
+    return tuple(layout(name, leaf, devices) for name, leaf in named.items())
+
+
+def _pictures(batch: Batch, params: Params, width: int) -> dict[str, str]:
+    """Of an array of the batch, and of a matrix of the parameters."""
+    first = [*((f"batch.{name}", leaf) for name, leaf in batch.items())][:1]
+    drawn = {name: draw(leaf, width) for name, leaf in (*first, *[*_samples(params).items()][:1])}
+    return {name: picture for name, picture in drawn.items() if picture}
+
+
+def _computed(config: Config, slice_name: str, devices: int, flops: float | None, batch: Batch) -> Computed:
+    kind = tpu_kind(slice_name)
+    seconds = seconds_at_peak(flops, kind, devices, config.precision) if flops and kind else None
+    return Computed(flops, next(iter(batch.values())).shape[0], kind, seconds)
+
+
+def _memory(compiled: jax.stages.Compiled) -> Memory | None:
+    stats: Any = compiled.memory_analysis()
+    if stats is None:
+        return None
+    return Memory(
+        stats.argument_size_in_bytes,
+        stats.output_size_in_bytes,
+        stats.alias_size_in_bytes,
+        stats.temp_size_in_bytes,
+    )

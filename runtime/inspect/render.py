@@ -1,0 +1,168 @@
+"""A report as text for a terminal, and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from .arrays import Row, fold
+from .layout import Layout
+from .look import Computed, Memory, Report
+from .units import in_bytes, in_flops, in_seconds, plural
+
+_SHOWN = 40
+"""Rows of parameters; the rest is in the JSON."""
+_NAMES = {"params": "parameters", "opt_state": "optimizer state", "ema": "moving average"}
+
+
+def text(report: Report, title: str, width: int) -> str:
+    """All of it, section by section."""
+    sections = [
+        _head(report, title),
+        _parameters(report, width),
+        _layout(report, width),
+        *([_pictures(report)] if report.pictures else []),
+        _step(report.computed, report),
+        _memory(report.memory, report.compile_seconds),
+    ]
+    return "\n\n".join(sections)
+
+
+def as_json(report: Report) -> str:
+    """All of it, with every array of the parameters."""
+    parameters = [
+        {
+            "path": row.name,
+            "shape": row.shape,
+            "dtype": row.dtype,
+            "count": row.count,
+            "bytes": row.bytes,
+        }
+        for row in report.parameters
+    ]
+    values: dict[str, Any] = {**asdict(report), "parameters": parameters}
+    if report.memory:
+        values["memory"]["total"] = report.memory.total
+    return json.dumps(values, indent=1)
+
+
+def _head(report: Report, title: str) -> str:
+    return f"{title} on {report.slice}: {plural(report.devices, 'device')}, {report.parallel}, {report.precision}"
+
+
+# --- parameters -----------------------------------------------------------------------------------------------------
+
+
+def _parameters(report: Report, width: int) -> str:
+    folded = fold(list(report.parameters))
+    shown = folded[:_SHOWN]
+    body = [_cells(row) for row in shown]
+    if left := folded[_SHOWN:]:
+        body.append((f"... and {len(left)} more", "", "", *_amount(left)))
+    total = ("together", plural(len(report.parameters), "array"), "", *_amount(report.parameters))
+    lines = table([("", "shape", "type", "count", "size"), *body, total], width, right=(3, 4))
+    lines[0] = "Parameters".ljust(len(lines[0]) - len(lines[0].lstrip())) + lines[0].lstrip()
+    if report.models > 1:
+        lines.append(f"  x {report.models} models")
+    for name, size in report.state.items():
+        if name != "params":
+            numbers = f"{plural(size.arrays, 'array')}, {size.count:,} numbers, {in_bytes(size.bytes)}"
+            lines.append(f"  {_NAMES.get(name, name)}: {numbers}")
+    return "\n".join(lines)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    repeat = f"{row.repeat} x " if row.repeat > 1 else ""
+    return row.name, f"{repeat}{list(row.shape)}", row.dtype, *_amount([row])
+
+
+def _amount(found: Sequence[Row]) -> tuple[str, str]:
+    return f"{sum(row.count for row in found):,}", in_bytes(sum(row.bytes for row in found))
+
+
+# --- layout ---------------------------------------------------------------------------------------------------------
+
+
+def _layout(report: Report, width: int) -> str:
+    state = [one for one in report.outputs if not one.name.startswith("metrics.")]
+    lines = [f"Layout over {plural(report.devices, 'device')}", *_lines([*report.batch, *report.samples], width)]
+    lines.append("  after the step" + (":" if state else ", the state is where it was:"))
+    lines += _lines([*state, *_merged(report.outputs)], width)
+    sizes = [f"{_NAMES.get(name, name)} {in_bytes(size.per_device)}" for name, size in report.state.items()]
+    each = "each device" if report.computing == report.devices else plural(report.computing, "device")
+    return "\n".join([*lines, f"  on {each}: {', '.join(sizes)}"])
+
+
+def _merged(outputs: Sequence[Layout]) -> list[Layout]:
+    """Metrics that are alike as one."""
+    alike: dict[tuple[str, str], list[Layout]] = {}
+    for one in outputs:
+        if one.name.startswith("metrics."):
+            alike.setdefault((one.array, one.where), []).append(one)
+    names = {key: ", ".join(one.name.partition(".")[2] for one in group) for key, group in alike.items()}
+    return [
+        Layout(f"metrics {names[key]}", group[0].array, group[0].where, group[0].part, group[0].parts, group[0].devices)
+        for key, group in alike.items()
+    ]
+
+
+def _lines(layouts: Sequence[Layout], width: int) -> list[str]:
+    """A line for each, or two where that is too long."""
+    lines = table([(one.name, one.array, one.where) for one in layouts])
+    if max(map(len, lines)) <= width:
+        return lines
+    return [line for one in layouts for line in (f"  {one.name}  {one.array}", f"    {one.where}")]
+
+
+def _pictures(report: Report) -> str:
+    parts = []
+    for name, picture in report.pictures.items():
+        parts += [f"  {name}", *(f"  {line}" for line in picture.splitlines())]
+    return "\n".join(parts)
+
+
+# --- the step -------------------------------------------------------------------------------------------------------
+
+
+def _step(computed: Computed, report: Report) -> str:
+    if computed.flops is None:
+        return "A step\n  its FLOPs could not be counted"
+    each = in_flops(computed.flops / computed.examples)
+    lines = ["A step", f"  {in_flops(computed.flops)}: {each} for each of {plural(computed.examples, 'example')}"]
+    if computed.seconds_at_peak is not None:
+        who = f"{report.computing} x {computed.device_kind}"
+        lines.append(f"  {in_seconds(computed.seconds_at_peak)} at 100 % of the peak of {who} in {report.precision}")
+    return "\n".join(lines)
+
+
+def _memory(memory: Memory | None, seconds: float) -> str:
+    head = f"Memory of each device, as compiled for CPU in {in_seconds(seconds)}"
+    if memory is None:
+        return f"{head}\n  the compiler does not say"
+    rows = [
+        ("arguments", memory.arguments, "the state and a batch"),
+        ("outputs", memory.outputs, f"{in_bytes(memory.reused)} of them in the place of arguments"),
+        ("temporaries", memory.temporaries, "they differ on TPU and GPU"),
+        ("together", memory.total, ""),
+    ]
+    lines = table([(name, in_bytes(size), why) for name, size, why in rows], right=(1,))
+    return "\n".join([head, *lines])
+
+
+def table(rows: Sequence[Sequence[str]], width: int = 0, right: Sequence[int] = ()) -> list[str]:
+    """Aligned lines; the first column gives way if they are wider than `width`."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    if width and (excess := 2 + sum(widths) + 2 * (len(widths) - 1) - width) > 0:
+        widths[0] = max(12, widths[0] - excess)
+    lines = []
+    for row in rows:
+        cells = [_fit(row[0], widths[0]), *row[1:]]
+        padded = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))]
+        lines.append(f"  {'  '.join(padded)}".rstrip())
+    return lines
+
+
+def _fit(name: str, width: int) -> str:
+    return name if len(name) <= width else f"...{name[3 - width :]}"
