@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,16 +45,13 @@ def compare(request: CompareRequest) -> int:
     print(_headline(comparison), file=out, flush=True)
     measured = carry_out_all(comparison, quiet=request.json)
     rows = table.compare(measured)
-    write_table(results / TABLE, rows)
-    write_steps(results / STEPS, rows)
     if not request.json:
         print(f"\n{as_text(rows)}\n", flush=True)
-    files = [results / TABLE, results / STEPS, *_plot(comparison, measured)]
-    if request.json:
-        print(_as_json(comparison, rows, files))
-    else:
-        print("\n".join(map(str, files)))
-    return exit_code(measured)
+    files, problem = _write(comparison, rows)
+    print(_as_json(comparison, rows, files) if request.json else "\n".join(map(str, files)), flush=True)
+    if problem:
+        print(f"podrun: {problem}", file=sys.stderr)
+    return exit_code(measured) or (ExitCode.FAILED if problem else ExitCode.DONE)
 
 
 def _make(folder: Path) -> None:
@@ -71,7 +68,7 @@ def _headline(comparison: Comparison) -> str:
     folders = comparison.folders
     lines = [f"podrun compare: {len(comparison.jobs)} variants of {comparison.name} on {comparison.slice}"]
     if folders.earlier:
-        lines.append(f"  {folders.earlier} is of an earlier comparison; this one gets a folder of its own")
+        lines.append(f"  {folders.earlier} is there already; this comparison gets a folder of its own")
     lines.append(f"  workdirs {folders.runs}")
     if folders.results != folders.runs:
         lines.append(f"  results  {folders.results} on this machine")
@@ -80,16 +77,27 @@ def _headline(comparison: Comparison) -> str:
     return "\n".join(lines)
 
 
-def _plot(comparison: Comparison, measured: Sequence[table.Measured]) -> list[Path]:
-    """The plots that were written."""
-    if not can_plot():
-        return []
+def _write(comparison: Comparison, rows: Sequence[table.Row]) -> tuple[list[Path], str | None]:
+    """The files that were written, and what went wrong."""
     results, where = comparison.folders.results, f"{comparison.name} on {comparison.slice}"
-    drawn = {
-        results / CURVE: plot_convergence(results / CURVE, measured, comparison.configs, where),
-        results / TIMES: plot_times(results / TIMES, measured, where),
+    measured = [row.measured for row in rows]
+    writers: dict[str, Callable[[Path], bool]] = {
+        TABLE: lambda file: write_table(file, rows),
+        STEPS: lambda file: write_steps(file, rows),
     }
-    return [file for file, is_drawn in drawn.items() if is_drawn]
+    if can_plot():
+        writers[CURVE] = lambda file: plot_convergence(file, measured, comparison.configs, where)
+        writers[TIMES] = lambda file: plot_times(file, measured, where)
+    written = []
+    try:
+        for name, write in writers.items():
+            if write(results / name):
+                written.append(results / name)
+    except OSError as error:
+        return written, f"cannot write the results to {results}: {error.strerror}"
+    except ImportError as error:
+        return written, f"there are no plots, because matplotlib cannot be imported: {error}"
+    return written, None
 
 
 def _as_json(comparison: Comparison, rows: Sequence[table.Row], files: Sequence[Path]) -> str:

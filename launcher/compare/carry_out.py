@@ -66,7 +66,7 @@ def carry_out_all(comparison: Comparison, *, quiet: bool) -> list[Measured]:
                 code = 128 + signals.received[0] if signals.received else None
                 measured.append(Measured(variant, State.NOT_RUN, code=code, workdir=str(spec.workdir)))
                 continue
-            print(f"--- {number} of {len(comparison.jobs)}: {variant.name}", file=out, flush=True)
+            print(f"\n--- {number} of {len(comparison.jobs)}: {variant.name}", file=out, flush=True)
             console = _Plain(out) if quiet or not out.isatty() else _Live()
             measured.append(_carry_out(variant, replace(spec, run_id=new_run_id()), comparison.bundles, console))
     return measured

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from podrun.runtime.contract import ExitCode
+from podrun.runtime.contract import ExitCode, UserError
 
 from ..errors import HostError
 from ..pod import Pod
@@ -20,13 +20,13 @@ _READ = 'test ! -f "$1" || tail -c "+$2" -- "$1" | head -c "$3"'
 
 
 class Files(Protocol):
-    """Both methods raise HostError, or OSError on this machine."""
+    """Both methods raise HostError if a host cannot be asked."""
 
     def names(self, folder: Path) -> set[str]:
-        """What is in the folder; nothing if there is none."""
+        """What is in the folder; nothing if there is none. Raises UserError for one of this machine."""
 
     def read(self, file: Path) -> bytes:
-        """Nothing if there is no such file."""
+        """Nothing if there is no such file. Raises OSError for one of this machine."""
 
 
 def files_of(pod: Pod) -> Files:
@@ -35,7 +35,10 @@ def files_of(pod: Pod) -> Files:
 
 class LocalFiles:
     def names(self, folder: Path) -> set[str]:
-        return set(os.listdir(folder)) if folder.is_dir() else set()
+        try:
+            return set(os.listdir(folder)) if folder.is_dir() else set()
+        except OSError as error:
+            raise UserError(f"cannot look into {folder}: {error.strerror}; choose another with --workdir DIR") from None
 
     def read(self, file: Path) -> bytes:
         return file.read_bytes() if file.is_file() else b""

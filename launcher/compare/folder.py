@@ -28,7 +28,7 @@ class Folders:
 def new_folders(wanted: Path, typed: bool, pod: Pod, names: Sequence[str]) -> Folders:
     """One that was typed must be new; any other gets a number. `names` are the variants' folders.
 
-    Raises UserError if it is taken, HostError or OSError if that cannot be known.
+    Raises UserError if it is taken, HostError if a host cannot be asked.
     """
     if typed:
         return _unless_taken(_folders(wanted, pod), pod, names)

@@ -91,19 +91,22 @@ def as_record(row: Row) -> dict[str, Any]:
     }
 
 
-def write_table(file: Path, rows: Sequence[Row]) -> None:
+def write_table(file: Path, rows: Sequence[Row]) -> bool:
+    """A row for each variant. True: there is always something to be written."""
     records = [as_record(row) for row in rows]
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.DictWriter(out, list(records[0]))
         writer.writeheader()
         writer.writerows(records)
+    return True
 
 
-def write_steps(file: Path, rows: Sequence[Row]) -> None:
-    """All steps of all variants; a cell is empty where nothing was recorded."""
+def write_steps(file: Path, rows: Sequence[Row]) -> bool:
+    """All steps of all variants; a cell is empty where nothing was recorded. True, as above."""
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out)
         writer.writerow(["variant", "step", "loss", "grad_norm", "seconds"])
         for row in rows:
             for step in row.measured.steps:
                 writer.writerow([row.measured.variant.name, step.step, step.loss, step.grad_norm, step.seconds])
+    return True

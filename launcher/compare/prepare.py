@@ -41,7 +41,7 @@ class Comparison:
 
 
 def prepare(request: Request, over: Sequence[str]) -> Comparison:
-    """Raises UserError with all mistakes of all variants, HostError or OSError if folders cannot be looked at."""
+    """Raises UserError with all mistakes of all variants, HostError if a host's folders cannot be looked at."""
     if request.train is None or request.train.suffix == ".py":
         raise UserError("compare takes a train.yaml: of a program of your own podrun knows neither steps nor losses")
     variants = find_variants(over, request.overrides)

@@ -1,0 +1,341 @@
+"""`podrun compare`: variants, their folders, what is read of them, the numbers, and all mistakes before anything starts."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from podrun.launcher.compare.collect import compile_seconds, steps
+from podrun.launcher.compare.files import HostFiles, LocalFiles
+from podrun.launcher.compare.folder import new_folders
+from podrun.launcher.compare.output import as_text, numbers, write_steps, write_table
+from podrun.launcher.compare.plots import plot_convergence, plot_times, running_median
+from podrun.launcher.compare.table import Measured, State, Step, compare
+from podrun.launcher.compare.variants import Variant, find_variants, short_keys, split_values
+from podrun.launcher.inventory.simulated import simulated_pod
+from podrun.launcher.slices import parse_slice
+from podrun.runtime.config import Config
+from podrun.runtime.contract import UserError
+
+if TYPE_CHECKING:
+    from tests.conftest import Sandbox
+
+POD = simulated_pod(parse_slice("cpu-1x2"))
+PNG = b"\x89PNG\r\n"
+
+
+# --- variants -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("pmap,single", ["pmap", "single"]),
+        ("1e-3, 1e-2", ["1e-3", "1e-2"]),
+        ("[1,2],[3]", ["[1,2]", "[3]"]),
+        ("{name: jit, mesh: {data: 1, fsdp: 2}},pmap", ["{name: jit, mesh: {data: 1, fsdp: 2}}", "pmap"]),
+        ("""'it''s, one',two""", ["'it''s, one'", "two"]),
+        ('"a\\",b",c', ['"a\\",b"', "c"]),
+        ("['],',x],y", ["['],',x]", "y"]),
+        ("it's,they're", ["it's", "they're"]),
+        ("/data/[ab].txt,/data/{c,d}.txt", ["/data/[ab].txt", "/data/{c,d}.txt"]),
+        ("a,,b", ["a", "", "b"]),
+        ("[1,2", None),
+        ("1],2", None),
+        ("[1},2", None),
+        ("'a,b", None),
+    ],
+)
+def test_commas_in_brackets_and_quotes_belong_to_a_value(text: str, parts: list[str] | None) -> None:
+    """As YAML reads them; an apostrophe within a word is none."""
+    assert split_values(text) == parts
+
+
+def test_every_combination_in_the_order_of_the_command_line() -> None:
+    """The first --over changes slowest, so its first value is what the others are compared with."""
+    variants = find_variants(["parallel=pmap,single", "optimizer.line_search=zoom,backtracking,null"])
+    assert [v.name for v in variants] == [
+        f"parallel={p} line_search={s}" for p in ("pmap", "single") for s in ("zoom", "backtracking", "null")
+    ]
+    assert variants[1].folder == "parallel=pmap,line_search=backtracking"
+    assert variants[1].values == (("parallel", "pmap"), ("optimizer.line_search", "backtracking"))
+
+
+def test_a_section_is_named_before_its_keys_are_set() -> None:
+    """`optimizer=adam` would undo `optimizer.learning_rate=1` if it came later; every step is on record."""
+    adam, _ = find_variants(["optimizer=adam,sgd"], ["optimizer.learning_rate=1"])
+    assert adam.overrides(["optimizer.learning_rate=1"]) == (
+        "optimizer=adam",
+        "optimizer.learning_rate=1",
+        "log.every=1",
+    )
+
+
+def test_names_are_short_but_say_which_key() -> None:
+    """The end of a key, as much of it as tells it from the others; what a section's `name` is, the section says."""
+    assert short_keys(["model.name", "optimizer.learning_rate", "seed"]) == {
+        "model.name": "model",
+        "optimizer.learning_rate": "learning_rate",
+        "seed": "seed",
+    }
+    assert short_keys(["eval.every", "checkpoint.every"]) == {
+        "eval.every": "eval.every",
+        "checkpoint.every": "checkpoint.every",
+    }
+
+
+@pytest.mark.parametrize("values", ["/a/b,/a:b", f"{'x' * 300},{'x' * 299}y", "ä/1,ä 1"])
+def test_each_variant_has_a_folder_of_its_own(values: str) -> None:
+    """Also if their names differ only in what a folder's name cannot have, or are too long for one."""
+    folders = [v.folder for v in find_variants([f"data.path={values}"])]
+    assert len(set(folders)) == 2
+    assert all("/" not in folder and len(folder.encode()) < 200 for folder in folders)
+
+
+@pytest.mark.parametrize(
+    ("over", "given", "said"),
+    [
+        (["parallel"], [], "write key.path=value,value"),
+        (["a=1,,2"], [], "value 2 is empty"),
+        (["a=1,2,1"], [], "1 is there twice"),
+        (["a=[1,2"], [], "has no partner"),
+        (["a=1"], [], "one variant has nothing to be compared with"),
+        (["a=1,2", "a=3,4"], [], "--over a is there twice"),
+        (["a=1,2"], ["a=3"], "a has one value on the command line and several in --over"),
+        (["launch.pod=a,b"], [], "all variants have the same pod"),
+        (["launch.workdir=a,b"], [], "use --slice, --pod and --workdir"),
+        (["log.every=1,2"], [], "log.every: a comparison needs the time of every step"),
+        (["a=1,2"], ["log.every=5"], "log.every: a comparison needs the time of every step"),
+        ([f"{key}=1,2,3,4,5,6" for key in "abc"], [], "216 variants, more than 100"),
+    ],
+)
+def test_mistakes_in_over(over: list[str], given: list[str], said: str) -> None:
+    """What is wrong, and what to do."""
+    with pytest.raises(UserError, match=said.replace("[", r"\[")):
+        find_variants(over, given)
+
+
+def test_all_mistakes_in_over_are_said_at_once() -> None:
+    """A line for each."""
+    with pytest.raises(UserError) as caught:
+        find_variants(["x", "a=1,1", "launch.slice=v3-8,v3-32"])
+    assert len(str(caught.value).splitlines()) == 3
+
+
+# --- before anything starts -----------------------------------------------------------------------------------------
+
+
+def test_the_mistakes_of_all_variants(sandbox: Sandbox) -> None:
+    """Each with the variants that it is of; one that all have is said once; no folder is made."""
+    before = sorted(sandbox.path.rglob("*"))
+    over = ("--over", "accumulate=1,3", "--over", "parallel=pmap,zmap")
+    done = sandbox.podrun("compare", "--slice", "cpu-1x2", "--simulate", "train.yaml", *over, "-w", "train.yaml/x")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("podrun: ")
+    assert "accumulate=3 parallel=pmap: batch_size 8 is not divisible by 2 devices x accumulate 3" in done.stderr
+    assert "\naccumulate=1 parallel=zmap; accumulate=3 parallel=zmap: train.yaml: 1 mistake\n" in done.stderr
+    assert done.stderr.count("is a file, not a folder") == 1
+    assert sorted(sandbox.path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("job", [["train.py"], ["train.yaml", "--", "python", "train.py"]])
+def test_programs_cannot_be_compared(sandbox: Sandbox, job: list[str]) -> None:
+    """podrun does not know their steps."""
+    done = sandbox.podrun("compare", "--slice", "cpu-1x2", "--simulate", "--over", "a=1,2", *job)
+    assert done.returncode == 2
+    assert "a program of your own" in done.stderr
+
+
+def test_a_second_comparison_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    """Beside the workdir of the job, numbered; nothing of the first gets into the second."""
+    wanted = tmp_path / "runs" / "train"
+    assert new_folders(wanted, False, POD, ["a=1"]).runs == tmp_path / "runs" / "train-compare"
+    (tmp_path / "runs" / "train-compare").mkdir(parents=True)
+    (tmp_path / "runs" / "train-compare-2").mkdir()
+    found = new_folders(wanted, False, POD, ["a=1"])
+    assert found.runs == found.results == tmp_path / "runs" / "train-compare-3"
+    assert found.earlier == tmp_path / "runs" / "train-compare"
+
+
+@pytest.mark.parametrize("taken", ["a=1", "compare.csv"])
+def test_a_folder_that_was_typed_must_be_new(tmp_path: Path, taken: str) -> None:
+    """It is refused if it holds a variant or a table, and says what to do; other files do not matter."""
+    (tmp_path / "notes.txt").touch()
+    assert new_folders(tmp_path, True, POD, ["a=1", "a=2"]).runs == tmp_path
+    (tmp_path / taken).mkdir()
+    with pytest.raises(UserError, match=f"holds {taken} of an earlier run or comparison.*--workdir DIR"):
+        new_folders(tmp_path, True, POD, ["a=1", "a=2"])
+
+
+# --- what variants leave --------------------------------------------------------------------------------------------
+
+
+def test_files_of_a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file comes whole, however large it is and whatever it is called; what is not there is empty."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / "it's a folder"
+    folder.mkdir()
+    data = b"".join(b"%d\n" % n for n in range(500))
+    (folder / "-metrics").write_bytes(data)
+    files = HostFiles(replace(POD, home=str(tmp_path / "home")), part=1000)
+    assert files.names(folder) == files.names(Path("~/it's a folder")) == {"-metrics"}
+    assert files.read(folder / "-metrics") == files.read(Path("~/it's a folder/-metrics")) == data
+    assert files.names(tmp_path / "no") == LocalFiles().names(tmp_path / "no") == set()
+    assert files.read(folder / "no") == LocalFiles().read(folder / "no") == b""
+
+
+def phase(time: float, name: str, process: int = 0) -> dict[str, Any]:
+    return {"event": "phase", "time": time, "phase": name, "process": process}
+
+
+def test_compiling_ends_with_the_first_step() -> None:
+    """By process 0's own clock; an attempt that never got there does not count."""
+    start = {"event": "start", "time": 0.0}
+    first = [start, phase(1, "connect"), phase(2, "compile", 1), phase(3, "compile")]
+    assert compile_seconds(first) is None
+    assert compile_seconds([*first, phase(4, "train", 1), phase(5.5, "train"), phase(9, "save")]) == 2.5
+    assert compile_seconds([*first, start, phase(10, "compile"), phase(11, "train")]) == 1.0
+
+
+def test_steps_of_metrics() -> None:
+    """The last record of a step counts, evaluations are none, and what is not a finite number is missing."""
+    records: list[dict[str, Any]] = [
+        {"step": 1, "kind": "train", "loss": 2.0, "grad_norm": 1.0},
+        {"step": 2, "kind": "train", "loss": 9.0, "seconds_per_step": 9.0},
+        {"step": 2, "kind": "eval", "loss": 7.0},
+        {"step": 2, "kind": "train", "loss": 1.0, "grad_norm": float("nan"), "seconds_per_step": 0.5},
+    ]
+    assert steps(records) == (Step(1, 2.0, 1.0), Step(2, 1.0, None, 0.5))
+
+
+# --- the numbers ----------------------------------------------------------------------------------------------------
+
+
+def measured(name: str, seconds: list[float | None], state: State = State.DONE, **more: Any) -> Measured:
+    found = tuple(Step(n, loss=5.0 - n, grad_norm=1 / n, seconds=s) for n, s in enumerate(seconds, 1))
+    return Measured(Variant(f"a={name}", name, (("a", name),)), state, steps=found, **more)
+
+
+def test_times_are_those_after_the_first_step() -> None:
+    """Also if the first step has a time; a step without one is left out."""
+    first, second = compare([measured("1", [90.0, 2.0, 4.0, 6.0]), measured("2", [None, 1.0, None, 2.0])])
+    assert (first.median_step, first.total, first.steps, first.train_loss) == (4.0, 12.0, 4, 1.0)
+    assert (second.median_step, second.total) == (1.5, 3.0)
+    assert (first.speedup_by_step, first.speedup_by_total) == (1.0, 1.0)
+    assert (second.speedup_by_step, second.speedup_by_total) == ((2 / 1 + 6 / 2) / 2, 12 / 3)
+
+
+def test_a_variant_that_is_not_done() -> None:
+    """It has the ratio of the steps that it has, but none of totals; one that never began has nothing."""
+    rows = compare(
+        [
+            measured("1", [None, 2.0, 2.0]),
+            measured("2", [None, 1.0], State.FAILED, reason="no more of it"),
+            measured("3", [], State.NOT_RUN),
+        ]
+    )
+    assert (rows[1].speedup_by_step, rows[1].speedup_by_total) == (2.0, None)
+    assert (rows[2].steps, rows[2].total, rows[2].train_loss, rows[2].speedup_by_step) == (0, None, None, None)
+    text = as_text(rows)
+    assert "failed: no more of it" in text and "not run" in text
+
+
+def test_a_first_variant_without_times() -> None:
+    """Nothing can be compared with it, and the table says so."""
+    rows = compare([measured("1", [], State.FAILED), measured("2", [None, 1.0])])
+    assert (rows[1].speedup_by_step, rows[1].speedup_by_total) == (None, None)
+    assert "there are no speed-ups, because a=1 has no step times" in as_text(rows)
+
+
+def test_the_table_names_its_numbers() -> None:
+    """What is compared with what, how, and without which times."""
+    text = as_text(compare([measured("1", [None, 0.002, 0.004]), measured("2", [None, 0.001])]))
+    assert "SPEED-UP against a=1: BY STEP is the mean of each step's ratio of times, BY TOTAL the ratio of the" in text
+    assert "without evaluation and checkpoints" in text
+    assert "different numbers of steps" in text
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ([12.345, 0.5, None], ["12.345", "0.500", "-"]),
+        ([123.4, 456.7], ["123", "457"]),
+        ([0.0, 2.0], ["0.00", "2.00"]),
+        ([1.5e-9, 3.0], ["1.50e-09", "3.00e+00"]),
+        ([None, None], ["-", "-"]),
+    ],
+)
+def test_numbers_of_a_column(values: list[float | None], shown: list[str]) -> None:
+    """All have the decimals that the smallest one needs."""
+    assert numbers(values) == shown
+
+
+def test_csv_files(tmp_path: Path) -> None:
+    """A row for each variant, with its values; and one for each step, with empty cells for what is not known."""
+    rows = compare([measured("[1, 2]", [None, 0.1]), measured("2", [], State.FAILED, reason='it said "no"\nand left')])
+    write_table(tmp_path / "t.csv", rows)
+    write_steps(tmp_path / "s.csv", rows)
+    with (tmp_path / "t.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [(r["a"], r["state"], r["reason"]) for r in table] == [
+        ("[1, 2]", "done", ""),
+        ("2", "failed", 'it said "no"\nand left'),
+    ]
+    assert (table[0]["total_seconds"], table[1]["total_seconds"]) == ("0.1", "")
+    assert (tmp_path / "s.csv").read_text().splitlines() == [
+        "variant,step,loss,grad_norm,seconds",
+        '"a=[1, 2]",1,4.0,1.0,',
+        '"a=[1, 2]",2,3.0,0.5,0.1',
+    ]
+
+
+# --- plots ----------------------------------------------------------------------------------------------------------
+
+LBFGS = Config.model_validate({"task": "logistic_regression", "steps": 9})
+ADAMW = Config.model_validate({"steps": 9, "batch_size": 8})
+
+
+@pytest.mark.parametrize("config", [LBFGS, ADAMW], ids=["lbfgs", "adamw"])
+@pytest.mark.parametrize(
+    "values",
+    [[3.0, 2.0, 1.0], [1.0, 0.0, None], [0.0, 0.0], [1e-30, 1e3], [2.0], [1.0, -1.0]],
+    ids=["plain", "zero and missing", "only zeros", "far apart", "one", "negative"],
+)
+def test_plots_of_any_values(tmp_path: Path, config: Config, values: list[float | None]) -> None:
+    """Zeros cannot be on a log axis, and do not keep the rest from being drawn."""
+    pytest.importorskip("matplotlib")
+    found = tuple(Step(n, loss=v, grad_norm=v, seconds=0.1) for n, v in enumerate(values, 1))
+    variants = [replace(measured(str(n), []), steps=found) for n in range(8)]
+    assert plot_convergence(tmp_path / "a.png", variants, [config] * 8, "job on cpu-1x2")
+    assert (tmp_path / "a.png").read_bytes().startswith(PNG)
+
+
+def test_a_plot_of_nothing_is_not_written(tmp_path: Path) -> None:
+    """Of variants that failed before their first step, or have no step after it."""
+    pytest.importorskip("matplotlib")
+    nothing = [measured("1", []), measured("2", [])]
+    assert not plot_convergence(tmp_path / "a.png", nothing, [ADAMW] * 2, "x")
+    assert not plot_times(tmp_path / "b.png", [measured("1", [None]), measured("2", [0.1])], "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_many_step_times(tmp_path: Path) -> None:
+    """They have a running median, which a single slow step does not move."""
+    pytest.importorskip("matplotlib")
+    assert plot_times(tmp_path / "b.png", [measured(str(n), [None] + [0.1, 0.2] * 100) for n in range(3)], "x")
+    line = [(n, 100.0 if n == 50 else 1.0) for n in range(200)]
+    assert {value for _, value in running_median(line)} == {1.0}
+
+
+def test_matplotlib_is_imported_for_plots_only() -> None:
+    """Everything else of a comparison works without it."""
+    code = "import json, sys, podrun.launcher.commands.compare; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"matplotlib", "numpy", "jax"} & set(json.loads(done.stdout))

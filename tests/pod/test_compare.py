@@ -1,0 +1,68 @@
+"""`podrun compare` with real runs on a simulated pod."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import subprocess
+from typing import Any
+
+from ..conftest import Sandbox
+from .conftest import processes_of
+
+# What a comparison does not do by itself: use what an earlier test has compiled.
+FAST = 'launch.env={JAX_ENABLE_COMPILATION_CACHE: "true"}'
+JOB = ("compare", "--slice", "cpu-1x2", "--simulate", "train.yaml", FAST)
+
+
+def rows_of(sandbox: Sandbox, file: str) -> list[dict[str, str]]:
+    with (sandbox.path / file).open(newline="") as opened:
+        return list(csv.DictReader(opened))
+
+
+def test_a_variant_that_fails_is_marked_and_the_others_go_on(sandbox: Sandbox) -> None:
+    """The exit code is its; the table, as JSON alone on stdout, the CSV files and the plots have what there is."""
+    done = sandbox.podrun(*JOB, "--over", "optimizer.learning_rate=1e-3,1e30,1e-2", "log={every: 4}", "--json")
+    assert done.returncode == 1, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    states = [(v["variant"], v["state"], v["steps_done"]) for v in found["variants"]]
+    assert states[0] == ("learning_rate=1e-3", "done", 6)
+    assert states[1][:2] == ("learning_rate=1e30", "failed") and "not finite" in found["variants"][1]["reason"]
+    assert states[2] == ("learning_rate=1e-2", "done", 6)
+    first, _, last = found["variants"]
+    assert all(first[name] > 0 for name in ("compile_seconds", "median_step_seconds", "total_seconds"))
+    assert (first["speedup_mean_of_step_ratios"], first["speedup_ratio_of_totals"]) == (1.0, 1.0)
+    assert last["speedup_ratio_of_totals"] == first["total_seconds"] / last["total_seconds"]
+    assert last["train_loss"] == sandbox.losses("runs/train-compare/learning_rate=1e-2")[6]
+    steps = [row for row in rows_of(sandbox, "runs/train-compare/steps.csv") if row["variant"] == "learning_rate=1e-3"]
+    assert [row["step"] for row in steps] == list("123456")
+    assert all(float(row["loss"]) > 0 and float(row["grad_norm"]) > 0 for row in steps)
+    assert sum(float(row["seconds"]) for row in steps[1:]) == first["total_seconds"]
+    assert [v["state"] for v in rows_of(sandbox, "runs/train-compare/compare.csv")] == ["done", "failed", "done"]
+    assert all((sandbox.path / file).stat().st_size for file in found["files"])
+    assert "\n--- 2 of 3: learning_rate=1e30\n" in done.stderr
+
+
+def test_ctrl_c_ends_the_comparison_with_a_table(sandbox: Sandbox) -> None:
+    """The variant that runs stops and saves, the next one is not begun, and nothing is left."""
+    process = subprocess.Popen(
+        [*sandbox.command, *JOB, "--over", "accumulate=1,2", "steps=100000"],
+        cwd=sandbox.path,
+        env=sandbox.env,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("step "):
+            process.send_signal(signal.SIGINT)
+            break
+    rest = process.stdout.read()
+    assert process.wait(120) == 130
+    assert "--- 2 of 2" not in rest
+    states = [row["state"] for row in rows_of(sandbox, "runs/train-compare/compare.csv")]
+    assert states == ["interrupted", "not run"]
+    assert "SPEED-UP against accumulate=1" in rest
+    assert str(sandbox.path / "runs" / "train-compare" / "compare.csv") in rest
+    assert processes_of(sandbox) == {}
