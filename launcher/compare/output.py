@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ..show.text_table import shorten, text_table
-from .table import Row, State
+from .table import Row, State, step_times
 
 _DECIMALS = 5  # of a number in the table; smaller ones have an exponent
+_FEW = 5  # step times; of fewer, one may well be the longest by far
 _REASON = 60  # characters of why a variant failed that the table shows
 _HEADER = (
     ("VARIANT", "", "COMPILE", "MEDIAN STEP", "TOTAL", "TRAIN", "VALIDATION", "SPEED-UP", "SPEED-UP", ""),
@@ -60,13 +61,28 @@ def _notes(rows: Sequence[Row]) -> list[str]:
     notes = [
         "COMPILE: from the start of compiling to the end of the first step, nothing cached",
         "MEDIAN STEP, TOTAL: all steps after the first, without evaluation and checkpoints",
+        "TRAIN LOSS, VALIDATION LOSS: of the last step, and of the last evaluation",
         f"SPEED-UP against {first}: BY STEP is the mean of each step's ratio of times, BY TOTAL the ratio of the totals",
     ]
     if rows[0].median_step is None:
         notes.append(f"there are no speed-ups, because {first} has no step times")
     if len({row.steps for row in rows if row.measured.state is State.DONE}) > 1:
         notes.append("the variants have different numbers of steps: the totals are of different work")
-    return notes
+    return notes + [note for row in rows if (note := _slow_step(row))]
+
+
+def _slow_step(row: Row) -> str | None:
+    """One step that takes longer than all others together spoils TOTAL, and the plot."""
+    times = step_times(row.measured.steps)
+    if row.total is None or len(times) < _FEW:
+        return None
+    step = max(times, key=lambda step: times[step])
+    if times[step] < row.total / 2:
+        return None
+    return (
+        f"{row.measured.variant.name}: step {step} alone took {times[step]:.3g} s, more than all others together; "
+        "did it compile again?"
+    )
 
 
 def as_record(row: Row) -> dict[str, Any]:

@@ -262,6 +262,14 @@ def test_the_table_names_its_numbers() -> None:
     assert "different numbers of steps" in text
 
 
+def test_one_step_that_spoils_the_total_is_named() -> None:
+    """As a second compilation does."""
+    times: list[float | None] = [None, 8.0, *[0.1] * 9]
+    text = as_text(compare([measured("1", times), measured("2", [None, *[0.1] * 10])]))
+    assert "a=1: step 2 alone took 8 s, more than all others together" in text
+    assert text.count("alone took") == 1
+
+
 @pytest.mark.parametrize(
     ("values", "shown"),
     [
