@@ -1,8 +1,10 @@
 """Checkpoints through orbax: asynchronous, atomic, one copy of the state. The only importer of orbax.
 
 A checkpoint holds the state, the resolved config, the position in the data and the data's fingerprint. orbax refuses the
-host-local arrays of a multi-process pmap, so the state is saved as numpy arrays, by process 0 alone: orbax then needs no
-barrier between processes, in which all would wait for ever for one whose disk is full.
+host-local arrays of a multi-process pmap, so a state that is the same everywhere is saved as numpy arrays, by process 0
+alone: orbax then needs no barrier between processes, in which all would wait for ever for one whose disk is full. A state of
+which each process has a part is saved by all, as arrays over all processes. On disk both are the same, so either is restored
+from either.
 """
 
 from __future__ import annotations
@@ -15,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy as policy
 
 from .config import Checkpoint, Config, saved_config
 from .contract import UserError
-from .parallel.base import HostState
+from .state import StateDict
 
 _STATE, _META = "state", "meta"
 
@@ -38,22 +39,26 @@ class Restored:
     """What a checkpoint holds."""
 
     step: int
-    state: HostState
+    state: StateDict
     position: int
 
 
 class Checkpoints:
     """The checkpoints of one workdir."""
 
-    def __init__(self, directory: Path, section: Checkpoint, primary: bool) -> None:
-        """`primary` is true in one process: it saves, and clears away what a killed save left behind."""
+    def __init__(self, directory: Path, section: Checkpoint, in_parts: bool = False) -> None:
+        """`in_parts`: every process saves its part of the state; else process 0 saves all of it."""
         self._directory = directory
-        self._primary = primary
+        primary = jax.process_index() == 0
+        self._saves = primary or in_parts
         directory.mkdir(parents=True, exist_ok=True)
-        if primary:
+        if primary:  # clears away what a killed save left behind
             for leftover in directory.glob("*.orbax-checkpoint-tmp*"):
                 shutil.rmtree(leftover, ignore_errors=True)
-        me = jax.process_index()
+        alone = {jax.process_index()}
+        together = ocp.options.MultiprocessingOptions(
+            primary_host=0 if in_parts else jax.process_index(), active_processes=None if in_parts else alone
+        )
         best = policy.BestN(get_metric_fn=_quality, n=section.keep_best)
         policies = [policy.LatestN(section.keep), *([best] if section.keep_best else [])]
         options = ocp.CheckpointManagerOptions(
@@ -61,8 +66,8 @@ class Checkpoints:
             best_fn=_quality,  # without it the losses are not written, and a resumed run would not know the best
             create=False,
             save_root_metadata=False,
-            read_only=not primary,
-            multiprocessing_options=ocp.options.MultiprocessingOptions(primary_host=me, active_processes={me}),
+            read_only=not self._saves,
+            multiprocessing_options=together,
         )
         self._manager = _Manager(directory, options=options, item_names=(_STATE, _META))
         self._saving: int | None = None
@@ -72,13 +77,13 @@ class Checkpoints:
         return self._manager.latest_step()
 
     def save(
-        self, step: int, state: HostState, position: int, config: Config, fingerprint: bytes, loss: float | None
+        self, step: int, state: StateDict, position: int, config: Config, fingerprint: bytes, loss: float | None
     ) -> None:
         """Starts to save; waits for an earlier save first. `loss` is the validation loss at this step, if known.
 
         Raises whatever made the earlier save fail.
         """
-        if not self._primary:
+        if not self._saves:
             return
         meta = {
             "config": saved_config(config),
@@ -104,8 +109,8 @@ class Checkpoints:
         self._manager.check_for_errors()
         return step
 
-    def restore(self, step: int, template: HostState, config: Config, fingerprint: bytes) -> Restored:
-        """Reads a checkpoint into numpy arrays shaped as `template`.
+    def restore(self, step: int, template: StateDict, config: Config, fingerprint: bytes) -> Restored:
+        """Reads a checkpoint into arrays as those of `template`: numpy's, or jax's with their shardings.
 
         Raises UserError if it is of another model, optimizer or data.
         """
@@ -126,7 +131,7 @@ class Checkpoints:
         saved, now = meta["config"], saved_config(config)
         rows = [
             f"  {key}: {json.dumps(before)} in the checkpoint, {json.dumps(after)} in this job"
-            for section in ("task", "model", "optimizer")
+            for section in ("task", "model", "optimizer", "parallel", "ema")
             for key, before, after in _differences(section, _identity(saved, section), _identity(now, section))
         ]
         if meta["fingerprint"] != fingerprint.hex():
@@ -153,17 +158,22 @@ def _quality(metrics: dict[str, float | None]) -> float:
     return -loss if loss is not None and math.isfinite(loss) else -math.inf
 
 
-def _shapes(state: HostState) -> dict[str, Any]:
+def _shapes(state: StateDict) -> dict[str, Any]:
     """The shape of every array, under the names that the state has."""
-    return {k: _shapes(v) if isinstance(v, dict) else list(np.shape(v)) for k, v in state.items() if v is not None}
+    return {k: _shapes(v) if isinstance(v, dict) else list(v.shape) for k, v in state.items() if v is not None}
 
 
 _TUNABLE = {"dropout", "initializer_range", "preset", "learning_rate", "weight_decay", "clip_norm", "b1", "b2", "eps"}
+_TUNABLE |= {"adam_learning_rate", "nesterov", "max_evaluations", "l2"}
 
 
 def _identity(config: dict[str, Any], section: str) -> Any:
     """What must be the same to resume: sizes and structure, not what may be tuned on the way."""
-    value = config[section]
+    value = config.get(section)
+    if section == "parallel":  # all ways have the same state, but for the members of an ensemble
+        return "ensemble" if value["name"] == "ensemble" else "one model"
+    if section == "ema":
+        return "on" if value is not None else "off"
     if not isinstance(value, dict):
         return value
     kept = {k: v for k, v in value.items() if k not in _TUNABLE}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .contract import UserError, WorkerEnv
 
@@ -69,6 +69,7 @@ def initialize(env: WorkerEnv | None = None, timeout: float = 300.0) -> WorkerEn
             f"{env.host} does not see the devices of {env.slice} (its kind: {jax.devices()[0].device_kind}):\n{table}\n"
             "give the slice that the hosts really are with --slice"
         )
+    _gather([0])
     return env
 
 
@@ -96,8 +97,7 @@ def agree(env: WorkerEnv, token: Path, fingerprint: bytes) -> None:
         token: a file in the workdir.
         fingerprint: digest of the training data.
     """
-    mine = np.array([token.exists(), zlib.crc32(fingerprint)], np.uint32)
-    everyone = np.asarray(multihost_utils.process_allgather(mine)).reshape(env.num_processes, 2)
+    everyone = _gather([token.exists(), zlib.crc32(fingerprint)])
     blind = np.flatnonzero(everyone[:, 0] == 0)
     if blind.size:
         raise UserError(
@@ -110,6 +110,22 @@ def agree(env: WorkerEnv, token: Path, fingerprint: bytes) -> None:
             f"the training data of {_processes(different)} differs from that of process 0: "
             "every host must have the same files (data in train.yaml)"
         )
+
+
+def _gather(values: Sequence[int]) -> np.ndarray:
+    """What every process says, uint32[processes, values].
+
+    Over all devices, as a training step communicates: gloo connects them at the first call and gives processes 30 s to come
+    to it. `initialize` calls it when they have just met; compiling, or reading data, may take some much longer than others.
+    """
+    devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
+    mesh = Mesh(np.array(devices), ("device",))
+    local = np.tile(np.array(values, np.uint32), (jax.local_device_count(), 1))
+    split, whole = (NamedSharding(mesh, spec) for spec in (PartitionSpec("device"), PartitionSpec()))
+    said = jax.make_array_from_process_local_data(split, local)
+    everyone = np.asarray(jax.jit(lambda x: x, out_shardings=whole)(said))
+    first = [i for i, d in enumerate(devices) if i == 0 or d.process_index != devices[i - 1].process_index]
+    return everyone[first]
 
 
 def _processes(numbers: Sequence[int] | np.ndarray) -> str:

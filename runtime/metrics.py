@@ -12,12 +12,15 @@ from typing import Any
 from .config import Config, saved_config
 from .contract import UserError, Workdir
 
+Metrics = dict[str, Any]
+"""Numbers by name. In metrics.jsonl also lists, of the members of an ensemble; the views leave them out."""
+
 
 class Writer(ABC):
     """Gets every record of metrics."""
 
     @abstractmethod
-    def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
+    def write(self, step: int, kind: str, metrics: Metrics) -> None:
         """`kind` is `train` or `eval`."""
 
     @abstractmethod
@@ -36,7 +39,7 @@ class JsonLines(Writer):
         self._last_eval = max((_step(line) for line in kept if '"kind": "eval"' in line), default=0)
         self._file = path.open("a", buffering=1)
 
-    def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
+    def write(self, step: int, kind: str, metrics: Metrics) -> None:
         if kind == "eval" and step <= self._last_eval:
             return  # a finished run was started once more
         self._file.write(json.dumps({"step": step, "kind": kind, **metrics}) + "\n")
@@ -62,8 +65,8 @@ class TensorBoard(Writer):
 
         self._writer = SummaryWriter(str(folder), purge_step=resumed_from + 1 if resumed_from else None)
 
-    def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
-        for name, value in metrics.items():
+    def write(self, step: int, kind: str, metrics: Metrics) -> None:
+        for name, value in _numbers(metrics).items():
             self._writer.add_scalar(f"{kind}/{name}", value, step)
 
     def close(self) -> None:
@@ -84,11 +87,15 @@ class WandB(Writer):
             project=project, id=name.read_text(), resume="allow", dir=str(workdir), config=saved_config(config)
         )
 
-    def write(self, step: int, kind: str, metrics: dict[str, float]) -> None:
-        self._run.log({f"{kind}/{name}": value for name, value in metrics.items()}, step=step)
+    def write(self, step: int, kind: str, metrics: Metrics) -> None:
+        self._run.log({f"{kind}/{name}": value for name, value in _numbers(metrics).items()}, step=step)
 
     def close(self) -> None:
         self._run.finish()
+
+
+def _numbers(metrics: Metrics) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if isinstance(value, float)}
 
 
 def make_writers(config: Config, workdir: Workdir, resumed_from: int) -> list[Writer]:

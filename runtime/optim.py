@@ -6,9 +6,11 @@ from typing import Any
 
 import jax
 import optax
+import optax.contrib
 
 from . import plugins
-from .config import AdamW, Config, Plugin, Schedule
+from .config import LBFGS, SGD, Adafactor, Adam, AdamW, Config, Lion, Muon, Plugin, Schedule
+from .config.optimizer import FirstOrder
 
 
 def make_schedule(schedule: Schedule, peak: float, steps: int) -> optax.Schedule:
@@ -44,13 +46,52 @@ def make_optimizer(config: Config) -> tuple[optax.GradientTransformation, optax.
     if isinstance(section, Plugin):
         transformation, schedule = plugins.load(section.name, "optimizer.name")(section.options, config.steps)
         return transformation, schedule
-    return _adamw(section, make_schedule(config.schedule, section.learning_rate, config.steps))
+    if isinstance(section, LBFGS):
+        return _lbfgs(section), optax.constant_schedule(section.step_size or 1.0)
+    schedule = make_schedule(config.schedule, section.learning_rate, config.steps)
+    transformation = _first_order(section, schedule)
+    if section.clip_norm is not None:
+        transformation = optax.chain(optax.clip_by_global_norm(section.clip_norm), transformation)
+    return transformation, schedule
 
 
-def _adamw(section: AdamW, schedule: optax.Schedule) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    adamw = optax.adamw(
-        schedule, b1=section.b1, b2=section.b2, eps=section.eps, weight_decay=section.weight_decay, mask=decay_mask
-    )
-    if section.clip_norm is None:
-        return adamw, schedule
-    return optax.chain(optax.clip_by_global_norm(section.clip_norm), adamw), schedule
+def _first_order(section: FirstOrder, schedule: optax.Schedule) -> optax.GradientTransformation:
+    match section:
+        case AdamW():
+            return optax.adamw(
+                schedule, section.b1, section.b2, section.eps, weight_decay=section.weight_decay, mask=decay_mask
+            )
+        case Adam():
+            return optax.adam(schedule, section.b1, section.b2, section.eps)
+        case SGD():
+            return optax.sgd(schedule, section.momentum or None, section.nesterov)
+        case Lion():
+            return optax.lion(schedule, section.b1, section.b2, weight_decay=section.weight_decay, mask=decay_mask)
+        case Adafactor():
+            return optax.adafactor(schedule, momentum=section.momentum)
+        case Muon():
+            return optax.contrib.muon(
+                schedule,
+                beta=section.momentum,
+                weight_decay=section.weight_decay,
+                adam_learning_rate=lambda step: schedule(step) * section.adam_learning_rate / section.learning_rate,
+                muon_weight_dimension_numbers=_hidden_matrices,
+            )
+    raise TypeError(section)
+
+
+def _hidden_matrices(params: Any) -> Any:
+    """For muon, which is made for the matrices between hidden layers: not for embeddings, which are tables."""
+    numbers = optax.contrib.MuonDimensionNumbers()
+    return jax.tree.map(lambda leaf, decays: numbers if decays and leaf.ndim == 2 else None, params, decay_mask(params))
+
+
+def _lbfgs(section: LBFGS) -> optax.GradientTransformationExtraArgs:
+    """Both line searches leave the loss and gradient where they end in the state, for the next step to begin with."""
+    search = None
+    if section.line_search == "zoom":
+        # The first trial is the whole step, as the curvature proposes it (Nocedal & Wright 2006, section 3.5).
+        search = optax.scale_by_zoom_linesearch(section.max_evaluations, initial_guess_strategy="one")
+    elif section.line_search == "backtracking":
+        search = optax.scale_by_backtracking_linesearch(section.max_evaluations, store_grad=True)
+    return optax.lbfgs(section.step_size, section.memory, linesearch=search)

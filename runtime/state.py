@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import flax.serialization
 import flax.struct
 import jax
 
 Params = Any
 Batch = dict[str, Any]
 """Arrays whose leading axis is the example."""
+
+StateDict = dict[str, Any]
+"""`TrainState` as nested dictionaries of arrays: what a checkpoint holds, whatever the way of being parallel."""
 
 
 @flax.struct.dataclass
@@ -21,3 +25,22 @@ class TrainState:
     params: Params
     """float32."""
     opt_state: Any
+    ema: Params | None = None
+    """Moving average of the parameters, if there is one."""
+
+    @property
+    def best_params(self) -> Params:
+        """What is evaluated, and kept in the end."""
+        return self.params if self.ema is None else self.ema
+
+
+def to_dict(state: TrainState) -> StateDict:
+    """The same arrays under names. What is not there has no name."""
+    named: StateDict = flax.serialization.to_state_dict(state)
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def from_dict(template: TrainState, named: StateDict) -> TrainState:
+    """The arrays of `named` in the structure of `template`."""
+    state: TrainState = flax.serialization.from_state_dict(template, {"ema": None, **named})
+    return state

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections import deque
 from typing import Any
 
@@ -20,19 +19,30 @@ import numpy as np
 import yaml
 
 from .checkpoint import Checkpoints
-from .config import Config, saved_config
+from .config import LBFGS, Config, Ensemble, Single, saved_config
 from .contract import EventKind, NotFiniteError, Phase, Workdir, WorkerEnv
 from .data import load_dataset
-from .data.pipeline import Prefetcher, TrainBatches, evaluation_batches
+from .data.pipeline import (
+    Constant,
+    Prefetcher,
+    TrainBatches,
+    batch_shapes,
+    evaluation_batches,
+    full_batch,
+    padded,
+)
 from .distributed import agree
+from .flops import step_flops
 from .metrics import Writer, make_writers
 from .optim import make_optimizer
-from .parallel import strategy_class
+from .parallel import make_strategy
+from .peak import peak_of, seconds_at_peak
 from .preempt import Preempted, StopRequest
 from .progress import Reporter
 from .state import Batch, TrainState
 from .tasks import make_task
 from .tasks.base import Scalars
+from .throughput import Clock
 
 
 def train(config: Config, env: WorkerEnv, workdir: Workdir, reporter: Reporter) -> None:
@@ -68,50 +78,63 @@ class Trainer:
             token.unlink()
         self._task = make_task(config, self._data)
         optimizer, schedule = make_optimizer(config)
-        self._strategy = strategy_class(config.parallel)(
-            self._task, optimizer, schedule, config.seed, config.accumulate
-        )
+        self._strategy = make_strategy(config, self._task, optimizer, schedule)
+        parts = self._strategy.shares * config.accumulate
+        self._batch_size = padded(self._data.train.size, parts) if config.batch_size == "all" else config.batch_size
         self._window = 1 if jax.default_backend() == "cpu" else 2
         self._in_flight: deque[tuple[int, Scalars]] = deque()
         self._stop = StopRequest()
-        self._clock = Clock(config.batch_size, self._task.units_per_example, self._task.unit)
+        self._clock = Clock(self._batch_size, self._task.units_per_example, self._task.unit, self._seconds_at_peak())
         self._writers: list[Writer] = []
-        self._batches: Prefetcher[Batch] | None = None
-        self._checkpoints = Checkpoints(workdir.checkpoints, config.checkpoint, primary=self._process == 0)
+        self._batches: Prefetcher[Batch] | Constant[Batch] | None = None
+        self._checkpoints = Checkpoints(workdir.checkpoints, config.checkpoint, self._strategy.saves_in_parts)
         self._state: TrainState
         self._step = 0
         self._position = 0
         self._evaluated: tuple[int, float] | None = None  # step and loss of the last evaluation
         self._saved: int | None = None
 
+    def _seconds_at_peak(self) -> float | None:
+        """How long a step takes at the least on these devices; None if their peak is not known."""
+        kind = jax.devices()[0].device_kind
+        if peak_of(kind) is None or isinstance(self._config.optimizer, LBFGS):  # whose steps differ in length
+            return None
+        params = jax.eval_shape(self._task.init, jax.random.key(0))
+        flops = step_flops(self._task, params, batch_shapes(self._data.train, self._batch_size))
+        models = jax.device_count() if isinstance(self._config.parallel, Ensemble) else 1
+        devices = 1 if isinstance(self._config.parallel, Single) else jax.device_count()
+        return None if flops is None else seconds_at_peak(flops * models, kind, devices, self._config.precision)
+
     # --- phases ---
 
     def start(self) -> None:
         """Initial or restored state, data from its position on, and the writers."""
-        state = self._strategy.init()
         latest = self._checkpoints.latest()
-        if latest is not None:
+        if latest is None:
+            self._state = self._strategy.init()
+        else:
             self._reporter.phase(Phase.RESTORE)
-            template = self._strategy.to_host(state)
+            template = self._strategy.template()
             restored = self._checkpoints.restore(latest, template, self._config, self._data.fingerprint)
-            state = self._strategy.place(restored.state)
+            self._state = self._strategy.place(restored.state)
             self._step = self._saved = restored.step
             self._position = restored.position
             if self._process == 0:
                 self._reporter.event(EventKind.RESUME, step=self._step)
-        self._state = state
         if self._process == 0:
             self._workdir.config.write_text(yaml.safe_dump(saved_config(self._config), sort_keys=False))
             self._writers = make_writers(self._config, self._workdir, resumed_from=self._step)
-        train_batches = TrainBatches(
-            self._data.train, self._config.batch_size, self._process, self._num_processes, self._config.seed
-        )
         if self._step < self._config.steps:
-            self._batches = Prefetcher(
-                lambda position: self._strategy.shard(train_batches.at(position)),
-                self._position,
-                self._config.batch_size,
-            )
+            self._batches = self._train_batches()
+
+    def _train_batches(self) -> Prefetcher[Batch] | Constant[Batch]:
+        """The batches of the steps from the position on, on the devices."""
+        examples, feeds = self._data.train, self._strategy.feeds
+        if self._config.batch_size == "all":
+            parts = self._strategy.shares * self._config.accumulate
+            return Constant(self._strategy.shard(full_batch(examples, parts, *feeds)))
+        batches = TrainBatches(examples, self._batch_size, *feeds, self._config.seed)
+        return Prefetcher(lambda at: self._strategy.shard(batches.at(at)), self._position, self._batch_size)
 
     def run(self, until: int | None = None) -> None:
         """All steps that are left, or those up to step `until`."""
@@ -121,16 +144,16 @@ class Trainer:
                 self._reporter.note(f"already at step {self._step} of {config.steps}: nothing left to train")
             return
         self._reporter.phase(Phase.COMPILE)
-        self._clock.start(self._step)
         first = self._step + 1
         for step in range(first, (until or config.steps) + 1):
             self._reporter.step = step
-            batch = self._batches.get()
+            with self._clock.waiting():
+                batch = self._batches.get()
             done = self._wait_for_oldest()
             self._state, metrics = self._strategy.step(self._state, batch)
             self._in_flight.append((step, metrics))
             self._step = step
-            self._position += config.batch_size
+            self._position += self._batch_size
             if step == first:
                 jax.block_until_ready(metrics)
                 self._reporter.phase(Phase.TRAIN)
@@ -154,10 +177,10 @@ class Trainer:
             self._save()
         self._reporter.phase(Phase.SAVE)
         self._report_completed_save(wait=True)
-        self._reporter.phase(Phase.SAMPLE)
-        if self._process == 0:
-            params = jax.tree.map(np.asarray, self._state.params)
-            text = self._task.after_training(params, self._reporter)
+        if self._task.uses_result:
+            self._reporter.phase(Phase.SAMPLE)
+            params = self._strategy.result(self._state)
+            text = self._task.after_training(params, self._reporter) if self._process == 0 else None
             if text is not None:
                 self._workdir.sample.write_text(text, encoding="utf-8")
                 self._reporter.event(EventKind.TEXT, text=text)
@@ -176,12 +199,16 @@ class Trainer:
             return None
         step, metrics = self._in_flight.popleft()
         jax.block_until_ready(metrics)
+        self._clock.step_done(step)
         return step, metrics
 
     def _drain(self) -> None:
         """Waits for all steps in flight, and records them."""
         while self._in_flight:
-            self._record(*self._in_flight.popleft())
+            step, metrics = self._in_flight.popleft()
+            jax.block_until_ready(metrics)
+            self._clock.step_done(step)
+            self._record(step, metrics)
 
     def _record(self, step: int, metrics: Scalars) -> None:
         """Raises NotFiniteError, in all processes alike, for a loss or gradient that is not finite."""
@@ -195,7 +222,7 @@ class Trainer:
             )
         if not (_due(step, self._config.log.every) or step == self._config.steps):
             return
-        record = {**self._task.train_metrics(values), **self._clock.rates(step)}
+        record = {**self._task.train_metrics(values), **self._clock.rates()}
         for writer in self._writers:
             writer.write(step, "train", record)
         self._reporter.progress(step, self._config.steps, record)
@@ -205,8 +232,8 @@ class Trainer:
     def _evaluate(self) -> None:
         self._drain()
         self._reporter.phase(Phase.EVALUATE)
-        with self._clock.paused():
-            metrics = self._task.summarize(self._evaluation_sums())
+        with self._clock.paused("evaluation"):
+            metrics = self._strategy.summarize(self._evaluation_sums())
         self._evaluated = (self._step, metrics["loss"])
         for writer in self._writers:
             writer.write(self._step, "eval", metrics)
@@ -214,30 +241,32 @@ class Trainer:
             self._reporter.event(EventKind.EVAL, step=self._step, **metrics)
         self._reporter.phase(Phase.TRAIN)
 
-    def _evaluation_sums(self) -> dict[str, float]:
+    def _evaluation_sums(self) -> dict[str, Any]:
         """Added up on the host in float64: the whole split may be more than float32 can count."""
-        limit = None if self._config.eval.batches == "all" else self._config.eval.batches
-        batches = evaluation_batches(
-            self._data.validation, self._config.batch_size, self._process, self._num_processes, limit
-        )
-        sums: dict[str, float] = {}
-        for batch in batches:
-            part: Any = jax.device_get(self._strategy.evaluate(self._state.params, self._strategy.shard(batch)))
-            for name, value in part.items():
-                sums[name] = sums.get(name, 0.0) + float(value)
+        examples, batches = self._data.validation, self._config.eval.batches
+        limit = None if batches == "all" else batches
+        size = self._batch_size
+        if self._config.batch_size == "all":
+            size = padded(examples.size, self._strategy.shares)
+        sums: Any = None
+        for batch in evaluation_batches(examples, size, *self._strategy.feeds, limit):
+            part = jax.device_get(self._strategy.evaluate(self._state, self._strategy.shard(batch)))
+            wide = jax.tree.map(np.float64, part)
+            sums = wide if sums is None else jax.tree.map(np.add, sums, wide)
             if self._stop.reached():
                 self._save_and_stop()
-        return sums
+        found: dict[str, Any] = sums
+        return found
 
     def _save(self) -> None:
         self._drain()
         self._reporter.phase(Phase.SAVE)
-        with self._clock.paused():
+        with self._clock.paused("checkpoints"):
             self._report_completed_save(wait=True)
             loss = self._evaluated[1] if self._evaluated and self._evaluated[0] == self._step else None
             self._checkpoints.save(
                 self._step,
-                self._strategy.to_host(self._state),
+                self._strategy.savable(self._state),
                 self._position,
                 self._config,
                 self._data.fingerprint,
@@ -257,46 +286,6 @@ class Trainer:
         self._reporter.phase(Phase.SAVE)
         self._report_completed_save(wait=True)
         raise Preempted(f"stopped at step {self._step}; its checkpoint is complete")
-
-
-class Clock:
-    """Throughput over the steps since the last record, without evaluations and saves."""
-
-    def __init__(self, batch_size: int, units_per_example: int, unit: str) -> None:
-        self._units = batch_size * units_per_example
-        self._name = f"{unit}_per_second"
-        self._since = 0.0
-        self._step = 0
-        self._paused = 0.0
-
-    def start(self, step: int) -> None:
-        self._since, self._step, self._paused = time.perf_counter(), step, 0.0
-
-    def rates(self, step: int) -> dict[str, float]:
-        """Throughput and seconds per step since the last call."""
-        steps = step - self._step
-        seconds = time.perf_counter() - self._since - self._paused
-        self.start(step)
-        if steps <= 0 or seconds <= 0:
-            return {}
-        return {self._name: steps * self._units / seconds, "seconds_per_step": seconds / steps}
-
-    def paused(self) -> _Pause:
-        return _Pause(self)
-
-    def add_pause(self, seconds: float) -> None:
-        self._paused += seconds
-
-
-class _Pause:
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    def __enter__(self) -> None:
-        self._start = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self._clock.add_pause(time.perf_counter() - self._start)
 
 
 def _due(step: int, every: int) -> bool:

@@ -8,9 +8,9 @@ from pydantic import AfterValidator, Field, model_validator
 
 from .base import Natural, Plugin, Positive, Probability, Section
 from .data import Data, PythonSourceData
-from .model import GPT2Model, Model
-from .optimizer import LBFGS, AdamW, Optimizer, Schedule
-from .parallel import Parallel, Pmap
+from .model import GPT2Model, Linear, Model
+from .optimizer import LBFGS, Adafactor, AdamW, Muon, Optimizer, Schedule
+from .parallel import Ensemble, Explicit, Parallel, Pmap
 from .sections import Checkpoint, Eval, Launch, Log, Sample
 
 _TEXT = ("text", "python_source", "tokens")
@@ -86,7 +86,12 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _check_together(self) -> Config:
-        problems = [*_task_problems(self), *_optimizer_problems(self), *_batch_problems(self)]
+        problems = [
+            *_task_problems(self),
+            *_optimizer_problems(self),
+            *_batch_problems(self),
+            *_parallel_problems(self),
+        ]
         if problems:
             raise ValueError("\n".join(problems))
         return self
@@ -128,6 +133,22 @@ def _optimizer_problems(config: Config) -> list[str]:
         problems.append(
             f"schedule.final {schedule.final:g} is above optimizer.learning_rate {optimizer.learning_rate:g}: "
             "it is the learning rate at the end, as a number; give a lower one"
+        )
+    return problems
+
+
+def _parallel_problems(config: Config) -> list[str]:
+    problems = []
+    if isinstance(config.parallel, Ensemble) and isinstance(config.model, Linear):
+        problems.append(
+            "parallel: ensemble of linear models, which all start from zeros and see the same data, would be copies of "
+            "one; take another model, or another way of being parallel"
+        )
+    divided = isinstance(config.parallel, Explicit) and config.parallel.mesh.fsdp > 1
+    if divided and isinstance(config.optimizer, (LBFGS, Muon, Adafactor)):
+        problems.append(
+            f"parallel: explicit with fsdp does not know how to lay out what {config.optimizer.name} computes; "
+            "take parallel.name=jit, or fsdp: 1"
         )
     return problems
 

@@ -68,6 +68,7 @@ class Muon(FirstOrder):
 
     name: Literal["muon"] = "muon"
     learning_rate: PositiveFloat = 0.02
+    adam_learning_rate: PositiveFloat = Field(3e-4, description="Of Adam; it follows the same schedule.")
     momentum: Probability = 0.95
     weight_decay: NaturalFloat = 0.0
 

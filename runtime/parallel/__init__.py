@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from .. import plugins
+from ..config import Config, Plugin
 
 if TYPE_CHECKING:
+    import optax
+
+    from ..tasks.base import Task
     from .base import Strategy
 
+_CLASSES = {
+    "pmap": "Pmap",
+    "jit": "Jit",
+    "explicit": "Explicit",
+    "shard_map": "ShardMap",
+    "single": "Single",
+    "ensemble": "Ensemble",
+}
 
-def strategy_class(name: str) -> type[Strategy]:
-    """A user's strategy is a subclass of `podrun.runtime.parallel.base.Strategy`."""
-    if ":" in name:
-        loaded: type[Strategy] = plugins.load(name, "parallel")
-        return loaded
-    from .pmap import Pmap
 
-    return Pmap
+def make_strategy(
+    config: Config, task: Task, optimizer: optax.GradientTransformation, schedule: optax.Schedule
+) -> Strategy:
+    """The job's strategy. A user's is a subclass of `podrun.runtime.parallel.base.Strategy`."""
+    section = config.parallel
+    if isinstance(section, Plugin):
+        found: type[Strategy] = plugins.load(section.name, "parallel")
+    else:
+        found = getattr(import_module(f".{section.name}", __name__), _CLASSES[section.name])
+    return found(config, task, optimizer, schedule)

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import flax.serialization
 import jax
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ..state import Batch, Params, TrainState
+from ..state import Batch, Params, StateDict, TrainState
 from ..tasks.base import Scalars
-from .base import HostState, Strategy
+from .base import Strategy, with_sharding
+from .collectives import average, averaged_objective, total
 
 AXIS = "device"
 
@@ -28,46 +27,48 @@ class Pmap(Strategy):
         mesh = Mesh(np.array(jax.local_devices()), (AXIS,))
         self._replicated = NamedSharding(mesh, PartitionSpec())
         self._split = NamedSharding(mesh, PartitionSpec(AXIS))
-        self._local = jax.local_device_count()
-        # gloo, which connects CPU processes, pays for every buffer. Elsewhere XLA combines them itself.
-        self._one_buffer = jax.default_backend() == "cpu"
         self._step = jax.pmap(self._device_step, AXIS, in_axes=(None, 0), out_axes=None, donate_argnums=0)
         self._evaluate = jax.pmap(self._device_evaluate, AXIS, in_axes=(None, 0), out_axes=None)
 
     def init(self) -> TrainState:
         return jax.jit(self.initial_state, out_shardings=self._replicated)()
 
-    def place(self, state: HostState) -> TrainState:
-        template = jax.eval_shape(self.initial_state)
-        restored: TrainState = flax.serialization.from_state_dict(template, state)
-        return jax.device_put(restored, self._replicated)
+    def abstract_state(self) -> TrainState:
+        return with_sharding(jax.eval_shape(self.initial_state), self._replicated)
 
-    def to_host(self, state: TrainState) -> HostState:
-        host: HostState = flax.serialization.to_state_dict(jax.tree.map(np.asarray, state))
-        return host
+    def place(self, named: StateDict) -> TrainState:
+        return jax.device_put(self.restored(named), self._replicated)
 
     def shard(self, batch: Batch) -> Batch:
-        split = {k: np.reshape(v, (self._local, -1, *v.shape[1:])) for k, v in batch.items()}
-        return jax.device_put(split, self._split)
+        local = jax.local_device_count()
+        return jax.device_put({k: np.reshape(v, (local, -1, *v.shape[1:])) for k, v in batch.items()}, self._split)
+
+    def abstract_batch(self, batch: Batch) -> Batch:
+        """With the leading axis of this process's devices."""
+        local, shares = jax.local_device_count(), self.shares
+        return {
+            k: jax.ShapeDtypeStruct((local, v.shape[0] // shares, *v.shape[1:]), v.dtype, sharding=self._split)
+            for k, v in batch.items()
+        }
 
     def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
         return self._step(state, batch)
 
-    def evaluate(self, params: Params, batch: Batch) -> Scalars:
-        return self._evaluate(params, batch)
+    def evaluate(self, state: TrainState, batch: Batch) -> Scalars:
+        return self._evaluate(state.best_params, batch)
+
+    def lowered(self, batch: Batch) -> jax.stages.Lowered:
+        return self._step.lower(self.abstract_state(), self.abstract_batch(batch))
 
     def _device_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
         key = self.step_key(state.step, jax.lax.axis_index(AXIS))
-        grads, metrics = self.gradients(state.params, batch, key)
-        grads, metrics = self._reduce(jax.lax.pmean, (grads, metrics))
-        return self.update(state, grads, metrics)
+        objective = averaged_objective(lambda params: self.loss(params, batch, key)[0], AXIS)
+        if self.searches_lines:
+            grads, metrics = self.stored_gradients(state, objective)
+        else:
+            grads, metrics = average(self.gradients(state.params, batch, key), AXIS)
+        return self.update(state, grads, metrics, objective)
 
     def _device_evaluate(self, params: Params, batch: Batch) -> Scalars:
-        sums: Scalars = self._reduce(jax.lax.psum, self.task.evaluate(params, batch))
+        sums: Scalars = total(self.task.evaluate(params, batch), AXIS)
         return sums
-
-    def _reduce(self, collective: Any, tree: Any) -> Any:
-        if not self._one_buffer:
-            return collective(tree, AXIS)
-        flat, unravel = ravel_pytree(tree)
-        return unravel(collective(flat, AXIS))

@@ -1,0 +1,155 @@
+"""An ensemble by `jax.pmap`: one model per device of the pod, all trained on the same data.
+
+Members differ in their seed, which follows from the global index of their device, so that it does not matter how the devices
+are spread over hosts. They share no gradients; the loss that is reported is their mean. Evaluated is the ensemble: its
+prediction is the mean of its members' (Hansen & Salamon 1990; Lakshminarayanan et al. 2017).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from ..state import Batch, Params, StateDict, TrainState, to_dict
+from ..tasks.base import Scalars
+from .base import Strategy, with_sharding
+from .collectives import average
+
+AXIS = "ensemble"
+_STATE: Any = TrainState(step=None, params=0, opt_state=0, ema=0)  # type: ignore[arg-type]
+"""Axis of the members in each part of the state; they are all at the same step."""
+
+
+class Ensemble(Strategy):
+    saves_in_parts = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
+        self._local = [d for d in devices if d.process_index == jax.process_index()]
+        self._first = devices.index(self._local[0])
+        pod, here = Mesh(np.array(devices), (AXIS,)), Mesh(np.array(self._local), (AXIS,))
+        self._global_members = NamedSharding(pod, PartitionSpec(AXIS))
+        self._local_members = NamedSharding(here, PartitionSpec(AXIS))
+        self._global_whole, self._local_whole = (NamedSharding(m, PartitionSpec()) for m in (pod, here))
+        self._init = jax.pmap(self._member_state, AXIS, out_axes=_STATE)
+        self._step = jax.pmap(
+            self._member_step, AXIS, in_axes=(_STATE, 0, None), out_axes=(_STATE, None), donate_argnums=0
+        )
+        self._evaluate = jax.pmap(self._member_evaluate, AXIS, in_axes=(0, None), out_axes=None)
+
+    # --- where things are ---
+
+    @property
+    def shares(self) -> int:
+        return 1
+
+    @property
+    def feeds(self) -> tuple[int, int]:
+        return 0, 1
+
+    @property
+    def _members(self) -> jax.Array:
+        """Global indices of this process's members, int32[local]."""
+        return jax.device_put(self._first + np.arange(len(self._local), dtype=np.int32), self._local_members)
+
+    def init(self) -> TrainState:
+        return self._init(self._members)
+
+    def abstract_state(self) -> TrainState:
+        """Of the whole ensemble: the leading axis is the member."""
+        one = jax.eval_shape(lambda: self._member_state(jnp.int32(0)))
+        count = jax.device_count()
+        members = jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype), one)
+        shapes = members.replace(step=one.step)
+        return with_sharding(shapes, self._layout(shapes, self._global_members, self._global_whole))
+
+    def _layout(self, state: TrainState, members: NamedSharding, whole: NamedSharding) -> TrainState:
+        layout: TrainState = jax.tree.map(lambda _: members, state)
+        return layout.replace(step=whole)
+
+    def savable(self, state: TrainState) -> StateDict:
+        """Arrays over all processes, put together from what is on each device. Nothing is copied."""
+        abstract = self.abstract_state()
+        return to_dict(jax.tree.map(_as_global, state, abstract))
+
+    def template(self) -> StateDict:
+        return to_dict(self.abstract_state())
+
+    def place(self, named: StateDict) -> TrainState:
+        state = self.restored(named)
+        return jax.tree.map(_as_local, state, self._layout(state, self._local_members, self._local_whole))
+
+    def result(self, state: TrainState) -> Params:
+        """The first member of each process."""
+        return jax.tree.map(lambda x: np.asarray(x[0]), state.best_params)
+
+    def shard(self, batch: Batch) -> Batch:
+        return jax.device_put(batch, self._local_whole)
+
+    def abstract_batch(self, batch: Batch) -> Batch:
+        return with_sharding(batch, self._local_whole)
+
+    # --- what is done ---
+
+    def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
+        return self._step(state, self._members, batch)
+
+    def evaluate(self, state: TrainState, batch: Batch) -> Scalars:
+        return self._evaluate(state.best_params, batch)
+
+    def lowered(self, batch: Batch) -> jax.stages.Lowered:
+        """For the members of this process."""
+        state = jax.eval_shape(self._init, self._members)
+        return self._step.lower(state, self._members, self.abstract_batch(batch))
+
+    def summarize(self, sums: dict[str, Any]) -> dict[str, Any]:
+        """The ensemble's metrics, and `members`: the metrics of each."""
+        members = [
+            self.task.summarize({name: value[i] for name, value in sums["members"].items()})
+            for i in range(jax.device_count())
+        ]
+        ensemble = self.task.summarize({k: v for k, v in sums.items() if k != "members"})
+        best = {f"best_member_{name}": _best(name, [m[name] for m in members]) for name in ensemble}
+        return {**ensemble, **best, "members": members}
+
+    def _member_state(self, member: jax.Array) -> TrainState:
+        seed = jax.random.fold_in(jax.random.key(self.seed), member)
+        return self.initial_state(jax.random.bits(seed))
+
+    def _member_step(self, state: TrainState, member: jax.Array, batch: Batch) -> tuple[TrainState, Scalars]:
+        key = self.step_key(state.step, member)
+
+        def objective(params: Params) -> jax.Array:
+            return self.loss(params, batch, key)[0]
+
+        if self.searches_lines:
+            grads, metrics = self.stored_gradients(state, objective)
+        else:
+            grads, metrics = self.gradients(state.params, batch, key)
+        state, metrics = self.update(state, grads, metrics, objective)
+        return state, average(metrics, AXIS)
+
+    def _member_evaluate(self, params: Params, batch: Batch) -> Scalars:
+        own = self.task.evaluate(params, batch)
+        ensemble = self.task.score(average(self.task.predict(params, batch), AXIS), batch)
+        return {**ensemble, "members": jax.lax.all_gather(own, AXIS)}
+
+
+def _as_global(x: jax.Array, shape: Any) -> jax.Array:
+    parts = [shard.data for shard in x.addressable_shards]
+    return jax.make_array_from_single_device_arrays(shape.shape, shape.sharding, parts)
+
+
+def _as_local(x: jax.Array, sharding: NamedSharding) -> jax.Array:
+    parts = [shard.data for shard in x.addressable_shards]
+    shape = x.shape if sharding.is_fully_replicated else (len(parts), *x.shape[1:])
+    return jax.make_array_from_single_device_arrays(shape, sharding, parts)
+
+
+def _best(name: str, values: list[float]) -> float:
+    return max(values) if name == "accuracy" else min(values)

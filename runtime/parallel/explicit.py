@@ -1,0 +1,34 @@
+"""As `jit`, with the layout in the type of every array (https://docs.jax.dev/en/latest/parallel.html, explicit sharding).
+
+`jax.typeof(x)` says how x is laid out, at trace time; an operation for whose result JAX cannot tell a layout is an error
+instead of a guess. Changes of layout are written out: `jax.sharding.reshard`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, PartitionSpec, reshard
+
+from ..config.parallel import Explicit as Section
+from ..state import Params
+from .whole import WholeProgram
+
+
+class Explicit(WholeProgram):
+    def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+        assert isinstance(config.parallel, Section)
+        super().__init__(config, *args, fsdp=config.parallel.mesh.fsdp, axis_type=AxisType.Explicit, **kwargs)
+
+    def whole(self, params: Params) -> Params:
+        return reshard(params, PartitionSpec())
+
+    def as_stored(self, grads: Params) -> Params:
+        return reshard(grads, self.layout.params)
+
+    def in_shares(self, x: jax.Array) -> jax.Array:
+        return jax.lax.reshape(x, (self.shares, x.shape[0] // self.shares, *x.shape[1:]), out_sharding=self.divided)
+
+    def on_shares(self, x: jax.Array) -> jax.Array:
+        return reshard(x, PartitionSpec(self.axes))

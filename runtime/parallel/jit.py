@@ -1,0 +1,34 @@
+"""Data parallelism by `jax.jit` alone: arrays say where they are, the compiler does the rest.
+
+With `fsdp` parameters are gathered where they are needed and gradients reduced to where they are kept; the constraints say
+only how each should be laid out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax.sharding import AxisType
+
+from ..config.parallel import Jit as Section
+from ..state import Params
+from .whole import WholeProgram
+
+
+class Jit(WholeProgram):
+    def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+        assert isinstance(config.parallel, Section)
+        super().__init__(config, *args, fsdp=config.parallel.mesh.fsdp, axis_type=AxisType.Auto, **kwargs)
+
+    def whole(self, params: Params) -> Params:
+        return jax.lax.with_sharding_constraint(params, self.replicated)
+
+    def as_stored(self, grads: Params) -> Params:
+        return jax.lax.with_sharding_constraint(grads, self.layout.params)
+
+    def in_shares(self, x: jax.Array) -> jax.Array:
+        return self.on_shares(x.reshape(self.shares, -1, *x.shape[1:]))
+
+    def on_shares(self, x: jax.Array) -> jax.Array:
+        return jax.lax.with_sharding_constraint(x, self.divided)

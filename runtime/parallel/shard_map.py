@@ -1,0 +1,58 @@
+"""Data parallelism by `jax.shard_map`: the program of one device of the pod, with the communication written out.
+
+It differs from pmap in that arrays are global, over all processes, and that JAX keeps account of which values may differ
+between devices (`check_vma`). Parameters are marked as such before gradients are taken: JAX would otherwise add the
+gradients of all devices up by itself, array by array.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from ..state import Batch, Params, TrainState
+from ..tasks.base import Scalars
+from .collectives import average, averaged_objective, total
+from .mesh import AXES, OnMesh
+
+_WHOLE, _SPLIT = PartitionSpec(), PartitionSpec(AXES)
+
+
+class ShardMap(OnMesh):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        step = jax.shard_map(self._device_step, mesh=self.mesh, in_specs=(_WHOLE, _SPLIT), out_specs=(_WHOLE, _WHOLE))
+        evaluate = jax.shard_map(self._device_evaluate, mesh=self.mesh, in_specs=(_WHOLE, _SPLIT), out_specs=_WHOLE)
+        self._step = jax.jit(step, donate_argnums=0)
+        self._evaluate = jax.jit(evaluate)
+
+    def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
+        return self._step(state, batch)
+
+    def evaluate(self, state: TrainState, batch: Batch) -> Scalars:
+        return self._evaluate(state.best_params, batch)
+
+    def lowered(self, batch: Batch) -> jax.stages.Lowered:
+        return self._step.lower(self.abstract_state(), self.abstract_batch(batch))
+
+    def empty_sum(self, zeros: Any) -> Any:
+        return self.differing(zeros)
+
+    def differing(self, tree: Any) -> Any:
+        """`tree`, marked as one that may differ between devices."""
+        return jax.tree.map(lambda x: jax.lax.pcast(x, AXES, to="varying"), tree)
+
+    def _device_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
+        key = self.step_key(state.step, jax.lax.axis_index(AXES))
+        objective = averaged_objective(lambda params: self.loss(params, batch, key)[0], AXES, self.differing)
+        if self.searches_lines:
+            grads, metrics = self.stored_gradients(state, objective)
+        else:
+            grads, metrics = average(self.gradients(self.differing(state.params), batch, key), AXES)
+        return self.update(state, grads, metrics, objective)
+
+    def _device_evaluate(self, params: Params, batch: Batch) -> Scalars:
+        sums: Scalars = total(self.task.evaluate(self.differing(params), batch), AXES)
+        return sums

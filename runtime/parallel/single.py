@@ -1,0 +1,67 @@
+"""One device computes everything: what the other ways are compared with.
+
+On a pod every process does so for itself, with the same data and the same result, so that none waits for another.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax.sharding import SingleDeviceSharding
+
+from ..state import Batch, StateDict, TrainState
+from ..tasks.base import Scalars
+from .base import Strategy, with_sharding
+
+
+class Single(Strategy):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._here = SingleDeviceSharding(jax.local_devices()[0])
+        self._step = jax.jit(self._whole_step, donate_argnums=0)
+        self._evaluate = jax.jit(self.task.evaluate)
+
+    @property
+    def shares(self) -> int:
+        return 1
+
+    @property
+    def feeds(self) -> tuple[int, int]:
+        return 0, 1
+
+    def init(self) -> TrainState:
+        return jax.jit(self.initial_state, out_shardings=self._here)()
+
+    def abstract_state(self) -> TrainState:
+        return with_sharding(jax.eval_shape(self.initial_state), self._here)
+
+    def place(self, named: StateDict) -> TrainState:
+        return jax.device_put(self.restored(named), self._here)
+
+    def shard(self, batch: Batch) -> Batch:
+        return jax.device_put(batch, self._here)
+
+    def abstract_batch(self, batch: Batch) -> Batch:
+        return with_sharding(batch, self._here)
+
+    def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
+        return self._step(state, batch)
+
+    def evaluate(self, state: TrainState, batch: Batch) -> Scalars:
+        return self._evaluate(state.best_params, batch)
+
+    def lowered(self, batch: Batch) -> jax.stages.Lowered:
+        return self._step.lower(self.abstract_state(), self.abstract_batch(batch))
+
+    def _whole_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
+        key = self.step_key(state.step, 0)
+
+        def objective(params: Any) -> jax.Array:
+            return self.loss(params, batch, key)[0]
+
+        if self.searches_lines:
+            grads, metrics = self.stored_gradients(state, objective)
+        else:
+            grads, metrics = self.gradients(state.params, batch, key)
+        return self.update(state, grads, metrics, objective)

@@ -1,0 +1,88 @@
+"""One program for the whole pod: what `jit` and `explicit` have in common.
+
+The program sees global arrays; how they are laid out decides what each device computes, and XLA inserts the communication.
+A batch is seen as one share for each device: the loss is the mean over the shares, each with a key of its own, so that
+dropout is that of the strategies which write the program of one device.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..state import Batch, Params, TrainState
+from ..tasks.base import Scalars
+from .mesh import OnMesh
+
+
+class WholeProgram(OnMesh):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        scalar = self.replicated
+        self._step = jax.jit(self._pod_step, donate_argnums=0, out_shardings=(self.layout, scalar))
+        self._evaluate = jax.jit(self._pod_evaluate, out_shardings=scalar)
+
+    @abstractmethod
+    def whole(self, params: Params) -> Params:
+        """The parameters as every device needs them to compute: undivided."""
+
+    @abstractmethod
+    def as_stored(self, grads: Params) -> Params:
+        """Gradients laid out as the parameters are."""
+
+    @abstractmethod
+    def in_shares(self, x: jax.Array) -> jax.Array:
+        """[B, ...] -> [shares, B / shares, ...], a share on each device."""
+
+    @abstractmethod
+    def on_shares(self, x: jax.Array) -> jax.Array:
+        """[shares, ...], an element on each device."""
+
+    def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
+        with jax.set_mesh(self.mesh):
+            return self._step(state, batch)
+
+    def evaluate(self, state: TrainState, batch: Batch) -> Scalars:
+        with jax.set_mesh(self.mesh):
+            return self._evaluate(state.best_params, batch)
+
+    def lowered(self, batch: Batch) -> jax.stages.Lowered:
+        with jax.set_mesh(self.mesh):
+            return self._step.lower(self.abstract_state(), self.abstract_batch(batch))
+
+    def _pod_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
+        shares = jax.tree.map(self.in_shares, batch)
+        keys = self.on_shares(jax.vmap(lambda i: self.step_key(state.step, i))(jnp.arange(self.shares)))
+
+        def objective(params: Params) -> jax.Array:
+            return self.loss(params, shares, keys)[0]
+
+        if self.searches_lines:
+            grads, metrics = self.stored_gradients(state, objective)
+        else:
+            grads, metrics = self.gradients(state.params, shares, keys)
+        return self.update(state, self.as_stored(grads), metrics, objective)
+
+    def _pod_evaluate(self, params: Params, batch: Batch) -> Scalars:
+        params, shares = self.whole(params), jax.tree.map(self.in_shares, batch)
+        sums = jax.vmap(self.task.evaluate, in_axes=(None, 0))(params, shares)
+        total: Scalars = jax.tree.map(lambda x: x.sum(0), sums)
+        return total
+
+    def loss(self, params: Params, batch: Batch, key: jax.Array) -> tuple[jax.Array, Scalars]:
+        """The mean over the shares of `batch`, [shares, B / shares, ...], each with its key of `key`, [shares]."""
+        losses = jax.vmap(super().loss, in_axes=(None, 0, 0))(self.whole(params), batch, key)
+        mean: tuple[jax.Array, Scalars] = jax.tree.map(lambda x: x.mean(0), losses)
+        return mean
+
+    def empty_sum(self, zeros: tuple[Params, Scalars]) -> tuple[Params, Scalars]:
+        grads, metrics = zeros
+        return self.as_stored(grads), metrics
+
+    def split(self, batch: Batch, key: jax.Array) -> tuple[Batch, jax.Array]:
+        """Each share in `accumulate` parts: [accumulate, shares, ...]."""
+        parts, keys = jax.vmap(super().split)(batch, key)
+        return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (parts, keys))
