@@ -4,8 +4,9 @@
 
 Arrays: the pipeline (shuffled order, part of this process, gathered batch) against `x[indices], y[indices]` with indices that
 are there already. Images are bytes in podrun's memory and float32 in NumPy's. Records: ArrayRecord files of .npz archives,
-decoded by the same `numpy.load`, against grain's DataLoader with its shuffling sampler and its batches, in this process (it has
-16 threads that read) and with two worker processes. Each pipeline is also read through the Prefetcher, as in training.
+decoded by the same `numpy.load`, against grain's DataLoader with its shuffling sampler and its batches, in this process (with
+16 threads that read) and with two worker processes. Each pipeline is also read through the Prefetcher, as in training. Malloc
+keeps its memory, as in podrun's workers on CPU.
 
 All take turns, block by block. Printed: batches/s of each (medians), and the median over rounds of the ratio to the first.
 """
@@ -14,7 +15,9 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -141,6 +144,9 @@ def write_records(path: Path, x: np.ndarray, y: np.ndarray) -> Path:
 
 
 if __name__ == "__main__":
+    if "MALLOC_TRIM_THRESHOLD_" not in os.environ:  # malloc reads it when a process starts
+        keep = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 32)}
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **keep})
     from absl import flags
 
     flags.FLAGS.mark_as_parsed()  # grain's workers ask for a flag
