@@ -30,9 +30,6 @@ class ShuffledOrder:
 
     def examples(self, positions: Array) -> tuple[Array, Array]:
         """(indices, epochs), int64[B] each, of the examples at `positions`, int64[B]."""
-        first, last = (int(position) // self._size for position in (positions.min(), positions.max()))
-        if first == last:  # nearly always, and what follows takes longer than gathering small examples
-            return self._permutation(first)[positions - first * self._size], np.full(len(positions), first)
         epochs, places = np.divmod(positions, self._size)
         indices = np.empty_like(positions)
         for epoch in np.unique(epochs):
@@ -40,11 +37,20 @@ class ShuffledOrder:
             indices[here] = self._permutation(int(epoch))[places[here]]
         return indices, epochs
 
+    def run(self, start: int, count: int) -> tuple[Array, Array]:
+        """As `examples`, of `count` positions from `start` on. Within an epoch, as nearly always, a slice: read-only."""
+        epoch, place = divmod(start, self._size)
+        if place + count > self._size:
+            return self.examples(np.arange(start, start + count))
+        return self._permutation(epoch)[place : place + count], np.full(count, epoch)
+
     def _permutation(self, epoch: int) -> Array:
         if epoch not in self._permutations:
             # A batch spans two epochs at the most, unless the set is smaller than a batch.
             self._permutations = {e: p for e, p in self._permutations.items() if e == epoch - 1}
-            self._permutations[epoch] = np.random.default_rng((self._seed, epoch)).permutation(self._size)
+            permutation = np.random.default_rng((self._seed, epoch)).permutation(self._size)
+            permutation.flags.writeable = False  # batches get slices of it
+            self._permutations[epoch] = permutation
         return self._permutations[epoch]
 
 
@@ -57,7 +63,7 @@ class TrainBatches:
         self._rows = process_rows(batch_size, process, num_processes)
 
     def at(self, position: int) -> Batch:
-        return self._examples.gather(*self._order.examples(position + self._rows))
+        return self._examples.gather(*self._order.run(position + int(self._rows[0]), len(self._rows)))
 
 
 def full_batch(examples: Examples, parts: int, part: int, num_parts: int) -> Batch:

@@ -78,6 +78,17 @@ def test_positions_may_be_read_in_any_order() -> None:
         assert order.examples(np.arange(first, first + 6))[0].tolist() == order_of(10, 5, first, 6)[0]
 
 
+@pytest.mark.parametrize("size", [1, 3, 10, 64])
+def test_a_run_of_positions(size: int) -> None:
+    """It is what the same positions give one by one, within an epoch and across its border; nobody can change the order."""
+    order = ShuffledOrder(size, 5)
+    for start in (0, 2, 7, 8, 9, 10, 63):
+        indices, epochs = order.run(start, 4)
+        assert (indices.tolist(), epochs.tolist()) == order_of(size, 5, start, 4)
+    with pytest.raises(ValueError, match="read-only"):
+        ShuffledOrder(64, 5).run(0, 4)[0][0] = 1
+
+
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
