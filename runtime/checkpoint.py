@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from .contract import UserError
 from .state import StateDict
 
 _STATE, _META = "state", "meta"
+_POLL = 0.02  # seconds
 
 
 class _Manager(ocp.CheckpointManager):
@@ -102,8 +104,12 @@ class Checkpoints:
         """The step of a save that has become complete since the last call. Raises whatever made it fail."""
         if self._saving is None:
             return None
-        if self._manager.is_saving_in_progress() and not wait:
-            return None
+        while self._manager.is_saving_in_progress():
+            # First: a process that fails must not wait for the others, which wait for its part.
+            self._manager.check_for_errors()
+            if not wait:
+                return None
+            time.sleep(_POLL)
         step, self._saving = self._saving, None
         self._manager.wait_until_finished()
         self._manager.check_for_errors()
@@ -138,6 +144,10 @@ class Checkpoints:
             rows.append(
                 f"  data: not the same as it was (data.name {saved['data']['name']}, now {now['data']['name']})"
             )
+        if not rows and now["parallel"]["name"] == "ensemble":
+            before, after = (_first_shape(shapes["params"])[0] for shapes in (meta["shapes"], shapes))
+            if before != after:
+                rows = [f"  members: {before} in the checkpoint, {after} in this job, one for each device of its slice"]
         if not rows:  # what the config does not show, for example a user's model whose code has changed
             rows = [
                 f"  {key}: shape {json.dumps(before)} in the checkpoint, {json.dumps(after)} in this job"
@@ -161,6 +171,10 @@ def _quality(metrics: dict[str, float | None]) -> float:
 def _shapes(state: StateDict) -> dict[str, Any]:
     """The shape of every array, under the names that the state has."""
     return {k: _shapes(v) if isinstance(v, dict) else list(v.shape) for k, v in state.items() if v is not None}
+
+
+def _first_shape(shapes: dict[str, Any] | list[int]) -> list[int]:
+    return _first_shape(next(iter(shapes.values()))) if isinstance(shapes, dict) else shapes
 
 
 _TUNABLE = {"dropout", "initializer_range", "preset", "learning_rate", "weight_decay", "clip_norm", "b1", "b2", "eps"}
