@@ -167,14 +167,19 @@ def test_stop_among_evaluations_and_saves(start: Start, sandbox: Sandbox) -> Non
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
-def test_full_disk(start: Start, sandbox: Sandbox) -> None:
+@pytest.mark.parametrize(
+    "job",
+    [("parallel=pmap",), ("parallel=jit", "parallel.mesh.fsdp=4", "model.width=128")],
+    ids=["saved by one process", "saved in parts"],
+)
+def test_full_disk(start: Start, sandbox: Sandbox, job: tuple[str, ...]) -> None:
     """A workdir that fills up while a checkpoint is written ends the run with that cause, and nothing hangs."""
     small = sandbox.path / "small"
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "none", str(small)], check=True)
     try:
-        run = start(*POD, "checkpoint.every=5", "-w", str(small / "work"))
-        assert run.end(timeout=60) == 1
+        run = start(*POD, "checkpoint.every=5", "-w", str(small / "work"), *job)
+        assert run.end(timeout=120) == 1
         assert "No space left on device" in run.last_line, run.stderr
         assert processes_of(sandbox) == {}
     finally:
