@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+FAST = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "true"}
+"""Environment of workers: their models are so small that it is compiling that takes the time."""
+
 TINY = """\
 steps: 6
 batch_size: 8
@@ -39,7 +42,7 @@ class Sandbox:
 
     @property
     def env(self) -> dict[str, str]:
-        return {**os.environ, "PODRUN_HOME": str(self.path / "home"), "PYTHONUNBUFFERED": "1"}
+        return {**os.environ, **FAST, "PODRUN_HOME": str(self.path / "home"), "PYTHONUNBUFFERED": "1"}
 
     def podrun(self, *args: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
         """Runs podrun to its end."""

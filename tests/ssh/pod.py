@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
-from ..conftest import Sandbox
+from ..conftest import FAST, Sandbox
 from ..hosts import Hosts, LiteHosts
 from ..pod.conftest import Run
 
@@ -32,7 +32,9 @@ class PodSandbox(Sandbox):
     def env(self) -> dict[str, str]:
         return {**super().env, **{k: v for k, v in self.hosts.env.items() if k == "HOME"}, "MY_SECRET": SECRET}
 
-    def write_pod(self, names: Iterable[str], slice: str | None = None, **keys: object) -> str:
+    def write_pod(
+        self, names: Iterable[str], slice: str | None = None, env: Mapping[str, str] | None = None, **keys: object
+    ) -> str:
         """Writes pod.yaml; returns the option that names it."""
         names = list(names)
         (self.path / "shared").mkdir(exist_ok=True)
@@ -42,6 +44,7 @@ class PodSandbox(Sandbox):
             "ssh": {"user": "root", "key": str(self.hosts.key), "known_hosts": str(self.hosts.known_hosts)},
             "python": sys.executable,
             "workdir": str(self.path / "shared"),
+            "env": {**FAST, **(env or {})},
             **keys,
         }
         (self.path / "pod.yaml").write_text(yaml.safe_dump({k: v for k, v in settings.items() if v is not None}))
