@@ -183,7 +183,7 @@ _TUNABLE |= {"adam_learning_rate", "nesterov", "max_evaluations", "l2"}
 
 def _identity(config: dict[str, Any], section: str) -> Any:
     """What must be the same to resume: sizes and structure, not what may be tuned on the way."""
-    value = config.get(section)
+    value: Any = config.get(section)
     if section == "parallel":  # all ways have the same state, but for the members of an ensemble
         return "ensemble" if value["name"] == "ensemble" else "one model"
     if section == "ema":

@@ -7,6 +7,7 @@ prediction is the mean of its members' (Hansen & Salamon 1990; Lakshminarayanan 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -65,12 +66,12 @@ class Ensemble(Strategy):
         one = jax.eval_shape(lambda: self._member_state(jnp.int32(0)))
         count = jax.device_count()
         members = jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype), one)
-        shapes = members.replace(step=one.step)
+        shapes = replace(members, step=one.step)
         return with_sharding(shapes, self._layout(shapes, self._global_members, self._global_whole))
 
     def _layout(self, state: TrainState, members: NamedSharding, whole: NamedSharding) -> TrainState:
         layout: TrainState = jax.tree.map(lambda _: members, state)
-        return layout.replace(step=whole)
+        return replace(layout, step=whole)
 
     def savable(self, state: TrainState) -> StateDict:
         """Arrays over all processes, put together from what is on each device. Nothing is copied."""
