@@ -53,7 +53,7 @@ class LanguageModel(Task):
         tokens = batch["tokens"]
         logits = self._logits(params, tokens[:, :-1], key)
         losses, correct = _next_token(logits, tokens[:, 1:])
-        return losses.mean(), {"accuracy": correct.mean()}
+        return losses.mean(-1).mean(), {"accuracy": correct.mean(-1).mean()}
 
     def evaluate(self, params: Params, batch: Batch) -> Scalars:
         tokens, weights = batch["tokens"], batch["weights"]
