@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ SIZES = {
     "medium": {"layers": 4, "heads": 4, "width": 128, "context": 64},
 }
 SLICES = ("cpu-1x4", "cpu-2x2")
+QUIET: dict[str, Any] = {"log": {"every": 10}, "eval": {"every": 0}, "checkpoint": {"every": 0}}
 
 
 # --- the launching side ---------------------------------------------------------------------------------------------
@@ -62,43 +64,54 @@ def row(times: dict[str, list[float]]) -> str:
 
 def measure(slice_name: str, model: dict[str, int], rounds: int, steps: int) -> dict[str, list[float]]:
     """Seconds per step of each loop, by round."""
+    job = {"steps": 1_000_000, "batch_size": 12, "model": model, **QUIET}
+    times = run_pod(slice_name, job, [__file__, "worker", str(rounds), str(steps)])
+    return {name: [wall for wall, _ in rounds] for name, rounds in times.items()}
+
+
+def run_pod(slice_name: str, job: dict[str, Any], command: list[str]) -> Any:
+    """Starts a worker for each process of a simulated pod, as podrun would; returns the JSON that the first one prints."""
     from podrun.launcher.inventory.simulated import simulated_pod
     from podrun.launcher.plan import make_plan
     from podrun.launcher.slices import parse_slice
     from podrun.runtime.config import Config
 
-    config = Config.model_validate(
-        {"steps": 1_000_000, "batch_size": 12, "model": model, "log": {"every": 10}, "eval": {"every": 0}}
-        | {"checkpoint": {"every": 0}}
-    )
+    config = Config.model_validate(job)
     with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        pod = simulated_pod(parse_slice(slice_name))
-        plan = make_plan(
-            pod, config, run_id="benchmark", attempt=0, workdir=root / "work", run_directory=root, cwd=Path.cwd()
-        )
+        pod = replace(simulated_pod(parse_slice(slice_name)), home=folder)
+        plan = make_plan(pod, config, run_id="benchmark", attempt=0, workdir=Path(folder, "work"), cwd=Path.cwd())
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         workers = []
         for host in plan.hosts:
-            host.directory.mkdir(parents=True)
+            directory = Path(host.directory)
+            directory.mkdir(parents=True)
             for name, text in host.files.items():
-                (host.directory / name).write_text(text)
+                (directory / name).write_text(text)
             env = {**os.environ, **host.processes[0].env, "PODRUN_COORDINATOR": f"127.0.0.1:{port}"}
-            command = [sys.executable, __file__, "worker", str(rounds), str(steps)]
-            workers.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True))
+            workers.append(subprocess.Popen([sys.executable, *command], env=env, stdout=subprocess.PIPE, text=True))
         outputs = [worker.communicate(timeout=600)[0] for worker in workers]
         if any(worker.returncode for worker in workers):
             raise SystemExit("a worker failed; see its messages above")
-    result = next(line for line in outputs[0].splitlines() if line.startswith("{"))
-    return json.loads(result)
+    return json.loads(next(line for line in outputs[0].splitlines() if line.startswith("{")))
 
 
 # --- the worker -----------------------------------------------------------------------------------------------------
 
 
 def worker(rounds: int, steps: int) -> None:
+    trainer, config, env = start_trainer()
+    loops = {
+        "podrun": podrun_loop(trainer, steps),
+        "one buffer": hand_written(config, env, steps, one_buffer=True),
+        "per leaf": hand_written(config, env, steps, one_buffer=False),
+    }
+    take_turns(loops, rounds, steps, env, trainer)
+
+
+def start_trainer() -> tuple[Any, Any, Any]:
+    """Joins the pod. Returns the runtime's loop, the job, and who this process is."""
     from podrun.runtime.contract import Workdir, WorkerEnv
     from podrun.runtime.distributed import configure_jax, initialize
     from podrun.runtime.progress import Reporter
@@ -114,24 +127,24 @@ def worker(rounds: int, steps: int) -> None:
     initialize(env, 120)
     trainer = Trainer(config, env, workdir, Reporter(env.events_path))
     trainer.start()
-    loops: dict[str, Callable[[], None]] = {
-        "podrun": podrun_loop(trainer, steps),
-        "one buffer": hand_written(config, env, steps, one_buffer=True),
-        "per leaf": hand_written(config, env, steps, one_buffer=False),
-    }
+    return trainer, config, env
+
+
+def take_turns(loops: dict[str, Callable[[], None]], rounds: int, steps: int, env: Any, trainer: Any) -> None:
+    """Process 0 prints the seconds and its CPU seconds per step of each loop, by round. Ends this process."""
+    import jax
+
     for loop in loops.values():  # compile
         loop()
-    times: dict[str, list[float]] = {name: [] for name in loops}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in loops}
     for _ in range(rounds):
         for name, loop in loops.items():
-            start = time.perf_counter()
+            start, used = time.perf_counter(), time.process_time()
             loop()
-            times[name].append((time.perf_counter() - start) / steps)
+            times[name].append(((time.perf_counter() - start) / steps, (time.process_time() - used) / steps))
     if env.process_id == 0:
         print(json.dumps(times), flush=True)
     trainer.close()
-    import jax
-
     jax.distributed.shutdown()
     os._exit(0)
 

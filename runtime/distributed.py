@@ -44,6 +44,8 @@ def initialize(env: WorkerEnv | None = None, timeout: float = 300.0) -> WorkerEn
         UserError: podrun did not start this process, or JAX sees other devices than the slice has.
     """
     env = env or WorkerEnv.from_env()
+    if env.num_processes == 1:  # its CPU devices have the same memory; gloo takes several times as long
+        jax.config.update("jax_cpu_collectives_implementation", None)
     jax.distributed.initialize(
         coordinator_address=env.coordinator,
         num_processes=env.num_processes,

@@ -18,8 +18,8 @@ from .whole import WholeProgram
 
 class Explicit(WholeProgram):
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
-        assert isinstance(config.parallel, Section)
-        super().__init__(config, *args, fsdp=config.parallel.mesh.fsdp, axis_type=AxisType.Explicit, **kwargs)
+        fsdp = config.parallel.mesh.fsdp if isinstance(config.parallel, Section) else 1  # a user's subclass
+        super().__init__(config, *args, fsdp=fsdp, axis_type=AxisType.Explicit, **kwargs)
 
     def whole(self, params: Params) -> Params:
         return reshard(params, PartitionSpec())

@@ -18,8 +18,8 @@ from .whole import WholeProgram
 
 class Jit(WholeProgram):
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
-        assert isinstance(config.parallel, Section)
-        super().__init__(config, *args, fsdp=config.parallel.mesh.fsdp, axis_type=AxisType.Auto, **kwargs)
+        fsdp = config.parallel.mesh.fsdp if isinstance(config.parallel, Section) else 1  # a user's subclass
+        super().__init__(config, *args, fsdp=fsdp, axis_type=AxisType.Auto, **kwargs)
 
     def whole(self, params: Params) -> Params:
         return jax.lax.with_sharding_constraint(params, self.replicated)

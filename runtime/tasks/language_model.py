@@ -72,14 +72,15 @@ class LanguageModel(Task):
 
     @property
     def uses_result(self) -> bool:
-        return bool(self.config.sample.tokens) and self.data.tokenizer is not None
+        sampled = bool(self.config.sample.tokens) and self.data.tokenizer is not None
+        return sampled or type(self).after_training is not LanguageModel.after_training  # a user's subclass
 
     def train_metrics(self, metrics: dict[str, float]) -> dict[str, float]:
         return {**metrics, "perplexity": _perplexity(metrics["loss"])}
 
     def after_training(self, params: Params, reporter: Reporter) -> str | None:
         """A text of `sample.tokens` tokens that continues the prompt."""
-        if not self.uses_result or self.data.tokenizer is None:
+        if not self.config.sample.tokens or self.data.tokenizer is None:
             return None
         ids = jax.jit(self._continue_prompt)(params, jax.random.key(self.config.seed))
         return self.data.tokenizer.decode(np.concatenate([self._prompt, np.asarray(ids)]))

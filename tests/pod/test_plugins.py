@@ -22,13 +22,14 @@ def test_the_data_source_of_the_documentation(sandbox: Sandbox) -> None:
     assert len(sandbox.losses("runs/train")) == 6
 
 
-def test_model_optimizer_and_task_of_the_user(sandbox: Sandbox) -> None:
-    """A model, an optimizer and a task from a file beside train.yaml, together."""
+def test_model_optimizer_task_and_strategy_of_the_user(sandbox: Sandbox) -> None:
+    """A model, an optimizer, a task and a way of being parallel from a file beside train.yaml, together."""
     (sandbox.path / "mine.py").write_text(
         """
 import flax.linen as nn
 import jax
 import optax
+from podrun.runtime.parallel.pmap import Pmap
 from podrun.runtime.tasks.language_model import LanguageModel
 
 class Bigram(nn.Module):
@@ -46,17 +47,25 @@ def sgd(options, steps):
     schedule = optax.constant_schedule(options["rate"])
     return optax.sgd(schedule), schedule
 
+class Counting(Pmap):
+    steps = 0
+
+    def step(self, state, batch):
+        Counting.steps += self.config.parallel.options["by"]
+        return super().step(state, batch)
+
 class Task(LanguageModel):
     def after_training(self, params, reporter):
-        return "mine was here"
+        return f"mine was here {Counting.steps} times"
 """
     )
     done = sandbox.podrun(
         *("--slice", "cpu-1x2", "--simulate", "train.yaml", "task=mine:Task"),
         "model={name: 'mine:bigram', options: {context: 32, note: a b}}",
         "optimizer={name: 'mine:sgd', options: {rate: 0.5}}",
+        "parallel={name: 'mine:Counting', options: {by: 10}}",
     )
     assert done.returncode == 0, done.stderr
-    assert (sandbox.path / "runs/train/sample.txt").read_text() == "mine was here"
+    assert (sandbox.path / "runs/train/sample.txt").read_text() == "mine was here 60 times"
     losses = sandbox.losses("runs/train")
     assert losses[6] < losses[1]
