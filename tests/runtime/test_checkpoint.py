@@ -6,6 +6,7 @@ import math
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,11 @@ import pytest
 from podrun.runtime.checkpoint import Checkpoints
 from podrun.runtime.config import Checkpoint, Config
 from podrun.runtime.contract import UserError
-from podrun.runtime.data.base import Dataset
-from podrun.runtime.data.tokens import TrainWindows, ValidationWindows
-from podrun.runtime.optim import make_optimizer
-from podrun.runtime.parallel import strategy_class
-from podrun.runtime.parallel.base import HostState, Strategy
-from podrun.runtime.tasks.language_model import LanguageModel
+from podrun.runtime.data.base import Batch
+from podrun.runtime.state import StateDict
+
+from . import strategies
+from .strategies import assert_identical, copies, dataset, place, strategy
 
 FINGERPRINT = b"the data"
 
@@ -30,15 +30,15 @@ def job(**keys: Any) -> Config:
     return Config.model_validate({"steps": 100, "batch_size": 8, "sample": {"tokens": 0}, **keys})
 
 
-def state(step: int, size: int = 3) -> HostState:
+def state(step: int, size: int = 3) -> StateDict:
     """A small state in which every number says which step it is of."""
     params = {"layer": {"kernel": np.full((size, 2), step, np.float32)}}
     return {"step": np.array(step, np.int32), "params": params, "opt_state": {"0": {}, "1": {"count": np.array(step)}}}
 
 
 @contextmanager
-def opened(folder: Path, primary: bool = True, **keys: Any) -> Iterator[Checkpoints]:
-    checkpoints = Checkpoints(folder / "checkpoints", Checkpoint(**keys), primary)
+def opened(folder: Path, in_parts: bool = False, **keys: Any) -> Iterator[Checkpoints]:
+    checkpoints = Checkpoints(folder / "checkpoints", Checkpoint(**keys), in_parts)
     try:
         yield checkpoints
     finally:
@@ -62,46 +62,50 @@ def kept(folder: Path) -> set[int]:
     return {int(path.name) for path in (folder / "checkpoints").iterdir()}
 
 
-def assert_identical(found: HostState, expected: HostState) -> None:
-    """Bit for bit, of the same types and in the same structure."""
-    assert jax.tree.structure(found) == jax.tree.structure(expected)
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        assert (a.dtype, a.shape) == (b.dtype, b.shape)
-        assert a.tobytes() == b.tobytes()
-
-
 # --- save and restore -----------------------------------------------------------------------------------------------
 
 
-def strategy(config: Config) -> Strategy:
-    tokens = np.random.default_rng(0).integers(32, size=400).astype(np.uint16)
-    data = Dataset(TrainWindows(tokens, 8, seed=0), ValidationWindows(tokens, 8), FINGERPRINT, vocabulary=32)
-    optimizer, schedule = make_optimizer(config)
-    return strategy_class("pmap")(LanguageModel(config, data), optimizer, schedule, seed=0, accumulate=1)
+def batch() -> Batch:
+    return dataset().train.gather(np.arange(8), np.zeros(8, np.int64))
 
 
-def test_a_real_state_comes_back_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["pmap", "jit fsdp 2", "explicit fsdp 4"])
+def test_a_real_state_comes_back_bit_for_bit(tmp_path: Path, name: str) -> None:
     """Parameters, moments of the optimizer, and step; training goes on as if it had not been interrupted."""
-    config = job(model={"layers": 1, "heads": 2, "width": 16, "context": 8})
-    one = strategy(config)
-    batch = {"tokens": np.random.default_rng(1).integers(32, size=(8, 9)).astype(np.int32)}
-    template = jax.tree.map(np.array, one.to_host(one.init()))
-    trained = one.place(template)
+    one, config, given = strategy(name), strategies.job(name), strategy(name).shard(batch())
+    trained = one.init()
     for _ in range(2):
-        trained, _ = one.step(trained, one.shard(batch))
-    with opened(tmp_path) as checkpoints:
-        checkpoints.save(2, one.to_host(trained), 16, config, FINGERPRINT, None)
-        expected = jax.tree.map(np.array, one.to_host(trained))
-        trained, metrics = one.step(trained, one.shard(batch))  # while the checkpoint is being written
+        trained, _ = one.step(trained, given)
+    expected = copies(one.savable(trained))
+    with opened(tmp_path, one.saves_in_parts) as checkpoints:
+        checkpoints.save(2, one.savable(trained), 16, config, FINGERPRINT, None)
+        trained, metrics = one.step(trained, given)  # while the checkpoint is being written
         assert checkpoints.completed(wait=True) == 2
-    with opened(tmp_path) as checkpoints:
+    with opened(tmp_path, one.saves_in_parts) as checkpoints:
         assert checkpoints.latest() == 2
-        restored = checkpoints.restore(2, template, config, FINGERPRINT)
+        restored = checkpoints.restore(2, one.template(), config, FINGERPRINT)
     assert (restored.step, restored.position) == (2, 16)
-    assert_identical(restored.state, expected)
-    resumed, found = one.step(one.place(restored.state), one.shard(batch))
-    assert {key: float(value) for key, value in found.items()} == {key: float(v) for key, v in metrics.items()}
-    assert_identical(one.to_host(resumed), one.to_host(trained))
+    assert_identical(copies(restored.state), expected)
+    resumed, found = one.step(one.place(restored.state), given)
+    assert_identical(found, metrics)
+    assert_identical(copies(one.savable(resumed)), copies(one.savable(trained)))
+
+
+def test_a_checkpoint_may_be_of_any_strategy(tmp_path: Path) -> None:
+    """What one way has saved, whole or in parts, the next restores bit for bit."""
+    state, _ = strategies.train(strategy("single"), strategy("single").init(), [batch()])
+    named = copies(strategy("single").savable(state))
+    order = ["pmap", "jit fsdp 2", "shard_map", "explicit fsdp 4", "jit fsdp 2", "single", "explicit", "jit", "pmap"]
+    for step, (before, after) in enumerate(pairwise(order)):
+        with opened(tmp_path, strategy(before).saves_in_parts) as checkpoints:
+            saved = strategy(before).savable(place(strategy(before), named))
+            checkpoints.save(step, saved, 8, strategies.job(before), FINGERPRINT, None)
+            assert checkpoints.completed(wait=True) == step
+        with opened(tmp_path, strategy(after).saves_in_parts) as checkpoints:
+            template, config = strategy(after).template(), strategies.job(after)
+            restored = checkpoints.restore(step, template, config, FINGERPRINT)
+        placed = strategy(after).place(restored.state)
+        assert_identical(copies(strategy(after).savable(placed)), named)
 
 
 def test_an_empty_directory(tmp_path: Path) -> None:
@@ -161,14 +165,16 @@ def test_newest_and_best_are_kept(
 
 @pytest.mark.parametrize("name", ["7.orbax-checkpoint-tmp", "7.orbax-checkpoint-tmp-1712"])
 def test_what_a_killed_save_left_is_removed(tmp_path: Path, name: str) -> None:
-    """By the primary process, and only that: the others would race with it."""
+    """By process 0, and only that: the others would race with it."""
     with opened(tmp_path) as checkpoints:
         save(checkpoints, 6)
     leftover = tmp_path / "checkpoints" / name
     (leftover / "state").mkdir(parents=True)
     (leftover / "state" / "part").write_text("half")
-    with opened(tmp_path, primary=False):
-        assert leftover.exists()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax, "process_index", lambda: 1)
+        with opened(tmp_path):
+            assert leftover.exists()
     with opened(tmp_path) as checkpoints:
         assert kept(tmp_path) == {6}
         assert checkpoints.latest() == 6
@@ -209,6 +215,9 @@ def refusal(folder: Path, saved: Config, now: Config, fingerprint: bytes = FINGE
             'optimizer.clip_norm: "set" in the checkpoint, null in this job',
         ),
         ({}, {"task": "my.task:Task"}, 'task: "language_model" in the checkpoint, "my.task:Task" in this job'),
+        ({"parallel": "ensemble"}, {}, 'parallel: "ensemble" in the checkpoint, "one model" in this job'),
+        ({}, {"parallel": "ensemble"}, 'parallel: "one model" in the checkpoint, "ensemble" in this job'),
+        ({"ema": 0.9}, {}, 'ema: "on" in the checkpoint, "off" in this job'),
     ],
 )
 def test_another_job_is_refused(tmp_path: Path, saved: dict[str, Any], now: dict[str, Any], row: str) -> None:
@@ -261,6 +270,7 @@ def test_what_may_change_on_the_way(tmp_path: Path) -> None:
         accumulate=2,
         schedule={"name": "linear", "warmup_steps": 10},
         precision="bfloat16",
+        parallel={"name": "jit", "mesh": {"fsdp": 2}},
         seed=3,
         checkpoint={"keep": 7},
     )
@@ -297,7 +307,7 @@ def largest_file(size: int) -> Iterator[None]:
 failing = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
-def noise(step: int) -> HostState:
+def noise(step: int) -> StateDict:
     """4 MB that do not compress."""
     return {"step": np.array(step, np.int32), "params": {"w": np.random.default_rng(step).random(1 << 20, np.float32)}}
 

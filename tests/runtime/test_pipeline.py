@@ -5,12 +5,26 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 from podrun.runtime.contract import UserError
+from podrun.runtime.data import load_dataset
 from podrun.runtime.data.base import Batch
-from podrun.runtime.data.pipeline import Prefetcher, ShuffledOrder, TrainBatches, evaluation_batches, process_rows
+from podrun.runtime.data.pipeline import (
+    Constant,
+    Prefetcher,
+    ShuffledOrder,
+    TrainBatches,
+    evaluation_batches,
+    full_batch,
+    padded,
+    process_rows,
+)
+from podrun.runtime.tasks import make_task
+
+from .array_jobs import everything, job
 
 Array = np.ndarray[Any, Any]
 
@@ -119,6 +133,63 @@ def test_rows_of_the_processes() -> None:
         [4, 5, 6, 7],
         [8, 9, 10, 11],
     ]
+
+
+# --- the whole set as one batch -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "parts", "expected"), [(1, 1, 1), (1, 4, 4), (7, 4, 8), (8, 4, 8), (9, 4, 12), (1797, 32, 1824)]
+)
+def test_padded(size: int, parts: int, expected: int) -> None:
+    """The next multiple of `parts`."""
+    assert padded(size, parts) == expected
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+@pytest.mark.parametrize("size", [1, 3, 7, 8, 9, 21])
+def test_the_full_batch_has_every_example_once(size: int, processes: int) -> None:
+    """In their order, with equal parts for the processes; the weights are 1 on average, 0 on padding, else equal."""
+    parts = [full_batch(Numbers(size), 4, process, processes) for process in range(processes)]
+    assert {len(part["index"]) for part in parts} == {padded(size, 4) // processes}
+    weights = np.concatenate([part["weights"] for part in parts])
+    indices = np.concatenate([part["index"] for part in parts])
+    assert weights.dtype == np.float32
+    assert indices[:size].tolist() == list(range(size))
+    assert set(indices[size:]) <= {size - 1}
+    assert weights.mean() == pytest.approx(1)
+    assert weights[size:].tolist() == [0] * (len(weights) - size)
+    assert len(set(weights[:size].tolist())) == 1
+
+
+def test_a_loss_over_the_padded_batch_is_the_mean_over_the_examples() -> None:
+    """Of each task's own: padding counts nothing, whatever it has in it."""
+    for task_name, data_keys in (
+        ("classification", {"name": "make_classification", "samples": 21, "features": 20, "informative": 8}),
+        ("regression", {"name": "sine", "samples": 26}),
+    ):
+        config = job(task_name, data_keys, model={"name": "linear", "l2": 0.1})
+        data = load_dataset(config)
+        assert data.train.size == 21
+        task = make_task(config, data)
+        shape = (int(np.prod(data.shape)), data.outputs)
+        kernel = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+        params = {"head": {"kernel": kernel, "bias": np.ones(data.outputs, np.float32)}}
+        loss = jax.jit(task.loss)
+        real = everything(data.train)
+        expected, _ = loss(params, {"x": real["x"], "y": real["y"]}, jax.random.key(0))
+        padded_batch = full_batch(data.train, 8, 0, 1)
+        assert len(padded_batch["x"]) == 24
+        found, _ = loss(params, padded_batch, jax.random.key(0))
+        assert float(found) == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_a_batch_that_stays() -> None:
+    """Every step gets the same object: it is put on the devices once."""
+    item = object()
+    batches = Constant(item)
+    assert [batches.get() is item for _ in range(3)] == [True] * 3
+    batches.close()
 
 
 # --- evaluation -----------------------------------------------------------------------------------------------------
