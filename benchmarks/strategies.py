@@ -1,7 +1,7 @@
 """What podrun adds to a step for each way of being parallel: its loop against one written by hand for that way.
 
     python benchmarks/strategies.py [--strategies pmap,jit,fsdp,...] [--slice cpu-1x4,cpu-2x2] [--model lm|cnn|mlp]
-                                    [--rounds 11] [--steps N]
+                                    [--rounds 11] [--steps N] [--log 10]
 
 The loops written by hand are plain jax, flax and optax for the same model, data and optimizer, as an expert writes them:
 state donated, layouts given, gradients averaged as one vector between processes where communication is written out (gloo,
@@ -65,12 +65,14 @@ def main() -> None:
     parser.add_argument("--model", choices=MODELS, default="lm")
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--steps", type=int, help="steps per block")
+    parser.add_argument("--log", type=int, default=10, help="podrun writes metrics every so many steps")
     arguments = parser.parse_args()
     steps = arguments.steps or STEPS[arguments.model]
     print(f"{'slice':<9}{'model':<7}{'parallel':<11}{'podrun':>8}{'by hand':>9}   {'ratio':<26}of CPU time")
     for slice_name in arguments.slice.split(","):
         for way in arguments.strategies.split(","):
             job = {"steps": 1_000_000, "parallel": WAYS[way], **MODELS[arguments.model], **QUIET}
+            job["log"] = {"every": arguments.log}
             times = run_pod(slice_name, job, [__file__, "worker", way, str(arguments.rounds), str(steps)])
             own, other = (statistics.median(wall for wall, _ in times[loop]) * 1e3 for loop in ("podrun", "by hand"))
             wall, cpu = (ratio(times["podrun"], times["by hand"], which) for which in (0, 1))

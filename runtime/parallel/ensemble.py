@@ -8,6 +8,7 @@ prediction is the mean of its members' (Hansen & Salamon 1990; Lakshminarayanan 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -53,7 +54,7 @@ class Ensemble(Strategy):
     def feeds(self) -> tuple[int, int]:
         return 0, 1
 
-    @property
+    @cached_property
     def _members(self) -> jax.Array:
         """Global indices of this process's members, int32[local]."""
         return jax.device_put(self._first + np.arange(len(self._local), dtype=np.int32), self._local_members)
