@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from podrun.runtime.config import Config
 from podrun.runtime.contract import Event, EventKind, ExitCode, Workdir
 
 from ..failure import Failure
@@ -58,14 +59,14 @@ def report(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory, view: Vi
 def _traces(plan: LaunchPlan, directory: RunDirectory) -> str:
     """Where everything is."""
     logs = f"logs         {directory.logs}"
-    if plan.is_program:
+    if not isinstance(plan.job, Config):
         return logs
     workdir = Workdir(plan.workdir)
     there = "" if plan.pod.transport == "local" else f"{plan.hosts[0].host.name}:"
-    return (
-        f"metrics      {there}{workdir.metrics}\ncheckpoints  {there}{workdir.checkpoints}\n"
-        f"tensorboard  tensorboard --logdir {shlex.quote(str(workdir.tensorboard))}\n{logs}"
-    )
+    lines = [f"metrics      {there}{workdir.metrics}", f"checkpoints  {there}{workdir.checkpoints}"]
+    if plan.job.log.tensorboard:
+        lines.append(f"tensorboard  tensorboard --logdir {shlex.quote(str(workdir.tensorboard))}")
+    return "\n".join([*lines, logs])
 
 
 def _evidence(cause: Failure, failures: Sequence[Failure], plan: LaunchPlan, directory: RunDirectory) -> list[str]:
