@@ -15,6 +15,7 @@ Pair = tuple[Array, Array]
 """Inputs and targets of the same examples."""
 
 _SPLIT_SEED = 0
+_MANY = 1 << 16  # classes; more are rather identifiers than classes, and no model for them fits in memory
 _WHOLE = 1 << 25  # bytes of an array up to which all of it is hashed
 _BLOCK = 1 << 16
 _BLOCKS = 512
@@ -108,7 +109,10 @@ def values(y: Array, where: str, numbers: Array | None = None) -> Array:
 
 
 def labels(y: Array, where: str, classes: int | None = None, numbers: Array | None = None) -> Array:
-    """Labels as int32[n], from 0 to `classes` - 1; floats that are whole numbers will do. Raises UserError otherwise."""
+    """Labels as int32[n], from 0 to `classes` - 1; floats that are whole numbers will do. Raises UserError otherwise.
+
+    Without `classes` there may be `_MANY` of them.
+    """
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     if y.ndim != 1:
         raise UserError(
@@ -116,16 +120,17 @@ def labels(y: Array, where: str, classes: int | None = None, numbers: Array | No
             "for one-hot vectors save y.argmax(-1), for values to predict take task: regression"
         )
     _check_numeric(y, where)
-    allowed = np.iinfo(np.int32).max if classes is None else classes - 1
+    y = y.astype(np.float32) if y.dtype == np.float16 else y  # which has no numbers as large as the limit
+    highest = (_MANY if classes is None else classes) - 1
     with np.errstate(invalid="ignore"):
-        wrong = ~((y >= 0) & (y <= allowed) & (y == np.floor(y)))
+        wrong = ~((y >= 0) & (y <= highest) & (y == np.floor(y)))
     if wrong.any():
         at = int(wrong.argmax())
         number = at if numbers is None else numbers[at]
-        most = "" if classes is None else f" to {allowed}"
+        more = ", give data.classes if there are more of them" if classes is None and y[at] > highest else ""
         raise UserError(
-            f"{where}[{number}] is {y[at]}: labels must be whole numbers from 0{most}; "
-            "number the classes from 0, or take task: regression for values"
+            f"{where}[{number}] is {y[at]}: labels must be whole numbers from 0 to {highest}; "
+            f"number the classes from 0{more}, or take task: regression for values"
         )
     return y.astype(np.int32)
 

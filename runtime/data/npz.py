@@ -77,4 +77,6 @@ def _array(file: Any, name: str, where: str) -> Array:
                 "save it as an array of numbers, all examples of one shape"
             ) from None
         raise UserError(f"{where}: {name} is damaged ({error}); write the file again with numpy.savez") from None
+    if not isinstance(array, np.ndarray):  # the bytes of a file that is something else
+        raise UserError(f"{where}: {name} is not an array; write the file again with numpy.savez")
     return array

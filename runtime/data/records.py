@@ -115,7 +115,7 @@ def array_record_dataset(section: ArrayRecordData, task: str) -> Dataset:
     return Dataset(
         RecordExamples(files, 0, train, weighted=False),
         RecordExamples(files, train, validation, weighted=True),
-        fingerprint=_fingerprint(paths),
+        fingerprint=_fingerprint(paths, f"{section.x} {section.y} {train}"),
         shape=files.shape,
         outputs=files.outputs,
     )
@@ -135,9 +135,9 @@ def _open(files: list[Path], where: str) -> Any:
         ) from None
 
 
-def _fingerprint(files: list[Path]) -> bytes:
-    """Of names, sizes and ends: the ends have the index of what is between."""
-    digest = hashlib.blake2b(digest_size=16)
+def _fingerprint(files: list[Path], use: str) -> bytes:
+    """Of names, sizes and ends: the ends have the index of what is between. `use` says what of them is trained on."""
+    digest = hashlib.blake2b(use.encode(), digest_size=16)
     for path in files:
         size = path.stat().st_size
         digest.update(f"{path.name} {size};".encode())

@@ -149,6 +149,16 @@ def test_what_is_not_a_label(y: Array, message: str) -> None:
         labels(y, "y", classes=3)
 
 
+def test_identifiers_are_no_labels() -> None:
+    """A model for a thousand million classes would end for want of memory; with `classes` many are the user's wish."""
+    with pytest.raises(
+        UserError, match=r"^y\[1\] is 900000000: .* from 0 to 65535; .* give data.classes if there are more"
+    ):
+        labels(np.array([0, 900000000]), "y")
+    assert labels(np.array([0, 70000]), "y", classes=70001).max() == 70000
+    assert labels(np.array([0, 2], np.float16), "y").tolist() == [0, 2]
+
+
 def test_messages_name_examples_by_their_numbers() -> None:
     """Of a batch it is not the place in the batch that counts."""
     numbers = np.array([70, 50])

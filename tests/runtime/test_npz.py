@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,11 @@ def test_other_files(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("a,b\n1,2\n")
     with pytest.raises(UserError, match=r"is not a complete \.npz file"):
         load("classification", "npz", tmp_path / "text")
+    with zipfile.ZipFile(tmp_path / "zip.npz", "w") as archive:
+        for name in ("x.npy", "y.npy"):
+            archive.writestr(name, "no array")
+    with pytest.raises(UserError, match=r"zip\.npz: x is not an array"):
+        load("classification", "npz", tmp_path / "zip.npz")
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

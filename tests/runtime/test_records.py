@@ -190,9 +190,11 @@ def test_values(folder: Path) -> None:
 
 
 def test_the_fingerprint_is_of_all_files(folder: Path) -> None:
-    """The same each time; one changed record makes another one."""
+    """The same each time; one changed record makes another one, and so does another use of the same records."""
     known = load("classification", "array_record", folder).fingerprint
     assert load("classification", "array_record", folder).fingerprint == known
+    assert load("classification", "array_record", folder, validation=0.5).fingerprint != known
+    assert load("regression", "array_record", folder, x="y", y="x").fingerprint != known
     write_records(folder / "a-1.array_record", [*RECORDS[5:11], archive(x=X[0], y=0)])
     assert load("classification", "array_record", folder).fingerprint != known
 
