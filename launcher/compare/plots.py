@@ -25,6 +25,7 @@ _NOISY = 100  # step times from which a running median is drawn over them
 _LETTERS = 110  # in a line of the legend
 _WIDE = 20.0  # largest over smallest step time from which the axis is logarithmic
 _UNITS = {"language_model": " [nats per token]", "classification": " [nats per example]"}
+_UNITS["logistic_regression"] = _UNITS["classification"]
 
 Line = list[tuple[int, float]]
 

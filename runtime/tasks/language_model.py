@@ -17,6 +17,8 @@ from ..progress import Reporter
 from ..state import Batch, Params
 from .base import Scalars, Task
 
+_SMALLEST = float(np.finfo(np.float32).tiny)
+
 
 class LanguageModel(Task):
     """Cross-entropy of the next token, in nats."""
@@ -68,7 +70,7 @@ class LanguageModel(Task):
         return jax.nn.softmax(self._logits(params, batch["tokens"][:, :-1]))
 
     def score(self, predictions: jax.Array, batch: Batch) -> Scalars:
-        return _sums(jnp.log(predictions), batch["tokens"][:, 1:], batch["weights"])
+        return _sums(jnp.log(jnp.maximum(predictions, _SMALLEST)), batch["tokens"][:, 1:], batch["weights"])
 
     @property
     def uses_result(self) -> bool:
