@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -46,7 +47,8 @@ def compare(request: CompareRequest) -> int:
     measured = carry_out_all(comparison, quiet=request.json)
     rows = table.compare(measured)
     if not request.json:
-        print(f"\n{as_text(rows)}\n", flush=True)
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        print(f"\n{as_text(rows, width)}\n", flush=True)
     files, problem = _write(comparison, rows)
     print(_as_json(comparison, rows, files) if request.json else "\n".join(map(str, files)), flush=True)
     if problem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,35 @@ _DECIMALS = 5  # of a number in the table; smaller ones have an exponent
 _FEW = 5  # step times; of fewer, one may well be the longest by far
 _REASON = 60  # characters of why a variant failed that the table shows
 _HEADER = (
-    ("VARIANT", "", "COMPILE", "MEDIAN STEP", "TOTAL", "TRAIN", "VALIDATION", "SPEED-UP", "SPEED-UP", ""),
-    ("", "STEPS", "s", "ms", "s", "LOSS", "LOSS", "BY STEP", "BY TOTAL", "STATE"),
+    ("VARIANT", "", "COMPILE", "MEDIAN", "TOTAL", "TRAIN", "VALIDATION", "SPEED-UP", "SPEED-UP", ""),
+    ("", "STEPS", "s", "STEP ms", "s", "LOSS", "LOSS", "BY STEP", "BY TOTAL", "STATE"),
 )
 _NUMBERS = range(1, 9)
 
 
-def as_text(rows: Sequence[Row]) -> str:
-    """The table, and what its columns mean."""
-    columns = [
-        [row.measured.variant.name for row in rows],
+def as_text(rows: Sequence[Row], width: int | None = None) -> str:
+    """The table, and what its columns mean. If it is wider than `width`, each variant has a line for its name and state."""
+    names, states = [row.measured.variant.name for row in rows], [_state(row) for row in rows]
+    values = _values(rows)
+    table = text_table([*_HEADER, *zip(names, *values, states, strict=True)], right=_NUMBERS)
+    notes = _notes(rows)
+    if width is not None:
+        notes = [line for note in notes for line in textwrap.wrap(note, width, subsequent_indent="  ")]
+        if max(map(len, table.splitlines())) > width:
+            table = _narrow([shorten(f"{n}: {s}", width) for n, s in zip(names, states, strict=True)], values)
+    return "\n".join([table, "", *notes])
+
+
+def _narrow(titles: Sequence[str], values: Sequence[Sequence[str]]) -> str:
+    header = [("", *cells[1:-1]) for cells in _HEADER]
+    lines = text_table([*header, *(("", *row) for row in zip(*values, strict=True))], right=_NUMBERS).splitlines()
+    body = [text for both in zip(titles, lines[2:], strict=True) for text in both]
+    return "\n".join([*lines[:2], *body])
+
+
+def _values(rows: Sequence[Row]) -> list[list[str]]:
+    """The columns between the variant's name and its state."""
+    return [
         [str(row.steps) if row.steps else "-" for row in rows],
         numbers([row.measured.compile_seconds for row in rows]),
         numbers([row.median_step and row.median_step * 1000 for row in rows]),
@@ -33,10 +53,7 @@ def as_text(rows: Sequence[Row]) -> str:
         numbers([row.measured.validation_loss for row in rows], digits=4),
         [_ratio(row.speedup_by_step) for row in rows],
         [_ratio(row.speedup_by_total) for row in rows],
-        [_state(row) for row in rows],
     ]
-    table = text_table([*_HEADER, *zip(*columns, strict=True)], right=_NUMBERS)
-    return "\n".join([table, "", *_notes(rows)])
 
 
 def _ratio(value: float | None) -> str:

@@ -94,8 +94,8 @@ class Progress:
 
 
 def describe_step(event: Event) -> str:
-    """`loss 2.3146  ppl 10.12  acc 0.41  18.2k tok/s`"""
-    parts = [f"loss {event['loss']:.4f}"] if "loss" in event else []
+    """`loss 2.3146  acc 0.410  18.2k tok/s`"""
+    parts = [f"loss {_decimals(event['loss'])}"] if "loss" in event else []
     if "accuracy" in event:
         parts.append(f"acc {event['accuracy']:.3f}")
     for name, unit in (("tokens_per_second", "tok/s"), ("examples_per_second", "ex/s")):
@@ -106,10 +106,15 @@ def describe_step(event: Event) -> str:
 
 
 def describe_eval(event: Event) -> str:
-    """`validation at step 200: loss 2.0000  perplexity 7.389`"""
+    """`validation at step 200: loss 2.0000  perplexity 7.3891`"""
     metrics = {k: v for k, v in event.items() if isinstance(v, float) and k not in ("time", "seconds")}
-    values = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+    values = "  ".join(f"{name} {_decimals(value)}" for name, value in metrics.items())
     return f"validation at step {event['step']}: {values}"
+
+
+def _decimals(value: float) -> str:
+    """`2.3146`; of what is small as many digits, `0.0001234`: the loss of a fit may be."""
+    return f"{value:.4f}" if abs(value) >= 0.1 or value == 0 else f"{value:#.4g}"
 
 
 def _thousands(value: float) -> str:

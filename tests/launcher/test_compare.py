@@ -262,6 +262,16 @@ def test_the_table_names_its_numbers() -> None:
     assert "different numbers of steps" in text
 
 
+def test_a_narrow_terminal() -> None:
+    """The table fits: a variant's name has a line of its own, and why it failed as much as there is room for."""
+    rows = compare([measured("1", [None, 2.0]), measured("2" * 40, [None, 1.0], State.FAILED, reason="no more " * 20)])
+    lines = as_text(rows, 80).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[2] == "a=1: done" and lines[3].split()[0] == "2"
+    assert lines[4].startswith(f"a={'2' * 40}: failed: no more") and lines[4].endswith("...")
+    assert as_text(rows, 200).splitlines()[:4] == as_text(rows).splitlines()[:4]
+
+
 def test_one_step_that_spoils_the_total_is_named() -> None:
     """As a second compilation does."""
     times: list[float | None] = [None, 8.0, *[0.1] * 9]
