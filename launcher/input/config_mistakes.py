@@ -36,7 +36,8 @@ def mistake_row(dotted: str, what: str, lines: Mapping[str, int], given: Iterabl
     """`what` is wrong with the key `dotted`. `given` are the keys that stood on the command line."""
     above = _self_and_parents(dotted)
     line = next((lines[d] for d in above if d in lines), 0)
-    where = "command line: " if any(d in given for d in above) else f"line {line}: " if line else ""
+    overridden = any(d in given for d in above) or (not line and any(d.startswith(f"{dotted}.") for d in given))
+    where = "command line: " if overridden else f"line {line}: " if line else ""
     key = dotted if dotted.isprintable() else repr(dotted)
     return line, f"{where}{key}{': ' if key else ''}{what}"
 
@@ -56,9 +57,17 @@ def describe_mistakes(
         # A key that may be of two types has a message for each.
         what = ", or ".join(_what(tree, error, overridden) for error in found).replace(", or must be ", " or ")
         text = f"{what}{_value(found[0])}{_choice_hint(found[0])}"
-        # Sections that contradict each other: a line for each contradiction.
-        rows += [mistake_row(dotted, line, lines, given) for line in text.split("\n")]
+        if dotted:
+            rows.append(mistake_row(dotted, text, lines, given))
+        else:  # sections that contradict each other: a line for each contradiction, which begins with a key
+            rows += [_contradiction_row(line, lines, given) for line in text.split("\n")]
     return rows
+
+
+def _contradiction_row(what: str, lines: Mapping[str, int], given: Iterable[str]) -> Row:
+    key = what.split(maxsplit=1)[0].rstrip(":")
+    line, text = mistake_row(key, "", lines, given)
+    return line, text.removesuffix(f"{key}: ") + what
 
 
 @cache

@@ -103,8 +103,8 @@ def _task_problems(config: Config) -> list[str]:
         names = allowed.get(config.task)
         if names and not isinstance(section, Plugin) and section.name not in names:
             problems.append(
-                f"{key}: {section.name} does not fit task {config.task}, which takes {' or '.join(names)}, "
-                "or package.module:attribute"
+                f"{key}: {section.name} does not fit task {config.task}, which takes {', '.join(names)} or "
+                "package.module:attribute"
             )
     return problems
 

@@ -39,7 +39,7 @@ class _WholeState(Section):
         if isinstance(values, dict) and "mesh" in values:
             raise ValueError(
                 f"{values.get('name', 'pmap')} takes no mesh, because every device holds a whole model; "
-                "parallel.name jit or explicit divide it (fsdp)"
+                "remove it, or take parallel.name=jit or explicit, which divide a model (fsdp)"
             )
         return values
 

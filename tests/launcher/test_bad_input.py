@@ -101,7 +101,7 @@ TRAIN_YAML = [
         "mean model.layers?",
         yaml="steps: 0\nbatch_size: 1.5\nmodel: {layer: 2}\nschedule: {name: cos}\n",
         also=(
-            "line 2: batch_size: must be a whole number (it is 1.5)",
+            "line 2: batch_size: must be a whole number or 'all' (it is 1.5)",
             "'cosine', 'linear' or 'constant' (it is 'cos')",
         ),
     ),
@@ -195,7 +195,13 @@ OVERRIDES = [
 ]
 
 MODEL_AND_SIZES = [
-    Case("unknown model", "(it is 'gpt3')", "model.name", "one of gpt2, or package.module:a", override("model=gpt3")),
+    Case(
+        "unknown model",
+        "(it is 'gpt3')",
+        "model.name",
+        "one of gpt2, cnn, mlp, linear, or package.module:a",
+        override("model=gpt3"),
+    ),
     Case("preset as model", "'gpt2-xl'", "model.name", "model.preset=gpt2-xl?", override("model=gpt2-xl")),
     Case("plugin", "(it is 'a:b:c')", "model.name", "must be package.module:attribute", override("model=a:b:c")),
     Case("heads", "width 32 is not divisible by heads 5", "line 3: model", "30 or 35", override("model.heads=5")),
@@ -203,7 +209,115 @@ MODEL_AND_SIZES = [
     Case("final", "final 0.1 is above", "optimizer.learning_rate 0.001", "lower one", override("schedule.final=0.1")),
     Case("batch", "not divisible by 3 devices", "batch_size 8", "6 or 9", ("-s", "cpu-1x3", *override()[2:])),
     Case("small batch", "too small for 16", "batch_size 8", "batch_size=16", ("-s", "cpu-2x8", *override()[2:])),
-    Case("parts", "1 devices x accumulate 3", "batch_size 8", "6 or 9", override("accumulate=3")),
+    Case("parts", "by 1 device x accumulate 3", "batch_size 8", "6 or 9", override("accumulate=3")),
+]
+
+CLASSIFY = "task: classification\ndata: digits\nsteps: 6\nbatch_size: 8\n"
+LOGISTIC = "task: logistic_regression\nsteps: 6\n"
+
+
+def parallel(name: str, what: str, where: str, remedy: str, text: str, *also: str, slice: str = "cpu-2x4") -> Case:
+    """A job that `text` gives, on a slice of eight devices."""
+    return Case(name, what, where, remedy, ("-s", slice, "--simulate", TRAIN), yaml=text, also=also)
+
+
+PARALLEL = [
+    parallel(
+        "unknown strategy",
+        "one of pmap, jit, explicit, shard_map, single, ensemble, or package.module:attribute",
+        "line 5: parallel.name:",
+        "(it is 'hogwild')",
+        CLASSIFY + "parallel: hogwild\n",
+    ),
+    parallel(
+        "mesh of an ensemble",
+        "ensemble takes no mesh, because every device holds a whole model",
+        "line 5: parallel:",
+        "remove it, or take parallel.name=jit or explicit",
+        CLASSIFY + "parallel: {name: ensemble, mesh: {fsdp: 2}}\n",
+    ),
+    Case(
+        "mesh of pmap",
+        "pmap takes no mesh",
+        "command line: parallel:",
+        "take parallel.name=jit or explicit",
+        override("parallel.mesh.fsdp=2"),
+    ),
+    parallel(
+        "fsdp and devices",
+        "does not divide the 8 devices of the slice",
+        "parallel.mesh.fsdp 3",
+        "it can be 1, 2, 4, 8",
+        CLASSIFY + "parallel: {name: jit, mesh: {fsdp: 3}}\n",
+    ),
+    parallel(
+        "mesh and devices",
+        "data 2 x fsdp 2 = 4 places, but the slice has 8 devices",
+        "parallel.mesh",
+        "data: -1",
+        CLASSIFY + "parallel: {name: explicit, mesh: {data: 2, fsdp: 2}}\n",
+    ),
+    parallel(
+        "mesh and batch",
+        "batch_size 9 is not divisible by 8 devices",
+        "parallel.mesh.fsdp 3 does not divide",
+        "8 or 16",
+        CLASSIFY.replace("8", "9") + "parallel: {name: jit, mesh: {fsdp: 3}}\n",
+        "it can be 1, 2, 4, 8",
+    ),
+    parallel(
+        "key of the mesh",
+        "no such key",
+        "line 5: parallel.mesh.fdsp:",
+        "mean parallel.mesh.fsdp?",
+        CLASSIFY + "parallel: {name: jit, mesh: {fdsp: 2}}\n",
+    ),
+    parallel(
+        "ensemble of copies",
+        "ensemble of linear models, which all start from zeros",
+        "line 5: parallel:",
+        "take another model",
+        CLASSIFY + "parallel: ensemble\nmodel: linear\n",
+    ),
+    parallel(
+        "layout of an optimizer",
+        "does not know how to lay out what muon computes",
+        "line 5: parallel:",
+        "take parallel.name=jit, or fsdp: 1",
+        CLASSIFY + "parallel: {name: explicit, mesh: {fsdp: 2}}\noptimizer: muon\n",
+    ),
+    parallel(
+        "model and data of a task",
+        "model: gpt2 does not fit task classification",
+        "line 5: model: gpt2",
+        "takes cnn, mlp, linear or package.module:attribute",
+        CLASSIFY.replace("digits", "sine") + "model: gpt2\n",
+        "line 2: data: sine does not fit",
+        "takes digits, idx, make_classification",
+    ),
+    parallel(
+        "what L-BFGS cannot use",
+        "3 mistakes",
+        "line 3: batch_size 8: lbfgs compares losses",
+        "give batch_size: all, or another optimizer",
+        LOGISTIC + "batch_size: 8\naccumulate: 2\nschedule: {name: constant}\n",
+        "line 4: accumulate: lbfgs evaluates the whole batch at once; remove it",
+        "line 5: schedule: lbfgs finds the length of its steps itself; remove the schedule",
+    ),
+    parallel(
+        "line search",
+        "or line_search: null and a fixed step_size",
+        "line 3: optimizer:",
+        "give line_search: zoom or backtracking",
+        LOGISTIC + "optimizer: {line_search: null}\n",
+    ),
+    Case(
+        "all of a text",
+        "batch_size: all is for tasks with examples that stay the same",
+        "command line: batch_size",
+        "a text is cut anew",
+        override("batch_size=all"),
+    ),
 ]
 
 POD = [
@@ -468,7 +582,7 @@ BY_A_WORKER = [
 ]
 
 
-EARLY = [*TRAIN_YAML, *OVERRIDES, *MODEL_AND_SIZES, *POD, *POD_FILE, *HOSTS, *INIT, *FILES, *OPTIONS]
+EARLY = [*TRAIN_YAML, *OVERRIDES, *MODEL_AND_SIZES, *PARALLEL, *POD, *POD_FILE, *HOSTS, *INIT, *FILES, *OPTIONS]
 
 
 def explain(sandbox: Sandbox, case: Case) -> subprocess.CompletedProcess[str]:
