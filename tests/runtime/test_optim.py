@@ -1,7 +1,8 @@
-"""Learning rates by step, and AdamW against plain numpy."""
+"""Learning rates by step, AdamW against plain numpy, the other optimizers against optax."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -10,12 +11,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import optax.contrib
 import pytest
 from flax.traverse_util import flatten_dict
 
 from podrun.runtime.config import AdamW, Config, GPT2Model, Schedule
+from podrun.runtime.data import load_dataset
 from podrun.runtime.models.gpt2 import GPT2
 from podrun.runtime.optim import decay_mask, make_optimizer, make_schedule
+from podrun.runtime.parallel import make_strategy
+from podrun.runtime.parallel.base import Strategy
+from podrun.runtime.state import Batch, Params
+from podrun.runtime.tasks.base import Scalars, Task
+
+from .strategies import assert_close, compilations
 
 Array = np.ndarray[Any, Any]
 Tree = dict[str, dict[str, Array]]
@@ -167,3 +176,152 @@ def test_the_rate_for_the_metrics_is_the_one_that_is_applied() -> None:
     assert float(rate(0)) == pytest.approx(0.02)
     for leaf in jax.tree.leaves(updates):
         np.testing.assert_allclose(leaf, -0.02, rtol=1e-5)
+
+
+# --- the other optimizers --------------------------------------------------------------------------------------------
+
+
+def large(generator: np.random.Generator) -> Tree:
+    """Parameters with matrices that are divided over devices."""
+    return {
+        "wte": {"embedding": generator.normal(size=(1040, 16)).astype(np.float32)},
+        "dense": {
+            "kernel": generator.normal(size=(192, 96)).astype(np.float32),
+            "bias": generator.normal(size=96).astype(np.float32),
+        },
+    }
+
+
+class Quadratic(Task):
+    """Half the squared distance of the parameters from the mean of the batch's targets, but for a constant."""
+
+    def init(self, key: jax.Array) -> Params:
+        return jax.tree.map(jnp.asarray, large(np.random.default_rng(0)))
+
+    def loss(self, params: Params, batch: Batch, key: jax.Array) -> tuple[jax.Array, Scalars]:
+        losses = [((leaf - batch["y"][:, 0].mean()) ** 2).sum() / 2 for leaf in jax.tree.leaves(params)]
+        return sum(losses, jnp.float32(0)) / 1000, {}
+
+    def evaluate(self, params: Params, batch: Batch) -> Scalars:
+        raise NotImplementedError
+
+    def summarize(self, sums: dict[str, float]) -> dict[str, float]:
+        raise NotImplementedError
+
+
+TARGETS = np.array([[3.0], [1.0], [2.0], [4.0]], np.float32)
+FIRST_ORDER: dict[str, dict[str, Any]] = {
+    "adamw": {"learning_rate": 0.01, "weight_decay": 0.3, "clip_norm": None},
+    "adam": {"learning_rate": 0.01},
+    "sgd": {"nesterov": True},
+    "lion": {"learning_rate": 0.01, "weight_decay": 0.3},
+    "adafactor": {"learning_rate": 0.01, "momentum": 0.5},
+    "muon": {"weight_decay": 0.3, "adam_learning_rate": 0.01},
+}
+STEPS = 3
+
+
+def quadratic(name: str, parallel: Any) -> Strategy:
+    section = {"name": name, **FIRST_ORDER[name], "clip_norm": None}
+    schedule = {"name": "constant", "warmup_steps": 2}
+    keys = {"steps": 10, "batch_size": 4, "parallel": parallel, "schedule": schedule, "optimizer": section}
+    config = Config.model_validate({"task": "regression", **keys})
+    return make_strategy(config, Quadratic(config, load_dataset(config)), *make_optimizer(config))
+
+
+@functools.cache
+def trained(name: str, parallel: str = "single", fsdp: int = 1) -> tuple[Any, list[float]]:
+    """Parameters after each step, and norms of the gradients; only the first step may compile."""
+    one = quadratic(name, {"name": parallel, **({"mesh": {"fsdp": fsdp}} if fsdp > 1 else {})})
+    state, history, norms = one.init(), [], []
+    batch = one.shard({"y": TARGETS})
+    before = 0
+    for step in range(STEPS):
+        state, metrics = one.step(state, batch)
+        norms.append(float(metrics["grad_norm"]))
+        assert step == 0 or compilations() == before, f"step {step + 1} was compiled anew"
+        history.append(jax.tree.map(np.array, state.params))
+        before = compilations()
+    return history, norms
+
+
+def by_optax(name: str) -> optax.GradientTransformation:
+    """The same as the section of the config, written with optax."""
+
+    def rate(step: Any) -> Any:
+        peak = {"adamw": 0.01, "adam": 0.01, "sgd": 0.1, "lion": 0.01, "adafactor": 0.01, "muon": 0.02}[name]
+        return jnp.where(step == 0, peak / 2, peak)
+
+    decays = {"wte": {"embedding": False}, "dense": {"kernel": True, "bias": False}}
+    parts = {
+        "adamw": lambda: optax.adamw(rate, 0.9, 0.95, 1e-8, weight_decay=0.3, mask=decays),
+        "adam": lambda: optax.adam(rate, 0.9, 0.999, 1e-8),
+        "sgd": lambda: optax.sgd(rate, 0.9, True),
+        "lion": lambda: optax.lion(rate, 0.9, 0.99, weight_decay=0.3, mask=decays),
+        "adafactor": lambda: optax.adafactor(rate, momentum=0.5),
+        "muon": lambda: optax.partition(
+            {
+                "muon": optax.contrib.muon(rate, beta=0.95, weight_decay=0.3),
+                "adam": optax.adamw(lambda step: rate(step) / 2, weight_decay=0.0, nesterov=True),
+            },
+            {"wte": {"embedding": "adam"}, "dense": {"kernel": "muon", "bias": "adam"}},
+        ),
+    }
+    return parts[name]()
+
+
+@pytest.mark.parametrize("name", FIRST_ORDER)
+def test_an_optimizer_is_that_of_optax(name: str) -> None:
+    """Three steps with warm-up; weight decay of kernels only; muon for kernels, Adam for embeddings and biases."""
+    transformation = by_optax(name)
+    params: Any = jax.tree.map(jnp.asarray, large(np.random.default_rng(0)))
+    state = transformation.init(params)
+    found, norms = trained(name)
+
+    @jax.jit
+    def step(params: Any, state: Any) -> tuple[Any, Any, jax.Array]:
+        gradient = jax.tree.map(lambda p: (p - TARGETS.mean()) / 1000, params)
+        updates, state = transformation.update(gradient, state, params)
+        return optax.apply_updates(params, updates), state, optax.tree.norm(gradient)
+
+    for after, norm in zip(found, norms, strict=True):
+        params, state, expected = step(params, state)
+        assert norm == pytest.approx(float(expected), rel=1e-5)
+        assert_close(after, jax.tree.map(np.asarray, params), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", FIRST_ORDER)
+def test_clip_norm_of_every_optimizer(name: str) -> None:
+    """The update is that of a gradient scaled to this norm."""
+    clipping, _ = optimizer({"name": name, **FIRST_ORDER[name], "clip_norm": 1e-4})
+    free, _ = optimizer({"name": name, **FIRST_ORDER[name], "clip_norm": None})
+    params = jax.tree.map(
+        jnp.asarray, tree(lambda shape: np.random.default_rng(0).normal(size=shape).astype(np.float32))
+    )
+    scaled = jax.tree.map(lambda g: g * (1e-4 / optax.tree.norm(params)), params)
+    twice: list[Any] = []
+    for transformation, gradient in ((clipping, params), (free, scaled)):
+        state = transformation.init(params)
+        # The second gradient is small: to optimizers that take the size away, the clipped first one is not.
+        first, state = transformation.update(gradient, state, params)
+        second, _ = transformation.update(jax.tree.map(lambda g: -g / 2, scaled), state, params)
+        twice += [first, second]
+    assert_close(twice[0], twice[2])
+    assert_close(twice[1], twice[3])
+
+
+@pytest.mark.parametrize(
+    ("name", "parallel", "fsdp"),
+    [
+        *((name, "jit", 2) for name in FIRST_ORDER),
+        *((name, "explicit", 4) for name in ("adamw", "adam", "sgd", "lion")),
+        *((name, "pmap", 1) for name in ("muon", "adafactor")),
+    ],
+)
+def test_a_divided_state_is_optimized_as_a_whole_one(name: str, parallel: str, fsdp: int) -> None:
+    """Three steps are those of one device."""
+    expected, norms = trained(name)
+    found, found_norms = trained(name, parallel, fsdp)
+    assert found_norms == pytest.approx(norms, rel=1e-5)
+    for after, whole in zip(found, expected, strict=True):
+        assert_close(after, whole, rtol=1e-5, atol=1e-5)

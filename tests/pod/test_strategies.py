@@ -1,0 +1,109 @@
+"""Ways of being parallel on pods of several processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from ..conftest import Sandbox
+
+REGRESSION = """\
+task: regression
+data: {name: sine, samples: 250}
+model: {name: mlp, layers: 2, width: 160}
+optimizer: {name: adam, learning_rate: 0.003}
+schedule: {name: constant}
+steps: 30
+batch_size: 8
+log: {every: 1, tensorboard: false}
+eval: {every: 0, batches: all}
+checkpoint: {every: 0}
+"""
+LOGISTIC = """\
+task: logistic_regression
+data: {name: make_classification, samples: 502, features: 16, classes: 3, informative: 8}
+model: {name: linear, l2: 0.01}
+steps: 20
+log: {every: 1, tensorboard: false}
+eval: {every: 0, batches: all}
+checkpoint: {every: 0}
+"""
+FSDP = "parallel={{name: {}, mesh: {{fsdp: {}}}}}"
+
+
+def run(sandbox: Sandbox, slice: str, workdir: str, *overrides: str) -> None:
+    done = sandbox.podrun("--slice", slice, "--simulate", "-w", workdir, "train.yaml", *overrides)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_run_goes_on_under_one_strategy_after_another(sandbox: Sandbox) -> None:
+    """On two hosts, in one workdir, each for five steps from the checkpoint of the one before: whole arrays, parts, whole
+    again. All losses are those of a single device that was never interrupted, to 1e-5."""
+    (sandbox.path / "train.yaml").write_text(REGRESSION)
+    run(sandbox, "cpu-1x1", "single", "parallel=single")
+    expected = sandbox.losses("single")
+    assert sorted(expected) == list(range(1, 31))
+    assert expected[30] < 0.8 * expected[1]
+    order = ["pmap", FSDP.format("jit", 2), "shard_map", FSDP.format("explicit", 4), "single", "pmap"]
+    for number, parallel in enumerate(order, start=1):
+        override = parallel if "=" in parallel else f"parallel={parallel}"
+        run(sandbox, "cpu-2x2", "chain", override, f"steps={5 * number}")
+        assert sorted(sandbox.losses("chain")) == list(range(1, 5 * number + 1))
+    assert sandbox.losses("chain") == pytest.approx(expected, rel=1e-5)
+    validation = [sandbox.metrics(workdir, "eval")[30]["loss"] for workdir in ("single", "chain")]
+    assert validation[1] == pytest.approx(validation[0], rel=1e-5)
+
+
+def kernels(checkpoint: Path) -> dict[str, Any]:
+    """The matrices of a checkpoint, [member, ...] each."""
+    (meta,) = [json.loads(file.read_text()) for file in (checkpoint / "meta").iterdir() if "shapes" in file.read_text()]
+
+    def template(name: str, shapes: Any) -> Any:
+        if isinstance(shapes, dict):
+            return {key: template(key, value) for key, value in shapes.items()}
+        return np.zeros(shapes, np.int32 if name in ("step", "count") else np.float32)
+
+    target = template("", meta["shapes"])
+    with ocp.StandardCheckpointer() as reader:
+        params = reader.restore(checkpoint / "state", target)["params"]
+    return {name: layer["kernel"] for name, layer in params.items()}
+
+
+def test_an_ensemble_does_not_depend_on_the_hosts(sandbox: Sandbox) -> None:
+    """Four members on one host and on two start bit for bit the same, end with the same losses, and resume."""
+    (sandbox.path / "train.yaml").write_text(REGRESSION)
+    for slice in ("cpu-1x4", "cpu-2x2"):
+        # A step too short to change a weight, so that its checkpoint has the initial ones.
+        run(sandbox, slice, slice, "parallel=ensemble", "steps=1", "optimizer.learning_rate=1e-30")
+        run(sandbox, slice, slice, "parallel=ensemble", "steps=21")
+    one, two = (kernels(sandbox.path / slice / "checkpoints" / "1") for slice in ("cpu-1x4", "cpu-2x2"))
+    for name, matrices in one.items():
+        assert len({matrix.tobytes() for matrix in matrices}) == 4
+        np.testing.assert_array_equal(matrices, two[name], name)
+    losses = sandbox.losses("cpu-1x4")
+    assert sorted(losses) == list(range(1, 22))
+    assert losses[21] < 0.8 * losses[2]
+    assert sandbox.losses("cpu-2x2") == pytest.approx(losses, rel=1e-3)
+    first, second = (sandbox.metrics(slice, "eval")[21] for slice in ("cpu-1x4", "cpu-2x2"))
+    assert len(first["members"]) == 4
+    assert len({member["loss"] for member in first["members"]}) == 4
+    assert second["loss"] == pytest.approx(first["loss"], rel=1e-3)
+    for a, b in zip(first["members"], second["members"], strict=True):
+        assert b == pytest.approx(a, rel=1e-3)
+
+
+def test_lbfgs_on_two_hosts(sandbox: Sandbox) -> None:
+    """Line searches of hosts that hold parts of the data agree: the losses are those of one host, under pmap and jit."""
+    (sandbox.path / "train.yaml").write_text(LOGISTIC)
+    for slice, parallel in (("cpu-1x4", "pmap"), ("cpu-2x2", "pmap"), ("cpu-2x2", "jit")):
+        run(sandbox, slice, f"{slice}-{parallel}", f"parallel={parallel}")
+    expected = sandbox.losses("cpu-1x4-pmap")
+    assert expected[1] == pytest.approx(np.log(3), rel=1e-5)
+    assert expected[20] < 0.8 * expected[1]
+    for workdir in ("cpu-2x2-pmap", "cpu-2x2-jit"):
+        assert sandbox.losses(workdir) == pytest.approx(expected, rel=1e-4), workdir
