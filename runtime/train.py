@@ -212,16 +212,18 @@ class Trainer:
 
     def _record(self, step: int, metrics: Scalars) -> None:
         """Raises NotFiniteError, in all processes alike, for a loss or gradient that is not finite."""
-        values = {name: float(value) for name, value in jax.device_get(metrics).items()}
-        if not (math.isfinite(values["loss"]) and math.isfinite(values.get("grad_norm", 0.0))):
+        finite = math.isfinite(float(metrics["loss"])) and math.isfinite(float(metrics.get("grad_norm", 0.0)))
+        due = _due(step, self._config.log.every) or step == self._config.steps
+        if finite and not due:
+            return  # reading them all would take a hundredth of a short step
+        values = {name: float(value) for name, value in metrics.items()}
+        if not finite:
             self._reporter.step = step
             shown = "  ".join(f"{k} {v:g}" for k, v in values.items())
             raise NotFiniteError(
                 f"the loss or its gradient is not finite in step {step} ({shown}); "
                 "a lower learning rate, warm-up steps, or clipping may help"
             )
-        if not (_due(step, self._config.log.every) or step == self._config.steps):
-            return
         record = {**self._task.train_metrics(values), **self._clock.rates()}
         for writer in self._writers:
             writer.write(step, "train", record)
