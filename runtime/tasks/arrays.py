@@ -32,6 +32,11 @@ class ArrayTask(Task):
         """float32[B, K]; with dropout if there is a key for it."""
         rngs = None if key is None else {"dropout": key}
         outputs: Any = self._model.apply({"params": params}, x, key is None, rngs=rngs)
+        if outputs.shape != (len(x), self.data.outputs):  # of a user's model: subtracted from y it may well broadcast
+            raise UserError(
+                f"model {self.config.model.name}: gives {outputs.dtype}{list(outputs.shape)} for {len(x)} examples, but task "
+                f"{self.config.task} needs [{len(x)}, {self.data.outputs}]; reshape what it returns to [examples, outputs]"
+            )
         return outputs
 
     def penalty(self, params: Params) -> jax.Array | float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -100,3 +101,24 @@ def test_targets_that_are_no_values(y: Array, classes: int | None, message: str)
     pair = np.zeros((4, 3), np.float32), y
     with pytest.raises(UserError, match=rf"^data sine: {message}.*take task: classification"):
         make_task(job("regression", "sine", model="linear"), array_dataset(pair, pair, classes))
+
+
+class Flat(nn.Module):
+    """A user's model that forgets the axis of the outputs."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
+        return nn.Dense(1)(x)[:, 0]
+
+
+def flat(options: Any, outputs: int, dtype: Any) -> Flat:
+    return Flat()
+
+
+def test_a_model_whose_outputs_are_not_one_for_each_value() -> None:
+    """[8] minus [8, 2] is a matrix or an error of JAX, neither of which says what is wrong."""
+    of = task(name=f"{__name__}:flat")
+    with pytest.raises(
+        UserError, match=r"gives float32\[8\] for 8 examples, but task regression needs \[8, 2\]; reshape"
+    ):
+        jax.eval_shape(of.loss, jax.eval_shape(of.init, jax.random.key(0)), batch(), jax.random.key(0))
