@@ -122,6 +122,11 @@ def _optimizer_problems(config: Config) -> list[str]:
             )
         if config.accumulate > 1:
             problems.append("accumulate: lbfgs evaluates the whole batch at once; remove it, or take another optimizer")
+        if dropout := getattr(config.model, "dropout", 0.0):
+            problems.append(
+                f"model.dropout {dropout:g}: lbfgs compares losses from step to step, and with dropout each would be that of "
+                "another network; remove it, or take another optimizer"
+            )
         return problems
     problems = []
     if schedule.warmup_steps >= config.steps:

@@ -305,6 +305,13 @@ PARALLEL = [
         "line 5: schedule: lbfgs finds the length of its steps itself; remove the schedule",
     ),
     parallel(
+        "L-BFGS with dropout",
+        "with dropout each would be that of another network",
+        "line 5: model.dropout 0.5: lbfgs compares losses",
+        "remove it, or take another optimizer",
+        CLASSIFY.replace("8", "all") + "model: {name: mlp, dropout: 0.5}\noptimizer: lbfgs\n",
+    ),
+    parallel(
         "line search",
         "or line_search: null and a fixed step_size",
         "line 3: optimizer:",
