@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from ..contract import UserError
 from ..state import Batch, Params, StateDict, TrainState, to_dict
-from ..tasks.base import Scalars
+from ..tasks.base import Scalars, Task
 from .base import Strategy, with_sharding
 from .collectives import average
 
@@ -31,6 +32,7 @@ class Ensemble(Strategy):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        _check_predicts(self.task, self.config.task)
         devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
         self._local = [d for d in devices if d.process_index == jax.process_index()]
         self._first = devices.index(self._local[0])
@@ -140,6 +142,16 @@ class Ensemble(Strategy):
         own = self.task.evaluate(params, batch)
         ensemble = self.task.score(average(self.task.predict(params, batch), AXIS), batch)
         return {**ensemble, "members": jax.lax.all_gather(own, AXIS)}
+
+
+def _check_predicts(task: Task, name: str) -> None:
+    """Raises UserError for a user's task whose predictions cannot be averaged, before it has been trained in vain."""
+    missing = [part for part in ("predict", "score") if getattr(type(task), part) is getattr(Task, part)]
+    if missing:
+        raise UserError(
+            f"parallel: ensemble averages predictions, but task {name} has no {' and no '.join(missing)}; "
+            "write them (podrun.runtime.tasks.base.Task says what they give), or take another way of being parallel"
+        )
 
 
 def _as_global(x: jax.Array, shape: Any) -> jax.Array:

@@ -16,6 +16,8 @@ from podrun.runtime.contract import UserError
 from podrun.runtime.data.pipeline import TrainBatches, evaluation_batches
 from podrun.runtime.parallel.base import Strategy
 from podrun.runtime.state import Batch, StateDict, TrainState, to_dict
+from podrun.runtime.tasks.base import Task
+from podrun.runtime.tasks.classification import Classification
 
 from .strategies import (
     DEVICES,
@@ -25,6 +27,7 @@ from .strategies import (
     copies,
     dataset,
     job,
+    make,
     place,
     strategy,
     train,
@@ -70,6 +73,18 @@ def alone(number: int) -> tuple[StateDict, StateDict, list[dict[str, float]]]:
     start = copies(to_dict(jax.jit(one.initial_state)(seed)))
     state, history = train(one, place(one, start), batches())
     return start, copies(one.savable(state)), history
+
+
+class Untold(Classification):
+    """A user's task that does not say what it predicts."""
+
+    predict = Task.predict
+
+
+def test_a_task_without_predictions() -> None:
+    """It is an error before training, not at the first evaluation."""
+    with pytest.raises(UserError, match=r"^parallel: ensemble averages .*:Untold has no predict; write them"):
+        make(job("ensemble", task=f"{__name__}:Untold"), dataset())
 
 
 def test_no_two_members_start_equal() -> None:
