@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#
 _LINES = ("-", "--", "-.", ":", (0, (6, 1)), (0, (4, 1, 1, 1)), (0, (1, 1)), (0, (8, 4)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _MARKED = 60  # steps up to which each has a marker
-_NOISY = 100  # step times from which a running median is drawn over them
+_NOISY = 100  # step times, or losses of mini-batches, from which a running median is drawn over them
 _LETTERS = 110  # in a line of the legend
 _WIDE = 20.0  # largest over smallest step time from which the axis is logarithmic
 _UNITS = {"language_model": " [nats per token]", "classification": " [nats per example]"}
@@ -42,7 +42,9 @@ def plot_convergence(file: Path, measured: Sequence[Measured], configs: Sequence
     losses = {m.variant.name: [(s.step, s.loss) for s in m.steps if s.loss is not None] for m in measured}
     tasks = {config.task for config in configs}
     unit = _UNITS.get(tasks.pop(), "") if len(tasks) == 1 else ""
-    return _plot(file, losses, f"{where}: training loss by iteration", f"training loss{unit}", log=True)
+    noisy = any(config.batch_size != "all" for config in configs)
+    label = f"training loss{unit}{_thick(losses) if noisy else ''}"
+    return _plot(file, losses, f"{where}: training loss by iteration", label, log=True, noisy=noisy)
 
 
 def plot_times(file: Path, measured: Sequence[Measured], where: str) -> bool:
@@ -54,8 +56,12 @@ def plot_times(file: Path, measured: Sequence[Measured], where: str) -> bool:
     unit, scale = ("s", 1.0) if statistics.median(every) >= 1 else ("ms", 1000.0)
     lines = {name: [(step, seconds * scale) for step, seconds in line.items()] for name, line in times.items()}
     log = max(every) > _WIDE * min(every)
-    thick = " (thick: running median)" if max(map(len, lines.values())) > _NOISY else ""
-    return _plot(file, lines, f"{where}: step time by iteration", f"step time [{unit}]{thick}", log=log, noisy=True)
+    label = f"step time [{unit}]{_thick(lines)}"
+    return _plot(file, lines, f"{where}: step time by iteration", label, log=log, noisy=True)
+
+
+def _thick(lines: Mapping[str, Line]) -> str:
+    return " (thick: running median)" if max(map(len, lines.values())) > _NOISY else ""
 
 
 def running_median(line: Line) -> Line:
