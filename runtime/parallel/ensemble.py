@@ -74,7 +74,8 @@ class Ensemble(Strategy):
 
     def _layout(self, state: TrainState, members: NamedSharding, whole: NamedSharding) -> TrainState:
         layout: TrainState = jax.tree.map(lambda _: members, state)
-        return replace(layout, step=whole)
+        step: Any = whole
+        return replace(layout, step=step)
 
     def savable(self, state: TrainState) -> StateDict:
         """Arrays over all processes, put together from what is on each device. Nothing is copied."""
