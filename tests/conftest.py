@@ -27,6 +27,18 @@ checkpoint: {every: 0}
 sample: {tokens: 0}
 """
 
+SMALL = """\
+task: regression
+steps: 6
+batch_size: 8
+model: {layers: 1, width: 16}
+data: {samples: 400}
+optimizer: {learning_rate: 1e-3}
+log: {every: 1, tensorboard: false}
+eval: {every: 0, batches: 1}
+checkpoint: {every: 0}
+"""
+
 TEXT = "".join(f"{n} green bottles hanging on the wall, and if one should fall ...\n" for n in range(400))
 
 
@@ -74,6 +86,7 @@ class Sandbox:
 def make_sandbox(path: Path) -> Sandbox:
     (path / "train.yaml").write_text(TINY)
     (path / "text.txt").write_text(TEXT)
+    (path / "small.yaml").write_text(SMALL)  # for tests that do not care what is trained: it compiles in half the time
     return Sandbox(path)
 
 

@@ -15,12 +15,12 @@ from ..conftest import Sandbox
 from .conftest import Run, kill, processes_of
 
 Start = Callable[..., Run]
-POD = ("--simulate", "--slice", "cpu-2x2", "train.yaml", "steps=100000", "eval.every=0")
+POD = ("--simulate", "--slice", "cpu-2x2", "small.yaml", "steps=100000", "eval.every=0")
 PROMPT = 5.0  # seconds from a fault to podrun's end that the README promises; used only to bound waits
 
 
 def faulty(action: str, process: int = 1, step: int = 5) -> tuple[str, ...]:
-    options = f"{{path: text.txt, process: {process}, step: {step}, action: {action}}}"
+    options = f"{{process: {process}, step: {step}, action: {action}}}"
     return (*POD, f"data={{name: 'faulty:dataset', options: {options}}}")
 
 
@@ -68,14 +68,14 @@ def test_agent_killed(start: Start, sandbox: Sandbox) -> None:
 
 def test_dropped_connection_is_no_fault(start: Start, sandbox: Sandbox) -> None:
     """A killed relay, which is a dropped connection, loses nothing: the launcher attaches again and the run ends well."""
-    run = start("--simulate", "--slice", "cpu-2x1", "train.yaml", "steps=400")
+    run = start("--simulate", "--slice", "cpu-2x1", "small.yaml", "steps=400")
     run.wait_for_step(3)
     relays = [pid for pid, command in processes_of(sandbox).items() if command.endswith("agent.py run ")]
     agents = {run.agent("host-0"), run.agent("host-1")}
     for pid in set(relays) - agents:
         kill(pid)
     assert run.end() == 0, run.stderr
-    assert sorted(sandbox.losses("runs/train")) == list(range(1, 401))
+    assert sorted(sandbox.losses("runs/small")) == list(range(1, 401))
     assert processes_of(sandbox) == {}
 
 
@@ -128,7 +128,7 @@ def test_ctrl_c_while_training_saves(start: Start, sandbox: Sandbox) -> None:
     again = start(*POD, f"steps={saved + 3}")
     assert again.end() == 0, again.stderr
     assert again.of("resume")[0]["step"] == saved
-    assert sorted(sandbox.losses("runs/train")) == list(range(1, saved + 4))
+    assert sorted(sandbox.losses("runs/small")) == list(range(1, saved + 4))
 
 
 def test_ctrl_c_twice_stops_now(start: Start, sandbox: Sandbox) -> None:
@@ -163,7 +163,7 @@ def test_stop_among_evaluations_and_saves(start: Start, sandbox: Sandbox) -> Non
         assert run.end(timeout=60) == 130
         assert {e["code"] for e in run.of("exit")} == {75}, run.stderr
         saved = run.of("checkpoint")[-1]["step"]
-    assert sorted(sandbox.losses("runs/train")) == list(range(1, saved + 1))
+    assert sorted(sandbox.losses("runs/small")) == list(range(1, saved + 1))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
@@ -178,7 +178,7 @@ def test_full_disk(start: Start, sandbox: Sandbox, job: tuple[str, ...]) -> None
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "none", str(small)], check=True)
     try:
-        run = start(*POD, "checkpoint.every=5", "-w", str(small / "work"), *job)
+        run = start(*POD[:3], "train.yaml", "steps=100000", "checkpoint.every=5", "-w", str(small / "work"), *job)
         assert run.end(timeout=120) == 1
         assert "No space left on device" in run.last_line, run.stderr
         assert processes_of(sandbox) == {}
@@ -193,7 +193,7 @@ def test_nan_names_the_step(start: Start, sandbox: Sandbox) -> None:
     assert "is not finite in step" in run.last_line
     step = run.of("error")[0]["step"]
     assert {e["step"] for e in run.of("error")} == {step}
-    saved = [int(p.name) for p in Path(sandbox.path / "runs/train/checkpoints").iterdir() if p.name.isdigit()]
+    saved = [int(p.name) for p in Path(sandbox.path / "runs/small/checkpoints").iterdir() if p.name.isdigit()]
     assert all(s < step for s in saved)
 
 
@@ -203,7 +203,7 @@ def test_restart_from_the_last_checkpoint(start: Start, sandbox: Sandbox) -> Non
     run = start(*arguments, "steps=30", "checkpoint.every=5", "launch.max_restarts=1")
     assert run.end() == 0, run.stderr
     assert run.of("resume")[0]["step"] in (5, 10)
-    assert sorted(sandbox.losses("runs/train")) == list(range(1, 31))
+    assert sorted(sandbox.losses("runs/small")) == list(range(1, 31))
 
 
 def test_daemonised_child_is_ended(start: Start, sandbox: Sandbox) -> None:
@@ -218,7 +218,7 @@ def test_daemonised_child_is_ended(start: Start, sandbox: Sandbox) -> None:
         "    subprocess.Popen([b'./' + name, b'600'], start_new_session=True)\n"
         "    return inner(options, config)\n"
     )
-    options = "{path: text.txt, process: 9, step: 1, action: raise}"
+    options = "{process: 9, step: 1, action: raise}"
     run = start(*POD[:4], f"data={{name: 'littering:dataset', options: {options}}}")
     assert run.end() == 0, run.stderr
     assert processes_of(sandbox) == {}

@@ -13,7 +13,7 @@ from .conftest import Run, kill, processes_of
 
 Start = Callable[..., Run]
 STEPS = 60
-JOB = ("--simulate", "train.yaml", f"steps={STEPS}", "checkpoint.every=7", "eval.every=20", "model.dropout=0.1")
+JOB = ("--simulate", "small.yaml", f"steps={STEPS}", "checkpoint.every=7", "eval.every=20", "model.dropout=0.1")
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
     sandbox = make_sandbox(tmp_path_factory.mktemp("uninterrupted"))
     done = sandbox.podrun("--slice", "cpu-2x2", *JOB)
     assert done.returncode == 0, done.stderr
-    losses = sandbox.losses("runs/train")
+    losses = sandbox.losses("runs/small")
     assert sorted(losses) == list(range(1, STEPS + 1))
     return losses
 
@@ -52,8 +52,8 @@ def test_kill_everything_five_times(start: Start, sandbox: Sandbox, uninterrupte
     final = start("--slice", "cpu-2x2", *JOB)
     assert final.end() == 0, final.stderr
     assert final.of("resume")[0]["step"] > 0
-    assert sandbox.losses("runs/train") == uninterrupted
-    assert not list(Path(sandbox.path / "runs/train/checkpoints").glob("*tmp*"))
+    assert sandbox.losses("runs/small") == uninterrupted
+    assert not list(Path(sandbox.path / "runs/small/checkpoints").glob("*tmp*"))
 
 
 def test_resume_on_other_slices(start: Start, sandbox: Sandbox, uninterrupted: dict[int, float]) -> None:
@@ -65,22 +65,22 @@ def test_resume_on_other_slices(start: Start, sandbox: Sandbox, uninterrupted: d
             kill_everything(sandbox)
         else:
             assert run.end() == 0, run.stderr
-    losses = sandbox.losses("runs/train")
+    losses = sandbox.losses("runs/small")
     assert losses == pytest.approx(uninterrupted, rel=1e-5)
 
 
 def test_finished_run_trains_no_further(start: Start, sandbox: Sandbox) -> None:
     """The same command after the last step only evaluates; with more steps it goes on."""
-    arguments = ("--slice", "cpu-1x2", "--simulate", "train.yaml")
+    arguments = ("--slice", "cpu-1x2", "--simulate", "small.yaml")
     assert start(*arguments).end() == 0
     again = start(*arguments)
     assert again.end() == 0
     assert again.of("step") == []
     assert any("nothing left to train" in e["message"] for e in again.of("note"))
-    assert sorted(sandbox.losses("runs/train")) == list(range(1, 7))
+    assert sorted(sandbox.losses("runs/small")) == list(range(1, 7))
     more = start(*arguments, "steps=9")
     assert more.end() == 0
-    assert sorted(sandbox.losses("runs/train")) == list(range(1, 10))
+    assert sorted(sandbox.losses("runs/small")) == list(range(1, 10))
 
 
 def test_checkpoint_of_another_model(start: Start, sandbox: Sandbox) -> None:

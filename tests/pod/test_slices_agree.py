@@ -31,7 +31,7 @@ def test_dropout_is_the_same_for_the_same_devices(sandbox: Sandbox) -> None:
     """With dropout, slices of the same number of devices still agree: keys follow the global device index."""
     results = []
     for slice in ("cpu-1x2", "cpu-2x1"):
-        done = sandbox.podrun("--slice", slice, "--simulate", "-w", slice, "train.yaml", "model.dropout=0.3")
+        done = sandbox.podrun("--slice", slice, "--simulate", "-w", slice, "small.yaml", "model.dropout=0.3")
         assert done.returncode == 0, done.stderr
         results.append(sandbox.losses(slice))
     assert results[0] == pytest.approx(results[1], rel=1e-5)
