@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
 
 from ..conftest import Sandbox
@@ -61,6 +60,8 @@ def test_a_run_goes_on_under_one_strategy_after_another(sandbox: Sandbox) -> Non
 
 def kernels(checkpoint: Path) -> dict[str, Any]:
     """The matrices of a checkpoint, [member, ...] each."""
+    import orbax.checkpoint as ocp  # not when tests are collected: it imports JAX, and that reads the environment
+
     (meta,) = [json.loads(file.read_text()) for file in (checkpoint / "meta").iterdir() if "shapes" in file.read_text()]
 
     def template(name: str, shapes: Any) -> Any:

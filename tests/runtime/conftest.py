@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import os
 
+import jax
+
 from ..conftest import FAST
 
-os.environ |= FAST
+os.environ |= FAST  # for the interpreters that tests start
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "4"
 os.environ["NPROC"] = "64"  # threads of XLA's CPU client: a collective holds one for each device
+# For this one: another folder's tests may have imported JAX already, which reads the environment then.
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 4)
+jax.config.update("jax_disable_most_optimizations", True)
