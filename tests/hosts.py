@@ -186,8 +186,12 @@ class Hosts(_Net):
         return f"10.77.0.{10 + self.names.index(name)}"
 
     def home_of(self, name: str, user: str = "root") -> Path:
-        """A host's home directory, seen from outside; on the host it is `hosts.folder / "home" / user`."""
+        """A host's home directory, seen from outside; on the host it is `home_inside(user)`."""
         return self.folder / name / user
+
+    def home_inside(self, user: str = "root") -> Path:
+        """A user's home directory, as every host sees its own."""
+        return self.folder / "home" / user
 
     def host_key(self, name: str) -> str:
         """`ssh-ed25519 AAAA...`."""
@@ -260,7 +264,7 @@ class Hosts(_Net):
         """The command line that runs a command on the host, without SSH."""
         enter = ["nsenter", "-t", str(self._init(name)), "--net", "--mount", "--uts", "--pid"]
         who = [] if user == "root" else [f"--setuid={USER_ID}", f"--setgid={USER_ID}"]
-        return [*enter, *who, "env", f"HOME={self.folder / 'home' / user}", *command]
+        return [*enter, *who, "env", f"HOME={self.home_inside(user)}", *command]
 
     def run_on(self, name: str, *command: str, user: str = "root", timeout: float = 60) -> str:
         """Runs a command on the host, without SSH; its stdout. Raises RuntimeError if it fails."""

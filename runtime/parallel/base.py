@@ -98,17 +98,21 @@ class Strategy(ABC):
 
     # --- what is done ---
 
-    @abstractmethod
+    # Compiled by the concrete class: (state, batch) -> (state, metrics), and (params, batch) -> sums.
+    _step: Any
+    _evaluate: Any
+
     def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
         """One step; returns before it is done. `state` must not be used again: its buffers are reused."""
+        return self._step(state, batch)
 
-    @abstractmethod
     def evaluate(self, state: TrainState, batch: Batch) -> Scalars:
         """The task's sums over the global batch, the same in all processes."""
+        return self._evaluate(state.best_params, batch)
 
-    @abstractmethod
     def lowered(self, batch: Batch) -> jax.stages.Lowered:
         """The step for a global batch of these shapes, not compiled yet."""
+        return self._step.lower(self.abstract_state(), self.abstract_batch(batch))
 
     def summarize(self, sums: dict[str, Any]) -> dict[str, Any]:
         """The metrics of an evaluation from the sums of `evaluate`, added up over its batches."""

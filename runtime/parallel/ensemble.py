@@ -104,9 +104,6 @@ class Ensemble(Strategy):
     def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
         return self._step(state, self._members, batch)
 
-    def evaluate(self, state: TrainState, batch: Batch) -> Scalars:
-        return self._evaluate(state.best_params, batch)
-
     def lowered(self, batch: Batch) -> jax.stages.Lowered:
         """For the members of this process."""
         state = jax.eval_shape(self._init, self._members)

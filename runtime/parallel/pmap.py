@@ -51,15 +51,6 @@ class Pmap(Strategy):
             for k, v in batch.items()
         }
 
-    def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
-        return self._step(state, batch)
-
-    def evaluate(self, state: TrainState, batch: Batch) -> Scalars:
-        return self._evaluate(state.best_params, batch)
-
-    def lowered(self, batch: Batch) -> jax.stages.Lowered:
-        return self._step.lower(self.abstract_state(), self.abstract_batch(batch))
-
     def _device_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
         key = self.step_key(state.step, jax.lax.axis_index(AXIS))
         objective = averaged_objective(lambda params: self.loss(params, batch, key)[0], AXIS)

@@ -28,15 +28,6 @@ class ShardMap(OnMesh):
         self._step = jax.jit(step, donate_argnums=0)
         self._evaluate = jax.jit(evaluate)
 
-    def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
-        return self._step(state, batch)
-
-    def evaluate(self, state: TrainState, batch: Batch) -> Scalars:
-        return self._evaluate(state.best_params, batch)
-
-    def lowered(self, batch: Batch) -> jax.stages.Lowered:
-        return self._step.lower(self.abstract_state(), self.abstract_batch(batch))
-
     def empty_sum(self, zeros: Any) -> Any:
         return self.differing(zeros)
 

@@ -45,15 +45,6 @@ class Single(Strategy):
     def abstract_batch(self, batch: Batch) -> Batch:
         return with_sharding(batch, self._here)
 
-    def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
-        return self._step(state, batch)
-
-    def evaluate(self, state: TrainState, batch: Batch) -> Scalars:
-        return self._evaluate(state.best_params, batch)
-
-    def lowered(self, batch: Batch) -> jax.stages.Lowered:
-        return self._step.lower(self.abstract_state(), self.abstract_batch(batch))
-
     def _whole_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
         key = self.step_key(state.step, 0)
 

@@ -43,15 +43,15 @@ class WholeProgram(OnMesh):
 
     def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
         with jax.set_mesh(self.mesh):
-            return self._step(state, batch)
+            return super().step(state, batch)
 
     def evaluate(self, state: TrainState, batch: Batch) -> Scalars:
         with jax.set_mesh(self.mesh):
-            return self._evaluate(state.best_params, batch)
+            return super().evaluate(state, batch)
 
     def lowered(self, batch: Batch) -> jax.stages.Lowered:
         with jax.set_mesh(self.mesh):
-            return self._step.lower(self.abstract_state(), self.abstract_batch(batch))
+            return super().lowered(batch)
 
     def _pod_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
         shares = jax.tree.map(self.in_shares, batch)

@@ -101,7 +101,7 @@ def test_another_jax_on_one_host(check: Check, client: Client) -> None:
     """The hosts' PYTHONPATH has a folder in which each has packages of its own."""
     for name in client.hosts.names:
         fake_package(client.hosts.home_of(name) / "site", "jax", "0.10.9" if name == "h2" else "0.10.2")
-    text = explain(check(env={"PYTHONPATH": f"{client.hosts.folder}/home/root/site"}).findings)
+    text = explain(check(env={"PYTHONPATH": f"{client.hosts.home_inside()}/site"}).findings)
     assert "h2: jax 0.10.9, but jax 0.10.2 on h0, h1, h3\n" in text
 
 
@@ -111,7 +111,7 @@ def test_no_jax(check: Check, client: Client) -> None:
         target = "/usr/bin/python3" if name == "h1" else sys.executable
         (client.hosts.home_of(name) / "python").write_text(f'#!/bin/sh\nexec {target} "$@"\n')
         (client.hosts.home_of(name) / "python").chmod(0o755)
-    text = explain(check(python=f"{client.hosts.folder}/home/root/python").findings)
+    text = explain(check(python=f"{client.hosts.home_inside()}/python").findings)
     assert text.startswith("h1: no jax, jaxlib, ")
     assert "for /usr/bin/python3" in text
     assert "`requirements:`" in text
@@ -121,7 +121,7 @@ def test_a_host_that_takes_itself_for_loopback(check: Check, client: Client) -> 
     """Debian's way: a line `127.0.1.1 NAME` in /etc/hosts."""
     with_loopback = client.hosts.home_of("h3") / "etc_hosts"
     with_loopback.write_text("127.0.0.1 localhost\n127.0.1.1 h3\n")
-    inside = f"{client.hosts.folder}/home/root/etc_hosts"
+    inside = f"{client.hosts.home_inside()}/etc_hosts"
     on_host(client.hosts, "h3", "mount", "--bind", inside, "/etc/hosts")
     try:
         text = explain(check().findings)
@@ -150,7 +150,7 @@ def test_a_host_that_is_down(check: Check, client: Client) -> None:
 
 def test_a_workdir_that_is_not_shared(check: Check, client: Client) -> None:
     """Each host has a home of its own, and /tmp in common."""
-    text = explain(check(workdir=f"{client.hosts.folder}/home/root/runs").findings)
+    text = explain(check(workdir=f"{client.hosts.home_inside()}/runs").findings)
     assert text.startswith("h1, h2, h3: cannot see what h0 writes to the workdir")
     assert "--workdir" in text
     assert not list(client.hosts.home_of("h0").glob(".podrun-check*"))
@@ -166,7 +166,7 @@ def test_the_command(client: Client, tmp_path: Path) -> None:
         "hosts": [{"name": name, "address": hosts.address(name)} for name in hosts.names],
         "ssh": {"user": "root", "key": str(hosts.key), "known_hosts": str(hosts.known_hosts)},
         "python": sys.executable,
-        "env": {"PYTHONPATH": f"{hosts.folder}/home/root/site-of-h0"},
+        "env": {"PYTHONPATH": f"{hosts.home_inside()}/site-of-h0"},
     }
     (tmp_path / "pod.yaml").write_text(json.dumps(pod))
     done = hosts.run([sys.executable, "-m", "podrun.launcher.cli", "check", "--pod", str(tmp_path / "pod.yaml")])

@@ -283,7 +283,7 @@ def test_no_jax(pod: PodSandbox) -> None:
 def test_another_jax_on_one_host(pod: PodSandbox) -> None:
     for name in pod.hosts.names:
         fake_package(pod.hosts.home_of(name) / "site", "jax", "0.10.9" if name == "h2" else "0.10.2")
-    folder = f"{pod.hosts.folder}/home/root/site"
+    folder = f"{pod.hosts.home_inside()}/site"
     said = failure_of(pod, pod.write_pod(pod.hosts.names, env={"PYTHONPATH": folder}), "train.yaml")
     assert "failed: h2: jax 0.10.9, but jax 0.10.2 on h0, h1, h3" in said
 
