@@ -137,8 +137,9 @@ def take_turns(loops: dict[str, Callable[[], None]], rounds: int, steps: int, en
     for loop in loops.values():  # compile
         loop()
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in loops}
-    for _ in range(rounds):
-        for name, loop in loops.items():
+    for number in range(rounds):
+        order = list(loops.items())[:: -1 if number % 2 else 1]  # whoever is first may find another machine
+        for name, loop in order:
             start, used = time.perf_counter(), time.process_time()
             loop()
             times[name].append(((time.perf_counter() - start) / steps, (time.process_time() - used) / steps))

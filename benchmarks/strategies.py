@@ -1,7 +1,7 @@
 """What podrun adds to a step for each way of being parallel: its loop against one written by hand for that way.
 
     python benchmarks/strategies.py [--strategies pmap,jit,fsdp,...] [--slice cpu-1x4,cpu-2x2] [--model lm|cnn|mlp]
-                                    [--rounds 11] [--steps N] [--log 10]
+                                    [--rounds 41] [--steps N] [--log 10]
 
 The loops written by hand are plain jax, flax and optax for the same model, data and optimizer, as an expert writes them:
 state donated, layouts given, gradients averaged as one vector between processes where communication is written out (gloo,
@@ -46,7 +46,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "batch_size": 64,
     },
 }
-STEPS = {"lm": 15, "cnn": 40, "mlp": 60}
+STEPS = {"lm": 10, "cnn": 30, "mlp": 30}
 WAYS: dict[str, dict[str, Any]] = {
     **{name: {"name": name} for name in ("pmap", "jit", "explicit", "shard_map", "single", "ensemble")},
     "fsdp": {"name": "jit", "mesh": {"fsdp": 4}},
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--strategies", default=",".join(WAYS))
     parser.add_argument("--slice", default="cpu-1x4,cpu-2x2")
     parser.add_argument("--model", choices=MODELS, default="lm")
-    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--rounds", type=int, default=41)
     parser.add_argument("--steps", type=int, help="steps per block")
     parser.add_argument("--log", type=int, default=10, help="podrun writes metrics every so many steps")
     arguments = parser.parse_args()

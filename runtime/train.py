@@ -36,12 +36,12 @@ from .flops import step_flops
 from .metrics import Writer, make_writers
 from .optim import make_optimizer
 from .parallel import make_strategy
+from .parallel.metrics import StepMetrics
 from .peak import peak_of, seconds_at_peak
 from .preempt import Preempted, StopRequest
 from .progress import Reporter
 from .state import Batch, TrainState
 from .tasks import make_task
-from .tasks.base import Scalars
 from .throughput import Clock
 
 
@@ -82,7 +82,7 @@ class Trainer:
         parts = self._strategy.shares * config.accumulate
         self._batch_size = padded(self._data.train.size, parts) if config.batch_size == "all" else config.batch_size
         self._window = 1 if jax.default_backend() == "cpu" else 2
-        self._in_flight: deque[tuple[int, Scalars]] = deque()
+        self._in_flight: deque[tuple[int, StepMetrics]] = deque()
         self._stop = StopRequest()
         self._clock = Clock(self._batch_size, self._task.units_per_example, self._task.unit, self._seconds_at_peak())
         self._writers: list[Writer] = []
@@ -193,7 +193,7 @@ class Trainer:
 
     # --- metrics ---
 
-    def _wait_for_oldest(self) -> tuple[int, Scalars] | None:
+    def _wait_for_oldest(self) -> tuple[int, StepMetrics] | None:
         """Waits until there is room for one more step in flight; returns the step that made it."""
         if len(self._in_flight) < self._window:
             return None
@@ -210,20 +210,19 @@ class Trainer:
             self._clock.step_done(step)
             self._record(step, metrics)
 
-    def _record(self, step: int, metrics: Scalars) -> None:
-        """Raises NotFiniteError, in all processes alike, for a loss or gradient that is not finite."""
-        finite = math.isfinite(float(metrics["loss"])) and math.isfinite(float(metrics.get("grad_norm", 0.0)))
-        due = _due(step, self._config.log.every) or step == self._config.steps
-        if finite and not due:
-            return  # reading them all would take a hundredth of a short step
-        values = {name: float(value) for name, value in metrics.items()}
-        if not finite:
+    def _record(self, step: int, metrics: StepMetrics) -> None:
+        """Raises NotFiniteError for a loss or gradient of this process that is not finite."""
+        values = metrics.read()
+        if not (math.isfinite(values["loss"]) and math.isfinite(values.get("grad_norm", 0.0))):
             self._reporter.step = step
             shown = "  ".join(f"{k} {v:g}" for k, v in values.items())
             raise NotFiniteError(
                 f"the loss or its gradient is not finite in step {step} ({shown}); "
                 "a lower learning rate, warm-up steps, or clipping may help"
             )
+        if not _due(step, self._config.log.every) and step != self._config.steps:
+            return
+        values = self._strategy.average(metrics).read()
         record = {**self._task.train_metrics(values), **self._clock.rates()}
         for writer in self._writers:
             writer.write(step, "train", record)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from podrun.runtime.config import Config, Launch
 from podrun.runtime.contract import UserError
 
 from .config_mistakes import SHOWN, describe_mistakes, mistakes_error, short
+from .near import near_files
 from .yaml_file import parse, read_mapping, yaml_problem
 
 
@@ -56,14 +56,7 @@ def _what_to_read(path: Path) -> str:
     """What the user may have meant by a file that cannot be read."""
     if "=" in path.name:
         return "the train.yaml comes first, then the key.path=value overrides"
-    try:
-        names = [p.name for p in path.parent.iterdir() if p.is_file()]
-    except OSError:
-        names = []
-    near = difflib.get_close_matches(path.name, names, n=2, cutoff=0.5)
-    if near:
-        return f"did you mean {' or '.join(str(path.parent / n) for n in near)}?"
-    return "give the path of a train.yaml; `podrun --help` shows how, and lists the commands"
+    return near_files(path) or "give the path of a train.yaml; `podrun --help` shows how, and lists the commands"
 
 
 def _apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> set[str]:

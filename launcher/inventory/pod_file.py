@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ..input.config_mistakes import Row, describe_mistakes
+from ..input.near import near_files
 from ..input.yaml_file import read_mapping
 from ..pod import Host, Ssh
 from .pod_schema import PodFile
@@ -88,11 +88,4 @@ def _expanded(path: Path) -> Path:
 
 def _instead(path: Path) -> str:
     """What the user may have meant by a file that cannot be read."""
-    try:
-        names = [p.name for p in path.parent.iterdir() if p.suffix in (".yaml", ".yml")]
-    except OSError:
-        names = []
-    near = difflib.get_close_matches(path.name, names, n=2, cutoff=0.8)
-    if near:
-        return f"did you mean {' or '.join(str(path.parent / name) for name in near)}?"
-    return "pod_configs/ has examples, and `podrun init` writes one"
+    return near_files(path) or "pod_configs/ has examples, and `podrun init` writes one"

@@ -181,7 +181,7 @@ def _outputs(before: TrainState, lowered: jax.stages.Lowered, compiled: jax.stag
         for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
     ]
     state = _samples(after.params) if any(moved) else {}
-    named = {**state, **{f"metrics.{name}": leaf for name, leaf in metrics.items()}}
+    named = {**state, f"metrics {', '.join(metrics.names)}": metrics.values}
     return tuple(layout(name, leaf, devices) for name, leaf in named.items())
 
 

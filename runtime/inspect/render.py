@@ -86,26 +86,13 @@ def _amount(found: Sequence[Row]) -> tuple[str, str]:
 
 
 def _layout(report: Report, width: int) -> str:
-    state = [one for one in report.outputs if not one.name.startswith("metrics.")]
+    state = [one for one in report.outputs if not one.name.startswith("metrics ")]
     lines = [f"Layout over {plural(report.devices, 'device')}", *_lines([*report.batch, *report.samples], width)]
     lines.append("  after the step" + (":" if state else ", the state is where it was:"))
-    lines += _lines([*state, *_merged(report.outputs)], width)
+    lines += _lines(report.outputs, width)
     sizes = [f"{_NAMES.get(name, name)} {in_bytes(size.per_device)}" for name, size in report.state.items()]
     each = "each device" if report.computing == report.devices else plural(report.computing, "device")
     return "\n".join([*lines, f"  on {each}: {', '.join(sizes)}"])
-
-
-def _merged(outputs: Sequence[Layout]) -> list[Layout]:
-    """Metrics that are alike as one."""
-    alike: dict[tuple[str, str], list[Layout]] = {}
-    for one in outputs:
-        if one.name.startswith("metrics."):
-            alike.setdefault((one.array, one.where), []).append(one)
-    names = {key: ", ".join(one.name.partition(".")[2] for one in group) for key, group in alike.items()}
-    return [
-        Layout(f"metrics {names[key]}", group[0].array, group[0].where, group[0].part, group[0].parts, group[0].devices)
-        for key, group in alike.items()
-    ]
 
 
 def _lines(layouts: Sequence[Layout], width: int) -> list[str]:

@@ -41,6 +41,11 @@ def context_length(config: Config) -> int:
     )
 
 
+def draws_random(config: Config) -> bool:
+    """Whether the model may draw random numbers in training."""
+    return isinstance(config.model, Plugin) or getattr(config.model, "dropout", 0.0) > 0
+
+
 def make_model(config: Config, shape: tuple[int, ...], outputs: int, dtype: jnp.dtype) -> nn.Module:
     """A module with `__call__(x: float32[B, *shape], deterministic: bool) -> float32[B, outputs]`.
 

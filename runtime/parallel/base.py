@@ -18,6 +18,7 @@ import optax
 from ..config import LBFGS, Config
 from ..state import Batch, Params, StateDict, TrainState, from_dict, to_dict
 from ..tasks.base import Scalars, Task
+from .metrics import StepMetrics
 
 Objective = Callable[[Params], jax.Array]
 """The loss of the global batch, float32[], with the right gradient on every device."""
@@ -102,9 +103,13 @@ class Strategy(ABC):
     _step: Any
     _evaluate: Any
 
-    def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
+    def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         """One step; returns before it is done. `state` must not be used again: its buffers are reused."""
         return self._step(state, batch)
+
+    def average(self, metrics: StepMetrics) -> StepMetrics:
+        """Of the whole pod, from what `step` gave. All processes must call it."""
+        return metrics
 
     def evaluate(self, state: TrainState, batch: Batch) -> Scalars:
         """The task's sums over the global batch, the same in all processes."""
@@ -171,7 +176,7 @@ class Strategy(ABC):
 
     def update(
         self, state: TrainState, grads: Params, metrics: Scalars, objective: Objective
-    ) -> tuple[TrainState, Scalars]:
+    ) -> tuple[TrainState, StepMetrics]:
         """Applies the gradients of the global batch; adds their norm and the length of the step to the metrics."""
         updates, opt_state = self.optimizer.update(
             grads, state.opt_state, state.params, value=metrics["loss"], grad=grads, value_fn=objective
@@ -186,7 +191,7 @@ class Strategy(ABC):
             "grad_norm": optax.tree.norm(grads),
             "learning_rate": jnp.asarray(length, jnp.float32),
         }
-        return _strongly_typed(TrainState(state.step + 1, params, opt_state, ema)), metrics
+        return _strongly_typed(TrainState(state.step + 1, params, opt_state, ema)), StepMetrics.of(metrics)
 
     def restored(self, named: StateDict) -> TrainState:
         """The structure of the state with the arrays of a checkpoint."""

@@ -21,6 +21,7 @@ from ..state import Batch, Params, StateDict, TrainState, to_dict
 from ..tasks.base import Scalars, Task
 from .base import Strategy, with_sharding
 from .collectives import average
+from .metrics import StepMetrics
 
 AXIS = "ensemble"
 _STATE: Any = TrainState(step=None, params=0, opt_state=0, ema=0)  # type: ignore[arg-type]
@@ -42,8 +43,9 @@ class Ensemble(Strategy):
         self._global_whole, self._local_whole = (NamedSharding(m, PartitionSpec()) for m in (pod, here))
         self._init = jax.pmap(self._member_state, AXIS, out_axes=_STATE)
         self._step = jax.pmap(
-            self._member_step, AXIS, in_axes=(_STATE, 0, None), out_axes=(_STATE, None), donate_argnums=0
+            self._member_step, AXIS, in_axes=(_STATE, 0, None), out_axes=(_STATE, 0), donate_argnums=0
         )
+        self._mean = jax.pmap(lambda metrics: average(metrics, AXIS), AXIS, out_axes=None)
         self._evaluate = jax.pmap(self._member_evaluate, AXIS, in_axes=(0, None), out_axes=None)
 
     # --- where things are ---
@@ -101,8 +103,14 @@ class Ensemble(Strategy):
 
     # --- what is done ---
 
-    def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
-        return self._step(state, self._members, batch)
+    def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
+        stepped: tuple[TrainState, StepMetrics] = self._step(state, self._members, batch)
+        return stepped
+
+    def average(self, metrics: StepMetrics) -> StepMetrics:
+        """Not in the step: members have nothing else to wait for each other for."""
+        mean: StepMetrics = self._mean(metrics)
+        return mean
 
     def lowered(self, batch: Batch) -> jax.stages.Lowered:
         """For the members of this process."""
@@ -123,7 +131,7 @@ class Ensemble(Strategy):
         seed = jax.random.fold_in(jax.random.key(self.seed), member)
         return self.initial_state(jax.random.bits(seed))
 
-    def _member_step(self, state: TrainState, member: jax.Array, batch: Batch) -> tuple[TrainState, Scalars]:
+    def _member_step(self, state: TrainState, member: jax.Array, batch: Batch) -> tuple[TrainState, StepMetrics]:
         key = self.step_key(state.step, member)
 
         def objective(params: Params) -> jax.Array:
@@ -133,8 +141,7 @@ class Ensemble(Strategy):
             grads, metrics = self.stored_gradients(state, objective)
         else:
             grads, metrics = self.gradients(state.params, batch, key)
-        state, metrics = self.update(state, grads, metrics, objective)
-        return state, average(metrics, AXIS)
+        return self.update(state, grads, metrics, objective)
 
     def _member_evaluate(self, params: Params, batch: Batch) -> Scalars:
         own = self.task.evaluate(params, batch)

@@ -27,7 +27,7 @@ class Explicit(WholeProgram):
     def as_stored(self, grads: Params) -> Params:
         return reshard(grads, self.layout.params)
 
-    def in_shares(self, x: jax.Array) -> jax.Array:
+    def divide(self, x: jax.Array) -> jax.Array:
         return jax.lax.reshape(x, (self.shares, x.shape[0] // self.shares, *x.shape[1:]), out_sharding=self.divided)
 
     def on_shares(self, x: jax.Array) -> jax.Array:

@@ -27,7 +27,7 @@ class Jit(WholeProgram):
     def as_stored(self, grads: Params) -> Params:
         return jax.lax.with_sharding_constraint(grads, self.layout.params)
 
-    def in_shares(self, x: jax.Array) -> jax.Array:
+    def divide(self, x: jax.Array) -> jax.Array:
         return self.on_shares(x.reshape(self.shares, -1, *x.shape[1:]))
 
     def on_shares(self, x: jax.Array) -> jax.Array:

@@ -17,6 +17,7 @@ from ..state import Batch, Params, StateDict, TrainState
 from ..tasks.base import Scalars
 from .base import Strategy, with_sharding
 from .collectives import average, averaged_objective, total
+from .metrics import StepMetrics
 
 AXIS = "device"
 
@@ -51,7 +52,7 @@ class Pmap(Strategy):
             for k, v in batch.items()
         }
 
-    def _device_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
+    def _device_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         key = self.step_key(state.step, jax.lax.axis_index(AXIS))
         objective = averaged_objective(lambda params: self.loss(params, batch, key)[0], AXIS)
         if self.searches_lines:

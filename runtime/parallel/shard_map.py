@@ -16,6 +16,7 @@ from ..state import Batch, Params, TrainState
 from ..tasks.base import Scalars
 from .collectives import average, averaged_objective, total
 from .mesh import AXES, OnMesh
+from .metrics import StepMetrics
 
 _WHOLE, _SPLIT = PartitionSpec(), PartitionSpec(AXES)
 
@@ -35,7 +36,7 @@ class ShardMap(OnMesh):
         """`tree`, marked as one that may differ between devices."""
         return jax.tree.map(lambda x: jax.lax.pcast(x, AXES, to="varying"), tree)
 
-    def _device_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
+    def _device_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         key = self.step_key(state.step, jax.lax.axis_index(AXES))
         objective = averaged_objective(lambda params: self.loss(params, batch, key)[0], AXES, self.differing)
         if self.searches_lines:

@@ -11,8 +11,8 @@ import jax
 from jax.sharding import SingleDeviceSharding
 
 from ..state import Batch, StateDict, TrainState
-from ..tasks.base import Scalars
 from .base import Strategy, with_sharding
+from .metrics import StepMetrics
 
 
 class Single(Strategy):
@@ -45,7 +45,7 @@ class Single(Strategy):
     def abstract_batch(self, batch: Batch) -> Batch:
         return with_sharding(batch, self._here)
 
-    def _whole_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
+    def _whole_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         key = self.step_key(state.step, 0)
 
         def objective(params: Any) -> jax.Array:

@@ -1,8 +1,9 @@
 """One program for the whole pod: what `jit` and `explicit` have in common.
 
 The program sees global arrays; how they are laid out decides what each device computes, and XLA inserts the communication.
-A batch is seen as one share for each device: the loss is the mean over the shares, each with a key of its own, so that
-dropout is that of the strategies which write the program of one device.
+The loss is the mean over the global batch. Where random numbers are drawn, or it takes several parts one after another, a
+batch is seen as one share for each device, and the loss is the mean over the shares, each with a key of its own: so dropout
+is that of the strategies which write the program of one device. It costs CPUs a twentieth of a step (docs/performance.md).
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import jax.numpy as jnp
 from ..state import Batch, Params, TrainState
 from ..tasks.base import Scalars
 from .mesh import OnMesh
+from .metrics import StepMetrics
 
 
 class WholeProgram(OnMesh):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.in_shares = self.task.uses_key or self.accumulate > 1 or self.config.batch_size == "all"
         scalar = self.replicated
         self._step = jax.jit(self._pod_step, donate_argnums=0, out_shardings=(self.layout, scalar))
         self._evaluate = jax.jit(self._pod_evaluate, out_shardings=scalar)
@@ -34,14 +37,14 @@ class WholeProgram(OnMesh):
         """Gradients laid out as the parameters are."""
 
     @abstractmethod
-    def in_shares(self, x: jax.Array) -> jax.Array:
+    def divide(self, x: jax.Array) -> jax.Array:
         """[B, ...] -> [shares, B / shares, ...], a share on each device."""
 
     @abstractmethod
     def on_shares(self, x: jax.Array) -> jax.Array:
         """[shares, ...], an element on each device."""
 
-    def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
+    def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         with jax.set_mesh(self.mesh):
             return super().step(state, batch)
 
@@ -53,29 +56,35 @@ class WholeProgram(OnMesh):
         with jax.set_mesh(self.mesh):
             return super().lowered(batch)
 
-    def _pod_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
-        shares = jax.tree.map(self.in_shares, batch)
-        keys = self.on_shares(jax.vmap(lambda i: self.step_key(state.step, i))(jnp.arange(self.shares)))
+    def _pod_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
+        key = self.step_key(state.step, 0)
+        if self.in_shares:
+            batch = jax.tree.map(self.divide, batch)
+            key = self.on_shares(jax.vmap(lambda i: self.step_key(state.step, i))(jnp.arange(self.shares)))
 
         def objective(params: Params) -> jax.Array:
-            return self.loss(params, shares, keys)[0]
+            return self.loss(params, batch, key)[0]
 
         if self.searches_lines:
             grads, metrics = self.stored_gradients(state, objective)
         else:
-            grads, metrics = self.gradients(state.params, shares, keys)
+            grads, metrics = self.gradients(state.params, batch, key)
         return self.update(state, self.as_stored(grads), metrics, objective)
 
     def _pod_evaluate(self, params: Params, batch: Batch) -> Scalars:
-        params, shares = self.whole(params), jax.tree.map(self.in_shares, batch)
+        params, shares = self.whole(params), jax.tree.map(self.divide, batch)
         sums = jax.vmap(self.task.evaluate, in_axes=(None, 0))(params, shares)
         total: Scalars = jax.tree.map(lambda x: x.sum(0), sums)
         return total
 
     def loss(self, params: Params, batch: Batch, key: jax.Array) -> tuple[jax.Array, Scalars]:
-        """The mean over the shares of `batch`, [shares, B / shares, ...], each with its key of `key`, [shares]."""
-        losses = jax.vmap(super().loss, in_axes=(None, 0, 0))(self.whole(params), batch, key)
-        mean: tuple[jax.Array, Scalars] = jax.tree.map(lambda x: x.mean(0), losses)
+        """Of the global batch; or the mean over its shares, [shares, B / shares, ...], each with its key, [shares]."""
+        params = self.whole(params)
+        if not self.in_shares:
+            return super().loss(params, batch, key)
+        losses = jax.vmap(super().loss, in_axes=(None, 0, 0))(params, batch, key)
+        each, structure = jax.tree.flatten(losses)
+        mean: tuple[jax.Array, Scalars] = jax.tree.unflatten(structure, list(jnp.stack(each).mean(1)))
         return mean
 
     def empty_sum(self, zeros: tuple[Params, Scalars]) -> tuple[Params, Scalars]:

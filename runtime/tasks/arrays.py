@@ -48,17 +48,18 @@ class ArrayTask(Task):
         return self._l2 / 2 * sum((jnp.sum(kernel**2) for kernel in kernels), jnp.float32(0))
 
 
-def mean(values: jax.Array, batch: Batch) -> jax.Array:
-    """The mean of float32[B], weighted if the batch has weights.
+def means(batch: Batch, *values: jax.Array) -> jax.Array:
+    """The means of float32[B] each, weighted if the batch has weights: then it is a training set, or a device's share of it.
 
-    In two stages: XLA adds one number after another in some programs, and the error of that grows with B, which may be a
-    whole training set.
+    All at once: a program of the whole pod adds up over devices, which wait for each other each time. With weights in two
+    stages: XLA adds one number after another in some programs, and the error of it grows with B.
     """
-    if "weights" in batch:
-        values = values * batch["weights"]
-    size = values.shape[0]
+    each = jnp.stack(values)
+    if "weights" not in batch:
+        return each.mean(1)
+    size = each.shape[1]
     rows = max(n for n in range(1, math.isqrt(size) + 1) if size % n == 0)
-    return values.reshape(rows, -1).mean(1).mean(0)
+    return (each * batch["weights"]).reshape(len(each), rows, -1).mean(2).mean(1)
 
 
 def first_targets(config: Config, data: Dataset) -> np.ndarray[Any, Any]:

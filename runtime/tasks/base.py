@@ -45,6 +45,11 @@ class Task(ABC):
         to be multiplied: 0 on padding, and 1 on average over all devices.
         """
 
+    @property
+    def uses_key(self) -> bool:
+        """Whether `loss` depends on its key; if it does not, the whole batch may be given to one call of it."""
+        return True
+
     @abstractmethod
     def evaluate(self, params: Params, batch: Batch) -> Scalars:
         """Sums over the batch, float32[] each, weighted by batch["weights"], which is 0 on padding."""

@@ -102,7 +102,7 @@ def train(one: Strategy, state: TrainState, batches: Iterable[Batch]) -> tuple[T
     history = []
     for batch in batches:
         state, metrics = one.step(state, one.shard(batch))
-        history.append({key: float(value) for key, value in metrics.items()})
+        history.append(one.average(metrics).read())
     return state, history
 
 

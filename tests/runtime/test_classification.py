@@ -17,6 +17,7 @@ from podrun.runtime.data.arrays import ArrayExamples, array_dataset
 from podrun.runtime.data.base import Dataset
 from podrun.runtime.tasks import make_task
 from podrun.runtime.tasks.base import Task
+from podrun.runtime.tasks.classification import Classification
 
 from .array_jobs import Array, job
 
@@ -65,6 +66,22 @@ def test_loss_is_the_cross_entropy() -> None:
     assert 0 < correct.mean() < 1
     assert float(loss) == pytest.approx(losses.mean(), rel=1e-5)
     assert {key: float(value) for key, value in metrics.items()} == {"accuracy": correct.mean()}
+
+
+class Noisy(Classification):
+    """A user's task."""
+
+    def loss(self, params: Any, batch: Any, key: jax.Array) -> Any:
+        loss, metrics = super().loss(params, batch, key)
+        return loss + jax.random.normal(key), metrics
+
+
+def test_whether_the_key_is_used() -> None:
+    """By dropout, by whatever a user's loss may do, and not otherwise."""
+    assert not task().uses_key
+    assert not task(model="mlp").uses_key
+    assert task(model={"name": "mlp", "dropout": 0.1}).uses_key
+    assert Noisy(job("classification", "digits", model="linear"), dataset()).uses_key
 
 
 def test_weights_of_a_training_batch() -> None:

@@ -45,7 +45,7 @@ def losses(name: str, line_search: str | None, memory: int = MEMORY, steps: int 
     before = 0
     for step in range(steps):
         state, metrics = one.step(state, batch)
-        history.append({key: float(value) for key, value in metrics.items()})
+        history.append(metrics.read())
         assert step == 0 or compilations() == before, f"step {step + 1} was compiled anew"
         before = compilations()
     return history

@@ -238,7 +238,7 @@ def trained(name: str, parallel: str = "single", fsdp: int = 1) -> tuple[Any, li
     before = 0
     for step in range(STEPS):
         state, metrics = one.step(state, batch)
-        norms.append(float(metrics["grad_norm"]))
+        norms.append(metrics.read()["grad_norm"])
         assert step == 0 or compilations() == before, f"step {step + 1} was compiled anew"
         history.append(jax.tree.map(np.array, state.params))
         before = compilations()
