@@ -46,7 +46,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "batch_size": 64,
     },
 }
-STEPS = {"lm": 10, "cnn": 30, "mlp": 30}
+STEPS = {"lm": 15, "cnn": 60, "mlp": 40}
 WAYS: dict[str, dict[str, Any]] = {
     **{name: {"name": name} for name in ("pmap", "jit", "explicit", "shard_map", "single", "ensemble")},
     "fsdp": {"name": "jit", "mesh": {"fsdp": 4}},
