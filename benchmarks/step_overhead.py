@@ -133,6 +133,7 @@ def start_trainer() -> tuple[Any, Any, Any]:
 def take_turns(loops: dict[str, Callable[[], None]], rounds: int, steps: int, env: Any, trainer: Any) -> None:
     """Process 0 prints the seconds and its CPU seconds per step of each loop, by round. Ends this process."""
     import jax
+    from jax.experimental import multihost_utils
 
     for loop in loops.values():  # compile
         loop()
@@ -140,6 +141,8 @@ def take_turns(loops: dict[str, Callable[[], None]], rounds: int, steps: int, en
     for number in range(rounds):
         order = list(loops.items())[:: -1 if number % 2 else 1]  # whoever is first may find another machine
         for name, loop in order:
+            # Processes whose loop does not communicate run apart; the next loop would pay for it.
+            multihost_utils.sync_global_devices(f"{name} {number}")
             start, used = time.perf_counter(), time.process_time()
             loop()
             times[name].append(((time.perf_counter() - start) / steps, (time.process_time() - used) / steps))
