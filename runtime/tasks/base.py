@@ -8,6 +8,7 @@ import jax
 
 from ..config import Config
 from ..data.base import Dataset
+from ..models import draws_random
 from ..progress import Reporter
 from ..state import Batch, Params
 
@@ -47,8 +48,11 @@ class Task(ABC):
 
     @property
     def uses_key(self) -> bool:
-        """Whether `loss` depends on its key; if it does not, the whole batch may be given to one call of it."""
-        return True
+        """Whether `loss` depends on its key; if it does not, the whole batch may be given to one call of it.
+
+        A task of the user's may do anything with it, a subclass of podrun's as well.
+        """
+        return draws_random(self.config) or type(self).__module__.rpartition(".")[0] != __package__
 
     @abstractmethod
     def evaluate(self, params: Params, batch: Batch) -> Scalars:

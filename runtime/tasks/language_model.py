@@ -12,7 +12,7 @@ import numpy as np
 from ..config import Config
 from ..contract import UserError
 from ..data.base import Dataset
-from ..models import context_length, draws_random, make_language_model
+from ..models import context_length, make_language_model
 from ..progress import Reporter
 from ..state import Batch, Params
 from .base import Scalars, Task
@@ -58,10 +58,6 @@ class LanguageModel(Task):
         # One mean over the batch: a program of the whole pod adds up over devices, which wait for each other each time.
         loss, accuracy = jnp.stack([losses.mean(-1), correct.mean(-1)]).mean(-1)
         return loss, {"accuracy": accuracy}
-
-    @property
-    def uses_key(self) -> bool:
-        return draws_random(self.config) or type(self).loss is not LanguageModel.loss  # a user's subclass
 
     def evaluate(self, params: Params, batch: Batch) -> Scalars:
         tokens, weights = batch["tokens"], batch["weights"]

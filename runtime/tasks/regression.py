@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from ..config import Config
 from ..contract import UserError
 from ..data.base import Dataset
-from ..models import draws_random
 from ..state import Batch, Params
 from .arrays import ArrayTask, first_targets, means
 from .base import Scalars
@@ -31,10 +30,6 @@ class Regression(ArrayTask):
     def loss(self, params: Params, batch: Batch, key: jax.Array) -> tuple[jax.Array, Scalars]:
         errors = _squared_errors(self.outputs(params, batch["x"], key), batch["y"])
         return means(batch, errors)[0] + self.penalty(params), {}
-
-    @property
-    def uses_key(self) -> bool:
-        return draws_random(self.config) or type(self).loss is not Regression.loss  # a user's subclass
 
     def evaluate(self, params: Params, batch: Batch) -> Scalars:
         return self.score(self.predict(params, batch), batch)
