@@ -9,10 +9,12 @@ for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
 if os.fork() == 0:  # a child in its own session
     os.setsid()
     time.sleep(600)
-if os.fork() == 0:  # a daemon: its parent is gone
+between = os.fork()
+if between == 0:  # a daemon: its parent is gone
     os.setsid()
     if os.fork():
         os._exit(0)
     time.sleep(600)
+os.waitpid(between, 0)
 print("ready", flush=True)
 time.sleep(600)
