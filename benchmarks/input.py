@@ -98,8 +98,14 @@ def pipeline(examples: Examples, batch: int) -> dict[str, Reader]:
     prefetcher = Prefetcher(batches.at, 0, batch)
     return {
         "podrun": from_iterator(batches.at(position) for position in positions),
-        "podrun, Prefetcher": from_iterator(iter(prefetcher.get, None)),
+        "podrun, Prefetcher": from_iterator(prefetched(prefetcher)),
     }
+
+
+def prefetched(prefetcher: Prefetcher[Any]) -> Iterator[Any]:
+    while True:
+        yield prefetcher.get()
+        prefetcher.refill()
 
 
 def record_readers(path: Path, batch: int) -> dict[str, Reader]:

@@ -14,6 +14,7 @@ Printed: milliseconds per step of each, and the median over rounds of the ratio 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import socket
@@ -102,12 +103,11 @@ def run_pod(slice_name: str, job: dict[str, Any], command: list[str]) -> Any:
 
 def worker(rounds: int, steps: int) -> None:
     trainer, config, env = start_trainer()
-    loops = {
-        "podrun": podrun_loop(trainer, steps),
+    others = {
         "one buffer": hand_written(config, env, steps, one_buffer=True),
         "per leaf": hand_written(config, env, steps, one_buffer=False),
     }
-    take_turns(loops, rounds, steps, env, trainer)
+    take_turns(trainer, others, rounds, steps, env)
 
 
 def start_trainer() -> tuple[Any, Any, Any]:
@@ -130,32 +130,79 @@ def start_trainer() -> tuple[Any, Any, Any]:
     return trainer, config, env
 
 
-def take_turns(loops: dict[str, Callable[[], None]], rounds: int, steps: int, env: Any, trainer: Any) -> None:
-    """Process 0 prints the seconds and its CPU seconds per step of each loop, by round. Ends this process."""
-    import jax
-    from jax.experimental import multihost_utils
+def take_turns(trainer: Any, others: dict[str, Callable[[], None]], rounds: int, steps: int, env: Any) -> None:
+    """podrun's loop and the others, a block of `steps` each in turn. Ends this process.
 
-    for loop in loops.values():  # compile
+    Process 0 prints the seconds and its CPU seconds per step of each loop, by round.
+    """
+    import jax
+
+    for loop in others.values():  # compile
         loop()
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in loops}
-    for number in range(rounds):
-        order = list(loops.items())[:: -1 if number % 2 else 1]  # whoever is first may find another machine
-        for name, loop in order:
-            # Processes whose loop does not communicate run apart; the next loop would pay for it.
-            multihost_utils.sync_global_devices(f"{name} {number}")
-            start, used = time.perf_counter(), time.process_time()
-            loop()
-            times[name].append(((time.perf_counter() - start) / steps, (time.process_time() - used) / steps))
+    turns = Turns(trainer, others, rounds, steps)
+    trainer._batches = turns
+    with contextlib.suppress(Over):
+        trainer.run()
     if env.process_id == 0:
-        print(json.dumps(times), flush=True)
+        print(json.dumps(turns.times), flush=True)
     trainer.close()
     jax.distributed.shutdown()
     os._exit(0)
 
 
-def podrun_loop(trainer: Any, steps: int) -> Callable[[], None]:
-    ends = iter(range(steps, 1_000_000_000, steps))
-    return lambda: trainer.run(until=next(ends))
+class Over(Exception):
+    """All rounds are done."""
+
+
+class Turns:
+    """Where the runtime's loop gets its batches: between two blocks of its steps the others have their turn.
+
+    So the loop is never left, and what it does at its start and end is not counted.
+    """
+
+    def __init__(self, trainer: Any, others: dict[str, Callable[[], None]], rounds: int, steps: int) -> None:
+        self.trainer, self.batches, self.others = trainer, trainer._batches, others
+        self.rounds, self.steps, self.taken = rounds, steps, -1  # the first block compiles
+        self.times: dict[str, list[tuple[float, float]]] = {name: [] for name in ("podrun", *others)}
+
+    def get(self) -> Any:
+        self.taken += 1
+        if self.taken % self.steps == 0:
+            self.change()
+        return self.batches.get()
+
+    def change(self) -> None:
+        import jax
+        from jax.experimental import multihost_utils
+
+        number = self.taken // self.steps - 1
+        for _, metrics in self.trainer._in_flight:
+            jax.block_until_ready(metrics)
+        if number >= 1:
+            self.times["podrun"].append(self.since())
+        if number == self.rounds:
+            raise Over
+        for name in list(self.others)[:: -1 if number % 2 else 1] if number >= 0 else []:
+            # Processes whose loop does not communicate run apart; the next loop would pay for it.
+            multihost_utils.sync_global_devices(f"{name} {number}")
+            self.start()
+            self.others[name]()
+            self.times[name].append(self.since())
+        multihost_utils.sync_global_devices(f"podrun {number}")
+        self.start()
+
+    def start(self) -> None:
+        self.began = time.perf_counter(), time.process_time()
+
+    def since(self) -> tuple[float, float]:
+        wall, used = time.perf_counter() - self.began[0], time.process_time() - self.began[1]
+        return wall / self.steps, used / self.steps
+
+    def refill(self) -> None:
+        self.batches.refill()
+
+    def close(self) -> None:
+        self.batches.close()
 
 
 def hand_written(config: Any, env: Any, steps: int, one_buffer: bool) -> Callable[[], None]:

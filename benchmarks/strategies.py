@@ -1,7 +1,7 @@
 """What podrun adds to a step for each way of being parallel: its loop against one written by hand for that way.
 
     python benchmarks/strategies.py [--strategies pmap,jit,fsdp,...] [--slice cpu-1x4,cpu-2x2] [--model lm|cnn|mlp]
-                                    [--rounds 41] [--steps N] [--log 10]
+                                    [--rounds 61] [--steps N] [--log 10]
 
 The loops written by hand are plain jax, flax and optax for the same model, data and optimizer, as an expert writes them:
 state donated, layouts given, gradients averaged as one vector between processes where communication is written out (gloo,
@@ -27,7 +27,7 @@ import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from step_overhead import QUIET, podrun_loop, run_pod, start_trainer, take_turns
+from step_overhead import QUIET, run_pod, start_trainer, take_turns
 
 MODELS: dict[str, dict[str, Any]] = {
     "lm": {"model": {"layers": 2, "heads": 2, "width": 64, "context": 64}, "batch_size": 16},
@@ -46,7 +46,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "batch_size": 64,
     },
 }
-STEPS = {"lm": 15, "cnn": 60, "mlp": 40}
+STEPS = {"lm": 10, "cnn": 40, "mlp": 20}
 WAYS: dict[str, dict[str, Any]] = {
     **{name: {"name": name} for name in ("pmap", "jit", "explicit", "shard_map", "single", "ensemble")},
     "fsdp": {"name": "jit", "mesh": {"fsdp": 4}},
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--strategies", default=",".join(WAYS))
     parser.add_argument("--slice", default="cpu-1x4,cpu-2x2")
     parser.add_argument("--model", choices=MODELS, default="lm")
-    parser.add_argument("--rounds", type=int, default=41)
+    parser.add_argument("--rounds", type=int, default=61)
     parser.add_argument("--steps", type=int, help="steps per block")
     parser.add_argument("--log", type=int, default=10, help="podrun writes metrics every so many steps")
     arguments = parser.parse_args()
@@ -86,8 +86,7 @@ def ratio(own: list[list[float]], other: list[list[float]], which: int) -> str:
 
 def worker(way: str, rounds: int, steps: int) -> None:
     trainer, config, env = start_trainer()
-    loops = {"podrun": podrun_loop(trainer, steps), "by hand": hand_written(way, config, steps)}
-    take_turns(loops, rounds, steps, env, trainer)
+    take_turns(trainer, {"by hand": hand_written(way, config, steps)}, rounds, steps, env)
 
 
 # --- by hand --------------------------------------------------------------------------------------------------------

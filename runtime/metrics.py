@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
 from .config import Config, saved_config
 from .contract import UserError, Workdir
+
+_FLUSH = 10.0  # seconds between flushes of TensorBoard's file, which wait for the disk
 
 Metrics = dict[str, Any]
 """Numbers by name. In metrics.jsonl also lists, of the members of an ensemble; the views leave them out."""
@@ -60,20 +63,31 @@ def _step(line: str) -> float:
 
 
 class TensorBoard(Writer):
+    """Writes its events at once, without tensorboardX's queue and threads: handing one over takes longer than writing it."""
+
     def __init__(self, folder: Path, resumed_from: int) -> None:
-        from tensorboardX import SummaryWriter
+        """Tells TensorBoard to forget what is there of later steps than `resumed_from`."""
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
         from tensorboardX.proto.summary_pb2 import Summary
 
-        self._summary = Summary
-        self._writer = SummaryWriter(str(folder), purge_step=resumed_from + 1 if resumed_from else None)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._event, self._summary = Event, Summary
+        self._file = EventsWriter(str(folder / "events"), f".{os.getpid()}")  # two may start within a second
+        self._flushed = time.monotonic()
+        if resumed_from:
+            start = SessionLog(status=SessionLog.START)
+            self._file.write_event(Event(wall_time=time.time(), step=resumed_from + 1, session_log=start))
 
     def write(self, step: int, kind: str, metrics: Metrics) -> None:
-        # One event for all: `add_scalar` for each takes as long as a short step, and makes the queue flush every time.
         values = [self._summary.Value(tag=f"{kind}/{k}", simple_value=v) for k, v in _numbers(metrics).items()]
-        self._writer.file_writer.add_summary(self._summary(value=values), step)
+        self._file.write_event(self._event(wall_time=time.time(), step=step, summary=self._summary(value=values)))
+        if time.monotonic() - self._flushed >= _FLUSH:
+            self._file.flush()
+            self._flushed = time.monotonic()
 
     def close(self) -> None:
-        self._writer.close()
+        self._file.close()
 
 
 class WandB(Writer):

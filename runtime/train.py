@@ -1,8 +1,9 @@
 """THE loop: the only file that orders step, metrics, evaluation, checkpoint and stop.
 
 The order within a step matters:
-1. wait for the oldest step in flight, so that no more than `window` are: XLA's CPU collectives deadlock in deep queues
-2. dispatch the next step, then read the metrics of the older one while the devices work
+1. wait for the oldest step in flight, so that no more than `window` are: XLA's CPU collectives deadlock in deep queues.
+   To read its metrics is to wait: for one device only, while the others finish what needs nobody else
+2. dispatch the next step, then write the metrics of the older one while the devices work
 3. evaluate, then save: a checkpoint knows its validation loss, and metrics never lag behind a checkpoint
 4. stop only between steps, when all processes have agreed to
 """
@@ -43,6 +44,9 @@ from .progress import Reporter
 from .state import Batch, TrainState
 from .tasks import make_task
 from .throughput import Clock
+
+Completed = tuple[int, StepMetrics, dict[str, float]]
+"""A step, and what it said of itself."""
 
 
 def train(config: Config, env: WorkerEnv, workdir: Workdir, reporter: Reporter) -> None:
@@ -149,9 +153,10 @@ class Trainer:
             self._reporter.step = step
             with self._clock.waiting():
                 batch = self._batches.get()
-            done = self._wait_for_oldest()
+            done = self._complete_oldest() if len(self._in_flight) == self._window else None
             self._state, metrics = self._strategy.step(self._state, batch)
             self._in_flight.append((step, metrics))
+            self._batches.refill()
             self._step = step
             self._position += self._batch_size
             if step == first:
@@ -193,26 +198,20 @@ class Trainer:
 
     # --- metrics ---
 
-    def _wait_for_oldest(self) -> tuple[int, StepMetrics] | None:
-        """Waits until there is room for one more step in flight; returns the step that made it."""
-        if len(self._in_flight) < self._window:
-            return None
+    def _complete_oldest(self) -> Completed:
+        """Waits for the oldest step in flight."""
         step, metrics = self._in_flight.popleft()
-        jax.block_until_ready(metrics)
+        values = metrics.read()
         self._clock.step_done(step)
-        return step, metrics
+        return step, metrics, values
 
     def _drain(self) -> None:
         """Waits for all steps in flight, and records them."""
         while self._in_flight:
-            step, metrics = self._in_flight.popleft()
-            jax.block_until_ready(metrics)
-            self._clock.step_done(step)
-            self._record(step, metrics)
+            self._record(*self._complete_oldest())
 
-    def _record(self, step: int, metrics: StepMetrics) -> None:
+    def _record(self, step: int, metrics: StepMetrics, values: dict[str, float]) -> None:
         """Raises NotFiniteError for a loss or gradient of this process that is not finite."""
-        values = metrics.read()
         if not (math.isfinite(values["loss"]) and math.isfinite(values.get("grad_norm", 0.0))):
             self._reporter.step = step
             shown = "  ".join(f"{k} {v:g}" for k, v in values.items())
@@ -222,7 +221,9 @@ class Trainer:
             )
         if not _due(step, self._config.log.every) and step != self._config.steps:
             return
-        values = self._strategy.average(metrics).read()
+        averaged = self._strategy.average(metrics)
+        if averaged is not metrics:
+            values = averaged.read()
         record = {**self._task.train_metrics(values), **self._clock.rates()}
         for writer in self._writers:
             writer.write(step, "train", record)

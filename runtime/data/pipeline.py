@@ -122,18 +122,29 @@ class Constant(Generic[T]):
     def get(self) -> T:
         return self._item
 
+    def refill(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
 
 class Prefetcher(Generic[T]):
-    """Calls `make(position)` for one position after another in a thread, `depth` ahead of the reader."""
+    """Calls `make(position)` for one position after another in a thread, `depth` ahead of the reader.
+
+    The reader says when the next is to be made, by `refill` after `get`. While it hands a step to the devices the thread
+    would take the interpreter from it, which is felt in steps of a few milliseconds. SimpleQueue, for it is written in C.
+    """
 
     def __init__(self, make: Callable[[int], T], start: int, stride: int, depth: int = 2) -> None:
         self._make = make
-        self._ready: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(depth)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(start, stride), name="prefetch", daemon=True)
+        self._next, self._stride = start, stride
+        self._wanted: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+        self._closed = False
+        for _ in range(depth):
+            self.refill()
+        self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
         self._thread.start()
 
     def get(self) -> T:
@@ -144,19 +155,20 @@ class Prefetcher(Generic[T]):
         assert item is not None
         return item
 
+    def refill(self) -> None:
+        """Has one more made, for the one that was taken."""
+        self._wanted.put(self._next)
+        self._next += self._stride
+
     def close(self) -> None:
-        self._stop.set()
-        while not self._ready.empty():  # lets a waiting put go on, and see the event
-            self._ready.get_nowait()
+        self._closed = True
+        self._wanted.put(None)
         self._thread.join(timeout=5)
 
-    def _run(self, position: int, stride: int) -> None:
-        while not self._stop.is_set():
+    def _run(self) -> None:
+        while (position := self._wanted.get()) is not None and not self._closed:
             try:
-                item: tuple[T | None, BaseException | None] = (self._make(position), None)
+                self._ready.put((self._make(position), None))
             except BaseException as error:
-                item = (None, error)
-            self._ready.put(item)
-            if item[1] is not None:
+                self._ready.put((None, error))
                 return
-            position += stride

@@ -244,10 +244,16 @@ def prefetch_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "prefetch"]
 
 
+def taken(prefetcher: Prefetcher[Any]) -> Any:
+    item = prefetcher.get()
+    prefetcher.refill()
+    return item
+
+
 def test_prefetched_items_come_in_order() -> None:
     """One item for each position, from `start` on by `stride`, made in a thread of its own."""
     prefetcher = Prefetcher(lambda position: (position, threading.current_thread().name), start=24, stride=8)
-    assert [prefetcher.get() for _ in range(50)] == [(position, "prefetch") for position in range(24, 424, 8)]
+    assert [taken(prefetcher) for _ in range(50)] == [(position, "prefetch") for position in range(24, 424, 8)]
     prefetcher.close()
 
 
@@ -263,7 +269,7 @@ def test_an_exception_is_raised_for_its_item() -> None:
         return position
 
     prefetcher = Prefetcher(make, start=0, stride=1)
-    assert [prefetcher.get() for _ in range(3)] == [0, 1, 2]
+    assert [taken(prefetcher) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(UserError) as raised:
         prefetcher.get()
     assert raised.value is error
@@ -272,8 +278,8 @@ def test_an_exception_is_raised_for_its_item() -> None:
     assert asked == [0, 1, 2, 3]
 
 
-def test_close_ends_a_thread_that_waits_for_room() -> None:
-    """It makes `depth` items ahead and one more that waits; `close` lets the thread go without a reader."""
+def test_no_item_is_made_before_it_is_asked_for() -> None:
+    """`depth` items at the start, one for each `refill`; `close` ends the thread that waits to be asked."""
     made = threading.Semaphore(0)
 
     def make(position: int) -> int:
@@ -281,9 +287,11 @@ def test_close_ends_a_thread_that_waits_for_room() -> None:
         return position
 
     prefetcher = Prefetcher(make, start=0, stride=1, depth=2)
+    (thread,) = prefetch_threads()
+    assert prefetcher.get() == 0
+    prefetcher.refill()
     for _ in range(3):
         assert made.acquire(timeout=LIMIT)
-    (thread,) = prefetch_threads()
     prefetcher.close()
     thread.join(LIMIT)
     assert not thread.is_alive()
