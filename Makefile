@@ -12,7 +12,8 @@ demo: $(VENV)/installed
 	$(BIN)/podrun --slice v3-32 --simulate examples/gpt2_tiny.yaml
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest --durations=20
+	# Two at a time: many tests wait, for hosts that are cut off or for leases to end. What a file shares is made once.
+	$(BIN)/python -m pytest --durations=20 -n 2 --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/installed
 	$(BIN)/ruff check .

@@ -174,7 +174,7 @@ def test_stop_ends_what_ignores_signals(pod: PodSandbox, names: list[str]) -> No
 def test_detached(pod: PodSandbox, names: list[str]) -> None:
     """A run without a terminal goes on when its supervisor is killed; `attach` takes it over, and not a line is missing."""
     option = pod.write_pod(names)
-    done = pod.podrun(option, "--detach", "--", "python3", pod.add(COUNT), "250", "0.1")
+    done = pod.podrun(option, "--detach", "--", "python3", pod.add(COUNT), "120", "0.1")
     assert done.returncode == 0, done.stderr
     (directory,) = (pod.path / "home" / "runs").iterdir()
     supervisor = json.loads((directory / "supervisor.json").read_text())["pid"]
@@ -186,7 +186,7 @@ def test_detached(pod: PodSandbox, names: list[str]) -> None:
     assert attached.returncode == 0, attached.stderr
     for process, name in enumerate(names):
         log = (directory / "logs" / f"{name}.log").read_text().splitlines()
-        assert log == [f"{process} {i}" for i in range(250)]
+        assert log == [f"{process} {i}" for i in range(120)]
     wait_until_gone(pod.hosts, names, 2)
 
 
