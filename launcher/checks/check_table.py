@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..agent.packages import MISSING
 from ..pod import Pod
+from ..show.text_table import wrap
 from .base import group, known, name_hosts
 from .check import Facts, Finding, fatal_findings
 from .devices import expected, own_nodes
@@ -147,10 +147,10 @@ def render(report: Report, width: int, colour: bool) -> str:
     pod = report.pod
     paint, width = _painter(colour), max(width, _NARROWEST)
     title = f"{pod.slice.name}: {_count(len(pod.hosts), 'host')} of {_count(pod.slice.devices_per_host, 'device')}"
-    lines = [*(paint(line, _BOLD) for line in textwrap.wrap(title, width)), ""]
+    lines = [*(paint(line, _BOLD) for line in wrap(title, width)), ""]
     for row in make_rows(report):
         lines += _row_lines(row, len(pod.hosts), width, paint)
-    return "\n".join([*lines, "", *textwrap.wrap(summary(report), width)])
+    return "\n".join([*lines, "", *wrap(summary(report), width)])
 
 
 def summary(report: Report) -> str:
@@ -180,7 +180,7 @@ def _row_lines(row: Row, total: int, width: int, paint: Callable[[str, str], str
         lines += _finding_lines(finding, total, width, paint)
     if len(row.findings) > _SHOWN:
         more = f"and {len(row.findings) - _SHOWN} more like these; --json shows all"
-        lines += textwrap.wrap(more, width, initial_indent="  ", subsequent_indent="  ")
+        lines += wrap(more, width, first="  ", rest="  ")
     return lines
 
 
@@ -189,17 +189,17 @@ def _answer_lines(label: str, text: str, who: str, width: int) -> list[str]:
     if width >= _NARROW and len(text) <= _ANSWER and _LABEL + _ANSWER + 2 + len(who) <= width:
         return [f"{start}{text.ljust(_ANSWER)}  {who}".rstrip()]
     both = f"{text}  ({who})" if who else text
-    return textwrap.wrap(both, width, initial_indent=start, subsequent_indent=" " * _LABEL)
+    return wrap(both, width, first=start, rest=" " * _LABEL)
 
 
 def _finding_lines(finding: Finding, total: int, width: int, paint: Callable[[str, str], str]) -> list[str]:
     label, colour = ("error", _RED) if finding.fatal else ("warning", _YELLOW)
     head = f"  {label}: "
     who = _who(finding.hosts, total) or name_hosts(finding.hosts)
-    lines = textwrap.wrap(f"{head}{who}: {finding.what}", width, subsequent_indent=" " * 4)
+    lines = wrap(f"{head}{who}: {finding.what}", width, rest=" " * 4)
     lines[0] = lines[0].replace(f"{label}:", f"{paint(label, colour)}:", 1)
     if finding.remedy:
-        lines += textwrap.wrap(finding.remedy, width, initial_indent="    -> ", subsequent_indent=" " * 7)
+        lines += wrap(finding.remedy, width, first="    -> ", rest=" " * 7)
     return lines
 
 

@@ -18,6 +18,7 @@ from podrun.runtime.contract import ExitCode, UserError
 from ..input.train_file import read_config
 from ..pod import Pod
 from ..run import Request, examine
+from ..show.waiting import waiting
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ def inspect(request: InspectRequest) -> int:
         "width": min(shutil.get_terminal_size((100, 24)).columns, 120),
         "json": request.json,
     }
-    done = _ask(asked, config.launch, pod)
+    with waiting(f"compiling the step for {pod.slice.devices} virtual devices"):
+        done = _ask(asked, config.launch, pod)
     answer = done.stdout.strip()
     if done.returncode == ExitCode.BAD_CONFIG and answer:
         raise UserError(answer)

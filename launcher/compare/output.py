@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import csv
 import math
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..show.text_table import shorten, text_table
+from ..show.text_table import shorten, text_table, wrap
 from .table import Row, State, step_times
 
 _DECIMALS = 5  # of a number in the table; smaller ones have an exponent
@@ -29,7 +28,7 @@ def as_text(rows: Sequence[Row], width: int | None = None) -> str:
     table = text_table([*_HEADER, *zip(names, *values, states, strict=True)], right=_NUMBERS)
     notes = _notes(rows)
     if width is not None:
-        notes = [line for note in notes for line in textwrap.wrap(note, width, subsequent_indent="  ")]
+        notes = [line for note in notes for line in wrap(note, width, rest="  ")]
         if max(map(len, table.splitlines())) > width:
             table = _narrow([shorten(f"{n}: {s}", width) for n, s in zip(names, states, strict=True)], values)
     return "\n".join([table, "", *notes])

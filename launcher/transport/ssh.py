@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fabric import Connection
 from paramiko import SSHException
+from paramiko import Transport as Protocol
 
 from ..errors import HostError
 from ..fanout import fan_out
@@ -28,6 +29,16 @@ from .ssh_link import Link, SharedConnection
 
 # Paramiko tells there, with tracebacks, what podrun puts into words.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
+_usual_hook = threading.excepthook
+
+
+def _except_protocol(args: threading.ExceptHookArgs) -> None:
+    """What escapes a thread of paramiko's is how it closes a connection that is gone; its users have been told why."""
+    if not isinstance(args.thread, Protocol):
+        _usual_hook(args)
+
+
+threading.excepthook = _except_protocol
 
 
 class SshTransport(Transport):

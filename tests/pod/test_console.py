@@ -11,11 +11,11 @@ from ..conftest import Sandbox
 JOB = ("--slice", "cpu-2x1", "--simulate", "train.yaml", "steps=300", "eval.every=100")
 
 
-def test_terminal(sandbox: Sandbox) -> None:
-    """In a terminal the hosts are shown until all train, then one bar; the news stay above it."""
+def in_terminal(sandbox: Sandbox, *args: str) -> str:
+    """What a terminal gets from podrun, which must succeed."""
     terminal, inside = pty.openpty()
     run = subprocess.Popen(
-        [*sandbox.command, *JOB],
+        [*sandbox.command, *args],
         cwd=sandbox.path,
         env={**sandbox.env, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"},
         stdout=inside,
@@ -35,6 +35,12 @@ def test_terminal(sandbox: Sandbox) -> None:
     text = shown.decode()
     assert run.wait(60) == 0, text
     assert "Traceback" not in text
+    return text
+
+
+def test_terminal(sandbox: Sandbox) -> None:
+    """In a terminal the hosts are shown until all train, then one bar; the news stay above it."""
+    text = in_terminal(sandbox, *JOB)
     for part in (
         "cpu-2x1 = 2 hosts x 1 device",
         "host-1",
@@ -72,3 +78,10 @@ def test_closed_pipe(sandbox: Sandbox) -> None:
     )
     assert done.stdout.startswith("podrun ")
     assert "Traceback" not in done.stderr
+
+
+def test_inspect_shows_that_it_works(sandbox: Sandbox) -> None:
+    """In a terminal: the step of a large model takes minutes to compile."""
+    text = in_terminal(sandbox, "inspect", "small.yaml", "--slice", "cpu-1x2")
+    line = text.index("compiling the step for 2 virtual devices")
+    assert line < text.index("small.yaml on cpu-1x2")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -121,3 +123,31 @@ def test_a_server_that_hangs_up_in_the_handshake(client: Client) -> None:
 def test_errors_that_a_later_attempt_may_mend_are_told_from_others() -> None:
     assert ssh_errors.tcp_failure(ConnectionRefusedError(), "h", 22).again
     assert not ssh_errors.handshake_failure(ssh_errors.Unreachable("unknown host key"), "h").again
+
+
+THREADS = """
+import threading
+from paramiko import Transport
+import podrun.launcher.transport.ssh
+
+class Closing(Transport):
+    def __init__(self):
+        threading.Thread.__init__(self)
+
+    def run(self):
+        raise EOFError("of a gateway")
+
+def fail():
+    raise EOFError("of our own")
+
+for thread in (Closing(), threading.Thread(target=fail)):
+    thread.start()
+    thread.join()
+"""
+
+
+def test_no_traceback_of_a_connection_that_is_gone() -> None:
+    """A thread of paramiko's that cannot close its end says nothing; those of others do."""
+    done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, timeout=60)
+    assert done.stderr.count("Traceback") == 1, done.stderr
+    assert "of our own" in done.stderr

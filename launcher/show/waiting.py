@@ -1,0 +1,22 @@
+"""A sign of life on stderr, in a terminal only, while something goes on that says nothing itself."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Shows `what` and how long it has taken; the line is gone afterwards."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        progress.add_task(what)
+        yield
