@@ -51,6 +51,7 @@ class Checkpoints:
     def __init__(self, directory: Path, section: Checkpoint, in_parts: bool = False) -> None:
         """`in_parts`: every process saves its part of the state; else process 0 saves all of it."""
         self._directory = directory
+        self._in_parts = in_parts
         primary = jax.process_index() == 0
         self._saves = primary or in_parts
         directory.mkdir(parents=True, exist_ok=True)
@@ -104,15 +105,22 @@ class Checkpoints:
         """The step of a save that has become complete since the last call. Raises whatever made it fail."""
         if self._saving is None:
             return None
-        while self._manager.is_saving_in_progress():
-            # First: a process that fails must not wait for the others, which wait for its part.
+        step = self._saving
+        try:
+            while self._manager.is_saving_in_progress():
+                if self._in_parts:
+                    # A process that fails must not wait for the others, which wait for its part. Only then: an error is told
+                    # once, and orbax's own thread, if it does not get it, removes old checkpoints as if there were a new one.
+                    self._manager.check_for_errors()
+                if not wait:
+                    return None
+                time.sleep(_POLL)
+            self._manager.wait_until_finished()
             self._manager.check_for_errors()
-            if not wait:
-                return None
-            time.sleep(_POLL)
-        step, self._saving = self._saving, None
-        self._manager.wait_until_finished()
-        self._manager.check_for_errors()
+        except BaseException:
+            self._saving = None
+            raise
+        self._saving = None
         return step
 
     def restore(self, step: int, template: StateDict, config: Config, fingerprint: bytes) -> Restored:

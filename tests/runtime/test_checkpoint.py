@@ -334,11 +334,17 @@ def test_a_write_that_fails_is_raised_once(tmp_path: Path) -> None:
 
 @failing
 def test_a_failure_is_raised_without_waiting(tmp_path: Path) -> None:
-    """Asked again and again as after each step, `completed` raises once the save has failed."""
-    with opened(tmp_path) as checkpoints, largest_file(1 << 20):
-        checkpoints.save(2, noise(2), 16, job(), FINGERPRINT, None)
-        with pytest.raises(Exception, match="File too large"):
-            until_completed(checkpoints)
+    """Asked again and again as after each step, `completed` raises once the save has failed; the last good one stays."""
+    with opened(tmp_path, keep=1) as checkpoints:
+        save(checkpoints, 1)
+        with largest_file(1 << 20):
+            checkpoints.save(2, noise(2), 16, job(), FINGERPRINT, None)
+            with pytest.raises(Exception, match="File too large"):
+                until_completed(checkpoints)
+        assert checkpoints.completed(wait=True) is None
+        assert (tmp_path / "checkpoints" / "1").is_dir()
+    with opened(tmp_path) as checkpoints:
+        assert checkpoints.latest() == 1
 
 
 @failing
