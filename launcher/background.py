@@ -10,13 +10,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from podrun.runtime.contract import Event, EventKind, ExitCode, Phase, UserError
+from podrun.runtime.contract import Event, EventKind, ExitCode, Phase, UserError, failure_code
 
 from .attempts import carry_out
 from .code.code_sync import Bundle
 from .record.follow import follow
 from .record.runs import RunDirectory
 from .show.console import NoConsole, make_console
+from .show.terminal import guarded_streams
 from .signals import Signals
 
 _BEGIN = 5.0  # seconds between the making of a run directory and its supervisor
@@ -99,12 +100,16 @@ def take_over(directory: RunDirectory) -> None:
 
 
 def broken(directory: RunDirectory) -> str:
-    text = directory.supervisor_log.read_text(errors="replace").strip()
+    try:
+        text = directory.supervisor_log.read_text(errors="replace").strip()
+    except OSError:
+        text = ""
     return f"the supervisor of {directory.run_id} ended: {text.splitlines()[-1] if text else 'it was killed'}"
 
 
 class _Start:
-    """Whether all processes of a run have started: a program's when they run, podrun's own when they have joined."""
+    """Tells whether all processes of a run have started: a program's when they run, podrun's own when they have agreed on
+    workdir and data, which is the last thing that can be wrong with a pod."""
 
     def __init__(self) -> None:
         self._missing: set[int] | None = None
@@ -122,7 +127,7 @@ class _Start:
     def _says_started(self, event: Event) -> bool:
         if self._is_program:
             return bool(event["event"] == EventKind.HOST and event["phase"] == "started")
-        return bool(event["event"] == EventKind.PHASE and event["phase"] != Phase.CONNECT)
+        return bool(event["event"] == EventKind.PHASE and event["phase"] not in (Phase.CONNECT, Phase.SETUP))
 
 
 def ended(directory: RunDirectory, end: Event, as_json: bool = False) -> int:
@@ -150,8 +155,9 @@ def main() -> None:
         if directory.supervisor() is None:  # else another one has it, and this one is not needed
             print(f"podrun: {error}", file=sys.stderr, flush=True)
         code = int(ExitCode.BAD_CONFIG)
-    sys.exit(code)
+    sys.exit(failure_code(code) if code else 0)
 
 
 if __name__ == "__main__":
-    main()
+    with guarded_streams():
+        main()

@@ -13,6 +13,8 @@ import click
 from . import cli_compare, cli_inspect, cli_pod, cli_runs
 from .cli_guard import PROGRAM
 from .cli_guard import guard as _guard
+from .entry import run as run_process
+from .show.terminal import guarded_streams
 
 _EXAMPLES = """\b
 Examples:
@@ -25,17 +27,26 @@ Examples:
 _EXIT_CODES = """\b
 Exit codes:
   0 done                      2 bad input, nothing was trained
-  1 the training failed      69 a host or process never started
+  1 the training failed      69 a host or process never started, or was lost
   75 preempted, saved        76 lost another process (and no other cause was found)
   130 Ctrl-C               128+N ended by signal N
   any other code is the first failed process's own
 """
 
 
+_TYPED = "podrun.typed"
+"""Name in the context's `meta` of all that was typed."""
+
+
 class _DefaultRun(click.Group):
     """`podrun train.yaml` is short for `podrun run train.yaml`."""
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        with guarded_streams():
+            return super().main(*args, **kwargs)
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_TYPED] = args
         if "--" in args:  # what follows is a program of the user's own; click would mix it with our arguments
             at = args.index("--")
             ctx.meta[PROGRAM] = tuple(args[at + 1 :])
@@ -74,8 +85,19 @@ def _leave(error: click.UsageError) -> NoReturn:
     name = error.ctx.info_name if error.ctx else "run"
     command = f"podrun {name}" if name in main.commands else "podrun"
     remedy = f"`{command} --help` lists what it takes"
+    if isinstance(error, click.NoSuchOption) and (override := _override(error)):
+        message, remedy = f"no such option {error.option_name!r}", override
     click.echo(f"podrun: {message[:1].lower()}{message[1:]}\n{remedy}", err=True)
     sys.exit(error.exit_code)
+
+
+def _override(error: click.NoSuchOption) -> str | None:
+    """Return the override that was meant by an option like `--steps 100` which is a key of train.yaml, if it is one."""
+    if error.ctx is None:
+        return None
+    from .input.option_key import meant_override
+
+    return meant_override(error.option_name, error.ctx.meta.get(_TYPED, ()))
 
 
 def _version() -> str:
@@ -348,4 +370,4 @@ for command in (*cli_runs.COMMANDS, *cli_pod.COMMANDS, *cli_compare.COMMANDS, *c
 
 
 if __name__ == "__main__":
-    main()
+    run_process(main)

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 
 import click
+
+from .entry import tell
 
 PROGRAM = "podrun.program"
 """Name in the context's `meta` of what was typed after `--`."""
 
 
 def guard(action: Callable[[], int | None]) -> None:
-    """Runs `action` and exits with its code. A mistake of the user's is shown as a message, never as a traceback."""
-    from podrun.runtime.contract import ExitCode, UserError
+    """Run `action` and exit with its code. A mistake of the user's is shown as a message, never as a traceback."""
+    from podrun.runtime.contract import ExitCode, UserError, failure_code
 
     for stream in (sys.stdout, sys.stderr):  # a terminal that knows only ASCII still shows everything
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         code = action() or ExitCode.DONE
     except UserError as error:
-        click.echo(f"podrun: {error}", err=True)
+        tell(f"podrun: {error}")
         code = ExitCode.BAD_CONFIG
-    except KeyboardInterrupt:
-        click.echo("podrun: interrupted", err=True)
+    except (KeyboardInterrupt, click.Abort):
+        tell("podrun: interrupted")
         code = ExitCode.INTERRUPTED
-    except BrokenPipeError:  # `podrun ... | head`
-        sys.stderr.close()
-        code = ExitCode.FAILED
-    sys.exit(int(code))
+    except BrokenPipeError:  # `podrun ... | head`: click would make 1 of it
+        code = 128 + signal.SIGPIPE
+    sys.exit(failure_code(code) if code else 0)  # what a host says its code is may be any number

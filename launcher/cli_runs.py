@@ -54,10 +54,14 @@ def status(run: str | None, as_json: bool) -> None:
 @click.option(
     "--lines", "-n", type=click.IntRange(min=0), metavar="N", help="Only the last N of each process.  [with -f: 20]"
 )
-def logs(run: str | None, follow: bool, hosts: tuple[str, ...], since: str | None, lines: int | None) -> None:
+@click.option("--raw", is_flag=True, help="Every byte as it was printed, also those that a terminal obeys.")
+def logs(
+    run: str | None, follow: bool, hosts: tuple[str, ...], since: str | None, lines: int | None, raw: bool
+) -> None:
     """Show what the processes of a run printed, in the order in which it arrived here.
 
     RUN is the beginning or the end of a run's id; without it, the newest run.
+    Control characters are shown as \\x1b and the like; colours stay.
 
     \b
     Examples:
@@ -70,7 +74,7 @@ def logs(run: str | None, follow: bool, hosts: tuple[str, ...], since: str | Non
         from .commands.logs import LogsRequest
         from .commands.logs import logs as show
 
-        return show(LogsRequest(run, follow, hosts, since, lines))
+        return show(LogsRequest(run, follow, hosts, since, lines, raw))
 
     guard(action)
 

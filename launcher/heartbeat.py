@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from .plan import NETWORK_LEASE
+from .awake import AwakeClock
 from .session import Session
 
 _EVERY = 2.5  # seconds between two pings; agents answer each
@@ -15,32 +15,43 @@ _EVERY = 2.5  # seconds between two pings; agents answer each
 class Heartbeat:
     """A thread of its own, so that no lease depends on how long it takes to show or record an event."""
 
-    def __init__(self, active: Callable[[], list[Session]], lease: float) -> None:
-        """`active`: the sessions that should answer just now; `lease`: seconds that the agents go on without a word."""
+    def __init__(self, active: Callable[[], list[Session]], lease: float, patience: float | None = None) -> None:
+        """`active`: the sessions whose agents are to live on; `lease`: seconds that the agents go on without a word.
+
+        `patience`: seconds for a host to answer, if that is not the lease.
+        """
         self._active = active
         self._lease = lease
-        self._patience = min(NETWORK_LEASE, lease)
+        self._every = min(_EVERY, lease / 4)
+        self._patience = (patience or lease) - self._every
+        self._clock = AwakeClock(limit=2 * self._every)
         self._over = threading.Event()
         threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
 
     def stop(self) -> None:
         self._over.set()
 
+    def slept(self, within: float) -> float:
+        """Return the seconds of this process's last sleep, 0 if there was none or it ended longer than `within` ago."""
+        return self._clock.slept(within)
+
     def _run(self) -> None:
-        awake = last = time.monotonic()
-        while not self._over.wait(_EVERY):
+        awake = time.monotonic()
+        while not self._over.wait(self._every):
             now = time.monotonic()
-            if now - last > 2 * _EVERY:  # this machine was suspended: it is not the hosts that were silent
+            self._clock.now()
+            if self._clock.slept(within=self._every):  # it is not the hosts that were silent
                 awake = now
-            last = now
             sessions = self._active()
             for session in sessions:
                 session.ping()
-            self._give_up(sessions, now, awake)
+                self._clock.now()
+            self._give_up([s for s in sessions if not s.has_stopped], now, awake)
 
     def _give_up(self, sessions: list[Session], now: float, awake: float) -> None:
         """Of hosts that have been silent for too long, unless all are: then it is this machine that is cut off."""
-        silent = [s for s in sessions if now - max(s.heard, awake) > self._patience]
+        # Silence is an unanswered ping: with a thousand hosts on a busy machine the pings themselves may be late.
+        silent = [s for s in sessions if now - max(s.unanswered_since or now, awake) > self._patience]
         if not silent:
             return
         cut_off = len(silent) == len(sessions)

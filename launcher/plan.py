@@ -12,12 +12,21 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from podrun.runtime.config import Config, Launch
-from podrun.runtime.contract import CONFIG_FILE, ENV_WORKDIR, WorkerEnv, events_stream, output_stream
+from podrun.runtime.contract import (
+    CONFIG_FILE,
+    ENV_ADDRESS,
+    ENV_OWNER,
+    ENV_WORKDIR,
+    WorkerEnv,
+    events_stream,
+    output_stream,
+)
 
 from .agent_file import agent_command
 from .pod import Host, Pod
 
 LEASE = 10.0  # seconds without a word from the launcher after which the agents of an attached run stop
+LEASE_PER_HOST = 0.1  # the same for each of very many hosts that share this machine, and wait for its cores
 NETWORK_LEASE = 15.0  # the same where a connection may drop and come back
 DETACHED_LEASE = 24 * 3600.0  # of a run that may be left alone: until somebody comes back to it
 _HIDDEN = "(secret)"
@@ -107,6 +116,7 @@ class LaunchPlan:
         return {
             "run": self.run_id,
             "attempt": self.attempt,
+            "home": self.pod.home,
             "dir": host.directory,
             "lease": self.lease,
             "grace": self.launch.stop_grace,
@@ -117,6 +127,7 @@ class LaunchPlan:
             "devices": self.pod.platform,
             "coordinator": host.coordinator,
             "ports": list(self.pod.ports) if self.pod.ports else None,
+            "internal": host.host.internal,
             "processes": [
                 {
                     "process": p.process_id,
@@ -203,6 +214,7 @@ def make_plan(
     code: Code | None = None,
     secrets: Mapping[str, str] | None = None,
     detached: bool = False,
+    owner: str = "",
 ) -> LaunchPlan:
     """The plan of one attempt. Paths are those on the hosts."""
     if isinstance(job, Config):
@@ -220,7 +232,7 @@ def make_plan(
                 ProcessPlan(
                     process_id=worker.process_id,
                     argv=argv,
-                    env=_worker_env(pod, job.launch, workdir, worker),
+                    env=_worker_env(pod, job.launch, workdir, worker, owner),
                     cwd=str(PurePosixPath("code", code.subfolder)) if code else os.fspath(cwd),
                 )
                 for worker in _workers(pod, job.launch, number, host, run_id, attempt, directory)
@@ -229,8 +241,13 @@ def make_plan(
         )
         for number, host in enumerate(pod.hosts)
     )
-    lease = DETACHED_LEASE if detached else LEASE if pod.transport == "local" else NETWORK_LEASE
+    lease = DETACHED_LEASE if detached else attached_lease(pod)
     return LaunchPlan(run_id, attempt, pod, job, workdir, lease, code, dict(secrets or {}), hosts)
+
+
+def attached_lease(pod: Pod) -> float:
+    """Return the lease under a launcher that stays; no host is given up sooner, whatever lease its agent has."""
+    return max(LEASE, LEASE_PER_HOST * len(pod.hosts)) if pod.transport == "local" else NETWORK_LEASE
 
 
 def _workers(
@@ -254,14 +271,16 @@ def _workers(
     ]
 
 
-def _worker_env(pod: Pod, launch: Launch, workdir: Path, worker: WorkerEnv) -> dict[str, str]:
+def _worker_env(pod: Pod, launch: Launch, workdir: Path, worker: WorkerEnv, owner: str) -> dict[str, str]:
     return {
         **_platform_env(pod, worker),
+        **({ENV_ADDRESS: "127.0.0.1"} if pod.transport == "local" else {}),
         "PYTHONUNBUFFERED": "1",
         **pod.env,
         **launch.env,
         **worker.to_env(),
         ENV_WORKDIR: str(workdir),
+        **({ENV_OWNER: owner} if owner else {}),
     }
 
 

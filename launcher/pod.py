@@ -9,6 +9,9 @@ from typing import Literal
 
 from .slices import Slice
 
+WORKDIRS = "workdirs"
+"""Folder in `home` on the hosts for the workdirs of runs, if the pod file names none."""
+
 
 @dataclass(frozen=True)
 class Host:

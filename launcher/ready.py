@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from podrun.runtime.config import Config
 from podrun.runtime.contract import ExitCode
 
 from .checks.base import name_hosts
 from .checks.check import Finding, compare, fatal_findings
 from .code.code_sync import Bundle, podrun_bundle, project_bundle
-from .code.prepare import Prepared, prepare_hosts, worker_python
+from .code.prepare import EndedError, Prepared, prepare_hosts, worker_python
+from .code.requirements import check_runtime_packages
 from .errors import HostError
 from .failure import Failure
 from .plan import Code, LaunchPlan
@@ -27,7 +29,11 @@ Note = Callable[..., None]
 
 
 def with_code(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
-    """The spec for hosts that are other machines, and what they need. Raises UserError if the project cannot be sent."""
+    """The spec for hosts that are other machines, and what they need. Raises UserError if the project cannot be sent,
+    or if the requirements lack what podrun's runtime imports.
+    """
+    if isinstance(spec.job, Config):
+        check_runtime_packages(spec.pod)
     project, subfolder = project_bundle(spec.cwd)
     podrun = podrun_bundle()
     folder = f"{spec.pod.home}/bundles"
@@ -55,9 +61,11 @@ def make_ready(
     failures = [
         Failure(host, None, answer.reason, ExitCode.UNAVAILABLE)
         for host, answer in answers.items()
-        if isinstance(answer, HostError)
+        if isinstance(answer, HostError) and not isinstance(answer, EndedError)
     ]
     if failures:
+        if ended := [host for host, answer in answers.items() if isinstance(answer, EndedError)]:
+            note(f"ended the preparation of {name_hosts(ended)}; the next start goes on with what is there")
         return failures
     prepared = {host: answer for host, answer in answers.items() if not isinstance(answer, HostError)}
     note(_what_was_sent(prepared, bundles), sent={host: list(p.sent) for host, p in prepared.items()})

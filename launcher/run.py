@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,13 +18,13 @@ from podrun.runtime.config import Config, Launch, check_files, check_slice
 from podrun.runtime.contract import ExitCode, UserError
 
 from .attempts import carry_out
-from .home import podrun_home
+from .home import install_command, podrun_home
 from .input.config_mistakes import short
 from .input.train_file import read_config, read_launch
 from .inventory.find import PodRequest, find_pod
 from .inventory.secrets import read_secrets
 from .plan import Program
-from .pod import Pod
+from .pod import WORKDIRS, Pod
 from .record.runs import RunDirectory, new_run_id
 from .record.spec import RunSpec
 from .show.console import make_console
@@ -69,7 +71,8 @@ def run(request: Request) -> int:
     if checked is None:
         raise UserError("\n".join(problems))
     pod, job, workdir = checked.pod, checked.job, checked.workdir
-    spec = RunSpec(new_run_id(), pod, job, workdir, Path.cwd(), detached=request.detach)
+    owner = owner_of_workdir(request, job, pod)
+    spec = RunSpec(new_run_id(), pod, job, workdir, Path.cwd(), detached=request.detach, owner=owner)
     bundles: tuple[Bundle, ...] = ()
     if pod.transport != "local":
         from .ready import with_code
@@ -172,7 +175,7 @@ def _workdir_on_hosts(request: Request, launch: Launch, pod: Pod) -> Path:
     chosen = request.workdir or launch.workdir or Path(request.name)
     if chosen.parts[:1] == ("~",):
         return chosen
-    return Path(pod.workdir or f"{pod.home}/workdirs") / chosen
+    return Path(pod.workdir or f"{pod.home}/{WORKDIRS}") / chosen
 
 
 def _find_workdir(request: Request, launch: Launch) -> Path:
@@ -193,13 +196,24 @@ def _find_workdir(request: Request, launch: Launch) -> Path:
     return workdir
 
 
+def owner_of_workdir(request: Request, job: Config | Program, pod: Pod) -> str:
+    """Return whose name the workdir has, if nobody chose it and it is where other projects have theirs."""
+    if pod.transport == "local" or request.train is None or request.workdir or job.launch.workdir:
+        return ""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # an id without a name
+        user = str(os.getuid())
+    # Without the name of this machine: it may get a new one, or be a container.
+    return f"{user}:{request.train.resolve()}"
+
+
 def make_workdir(workdir: Path) -> None:
     """On this machine. Raises UserError if it cannot be written."""
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        probe = workdir / f".podrun-probe-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
+        with tempfile.TemporaryFile(prefix=".podrun-probe-", dir=workdir):
+            pass
     except OSError as error:
         raise UserError(
             f"workdir {workdir}: cannot write there: {error.strerror}; choose another with --workdir DIR"
@@ -208,9 +222,9 @@ def make_workdir(workdir: Path) -> None:
 
 def _check_python(config: Config) -> None:
     """Raises UserError unless `launch.python` can run the runtime."""
-    python = config.launch.python
-    if python is None:
+    if config.launch.python is None:
         return
+    python = os.path.expanduser(config.launch.python)
     if shutil.which(python) is None:
         raise UserError(
             f"launch.python: there is no program {python!r} on this machine; give the path of a Python 3.11+"
@@ -228,6 +242,4 @@ def _check_python(config: Config) -> None:
         return  # the agent will try, and say why not
     if answer.returncode == 0 and answer.stdout.strip():
         missing = " and ".join(answer.stdout.split())
-        raise UserError(
-            f"launch.python: {python} has no {missing}; install podrun there: {python} -m pip install podrun"
-        )
+        raise UserError(f"launch.python: {python} has no {missing}; install podrun there: {install_command(python)}")

@@ -90,6 +90,8 @@ GENERATIONS = (
     Generation("tpu7x", 2, 2, tuple(_TPU7X.split()), single_host_chips=(1,)),
 )
 _ALIASES = {"v5e": "v5litepod", "7x": "tpu7x", "v7x": "tpu7x"}
+_LONGEST = 100  # characters of a name
+_MOST_HOSTS = 10_000
 _GRID = re.compile(r"(gpu|cpu)-([1-9]\d{0,4})x([1-9]\d{0,3})")
 
 TPU_SLICES = {s.name: s for generation in GENERATIONS for s in generation.slices()}
@@ -101,18 +103,29 @@ def parse_slice(name: str) -> Slice:
     Raises UserError, which names the nearest slices, if there is no such slice.
     """
     key = name.strip().lower()
+    if len(key) > _LONGEST:
+        raise UserError(f"unknown slice: {name[:_LONGEST]}... has {len(name)} characters; `podrun slices` lists all")
     if grid := _GRID.fullmatch(key):
         kind, hosts, devices = grid[1], int(grid[2]), int(grid[3])
+        if hosts > _MOST_HOSTS:
+            raise UserError(f"slice {name!r} has {hosts} hosts; at most {_MOST_HOSTS} are allowed")
         return Slice(key, kind, hosts, devices, hosts * devices, f"{hosts}x{devices}")
     generation, _, number = key.rpartition("-")
     found = TPU_SLICES.get(f"{_ALIASES.get(generation, generation)}-{number}")
     if found is None:
-        near = ", ".join(nearest_slices(key))
-        raise UserError(
-            f"unknown slice {name!r}; nearest: {near}\n"
-            "`podrun slices` lists all TPU types; gpu-HxD and cpu-HxD mean H hosts with D devices each"
-        )
+        # Without a size there is no nearest one: whoever typed `v9` or `gpu` asks what there is.
+        near = f"; nearest: {', '.join(nearest_slices(key))}" if re.search(r"-\d", key) else ""
+        raise UserError(f"unknown slice {name!r}{near}\n{_forms()}")
     return found
+
+
+def _forms() -> str:
+    other = {generation: alias for alias, generation in reversed(_ALIASES.items())}
+    names = [f"{g.name} ({other[g.name]})" if g.name in other else g.name for g in GENERATIONS]
+    return (
+        f"TPU generations: {', '.join(names)}; `podrun slices v3` lists the sizes of one, as in v3-32\n"
+        "gpu-HxD and cpu-HxD mean H hosts with D devices each, as in gpu-2x8 and cpu-2x4"
+    )
 
 
 def nearest_slices(name: str, count: int = 4) -> list[str]:
@@ -120,7 +133,7 @@ def nearest_slices(name: str, count: int = 4) -> list[str]:
     generation, _, number = name.rpartition("-")
     generation = _ALIASES.get(generation, generation)
     same = [s for s in TPU_SLICES if s.rpartition("-")[0] == generation]
-    if same and number.isdigit():
+    if same and number.isascii() and number.isdigit():
         size = int(number)
         closest = sorted(same, key=lambda s: abs(int(s.rpartition("-")[2]) - size))[:count]
         return sorted(closest, key=lambda s: int(s.rpartition("-")[2]))

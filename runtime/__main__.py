@@ -13,7 +13,7 @@ import signal
 import sys
 import traceback
 
-from .contract import ErrorKind, EventKind, ExitCode, NotFiniteError, Phase, UserError, WorkerEnv
+from .contract import ErrorKind, EventKind, ExitCode, NotFiniteError, Phase, UserError, WorkerEnv, failure_code
 from .progress import Reporter
 
 
@@ -26,7 +26,7 @@ def main() -> None:
         os._exit(ExitCode.BAD_CONFIG)
     code = int(ExitCode.FAILED)
     try:
-        reporter = Reporter(env.events_path)
+        reporter = Reporter(env.events_path, leads=env.process_id == 0)
         try:
             code = run(env, reporter)
         except BaseException as error:
@@ -40,25 +40,31 @@ def main() -> None:
 
 def run(env: WorkerEnv, reporter: Reporter) -> int:
     """Trains, and returns the exit code. Raises what went wrong."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's errors; a stop is a warning
     # Imported here, so that even a broken JAX is reported as an event.
     import jax
 
     from .contract import Workdir
     from .distributed import configure_jax, initialize
-    from .preempt import Preempted
+    from .preempt import Preempted, report_sigterm
+    from .quiet import quiet_libraries
     from .train import load_config, train
-    from .workdir import claim
+    from .workdir import check_owner, claim
 
     config = load_config(env.config_path)
     assert config.launch.workdir is not None  # the launcher fills it in
     workdir = Workdir(config.launch.workdir.expanduser())
     configure_jax()
+    quiet_libraries()
     if env.process_id == 0:
         claim(workdir, env, reporter)
+        check_owner(workdir, env)
     reporter.phase(Phase.CONNECT)
     initialize(env, config.launch.start_timeout)
+    report_sigterm(reporter)
     try:
         train(config, env, workdir, reporter)
+        print("done", flush=True)
         code = ExitCode.DONE
     except Preempted as stop:
         print(stop, flush=True)
@@ -69,22 +75,37 @@ def run(env: WorkerEnv, reporter: Reporter) -> int:
 
 
 def exit_code(error: BaseException) -> int:
-    """The exit code that follows from a failure; `sys.exit(n)` in the user's code keeps its n."""
+    """Return the exit code, 1 to 255, that follows from a failure.
+
+    `sys.exit(n)` in the user's code keeps its n, as far as an exit code can; `sys.exit(0)` is a failure like the others,
+    because training was not done.
+    """
     if isinstance(error, SystemExit):
-        return error.code if isinstance(error.code, int) else int(error.code is not None)
+        return failure_code(error.code if isinstance(error.code, int) else ExitCode.FAILED)
     return int(classify(error).exit_code)
+
+
+def describe(error: BaseException) -> str:
+    """Return the first lines that the user reads about a failure."""
+    if isinstance(error, (UserError, NotFiniteError)):
+        return str(error)
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, SystemExit):
+        if not error.code:
+            return "exited with code 0 before training was done"
+        if isinstance(error.code, int) and error.code != (code := exit_code(error)):
+            return f"{text} (exit codes are 1 to 255: {code})"
+    return text
 
 
 def report_failure(error: BaseException, code: int, reporter: Reporter) -> None:
     """Prints and reports why this process fails. A full disk must not keep it from ending."""
     kind = classify(error)
     text = "".join(traceback.format_exception(error))
-    message = str(error) if kind in (ErrorKind.CONFIG, ErrorKind.NOT_FINITE) else f"{type(error).__name__}: {error}"
-    if code == ExitCode.DONE:
-        message = "exited with code 0 before training was done"
-        code = ExitCode.FAILED
+    message, step = describe(error), reporter.step
     try:
-        reporter.event(EventKind.ERROR, kind=kind, message=message, traceback=text, step=reporter.step, code=code)
+        reporter.give_room()
+        reporter.event(EventKind.ERROR, kind=kind, message=message, traceback=text, step=step, code=code)
     except OSError:
         pass
     try:

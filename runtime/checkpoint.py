@@ -4,13 +4,15 @@ A checkpoint holds the state, the resolved config, the position in the data and 
 host-local arrays of a multi-process pmap, so a state that is the same everywhere is saved as numpy arrays, by process 0
 alone: orbax then needs no barrier between processes, in which all would wait for ever for one whose disk is full. A state of
 which each process has a part is saved by all, as arrays over all processes. On disk both are the same, so either is restored
-from either.
+from either. Every process reads alone, without a barrier, so that one that cannot read may say so (restore.py).
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import re
 import shutil
 import time
 from dataclasses import dataclass
@@ -23,10 +25,16 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy as policy
 
 from .config import Checkpoint, Config, saved_config
 from .contract import UserError
+from .damage import DamagedCheckpointError, HostFaultError, is_host_fault, no_metadata, read_meta, unreadable
+from .same_job import changes, obstacles, refusal, shapes_of
 from .state import StateDict
+from .workdir import check_folder, damaged_name
 
-_STATE, _META = "state", "meta"
+_STATE, _META, _METRICS = "state", "meta", "metrics"  # orbax's own name for the last
+_METADATA = Path(_META, "metadata")
+_LOSS = Path(_METRICS, "metrics")
 _POLL = 0.02  # seconds
+_AGAIN = 1.0  # seconds until what could not be read is tried once more
 
 
 class _Manager(ocp.CheckpointManager):
@@ -43,6 +51,10 @@ class Restored:
     step: int
     state: StateDict
     position: int
+    changes: list[str]
+    """`key: before -> after` for every value in which this job differs from that of the checkpoint."""
+    epoch_means: dict[str, Any] | None
+    """As `EpochMeans.saved` gave it, if the job counts epochs."""
 
 
 class Checkpoints:
@@ -50,18 +62,67 @@ class Checkpoints:
 
     def __init__(self, directory: Path, section: Checkpoint, in_parts: bool = False) -> None:
         """`in_parts`: every process saves its part of the state; else process 0 saves all of it."""
-        self._directory = directory
+        self.directory = directory
+        self._section = section
         self._in_parts = in_parts
-        primary = jax.process_index() == 0
-        self._saves = primary or in_parts
-        directory.mkdir(parents=True, exist_ok=True)
-        if primary:  # clears away what a killed save left behind
+        self._primary = jax.process_index() == 0
+        self._saves = self._primary or in_parts
+        try:
+            check_folder(directory)
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"checkpoints cannot be kept in {directory}: {error.strerror}; move away what is there, or choose another "
+                "workdir with --workdir DIR"
+            ) from None
+        if self._primary:  # clears away what a killed save left behind
             for leftover in directory.glob("*.orbax-checkpoint-tmp*"):
                 shutil.rmtree(leftover, ignore_errors=True)
-        alone = {jax.process_index()}
-        together = ocp.options.MultiprocessingOptions(
-            primary_host=0 if in_parts else jax.process_index(), active_processes=None if in_parts else alone
-        )
+        self._opened: _Manager | None = None
+        self._saving: int | None = None
+
+    def steps(self) -> list[int]:
+        """Return the steps of all checkpoints, or of what has the name of one, the newest first."""
+        names = (path.name for path in self.directory.iterdir() if re.fullmatch("[0-9]+", path.name))
+        return sorted({int(name) for name in names}, reverse=True)
+
+    def latest(self) -> int | None:
+        """Return the newest checkpoint's step."""
+        return next(iter(self.steps()), None)
+
+    def set_aside(self, step: int) -> Path:
+        """Rename a damaged checkpoint, so that it is kept but not in the way of new ones; return its new path.
+
+        Called by process 0. Raises UserError if it cannot be renamed.
+        """
+        before = self.path(step)
+        return _rename(before, damaged_name(before.with_name(str(step))))
+
+    def set_losses_aside(self) -> None:
+        """Rename files of losses that cannot be read, because orbax reads those of all checkpoints. Called by process 0."""
+        for path in self.directory.glob(f"*/{_LOSS}"):
+            try:
+                json.loads(path.read_bytes())["loss"]
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                if is_host_fault(error):
+                    raise
+                _rename(path, path.with_name("metrics.damaged"))
+
+    def path(self, step: int) -> Path:
+        """Return the folder of a checkpoint."""
+        exact = self.directory / str(step)
+        return exact if os.path.lexists(exact) else next(self.directory.glob(f"0*{step}"), exact)
+
+    @property
+    def _manager(self) -> _Manager:
+        """Made when the first checkpoint is saved: orbax then looks at all that are there, and fails over damaged ones."""
+        if self._opened is None:
+            self._opened = self._open()
+        return self._opened
+
+    def _open(self) -> _Manager:
+        together = ocp.options.MultiprocessingOptions(primary_host=0) if self._in_parts else _alone()
+        section = self._section
         best = policy.BestN(get_metric_fn=_quality, n=section.keep_best)
         policies = [policy.LatestN(section.keep), *([best] if section.keep_best else [])]
         options = ocp.CheckpointManagerOptions(
@@ -69,18 +130,19 @@ class Checkpoints:
             best_fn=_quality,  # without it the losses are not written, and a resumed run would not know the best
             create=False,
             save_root_metadata=False,
-            read_only=not self._saves,
             multiprocessing_options=together,
         )
-        self._manager = _Manager(directory, options=options, item_names=(_STATE, _META))
-        self._saving: int | None = None
-
-    def latest(self) -> int | None:
-        """The newest complete checkpoint's step."""
-        return self._manager.latest_step()
+        return _Manager(self.directory, options=options, item_names=(_STATE, _META))
 
     def save(
-        self, step: int, state: StateDict, position: int, config: Config, fingerprint: bytes, loss: float | None
+        self,
+        step: int,
+        state: StateDict,
+        position: int,
+        config: Config,
+        fingerprint: bytes,
+        loss: float | None,
+        epoch_means: dict[str, Any] | None = None,
     ) -> None:
         """Starts to save; waits for an earlier save first. `loss` is the validation loss at this step, if known.
 
@@ -92,13 +154,18 @@ class Checkpoints:
             "config": saved_config(config),
             "position": position,
             "fingerprint": fingerprint.hex(),
-            "shapes": _shapes(state),
+            "shapes": shapes_of(state),
+            "epoch_means": epoch_means,
         }
-        self._manager.save(
+        begun = self._manager.save(
             step,
             args=ocp.args.Composite(**{_STATE: ocp.args.StandardSave(state), _META: ocp.args.JsonSave(meta)}),
             metrics={"loss": loss},
         )
+        if not begun:
+            raise RuntimeError(
+                f"orbax did not save step {step}: {self.directory} has a checkpoint of step {self.latest()}"
+            )
         self._saving = step
 
     def completed(self, wait: bool = False) -> int | None:
@@ -124,88 +191,71 @@ class Checkpoints:
         return step
 
     def restore(self, step: int, template: StateDict, config: Config, fingerprint: bytes) -> Restored:
-        """Reads a checkpoint into arrays as those of `template`: numpy's, or jax's with their shardings.
+        """Read a checkpoint into arrays as those of `template`: numpy's, or jax's with their shardings.
 
-        Raises UserError if it is of another model, optimizer or data.
+        Raises UserError if it is of another model, optimizer or data, DamagedCheckpointError if it is damaged, and
+        HostFaultError if this host has tried twice and cannot read it now.
         """
-        meta = self._restore(step, _META, ocp.args.JsonRestore())
-        self._check_same_job(step, meta, config, fingerprint, _shapes(template))
-        state = self._restore(step, _STATE, ocp.args.StandardRestore(template))
-        return Restored(step, state, meta["position"])
+        try:
+            return self._restore(step, template, config, fingerprint)
+        except HostFaultError:
+            time.sleep(_AGAIN)
+            return self._restore(step, template, config, fingerprint)
+
+    def _restore(self, step: int, template: StateDict, config: Config, fingerprint: bytes) -> Restored:
+        meta = read_meta(step, self.path(step), _METADATA)
+        try:
+            rows = obstacles(meta, config, fingerprint, shapes_of(template))
+            changed = changes(meta["config"], config)
+        except (KeyError, TypeError, AttributeError, StopIteration, IndexError) as error:
+            raise DamagedCheckpointError(step, self.path(step) / _METADATA, no_metadata(error)) from None
+        if rows:
+            raise UserError(refusal(self.directory.parent, step, rows))
+        return Restored(step, self._read_state(step, template), meta["position"], changed, meta.get("epoch_means"))
 
     def close(self) -> None:
-        self._manager.close()
+        if self._opened is not None:
+            self._opened.close()
 
-    def _restore(self, step: int, item: str, how: Any) -> Any:
-        return self._manager.restore(step, args=ocp.args.Composite(**{item: how}))[item]
+    def _read_state(self, step: int, template: StateDict) -> StateDict:
+        folder = self.path(step) / _STATE
+        try:
+            next(folder.iterdir(), None)
+        except (FileNotFoundError, NotADirectoryError):
+            raise DamagedCheckpointError(step, folder, "No such folder") from None
+        except OSError as error:
+            raise unreadable(step, folder, error) from None
+        alone = _alone()
+        handler = ocp.StandardCheckpointHandler(multiprocessing_options=alone)
+        reader = ocp.Checkpointer(handler, multiprocessing_options=alone)
+        try:
+            state: StateDict = reader.restore(folder, args=ocp.args.StandardRestore(template))
+            return state
+        except (MemoryError, jax.errors.JaxRuntimeError):  # not the checkpoint's fault
+            raise
+        except Exception as error:
+            raise unreadable(step, folder, error) from error
+        finally:
+            reader.close()
 
-    def _check_same_job(
-        self, step: int, meta: dict[str, Any], config: Config, fingerprint: bytes, shapes: dict[str, Any]
-    ) -> None:
-        saved, now = meta["config"], saved_config(config)
-        rows = [
-            f"  {key}: {json.dumps(before)} in the checkpoint, {json.dumps(after)} in this job"
-            for section in ("task", "model", "optimizer", "parallel", "ema")
-            for key, before, after in _differences(section, _identity(saved, section), _identity(now, section))
-        ]
-        if meta["fingerprint"] != fingerprint.hex():
-            rows.append(
-                f"  data: not the same as it was (data.name {saved['data']['name']}, now {now['data']['name']})"
-            )
-        if not rows and now["parallel"]["name"] == "ensemble":
-            before, after = (_first_shape(shapes["params"])[0] for shapes in (meta["shapes"], shapes))
-            if before != after:
-                rows = [f"  members: {before} in the checkpoint, {after} in this job, one for each device of its slice"]
-        if not rows:  # what the config does not show, for example a user's model whose code has changed
-            rows = [
-                f"  {key}: shape {json.dumps(before)} in the checkpoint, {json.dumps(after)} in this job"
-                for key, before, after in _differences("state", meta["shapes"], shapes)
-            ]
-        if rows:
-            more = [f"  and {len(rows) - 8} more"] if len(rows) > 8 else []
-            raise UserError(
-                f"workdir {self._directory.parent} holds a checkpoint (step {step}) of another job:\n"
-                + "\n".join(rows[:8] + more)
-                + "\nchoose another --workdir to start anew, or give the values of the checkpoint to resume it"
-            )
+
+def _rename(before: Path, after: Path) -> Path:
+    try:
+        return before.rename(after)
+    except OSError as error:
+        raise UserError(
+            f"{before} is damaged and in the way of new checkpoints, but cannot be renamed: {error.strerror}; "
+            "move it away, or choose another --workdir"
+        ) from None
+
+
+def _alone() -> ocp.options.MultiprocessingOptions:
+    """Return orbax's options for a process that waits for no other one."""
+    me = jax.process_index()
+    return ocp.options.MultiprocessingOptions(primary_host=me, active_processes={me})
 
 
 def _quality(metrics: dict[str, float | None]) -> float:
     """orbax keeps the highest: the lowest loss is the best, and one that is unknown the worst."""
     loss = metrics["loss"]
     return -loss if loss is not None and math.isfinite(loss) else -math.inf
-
-
-def _shapes(state: StateDict) -> dict[str, Any]:
-    """The shape of every array, under the names that the state has."""
-    return {k: _shapes(v) if isinstance(v, dict) else list(v.shape) for k, v in state.items() if v is not None}
-
-
-def _first_shape(shapes: dict[str, Any] | list[int]) -> list[int]:
-    return _first_shape(next(iter(shapes.values()))) if isinstance(shapes, dict) else shapes
-
-
-_TUNABLE = {"dropout", "initializer_range", "preset", "learning_rate", "weight_decay", "clip_norm", "b1", "b2", "eps"}
-_TUNABLE |= {"adam_learning_rate", "nesterov", "max_evaluations", "l2"}
-
-
-def _identity(config: dict[str, Any], section: str) -> Any:
-    """What must be the same to resume: sizes and structure, not what may be tuned on the way."""
-    value: Any = config.get(section)
-    if section == "parallel":  # all ways have the same state, but for the members of an ensemble
-        return "ensemble" if value["name"] == "ensemble" else "one model"
-    if section == "ema":
-        return "on" if value is not None else "off"
-    if not isinstance(value, dict):
-        return value
-    kept = {k: v for k, v in value.items() if k not in _TUNABLE}
-    if "clip_norm" in value:  # the state has a part for clipping, or has not
-        kept["clip_norm"] = "set" if value["clip_norm"] is not None else None
-    return kept
-
-
-def _differences(prefix: str, before: Any, after: Any) -> list[tuple[str, Any, Any]]:
-    if isinstance(before, dict) and isinstance(after, dict):
-        keys = [*before, *(k for k in after if k not in before)]
-        return [row for k in keys for row in _differences(f"{prefix}.{k}", before.get(k), after.get(k))]
-    return [] if before == after else [(prefix, before, after)]

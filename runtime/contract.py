@@ -22,11 +22,19 @@ class ExitCode(IntEnum):
     DONE = 0
     FAILED = 1  # an exception, or a loss that is not finite
     BAD_CONFIG = 2  # the user's input: nothing was trained
-    UNAVAILABLE = 69  # a host or a process never started (EX_UNAVAILABLE)
+    UNAVAILABLE = 69  # a host or a process never started, was lost, or did not confirm its end (EX_UNAVAILABLE)
     PREEMPTED = 75  # asked to stop; saved a checkpoint first (EX_TEMPFAIL: run it again)
     PEER_LOST = 76  # another process went away: a consequence, never a first cause
     STALLED = 77  # alive, but no progress within the limit
     INTERRUPTED = 130  # Ctrl-C
+
+
+def failure_code(code: int) -> int:
+    """Return the exit code, 1 to 255, by which a failure with the code `code` is known: no failure ends with 0.
+
+    The operating system keeps 8 bits of what a program chooses: 300 ends as 44, -1 as 255, and 256 would end as 0.
+    """
+    return code & 0xFF or ExitCode.FAILED
 
 
 class EventKind(StrEnum):
@@ -36,12 +44,14 @@ class EventKind(StrEnum):
     HOST = "host"  # launcher: host, phase
     PHASE = "phase"  # worker: phase
     STEP = "step"  # worker: step, steps, and the metrics of that step
+    EPOCH = "epoch"  # worker: step, epoch, epochs, and the means of the metrics of its steps
     EVAL = "eval"  # worker: step and the validation metrics
     CHECKPOINT = "checkpoint"  # worker: step, once it is complete on disk
     RESUME = "resume"  # worker: step
     TEXT = "text"  # worker: text sampled from the model
     NOTE = "note"  # worker or launcher: message for the user
-    ERROR = "error"  # worker: kind, message, traceback, step
+    ERROR = "error"  # worker: kind, message, traceback, step, code
+    SIGNAL = "signal"  # worker: number; this very process was sent SIGTERM
     EXIT = "exit"  # launcher: host, process, code
     END = "end"  # launcher: code, message
 
@@ -89,7 +99,12 @@ class NotFiniteError(ArithmeticError):
 
 
 ENV_COORDINATOR = "PODRUN_COORDINATOR"
+ENV_ADDRESS = "PODRUN_ADDRESS"
+ENV_BIND = "JAX_COORDINATOR_BIND_ADDRESS"
+"""JAX's own: where process 0 of a user program listens, which by itself would be at all addresses of its host."""
+ENV_OWNER = "PODRUN_OWNER"
 ENV_WORKDIR = "PODRUN_WORKDIR"
+ENV_PID = "PODRUN_PID"  # of the worker, as its host sees it: in a PID namespace it has another one
 CONFIG_FILE = "config.json"
 
 
@@ -109,6 +124,10 @@ class WorkerEnv:
     """Folder on this host that holds this attempt's files: config, events, output."""
     coordinator: str = ""
     """`address:port` of process 0; known only once its host has reserved the port."""
+    address: str = ""
+    """At which the other hosts reach this one; empty if podrun does not know."""
+    owner: str = ""
+    """`user:path` of the train.yaml whose name the workdir got; empty if the user chose the workdir."""
 
     @property
     def local_devices(self) -> int:
@@ -148,6 +167,8 @@ class WorkerEnv:
                 slice=env["PODRUN_SLICE"],
                 directory=Path(env["PODRUN_DIR"]),
                 coordinator=env[ENV_COORDINATOR],
+                address=env.get(ENV_ADDRESS, ""),
+                owner=env.get(ENV_OWNER, ""),
             )
         except KeyError as missing:
             raise UserError(
@@ -155,6 +176,12 @@ class WorkerEnv:
                 "host, not by hand; for a single process here: `podrun --simulate --slice cpu-1x1 train.yaml`, or "
                 "`-- python my_program.py` in place of train.yaml"
             ) from None
+
+
+def bind_address(coordinator: str) -> str:
+    """Return where process 0 listens: only at loopback if that is where the others look for it, as in a simulated pod."""
+    host, _, port = coordinator.rpartition(":")
+    return coordinator if host == "[::1]" or host.startswith("127.") else f"[::]:{port}"
 
 
 def output_stream(process_id: int) -> str:
@@ -196,6 +223,10 @@ class Workdir:
     @property
     def lock(self) -> Path:
         return self.path / ".podrun-lock"
+
+    @property
+    def owner(self) -> Path:
+        return self.path / ".podrun-owner"
 
     def token(self, run_id: str, attempt: int) -> Path:
         """File by which the processes prove that they see the same directory."""

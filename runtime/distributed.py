@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import zlib
@@ -10,19 +11,44 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from .contract import UserError, WorkerEnv
+from .contract import UserError, WorkerEnv, bind_address
+from .gloo import listen_at
+from .quiet import without_gloo_lines
 
 
 def configure_jax() -> None:
     """Settings that must be made before the first computation."""
-    cache = os.environ.get("JAX_COMPILATION_CACHE_DIR") or os.path.expanduser("~/.cache/podrun/xla")
-    if not cache.startswith("~"):  # there is a home
+    if cache := os.environ.get("JAX_COMPILATION_CACHE_DIR") or private_cache():
         jax.config.update("jax_compilation_cache_dir", cache)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     # The same draws whatever the way an array is laid out over devices.
     jax.config.update("jax_threefry_partitionable", True)
+
+
+def private_cache() -> str | None:
+    """Return the folder of compiled programs, closed to other users: whoever writes there decides what runs here.
+
+    None if there is no home, or if others may write there all the same.
+    """
+    folder = os.path.expanduser("~/.cache/podrun")
+    try:
+        if folder.startswith("~"):
+            return None
+        os.makedirs(os.path.dirname(folder), exist_ok=True)
+        for path in (folder, f"{folder}/xla"):
+            if not os.path.isdir(path):
+                with contextlib.suppress(FileExistsError):  # another process was faster
+                    os.mkdir(path, 0o700)
+            if not os.path.islink(path) and os.stat(path).st_uid == os.geteuid():
+                os.chmod(path, 0o700)
+            if os.stat(path).st_uid != os.geteuid() or os.stat(path).st_mode & 0o022:
+                return None
+    except OSError:
+        return None
+    return f"{folder}/xla"
 
 
 def initialize(env: WorkerEnv | None = None, timeout: float = 300.0) -> WorkerEnv:
@@ -46,6 +72,8 @@ def initialize(env: WorkerEnv | None = None, timeout: float = 300.0) -> WorkerEn
     env = env or WorkerEnv.from_env()
     if env.num_processes == 1:  # its CPU devices have the same memory; gloo takes several times as long
         jax.config.update("jax_cpu_collectives_implementation", None)
+    elif env.address:
+        listen_at(env.address)
     jax.distributed.initialize(
         coordinator_address=env.coordinator,
         num_processes=env.num_processes,
@@ -55,7 +83,7 @@ def initialize(env: WorkerEnv | None = None, timeout: float = 300.0) -> WorkerEn
         initialization_timeout=int(timeout),
         # Process 0 may be busy for long after training; who hangs is the launcher's to find out.
         shutdown_timeout_seconds=7 * 24 * 3600,
-        coordinator_bind_address=f"[::]:{env.coordinator.rpartition(':')[2]}",
+        coordinator_bind_address=bind_address(env.coordinator),
     )
     local, total = _count_devices()
     expected = env.local_devices * env.num_processes
@@ -71,7 +99,8 @@ def initialize(env: WorkerEnv | None = None, timeout: float = 300.0) -> WorkerEn
             f"{env.host} does not see the devices of {env.slice} (its kind: {jax.devices()[0].device_kind}):\n{table}\n"
             "give the slice that the hosts really are with --slice"
         )
-    _gather([0])
+    with without_gloo_lines():
+        gather([0])
     return env
 
 
@@ -99,7 +128,7 @@ def agree(env: WorkerEnv, token: Path, fingerprint: bytes) -> None:
         token: a file in the workdir.
         fingerprint: digest of the training data.
     """
-    everyone = _gather([token.exists(), zlib.crc32(fingerprint)])
+    everyone = gather([token.exists(), zlib.crc32(fingerprint)])
     blind = np.flatnonzero(everyone[:, 0] == 0)
     if blind.size:
         raise UserError(
@@ -114,8 +143,14 @@ def agree(env: WorkerEnv, token: Path, fingerprint: bytes) -> None:
         )
 
 
-def _gather(values: Sequence[int]) -> np.ndarray:
-    """What every process says, uint32[processes, values].
+def meet(name: str) -> None:
+    """Wait for all processes, as orbax does in a save in which all take part: the connections for that are made now."""
+    with without_gloo_lines():
+        multihost_utils.sync_global_devices(name)
+
+
+def gather(values: Sequence[int]) -> np.ndarray:
+    """Return what every process says, uint32[processes, values].
 
     Over all devices, as a training step communicates: gloo connects them at the first call and gives processes 30 s to come
     to it. `initialize` calls it when they have just met; compiling, or reading data, may take some much longer than others.

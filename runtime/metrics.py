@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from .config import Config, saved_config
 from .contract import UserError, Workdir
+from .workdir import check_folder, damaged_name, open_file, replace_text
 
 _FLUSH = 10.0  # seconds between flushes of TensorBoard's file, which wait for the disk
 
@@ -33,14 +37,26 @@ class Writer(ABC):
 class JsonLines(Writer):
     """One JSON object a line: {"step": 10, "kind": "train", "loss": ...}."""
 
-    def __init__(self, path: Path, resumed_from: int) -> None:
-        """Takes away the records after step `resumed_from`, which will be written again."""
-        kept = [line for line in _lines(path) if _step(line) <= resumed_from] if resumed_from else []
-        fresh = path.with_suffix(".tmp")
-        fresh.write_text("".join(f"{line}\n" for line in kept))
-        os.replace(fresh, path)
-        self._last_eval = max((_step(line) for line in kept if '"kind": "eval"' in line), default=0)
-        self._file = path.open("a", buffering=1)
+    def __init__(self, path: Path, resumed_from: int, note: Callable[[str], None] = print) -> None:
+        """Take away the records after step `resumed_from`, which will be written again. Raises UserError.
+
+        A file that has something else than records is kept under another name, which `note` tells.
+        """
+        try:
+            lines = _read(path).split(b"\n")
+            if any(_step(line) == math.inf for line in lines[:-1]):  # the last may be cut off: the process was killed
+                damaged = damaged_name(path)
+                os.rename(path, damaged)
+                note(f"{path} has lines that are no metrics; it is kept as {damaged}, and its records are taken over")
+            kept = [line.decode() for line in lines if _step(line) <= resumed_from] if resumed_from else []
+            replace_text(path, "".join(f"{line}\n" for line in kept))
+            self._file = open(open_file(path, os.O_WRONLY | os.O_APPEND), "a", buffering=1, encoding="utf-8")
+        except OSError as error:
+            raise UserError(
+                f"metrics cannot be written to {path}: {error.strerror}; move it away, or choose another workdir with "
+                "--workdir DIR"
+            ) from None
+        self._last_eval = max((_step(line.encode()) for line in kept if '"kind": "eval"' in line), default=0)
 
     def write(self, step: int, kind: str, metrics: Metrics) -> None:
         if kind == "eval" and step <= self._last_eval:
@@ -51,29 +67,39 @@ class JsonLines(Writer):
         self._file.close()
 
 
-def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
+def _read(path: Path) -> bytes:
+    if not os.path.lexists(path):
+        return b""
+    with open(open_file(path, os.O_RDONLY), "rb") as file:
+        return file.read()
 
 
-def _step(line: str) -> float:
+def _step(line: bytes) -> float:
+    """Return the step of a record; infinity for a line that is none."""
     try:
         return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):  # cut off when the process was killed
-        return float("inf")
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # also of 1e999
+        return math.inf
 
 
 class TensorBoard(Writer):
     """Writes its events at once, without tensorboardX's queue and threads: handing one over takes longer than writing it."""
 
     def __init__(self, folder: Path, resumed_from: int) -> None:
-        """Tells TensorBoard to forget what is there of later steps than `resumed_from`."""
+        """Tell TensorBoard to forget what is there of later steps than `resumed_from`. Raises UserError."""
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog
         from tensorboardX.proto.summary_pb2 import Summary
 
-        folder.mkdir(parents=True, exist_ok=True)
         self._event, self._summary = Event, Summary
-        self._file = EventsWriter(str(folder / "events"), f".{os.getpid()}")  # two may start within a second
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = EventsWriter(str(folder / "events"), f".{os.getpid()}")  # two may start within a second
+        except OSError as error:
+            raise UserError(
+                f"TensorBoard's files cannot be written to {folder}: {error.strerror}; move it away, choose another workdir "
+                "with --workdir DIR, or give log.tensorboard=false"
+            ) from None
         self._flushed = time.monotonic()
         if resumed_from:
             start = SessionLog(status=SessionLog.START)
@@ -95,13 +121,13 @@ class WandB(Writer):
         try:
             import wandb
         except ImportError:
-            raise UserError("log.wandb needs the wandb library: pip install 'podrun[wandb]'") from None
+            raise UserError("log.wandb needs the wandb library: pip install wandb") from None
         # One workdir is one run there too, however often it is resumed.
         name = workdir / "wandb-id"
-        if not name.exists():
-            name.write_text(secrets.token_hex(4))
+        if not os.path.lexists(name):
+            replace_text(name, secrets.token_hex(4))
         self._run: Any = wandb.init(
-            project=project, id=name.read_text(), resume="allow", dir=str(workdir), config=saved_config(config)
+            project=project, id=_read(name).decode(), resume="allow", dir=str(workdir), config=saved_config(config)
         )
 
     def write(self, step: int, kind: str, metrics: Metrics) -> None:
@@ -115,10 +141,13 @@ def _numbers(metrics: Metrics) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if isinstance(value, float)}
 
 
-def make_writers(config: Config, workdir: Workdir, resumed_from: int) -> list[Writer]:
-    """The writers that the config asks for; the caller is the one process that writes."""
-    writers: list[Writer] = [JsonLines(workdir.metrics, resumed_from)]
-    if config.log.tensorboard:
+def make_writers(config: Config, workdir: Workdir, resumed_from: int, note: Callable[[str], None]) -> list[Writer]:
+    """The writers that the config asks for, for the one process that writes. `note` tells the user what is missing."""
+    writers: list[Writer] = [JsonLines(workdir.metrics, resumed_from, note)]
+    if config.log.tensorboard and find_spec("tensorboardX") is None:
+        note("no TensorBoard files: tensorboardX is not installed; metrics.jsonl has all metrics")
+    elif config.log.tensorboard:
+        check_folder(workdir.tensorboard)
         writers.append(TensorBoard(workdir.tensorboard, resumed_from))
     if config.log.wandb:
         writers.append(WandB(config.log.wandb, workdir.path, config))

@@ -37,21 +37,32 @@ def decay_mask(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(lambda path, _: getattr(path[-1], "key", None) == "kernel", params)
 
 
-def make_optimizer(config: Config) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """The optimizer, and the learning rate by step for the metrics.
+def make_optimizer(config: Config, steps: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
+    """Return the optimizer for a job of `steps` steps, and the learning rate by step for the metrics.
 
     A user's optimizer is called as `attribute(options, steps) -> (GradientTransformation, Schedule)`.
     """
     section = config.optimizer
     if isinstance(section, Plugin):
-        transformation, schedule = plugins.load(section.name, "optimizer.name")(section.options, config.steps)
-        return transformation, schedule
+        return _users_optimizer(section, steps)
     if isinstance(section, LBFGS):
         return _lbfgs(section), optax.constant_schedule(section.step_size or 1.0)
-    schedule = make_schedule(config.schedule, section.learning_rate, config.steps)
+    schedule = make_schedule(config.schedule, section.learning_rate, steps)
     transformation = _first_order(section, schedule)
     if section.clip_norm is not None:
         transformation = optax.chain(optax.clip_by_global_norm(section.clip_norm), transformation)
+    return transformation, schedule
+
+
+def _users_optimizer(section: Plugin, steps: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
+    both = plugins.call(section.name, "optimizer.name", options=section.options, steps=steps)
+    plugins.expect(both, tuple, section.name, "optimizer.name")
+    if len(both) != 2 or not isinstance(both[0], optax.GradientTransformation) or not callable(both[1]):
+        kinds = ", ".join(type(part).__name__ for part in both)
+        plugins.refuse(
+            section.name, "optimizer.name", f"returns ({kinds}), expected (GradientTransformation, schedule)"
+        )
+    transformation, schedule = both
     return transformation, schedule
 
 

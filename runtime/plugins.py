@@ -1,27 +1,87 @@
-"""The user's own code: `package.module:attribute`, found from the directory in which podrun was called."""
+"""The user's code: `package.module:attribute`, found from the directory in which podrun was called."""
 
 from __future__ import annotations
 
+import inspect
+import sys
+import traceback
 from importlib import import_module
-from typing import Any
+from types import ModuleType
+from typing import Any, NoReturn
 
 from .contract import UserError
 
 
 def load(name: str, key: str) -> Any:
-    """The attribute that `name` names; `key` is where train.yaml says so. Raises UserError if it is not there."""
+    """Return the attribute that `name` names; `key` is where train.yaml says so. Raises UserError if it cannot be had."""
     module_name, _, attribute = name.partition(":")
+    module = _import(module_name, name, key)
     try:
-        module = import_module(module_name)
+        return getattr(module, attribute)
+    except AttributeError:
+        public = ", ".join(n for n in vars(module) if not n.startswith("_"))[:200]
+        raise UserError(f"{key}: module {module_name!r} has no {attribute!r}; it has: {public or 'nothing'}") from None
+
+
+def call(name: str, key: str, **arguments: Any) -> Any:
+    """Load what `name` names and call it with `arguments`, by position. Raises UserError if it does not take them."""
+    function = load(name, key)
+    words = ", ".join(arguments)
+    if not callable(function):
+        refuse(name, key, f"is {_short(function)}, which cannot be called with ({words})")
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError):  # written in C
+        return function(*arguments.values())
+    try:
+        signature.bind(*arguments.values())
+    except TypeError:
+        refuse(name, key, f"takes {signature}, but is called with ({words})")
+    return function(*arguments.values())
+
+
+def refuse(name: str, key: str, reason: str) -> NoReturn:
+    """Raise UserError for a plug-in that is not what docs/plugins.md asks for."""
+    module = sys.modules.get(name.partition(":")[0])
+    file = getattr(module, "__file__", None)
+    raise UserError(f"{key} {name}{f' ({file})' if file else ''}: {reason}; docs/plugins.md says what it has to be")
+
+
+def expect(value: Any, kind: type, name: str, key: str) -> Any:
+    """Return `value` if it is of a kind. Raises UserError if not."""
+    if not isinstance(value, kind):
+        refuse(name, key, f"returns {_short(value)}, expected {kind.__module__}.{kind.__name__}")
+    return value
+
+
+def _import(module_name: str, name: str, key: str) -> ModuleType:
+    try:
+        return import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise UserError(
                 f"{key}: there is no module {module_name!r} to import {name!r} from; "
                 "it is looked for in the directory that podrun is called from, and among the installed packages"
             ) from None
-        raise
-    try:
-        return getattr(module, attribute)
-    except AttributeError:
-        public = ", ".join(n for n in vars(module) if not n.startswith("_"))[:200]
-        raise UserError(f"{key}: module {module_name!r} has no {attribute!r}; it has: {public or 'nothing'}") from None
+        _tell_import(error, module_name, key)
+    except (Exception, SystemExit) as error:
+        _tell_import(error, module_name, key)
+
+
+def _tell_import(error: BaseException, module_name: str, key: str) -> NoReturn:
+    """Raise UserError with the place in the user's code; the log has the traceback."""
+    traceback.print_exception(error)
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
+    at = (frames[-1].filename, frames[-1].lineno) if len(frames) > 1 else ("", 0)
+    if isinstance(error, SyntaxError):
+        at = (error.filename or "", error.lineno or 0)
+    where = f" ({at[0]}, line {at[1]})" if at[0] else ""
+    words = str(error).partition("\n")[0]
+    raise UserError(
+        f"{key}: importing {module_name!r} fails{where}: {type(error).__name__}: {words}; "
+        f"`python -c 'import {module_name}'` in the directory that podrun is called from shows it too"
+    ) from None
+
+
+def _short(value: Any) -> str:
+    return "None" if value is None else f"{type(value).__module__}.{type(value).__name__}".removeprefix("builtins.")

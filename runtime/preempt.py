@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
+import threading
+
 from jax.experimental import multihost_utils
+
+from .contract import EventKind
+from .progress import Reporter
 
 
 class Preempted(Exception):
@@ -23,3 +31,43 @@ class StopRequest:
     def reached(self) -> bool:
         self._calls += 1
         return multihost_utils.reached_preemption_sync_point(self._calls)
+
+
+_ACTION_SIZE = 512  # bytes; struct sigaction has 152 on x86-64
+
+
+def report_sigterm(reporter: Reporter) -> None:
+    """Report SIGTERM to this very process as an event, then hand it on to JAX's preemption service.
+
+    The service tells all processes, which then save and stop; none of them could say which one was sent the signal. Call it
+    once `jax.distributed` is initialized. Its handler is not Python's, so it is kept as the bytes that sigaction gives.
+
+    The interpreter's own C handler writes to the wakeup descriptor at once, so the report does not wait for the main thread,
+    which may be in a long computation.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = ctypes.create_string_buffer(_ACTION_SIZE)
+    if libc.sigaction(signal.SIGTERM, None, before) != 0:
+        return
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+
+    def hand_on() -> None:
+        while signal.SIGTERM not in os.read(read_end, 64):
+            pass
+        reporter.stopping = True
+        try:
+            reporter.event(EventKind.SIGNAL, number=int(signal.SIGTERM))
+        except OSError:  # a full disk must not keep it from stopping
+            pass
+        libc.sigaction(signal.SIGTERM, before, None)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def be_ordinary() -> None:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    os.register_at_fork(after_in_child=be_ordinary)  # a child that is terminated must not count as this process
+    threading.Thread(target=hand_on, name="sigterm", daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -9,20 +10,57 @@ from pathlib import Path
 from typing import Any
 
 from .contract import Event, EventKind, Phase
+from .lines import log_line
+
+_RESERVE = 1 << 15  # bytes: an error with its traceback, and some more that others write meanwhile
 
 
 class Reporter:
-    """Appends events. A line is one `write`, so a killed process never leaves half an event behind another's."""
+    """Append events, and print them as lines for people, so that the log of a process says how its training goes.
 
-    def __init__(self, path: Path) -> None:
+    An event is one `write`, so a killed process never leaves half an event behind another's.
+
+    Args:
+        path: the file that gets the events.
+        leads: this process speaks for the pod: its log has the lines of the steps.
+    """
+
+    def __init__(self, path: Path, leads: bool = False) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._leads = leads
+        self._cut = False
+        self._folder = path.parent
+        self._reserve = _reserved(path.with_suffix(".reserve"))
+        self._began = time.monotonic()
+        self._first_step: tuple[float, int] | None = None
         self._last_step = 0.0
+        self.stopping = False
+        """This process has been sent SIGTERM."""
         self.step: int | None = None
         """The step in progress, for whoever reports a failure."""
 
     def event(self, what: EventKind, /, **fields: Any) -> None:
         event: Event = {"event": what, "time": time.time(), **fields}
-        os.write(self._fd, json.dumps(event).encode() + b"\n")
+        data = b"\n" * self._cut + json.dumps(event).encode() + b"\n"
+        try:
+            written = os.write(self._fd, data)
+        except OSError:
+            self._cut = True
+            raise
+        self._cut = written < len(data)
+        if self._cut:  # of a full disk the next write would say so
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._folder))
+        if text := log_line(event, leads=self._leads):
+            try:
+                print(text, flush=True)
+            except (OSError, ValueError):  # a full or closed output: the event is what counts
+                pass
+
+    def give_room(self) -> None:
+        """Give back the room for last words."""
+        if self._reserve is not None:
+            os.close(self._reserve)
+            self._reserve = None
 
     def phase(self, phase: Phase) -> None:
         self.event(EventKind.PHASE, phase=phase)
@@ -31,8 +69,35 @@ class Reporter:
         self.event(EventKind.NOTE, message=message)
 
     def progress(self, step: int, steps: int, metrics: dict[str, float], every: float = 0.25) -> None:
-        """A step event, but not more often than every `every` seconds: metrics.jsonl has all of them."""
+        """Report a step that is due by `log.every`: all of the process that leads, of others one every `every` seconds."""
         now = time.monotonic()
-        if now - self._last_step >= every or step == steps:
+        if self._first_step is None:
+            self._first_step = now, step
+        if self._leads or now - self._last_step >= every or step == steps:
             self._last_step = now
-            self.event(EventKind.STEP, step=step, steps=steps, **metrics)
+            times = {"elapsed": round(now - self._began, 3), "seconds_left": self._seconds_left(now, step, steps)}
+            self.event(EventKind.STEP, step=step, steps=steps, **metrics, **times)
+
+    def _seconds_left(self, now: float, step: int, steps: int) -> float | None:
+        """Judge by the steps since this process began, evaluations and saves among them."""
+        assert self._first_step is not None
+        began, first = self._first_step
+        return round((now - began) / (step - first) * (steps - step), 3) if step > first else None
+
+
+def _reserved(path: Path) -> int | None:
+    """Take up room on the disk for the last words of a process that fails because it is full.
+
+    Return an open file without a name: however the process ends, its room is free then. None if there is no room already.
+    """
+    try:
+        reserve = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+    try:
+        os.unlink(path)
+        os.write(reserve, bytes(_RESERVE))
+    except OSError:
+        os.close(reserve)
+        return None
+    return reserve

@@ -19,9 +19,9 @@ import jax
 import numpy as np
 import yaml
 
-from .checkpoint import Checkpoints
+from .checkpoint import Checkpoints, Restored
 from .config import LBFGS, Config, Ensemble, Single, saved_config
-from .contract import EventKind, NotFiniteError, Phase, Workdir, WorkerEnv
+from .contract import EventKind, NotFiniteError, Phase, UserError, Workdir, WorkerEnv
 from .data import load_dataset
 from .data.pipeline import (
     Constant,
@@ -32,21 +32,25 @@ from .data.pipeline import (
     full_batch,
     padded,
 )
-from .distributed import agree
+from .distributed import agree, meet
+from .epochs import EpochMeans
 from .flops import step_flops
 from .metrics import Writer, make_writers
 from .optim import make_optimizer
 from .parallel import make_strategy
+from .parallel.base import Strategy
 from .parallel.metrics import StepMetrics
 from .peak import peak_of, seconds_at_peak
 from .preempt import Preempted, StopRequest
 from .progress import Reporter
+from .restore import restore_newest
 from .state import Batch, TrainState
 from .tasks import make_task
 from .throughput import Clock
+from .workdir import replace_text
 
 Completed = tuple[int, StepMetrics, dict[str, float]]
-"""A step, and what it said of itself."""
+"""A step, and its metrics as the strategy gave them and as numbers."""
 
 
 def train(config: Config, env: WorkerEnv, workdir: Workdir, reporter: Reporter) -> None:
@@ -81,10 +85,17 @@ class Trainer:
         if self._process == 0:
             token.unlink()
         self._task = make_task(config, self._data)
-        optimizer, schedule = make_optimizer(config)
-        self._strategy = make_strategy(config, self._task, optimizer, schedule)
+        self._steps = config.total_steps(self._data.train.size)
+        self._strategy = self._make_strategy()
+        if self._strategy.saves_in_parts:
+            meet("before the first save")
         parts = self._strategy.shares * config.accumulate
         self._batch_size = padded(self._data.train.size, parts) if config.batch_size == "all" else config.batch_size
+        self._consumed = self._data.train.size if config.batch_size == "all" else config.batch_size  # by a step
+        self._epoch_size = config.epoch_size(self._data.train.size)
+        self._means = EpochMeans(self._epoch_size) if config.epochs is not None else None
+        self._ended_epochs: dict[int, int] = {}  # by the step that ends one
+        self._scores: dict[int, dict[str, float]] = {}  # of steps in flight
         self._window = 1 if jax.default_backend() == "cpu" else 2
         self._in_flight: deque[tuple[int, StepMetrics]] = deque()
         self._stop = StopRequest()
@@ -97,6 +108,10 @@ class Trainer:
         self._position = 0
         self._evaluated: tuple[int, float] | None = None  # step and loss of the last evaluation
         self._saved: int | None = None
+
+    def _make_strategy(self) -> Strategy:
+        optimizer, schedule = make_optimizer(self._config, self._steps)
+        return make_strategy(self._config, self._task, optimizer, schedule)
 
     def _seconds_at_peak(self) -> float | None:
         """How long a step takes at the least on these devices; None if their peak is not known."""
@@ -113,23 +128,50 @@ class Trainer:
 
     def start(self) -> None:
         """Initial or restored state, data from its position on, and the writers."""
-        latest = self._checkpoints.latest()
-        if latest is None:
+        restored = restore_newest(
+            self._checkpoints, self._strategy.template, self._config, self._data.fingerprint, self._reporter
+        )
+        if restored is None:
             self._state = self._strategy.init()
         else:
-            self._reporter.phase(Phase.RESTORE)
-            template = self._strategy.template()
-            restored = self._checkpoints.restore(latest, template, self._config, self._data.fingerprint)
-            self._state = self._strategy.place(restored.state)
-            self._step = self._saved = restored.step
-            self._position = restored.position
-            if self._process == 0:
-                self._reporter.event(EventKind.RESUME, step=self._step)
+            self._resume(restored)
         if self._process == 0:
-            self._workdir.config.write_text(yaml.safe_dump(saved_config(self._config), sort_keys=False))
-            self._writers = make_writers(self._config, self._workdir, resumed_from=self._step)
-        if self._step < self._config.steps:
+            self._write_config()
+            self._writers = make_writers(self._config, self._workdir, self._step, self._reporter.note)
+        if self._step < self._steps:
             self._batches = self._train_batches()
+
+    def _write_config(self) -> None:
+        path = self._workdir.config
+        try:
+            replace_text(path, yaml.safe_dump(saved_config(self._config), sort_keys=False))
+        except OSError as error:
+            raise UserError(
+                f"the job's config cannot be written to {path}: {error.strerror}; move it away, or choose another workdir "
+                "with --workdir DIR"
+            ) from None
+
+    def _resume(self, restored: Restored) -> None:
+        """Go on from a checkpoint. The schedule is that of the steps that there are in all, with these batches."""
+        self._step = self._saved = restored.step
+        self._position = restored.position
+        if self._means is not None:
+            self._means.restore(restored.epoch_means)
+            if self._config.drop_last:
+                self._position = self._means.position_from(restored.epoch_means, self._position, self._consumed)
+        steps = self._config.total_steps(self._data.train.size, self._step, self._position)
+        if steps != self._steps:
+            self._steps = steps
+            self._strategy = self._make_strategy()
+        self._state = self._strategy.place(restored.state)
+        if self._process == 0:
+            self._report_resume(restored)
+
+    def _report_resume(self, restored: Restored) -> None:
+        self._reporter.event(EventKind.RESUME, step=restored.step)
+        if restored.changes:
+            rows = "\n".join(f"  {row}" for row in restored.changes)
+            self._reporter.note(f"resumed with other values than those of the checkpoint\n{rows}")
 
     def _train_batches(self) -> Prefetcher[Batch] | Constant[Batch]:
         """The batches of the steps from the position on, on the devices."""
@@ -137,7 +179,7 @@ class Trainer:
         if self._config.batch_size == "all":
             parts = self._strategy.shares * self._config.accumulate
             return Constant(self._strategy.shard(full_batch(examples, parts, *feeds)))
-        batches = TrainBatches(examples, self._batch_size, *feeds, self._config.seed)
+        batches = TrainBatches(examples, self._batch_size, *feeds, self._config.seed, self._epoch_size)
         return Prefetcher(lambda at: self._strategy.shard(batches.at(at)), self._position, self._batch_size)
 
     def run(self, until: int | None = None) -> None:
@@ -145,20 +187,24 @@ class Trainer:
         config = self._config
         if self._batches is None:
             if self._process == 0:
-                self._reporter.note(f"already at step {self._step} of {config.steps}: nothing left to train")
+                self._reporter.note(f"already at step {self._step} of {self._steps}: nothing left to train")
             return
         self._reporter.phase(Phase.COMPILE)
         first = self._step + 1
-        for step in range(first, (until or config.steps) + 1):
+        for step in range(first, (until or self._steps) + 1):
             self._reporter.step = step
             with self._clock.waiting():
                 batch = self._batches.get()
             done = self._complete_oldest() if len(self._in_flight) == self._window else None
+            if self._is_logged(step) and (scores := self._strategy.scores(self._state, batch)):
+                self._scores[step] = scores
             self._state, metrics = self._strategy.step(self._state, batch)
             self._in_flight.append((step, metrics))
             self._batches.refill()
             self._step = step
-            self._position += self._batch_size
+            self._position += self._consumed
+            if self._means is not None and (epoch := self._means.epoch_of(self._position, self._consumed)):
+                self._ended_epochs[step] = epoch
             if step == first:
                 jax.block_until_ready(metrics)
                 self._reporter.phase(Phase.TRAIN)
@@ -168,7 +214,7 @@ class Trainer:
             self._report_completed_save()
             if _due(step, config.eval.every):
                 self._evaluate()
-            if _due(step, config.checkpoint.every) and step < config.steps:
+            if _due(step, config.checkpoint.every) and step < self._steps:
                 self._save()
             if self._stop.reached():
                 self._save_and_stop()
@@ -187,7 +233,7 @@ class Trainer:
             params = self._strategy.result(self._state)
             text = self._task.after_training(params, self._reporter) if self._process == 0 else None
             if text is not None:
-                self._workdir.sample.write_text(text, encoding="utf-8")
+                replace_text(self._workdir.sample, text)
                 self._reporter.event(EventKind.TEXT, text=text)
 
     def close(self) -> None:
@@ -219,15 +265,31 @@ class Trainer:
                 f"the loss or its gradient is not finite in step {step} ({shown}); "
                 "a lower learning rate, warm-up steps, or clipping may help"
             )
-        if not _due(step, self._config.log.every) and step != self._config.steps:
+        logged = self._is_logged(step)
+        if not logged and self._means is None:
             return
         averaged = self._strategy.average(metrics)
         if averaged is not metrics:
             values = averaged.read()
-        record = {**self._task.train_metrics(values), **self._clock.rates()}
+        values = {**values, **self._scores.pop(step, {})}
+        if logged:
+            record = {**self._task.train_metrics(values), **self._clock.rates()}
+            for writer in self._writers:
+                writer.write(step, "train", record)
+            self._reporter.progress(step, self._steps, record)
+        if self._means is not None:
+            self._means.add(values)
+            if epoch := self._ended_epochs.pop(step, None):
+                self._record_epoch(step, epoch, self._task.train_metrics(self._means.take()))
+
+    def _record_epoch(self, step: int, epoch: int, means: dict[str, float]) -> None:
         for writer in self._writers:
-            writer.write(step, "train", record)
-        self._reporter.progress(step, self._config.steps, record)
+            writer.write(step, "epoch", {"epoch": epoch, **means})
+        if self._process == 0:
+            self._reporter.event(EventKind.EPOCH, step=step, epoch=epoch, epochs=self._config.epochs, **means)
+
+    def _is_logged(self, step: int) -> bool:
+        return _due(step, self._config.log.every) or step == self._steps
 
     # --- evaluation, checkpoints, stop ---
 
@@ -273,6 +335,7 @@ class Trainer:
                 self._config,
                 self._data.fingerprint,
                 loss,
+                self._means.saved() if self._means else None,
             )
         self._saved = self._step
         self._reporter.phase(Phase.TRAIN)

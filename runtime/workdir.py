@@ -1,15 +1,25 @@
-"""Process 0's hold on the workdir: one run at a time, and a token by which the other processes recognise it."""
+"""Process 0's hold on the workdir: one run at a time, and a token by which the other processes recognise it.
+
+Others may be able to write in the workdir: what they have put there is refused, and not followed.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import os
+import pwd
+import secrets
+import socket
+import stat
 import time
+from itertools import count
+from pathlib import Path
 
-from .contract import UserError, Workdir, WorkerEnv
+from .contract import ENV_PID, UserError, Workdir, WorkerEnv
 from .progress import Reporter
 
+_OWNER = 4096  # characters that are read of a workdir's owner
 _PATIENCE = 15.0  # seconds: longer than the agents of a launcher that was killed go on
 
 
@@ -21,7 +31,7 @@ def claim(workdir: Workdir, env: WorkerEnv, reporter: Reporter) -> None:
     try:
         workdir.path.mkdir(parents=True, exist_ok=True)
         _lock(workdir, env, reporter)
-        workdir.token(env.run_id, env.attempt).touch()
+        os.close(open_file(workdir.token(env.run_id, env.attempt), os.O_RDWR | os.O_CREAT))
     except OSError as error:
         raise UserError(
             f"workdir {workdir.path}: cannot write there: {error.strerror}; choose another with --workdir DIR"
@@ -29,7 +39,7 @@ def claim(workdir: Workdir, env: WorkerEnv, reporter: Reporter) -> None:
 
 
 def _lock(workdir: Workdir, env: WorkerEnv, reporter: Reporter) -> None:
-    fd = os.open(workdir.lock, os.O_RDWR | os.O_CREAT, 0o644)  # stays open, and locked, as long as the process lives
+    fd = open_file(workdir.lock, os.O_RDWR | os.O_CREAT)  # stays open, and locked, as long as the process lives
     deadline = time.monotonic() + _PATIENCE
     told = False
     while True:
@@ -39,14 +49,116 @@ def _lock(workdir: Workdir, env: WorkerEnv, reporter: Reporter) -> None:
         except OSError as error:
             if error.errno not in (errno.EAGAIN, errno.EACCES):
                 return  # a file system without locks
-        owner = os.pread(fd, 100, 0).decode(errors="replace").strip() or "another run"
+        owner = os.pread(fd, 200, 0).decode(errors="replace").strip() or "of somebody else"
         if time.monotonic() > deadline:
+            run = owner.partition(" ")[0]
             raise UserError(
-                f"workdir {workdir.path} is in use by run {owner}; stop that run, or choose another with --workdir DIR"
+                f"workdir {workdir.path} is in use by run {owner}; `podrun stop {run}` ends it where it was started, "
+                "or choose another with --workdir DIR"
             )
         if not told:
             told = True
             reporter.note(f"run {owner} still uses the workdir: waiting up to {_PATIENCE:g} s for its end")
         time.sleep(0.1)
     os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{env.run_id} on {env.host}, pid {os.getpid()}".encode(), 0)
+    os.pwrite(fd, f"{env.run_id} (pid {os.environ.get(ENV_PID, os.getpid())} on {socket.gethostname()})".encode(), 0)
+
+
+def open_file(path: Path, flags: int) -> int:
+    """Open a file that podrun keeps in the workdir, without waiting, and change nothing.
+
+    Raises UserError if it is not one that podrun has made for this user, OSError. In a folder that others may write in, they
+    can put in its place a link to a file of this user, a pipe, or a file that they lock.
+    """
+    fd = -1
+    try:
+        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+        status = os.fstat(fd)
+        refused = None
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EACCES, errno.EISDIR, errno.ENXIO) or not os.path.lexists(path):
+            raise
+        status, refused = os.lstat(path), error
+    problem = _foreign(path, status, opened=fd >= 0, written=flags & os.O_ACCMODE != os.O_RDONLY)
+    if problem and fd >= 0:
+        os.close(fd)
+    if problem:
+        raise UserError(problem)
+    if refused:
+        raise refused
+    return fd
+
+
+def _foreign(path: Path, status: os.stat_result, opened: bool, written: bool) -> str | None:
+    """Return why a file cannot be one of podrun's for this user. Root may use what another user has left."""
+    remedy = "choose another with --workdir DIR"
+    owner = _user_name(status.st_uid)
+    regular, links = stat.S_ISREG(status.st_mode), written and status.st_nlink > 1
+    if not regular or links:
+        kind = "a link" if stat.S_ISLNK(status.st_mode) or regular else "no file"
+        return (
+            f"workdir {path.parent}: {path.name} there is {kind}, put there by {owner}, where podrun keeps a file; "
+            f"remove it, or {remedy}"
+        )
+    me = os.geteuid()
+    if status.st_uid != me and (not opened or (me and status.st_uid)):
+        return (
+            f"workdir {path.parent} is one of {owner}, whom {path.name} there belongs to; {remedy}, or remove that file "
+            "if no run of theirs uses the workdir"
+        )
+    return None
+
+
+def check_folder(folder: Path) -> None:
+    """Raise UserError if another user has put a link in the place of a folder of the workdir: it may lead anywhere."""
+    if folder.is_symlink() and (uid := os.lstat(folder).st_uid) not in (os.geteuid(), 0):
+        raise UserError(
+            f"workdir {folder.parent}: {folder.name} there is a link, put there by {_user_name(uid)}, where podrun keeps a "
+            "folder; remove it, or choose another with --workdir DIR"
+        )
+
+
+def damaged_name(path: Path) -> Path:
+    """Return a name beside `path` that nothing has, for what is kept of it."""
+    return next(p for n in count(1) if not os.path.lexists(p := path.with_name(f"{path.name}.damaged-{n}")))
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file whole, or leave it unchanged. A link in its place is replaced; what it leads to stays. Raises OSError."""
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with fresh.open("x", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
+
+
+def check_owner(workdir: Workdir, env: WorkerEnv) -> None:
+    """Raise UserError if the workdir got its name from the train.yaml of somebody else; else make it that of this one.
+
+    Every project has a train.yaml, and below the folder that the hosts share all of them would be resumed as one run.
+    """
+    if not env.owner:
+        return
+    try:
+        fd = open_file(workdir.owner, os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise UserError(f"{workdir.owner}: {error.strerror}; remove it, or choose another with --workdir DIR") from None
+    with open(fd, "r+", encoding="utf-8", errors="replace") as file:
+        owner = file.read(_OWNER).strip()
+        if not owner:
+            file.write(env.owner + "\n")
+            return
+    if owner != env.owner:
+        raise UserError(
+            f"workdir {workdir.path} is that of another job with the same name: {owner}; choose another with --workdir "
+            f"NAME, or say --workdir {workdir.path} to go on with that run"
+        )

@@ -3,6 +3,7 @@
     agent run RUN          reads a spec (one JSON line) from stdin, starts the agent in the background, then relays
     agent attach DIR       relays to the agent that runs in DIR
     agent sweep RUN HOST   ends what an agent that is gone left behind
+    agent rest DIR         sends what an agent that is gone has left in its files
     agent prepare          unpacks code, builds the environment, says what the host is like
     agent execute          runs one command that ends with its connection
     agent probe ...        tries whether one host can reach another

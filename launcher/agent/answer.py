@@ -8,8 +8,8 @@ import select
 import sys
 from typing import Any, List
 
+from .address import own_address
 from .facts import gather
-from .lock import own_address
 from .port import RefusedError, probe, reserve_port
 from .relay import read_line
 from .shared import look, offer, withdraw

@@ -4,8 +4,8 @@ The request: {"home", "host", "older_than", "run", "remove"}. `host` is what the
 a home, so only folders of that name are its own. `run`: nothing but that run. `remove`: names of runs whose left-overs
 are removed, if they still are left-overs; null only looks.
 
-The answer: {"folders": [{"run", "path", "bytes", "age"}], "processes": [{"run", "pid", "command"}], "removed", "left",
-"pruned"}.
+The answer: {"folders": [{"run", "path", "bytes", "age"}], "processes": [{"run", "pid", "command"}], "environments":
+[{"path", "bytes", "age", "due"}], "removed", "left", "pruned"}.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from typing import Any, Dict, List, Optional, Set
 
 from .processes import all_pids, kill_until_none, stat_fields
 from .relay import read_line
-from .store import prune
+from .store import environments_of, prune, remove_environments
 
 _MARK = b"PODRUN_RUN_ID="
+IN_USE = 900.0  # seconds since its last use for which an environment may belong to a run, which gives signs more often
 _WORDS = 200  # characters of a command that are told
 
 
@@ -29,13 +30,25 @@ def clean() -> None:
     request = json.loads(read_line(0)[0])
     home = os.path.abspath(os.path.expanduser(request["home"]))
     leftovers = Leftovers(home, request["host"], request["older_than"], request["run"])
+    environments = [] if request["run"] else list_environments(home, request["older_than"])
     answer: Dict[str, Any] = {"folders": leftovers.folders(), "processes": leftovers.processes()}
+    answer["environments"] = environments
     if request["remove"] is not None:
         answer.update(leftovers.remove(set(request["remove"])))
         if request["run"] is None:
-            answer["pruned"] = prune(home, [])
+            due = [environment["path"] for environment in environments if environment["due"]]
+            answer["pruned"] = remove_environments(due) + prune(home, [])
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
+
+
+def list_environments(home: str, older_than: float) -> List[Dict[str, Any]]:
+    """Virtual environments, each with its size, how long ago a run used it, and whether it is `due` to be removed."""
+    found = []
+    for path, used in environments_of(home):
+        age = max(0.0, time.time() - used)
+        found.append({"path": path, "bytes": _measure(path)[0], "age": age, "due": age >= max(older_than, IN_USE)})
+    return found
 
 
 class Leftovers:

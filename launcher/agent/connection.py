@@ -6,6 +6,8 @@ import json
 import socket
 from typing import Any, Dict, List, Optional
 
+from .protocol import LIMIT, TO_AGENT, Lines, Malformed, parse
+
 Frame = Dict[str, Any]
 
 CHUNK = 65536
@@ -19,12 +21,12 @@ class Connection:
         self.sock = sock
         self.open = True
         self.unsent = b""
-        self.unparsed = b""
+        self.lines = Lines(LIMIT)
         self.next = 0  # sequence number of the next state frame to send
         self.offsets: Optional[Dict[str, int]] = None  # stream: bytes the launcher has; None until it has attached
 
     def receive(self) -> List[Frame]:
-        """Frames that have arrived."""
+        """Return the frames that have arrived. Raises ValueError for a malformed one."""
         try:
             data = self.sock.recv(CHUNK)
         except BlockingIOError:
@@ -34,8 +36,11 @@ class Connection:
         if not data:
             self.close()
             return []
-        *lines, self.unparsed = (self.unparsed + data).split(b"\n")
-        return [json.loads(line) for line in lines if line]
+        try:
+            return [parse(line, TO_AGENT) for line in self.lines.feed(data)]
+        except Malformed:  # whoever sends that is no launcher, or one whose connection is broken: it may come again
+            self.close()
+            return []
 
     def send(self, frame: Frame) -> None:
         self.unsent += json.dumps(frame).encode() + b"\n"

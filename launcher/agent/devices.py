@@ -7,8 +7,9 @@ import re
 import time
 from typing import Any, Dict, Iterable, List, Optional, Set
 
-from .lock import user_name
+from .private import user_name
 from .processes import all_pids, stat_fields
+from .sockets import is_locked
 
 LOCK_FILE = "/tmp/libtpu_lockfile"
 """What libtpu makes to have the chips for itself. A killed process may leave it behind."""
@@ -62,7 +63,7 @@ def lock_file(path: str = LOCK_FILE) -> Optional[Dict[str, Any]]:
         "path": path,
         "owner": user_name(there.st_uid),
         "writable": os.access(path, os.W_OK),
-        "held": bool(users["processes"]) or _is_locked(there),
+        "held": bool(users["processes"]) or is_locked(there),
         "partial": users["partial"],
     }
 
@@ -114,10 +115,3 @@ def _describe(pid: int) -> Dict[str, Any]:
         "command": b" ".join(words).decode(errors="replace")[:_COMMAND],
         "since": round(time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK")),
     }
-
-
-def _is_locked(there: os.stat_result) -> bool:
-    """/proc/locks shows the locks of all users' processes, by device and inode."""
-    device = "%02x:%02x:%d" % (os.major(there.st_dev), os.minor(there.st_dev), there.st_ino)
-    with open("/proc/locks") as locks:
-        return any(device in line.split() for line in locks)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import shutil
 import socket
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Set, Tuple
 
+from .copy_environment import COPYABLE, copy_environment
+from .disk import EXTENSION, ROOM, check_space, free_space, human
+from .private import UnsafeError, is_private, private_path
 from .problem import Problem, cannot_write
-from .store import in_use
+from .store import DONE, in_use, lock_path
 from .tool import Say, ToolError, Tools
 
 BUILD_LIMIT = 1800.0  # seconds for one command of a build
 LOCK_LIMIT = 2400.0  # seconds to wait for another build of the same
 _ASK_LIMIT = 60.0  # seconds for an interpreter to say what it is
-_DONE = "podrun.json"  # in an environment that is complete: the interpreter it was built with
+_FULL = 20 * 10**6  # bytes left with which a build fails because of the disk, whatever it says
 _VERSION = "import sys; print('.'.join(map(str, sys.version_info[:3])), sys.implementation.name)"
 
 
@@ -35,20 +39,20 @@ class Environments:
     def folder(self, key: str) -> str:
         return os.path.join(self._folder, key)
 
-    def ensure(self, key: str, text: str, python: str) -> str:
+    def ensure(self, key: str, text: str, python: str, space: int) -> str:
         """The interpreter of the environment `key`, which is built if it is missing, unfinished, or of another Python.
 
-        Raises Problem.
+        `space`: bytes that it needs if it is built from nothing. Raises Problem.
         """
         folder = self.folder(key)
-        with _Lock(os.path.join(self._folder, ".%s.lock" % key), self._tools, self._say):
+        with _Lock(lock_path(self._folder, key), self._tools, self._say):
             version = self._version(python)
             if version is None:
                 raise _no_python(python)
             inside = os.path.join(folder, "bin", "python")
-            if not (_built_with(folder) == version == self._version(inside)):
-                self._build(folder, text, python)
-                _write(os.path.join(folder, _DONE), json.dumps({"python": version}))
+            if not (is_private(folder) and _built_with(folder) == version == self._version(inside)):
+                self._build(folder, text, python, version, space)
+                _write(os.path.join(folder, DONE), json.dumps({"python": version}))
             in_use(folder)
             return inside
 
@@ -58,32 +62,63 @@ class Environments:
         except ToolError:
             return None
 
-    def _build(self, folder: str, text: str, python: str) -> None:
+    def _build(self, folder: str, text: str, python: str, version: str, space: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         wanted = folder + ".txt"
         _write(wanted, text)
         inside = os.path.join(folder, "bin", "python")
         uv = _find_uv(self._env)
-        if uv is not None:
-            make = [uv, "venv", "--python", python, folder]
-            install = [uv, "pip", "install", "--python", inside, "-r", wanted]
+        install = [uv, "pip", "install", "--python", inside] if uv else [inside, "-m", "pip", "install"]
+        smaller = self._smaller(text, version)
+        if smaller is not None:
+            check_space(self._folder, min(space, EXTENSION), "an extended virtual environment")
+            self._say("extending the virtual environment of fewer requirements")
+            copy_environment(smaller, folder, leave_out=DONE)
         else:
-            make = [python, "-m", "venv", folder]
-            install = [inside, "-m", "pip", "install", "-r", wanted]
-        self._say("building the virtual environment with %s" % ("uv" if uv else "pip"))
-        self._step("cannot make a virtual environment with %s" % python, make, _REMEDY_VENV)
-        self._step("cannot install the requirements", install, _REMEDY_INSTALL)
+            check_space(self._folder, space, "the virtual environment")
+            self._say("building the virtual environment with %s" % ("uv" if uv else "pip"))
+            make = [uv, "venv", "--python", python, folder] if uv else [python, "-m", "venv", folder]
+            self._step("cannot make a virtual environment with %s" % python, make, _REMEDY_VENV)
+        self._step("cannot install the requirements", [*install, "-r", wanted], _REMEDY_INSTALL)
         os.replace(wanted, os.path.join(folder, "requirements.txt"))
+
+    def _smaller(self, text: str, version: str) -> Optional[str]:
+        """Return the environment of the same Python to which lines have been added since, if there is one."""
+        for built_with, folder in extendable(self._folder, text):
+            if built_with == version == self._version(os.path.join(folder, "bin", "python")):
+                in_use(folder)
+                return folder
+        return None
 
     def _step(self, failure: str, argv: List[str], remedy: str) -> None:
         try:
             self._tools.run(argv, self._say, BUILD_LIMIT, self._env)
         except ToolError as error:
+            left = free_space(self._folder)
+            if left < _FULL or os.strerror(errno.ENOSPC) in str(error):
+                raise Problem(
+                    "the disk is full: %s left at %s, while %s ran" % (human(left), self._folder, " ".join(argv[:4])),
+                    ROOM,
+                )
             raise Problem("%s: %s %s" % (failure, " ".join(argv[:4]), error), remedy)
 
 
 _REMEDY_VENV = "install uv, or Python's venv (on Debian and Ubuntu the package python3-venv), on the host"
 _REMEDY_INSTALL = "see the last lines above; try the same requirements in a fresh environment on one host"
+
+
+def extendable(envs: str, text: str) -> List[Tuple[str, str]]:
+    """Return the complete environments of some lines of `text`, the one of most lines first: (built with, folder)."""
+    wanted = {line.rstrip() for line in text.splitlines()}
+    candidates = []
+    for name in os.listdir(envs) if os.path.isdir(envs) else []:
+        folder = os.path.join(envs, name)
+        built_with = _built_with(folder)
+        if built_with is not None and is_private(folder):
+            lines = _read_lines(os.path.join(folder, "requirements.txt"))
+            if lines and lines < wanted and all(map(COPYABLE.match, lines)):
+                candidates.append((len(lines), built_with, folder))
+    return [(built_with, folder) for _, built_with, folder in sorted(candidates, reverse=True)]
 
 
 def find_python(python: str, env: Dict[str, str]) -> str:
@@ -106,11 +141,20 @@ def _find_uv(env: Dict[str, str]) -> Optional[str]:
 
 def _built_with(folder: str) -> Optional[str]:
     try:
-        with open(os.path.join(folder, _DONE), encoding="utf-8") as file:
+        with open(os.path.join(folder, DONE), encoding="utf-8") as file:
             version: str = json.load(file)["python"]
             return version
     except (OSError, ValueError, KeyError):
         return None
+
+
+def _read_lines(path: str) -> Set[str]:
+    """Return the lines that count of a requirements.txt; none if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return {line.rstrip() for line in file if line.strip() and not line.lstrip().startswith("#")}
+    except (OSError, ValueError):
+        return set()
 
 
 def _write(path: str, text: str) -> None:
@@ -140,11 +184,13 @@ class _Lock:
 
     def __enter__(self) -> None:
         try:
-            os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
+            private_path(*os.path.split(os.path.dirname(self._path)))
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self._wait()
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, ("%s, pid %d" % (socket.gethostname(), os.getpid())).encode(), 0)
+        except UnsafeError as error:
+            raise Problem(*str(error).split("; ", 1))
         except OSError as error:
             raise cannot_write(self._path, error)
 

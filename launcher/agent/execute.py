@@ -52,6 +52,8 @@ def _end(number: int, frame: Any) -> None:
 
 class _Command:
     def __init__(self, request: Dict[str, Any]) -> None:
+        argv = [os.path.expanduser(request["argv"][0]), *request["argv"][1:]]
+        request = dict(request, argv=argv, cwd=os.path.expanduser(request["cwd"]))
         self._code: Optional[int] = None
         self._output, output_in = os.pipe()
         os.set_blocking(self._output, False)

@@ -98,7 +98,7 @@ def _put(archive: tarfile.TarFile, member: tarfile.TarInfo, path: bytes) -> None
         assert content is not None
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             shutil.copyfileobj(content, file)
-            os.fchmod(file.fileno(), 0o755 if member.mode & 0o100 else 0o644)
+            os.fchmod(file.fileno(), 0o700 if member.mode & 0o100 else 0o600)
     os.utime(path, (STAMP, STAMP), follow_symlinks=False)
 
 

@@ -9,11 +9,12 @@ import resource
 import socket
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, Optional
 
+from .address import is_own, peer_address, resolve_or_raise
 from .devices import device_nodes, holders, lock_file
-from .lock import current_holder
-from .packages import ask_interpreter
+from .lock import claimed_by_others, current_holder
+from .packages import InterpreterError, ask_interpreter
 
 Facts = Dict[str, Any]
 
@@ -27,8 +28,9 @@ def gather(request: Facts, devices: str = "/dev") -> Facts:
     """Facts by name; one that cannot be found out is `{"error": why}`. Never raises.
 
     `request` may have: `python` the workers' interpreter (default python3), `env` what is set for it, `home` podrun's
-    folder, `workdir`, `platform` (cpu, cuda or tpu). Paths may begin with `~/`. If `python` is made only when a run starts,
-    `python_before` is what it will be made of. `devices` is the folder of device nodes.
+    folder, `workdir`, `platform` (cpu, cuda or tpu), `internal` the address that the other hosts are told, if not that of
+    the connection. Paths may begin with `~/`. If `python` is made only when a run starts, `python_before` is what it will
+    be made of, with `requirements`, a text. `devices` is the folder of device nodes.
 
     `clock` is `{"received", "answered"}`: this host's time when the question came, and when the answer left.
     """
@@ -41,13 +43,15 @@ def gather(request: Facts, devices: str = "/dev") -> Facts:
         "driver": _driver,
         "disk_home": lambda: _disk(request.get("home") or "~/.podrun"),
         "disk_tmp": lambda: _disk("/tmp"),
+        "machine": _machine,
         "disk_workdir": lambda: _disk(request.get("workdir")),
         "memory": _memory,
         "devices": lambda: nodes,
         "holders": lambda: holders(path for paths in nodes.values() for path in paths),
         "lock_file": lock_file,
-        "run": current_holder,
-        "host_name": _host_name,
+        "run": lambda: current_holder(os.path.expanduser(request.get("home") or "~/.podrun")),
+        "claim": claimed_by_others,
+        "host_name": lambda: _host_name(request.get("internal")),
         "proxies": lambda: _proxies(dict(os.environ, **env)),
         "huge_pages": _huge_pages,
         "limits": _limits,
@@ -79,11 +83,29 @@ def _ask_all(questions: Dict[str, Callable[[], Any]]) -> Facts:
 
 
 def _interpreter(request: Facts, env: Dict[str, str]) -> Facts:
-    """Without `packages` if those are still to be installed. Raises InterpreterError."""
+    """Without `packages` if a run will install them: the environment is not there, or of another Python.
+
+    `extends`: there is an environment of fewer requirements to make it of. Raises InterpreterError.
+    """
     python, before = request.get("python") or "python3", request.get("python_before")
-    if not before or before == python or os.path.exists(os.path.expanduser(python)):
+    if not before or before == python:
         return ask_interpreter(python, env)
-    return dict(ask_interpreter(before, env), packages=None)
+    base = ask_interpreter(before, env)
+    try:
+        built = ask_interpreter(python, env)
+    except InterpreterError:
+        return dict(base, packages=None, extends=_can_extend(request, base["version"]))
+    if built["version"] == base["version"]:
+        return built
+    return dict(base, packages=None, extends=_can_extend(request, base["version"]))
+
+
+def _can_extend(request: Facts, version: str) -> bool:
+    from .environment import extendable
+
+    envs = os.path.join(os.path.expanduser(request.get("home") or "~/.podrun"), "envs")
+    of = [built_with.split() for built_with, _ in extendable(envs, request.get("requirements") or "")]
+    return any(words[:1] == [version] for words in of)
 
 
 def _system() -> Facts:
@@ -93,6 +115,12 @@ def _system() -> Facts:
         "machine": platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
     }
+
+
+def _machine() -> str:
+    """Return what no two machines share, nor two containers with networks of their own on one."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return "%s %s" % (file.read().strip(), os.readlink("/proc/self/ns/net"))
 
 
 def _driver() -> Optional[str]:
@@ -130,25 +158,18 @@ def _memory() -> Facts:
     return {"total": kilobytes["MemTotal"] * 1024, "available": kilobytes["MemAvailable"] * 1024}
 
 
-def _host_name() -> Facts:
-    """What the own name resolves to, and `used`, the first of these that is an address of this host: gloo tells it to
-    the other hosts."""
+def _host_name(internal: Optional[str]) -> Facts:
+    """Return what the own name resolves to: `addresses`, and `used`, the first of them that is an address of this host.
+
+    Programs take it for the address at which others reach them. `peers` is the one at which they really do, if that is known.
+    """
     name = socket.gethostname()
+    peers = peer_address(internal)
     try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        addresses = resolve_or_raise(name)
     except OSError as error:
-        return {"name": name, "addresses": [], "used": None, "why": error.strerror or str(error)}
-    addresses: List[str] = list(dict.fromkeys(str(entry[4][0]) for entry in found))
-    return {"name": name, "addresses": addresses, "used": next((a for a in addresses if _is_own(a)), None)}
-
-
-def _is_own(address: str) -> bool:
-    try:
-        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as sock:
-            sock.bind((address, 0))
-    except OSError:
-        return False
-    return True
+        return {"name": name, "addresses": [], "used": None, "peers": peers, "why": error.strerror or str(error)}
+    return {"name": name, "addresses": addresses, "used": next(filter(is_own, addresses), None), "peers": peers}
 
 
 def _proxies(env: Dict[str, str]) -> Facts:

@@ -6,6 +6,8 @@ import os
 import sys
 from typing import List
 
+from .private import keep_private
+
 MARK = b"podrun-agent\n"
 """The first words on stdout. What a login script printed before them is not ours."""
 _ANSWERS = {("facts", 0), ("listen", 2), ("reach", 1), ("share", 1), ("see", 1)}
@@ -13,6 +15,7 @@ _ANSWERS = {("facts", 0), ("listen", 2), ("reach", 1), ("share", 1), ("see", 1)}
 
 
 def main(argv: List[str]) -> None:
+    keep_private()
     os.write(1, MARK)
     command, args = argv[0] if argv else "", argv[1:]
     if command == "run" and len(args) == 1:
@@ -27,6 +30,10 @@ def main(argv: List[str]) -> None:
         from .sweep import sweep
 
         sweep(*args)
+    elif command == "rest" and len(args) == 1:
+        from .rest import rest
+
+        rest(*args)
     elif command == "prepare" and not args:
         from .prepare import prepare
 

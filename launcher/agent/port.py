@@ -13,15 +13,15 @@ class RefusedError(Exception):
     """This host cannot take part; the text says why."""
 
 
-def reserve_port(allowed: Optional[List[int]]) -> socket.socket:
-    """A free TCP port, held for this run: the coordinator binds it too (gRPC sets SO_REUSEPORT), nobody else can.
+def reserve_port(allowed: Optional[List[int]], address: str = "") -> socket.socket:
+    """Reserve a free TCP port for this run: the coordinator binds it too (gRPC sets SO_REUSEPORT), nobody else can.
 
-    It listens until `deafen`, so that the other hosts can try to reach it. Raises RefusedError if no port of the range
-    [first, last] is free.
+    It listens until `deafen`, so that the other hosts can try to reach it: at `address`, or at all addresses of this host.
+    Raises RefusedError if no port of the range [first, last] is free.
     """
     ports = [0] if allowed is None else random.sample(range(allowed[0], allowed[1] + 1), allowed[1] - allowed[0] + 1)
     for port in ports:
-        sock = _bind(port, may_share=False)
+        sock = _bind(address, port, may_share=False)
         if sock is not None:
             sock.listen(64)
             return sock
@@ -30,7 +30,8 @@ def reserve_port(allowed: Optional[List[int]]) -> socket.socket:
 
 def deafen(listener: socket.socket) -> socket.socket:
     """The same port, still held, but no longer listening: connections are for the coordinator now."""
-    held = _bind(listener.getsockname()[1], may_share=True)
+    address, port = listener.getsockname()[:2]
+    held = _bind(address, port, may_share=True)
     listener.close()
     assert held is not None
     return held
@@ -48,13 +49,13 @@ def probe(address: str) -> Optional[str]:
     return None
 
 
-def _bind(port: int, may_share: bool) -> Optional[socket.socket]:
+def _bind(address: str, port: int, may_share: bool) -> Optional[socket.socket]:
     if port and not may_share and not _is_free(port):
         return None
-    sock = socket.socket(socket.AF_INET)
+    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
-        sock.bind(("", port))
+        sock.bind((address, port))
     except OSError:
         sock.close()
         return None

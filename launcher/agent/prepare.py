@@ -18,6 +18,7 @@ import time
 from typing import Any, Dict, List, Optional
 
 from .environment import Environments, find_python
+from .private import UnsafeError, private_path
 from .problem import Problem, cannot_write
 from .processes import adopt_orphans, kill_descendants, reap
 from .stdin import GoneError, Part, Stdin
@@ -99,7 +100,9 @@ class Preparation:
         self._home = home = os.path.abspath(os.path.expanduser(request["home"]))
         self._env: Dict[str, str] = dict(os.environ, **request["env"])
         try:
-            os.makedirs(os.path.join(home, "bundles"), mode=0o700, exist_ok=True)
+            private_path(home, "bundles")
+        except UnsafeError as error:
+            raise Problem(*str(error).split("; ", 1))
         except OSError as error:
             raise cannot_write(home, error)
         self._tools = Tools(launcher.stdin, self._env, home, launcher.alive)
@@ -125,11 +128,11 @@ class Preparation:
     def _find_python(self) -> str:
         """The workers' interpreter; in a virtual environment if there are requirements."""
         python = find_python(self._request["python"], self._env)
-        wanted: Optional[Dict[str, str]] = self._request["requirements"]
+        wanted: Optional[Dict[str, Any]] = self._request["requirements"]
         if wanted is None:
             return python
         environments = Environments(self._home, self._tools, self._say("environment"))
-        inside = environments.ensure(wanted["key"], wanted["text"], python)
+        inside = environments.ensure(wanted["key"], wanted["text"], python, wanted["space"])
         folder = environments.folder(wanted["key"])
         self._used.append(folder)
         self._env["VIRTUAL_ENV"] = folder
@@ -142,7 +145,7 @@ class Preparation:
         for command in self._request["setup"]:
             self._launcher.answer("progress", phase="setup", message=command)
             try:
-                self._tools.run(["sh", "-c", command], self._say("setup"), SETUP_LIMIT)
+                self._tools.run(["sh", "-c", command], self._say("setup"), SETUP_LIMIT, the_users=True)
             except ToolError as error:
                 raise Problem("the setup command `%s` %s" % (command, error), "see `setup:` in the pod file")
 

@@ -11,7 +11,8 @@ from typing import Callable, Dict, Iterator, List, Tuple
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000
 MS_REC, MS_SLAVE = 0x4000, 0x80000
-STUCK = 10.0  # seconds after which a process that does not die must be stuck in the kernel
+STUCK = 10.0  # seconds after which a process that does not die must be stuck in the kernel ...
+ROUNDS = 100  # ... if this process had its turns meanwhile: on a machine that is too busy others had none to die in
 
 
 def libc() -> ctypes.CDLL:
@@ -44,19 +45,45 @@ def all_pids() -> List[int]:
 
 
 def descendants() -> List[int]:
-    """Live processes below this one, with those that were orphaned to it."""
+    """Return the live processes below this one, with those that were orphaned to it."""
+    children = _children_listed if os.path.exists("/proc/self/task/%d/children" % os.getpid()) else _children_scanned()
+    pids = [os.getpid()]
+    for pid in pids:
+        pids += children(pid)
+    return [pid for pid in pids[1:] if _is_alive(pid)]
+
+
+def _children_listed(pid: int) -> List[int]:
+    """Read the children of a process from the kernel's own lists, one for each of its threads.
+
+    On a machine with thousands of processes this costs a small part of a scan of /proc, which every agent would make.
+    """
+    children: List[int] = []
+    try:
+        for thread in os.listdir("/proc/%d/task" % pid):
+            with open("/proc/%d/task/%s/children" % (pid, thread), "rb") as file:
+                children += map(int, file.read().split())
+    except OSError:
+        pass  # it has ended
+    return children
+
+
+def _children_scanned() -> Callable[[int], List[int]]:
+    """Scan /proc for all parents: a kernel may be built without the lists of children."""
     children: Dict[int, List[int]] = {}
     for pid in all_pids():
         try:
-            fields = stat_fields(pid)
+            children.setdefault(int(stat_fields(pid)[1]), []).append(pid)
         except OSError:
             continue
-        if fields[0] != b"Z":
-            children.setdefault(int(fields[1]), []).append(pid)
-    found = [os.getpid()]
-    for pid in found:
-        found += children.get(pid, [])
-    return found[1:]
+    return lambda pid: children.get(pid, [])
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return stat_fields(pid)[0] != b"Z"
+    except OSError:
+        return False
 
 
 def ended_children() -> Iterator[Tuple[int, int]]:
@@ -93,8 +120,10 @@ def kill_until_none(
     `certain`: whether none is none. Returns what is left after `STUCK` seconds.
     """
     deadline = time.monotonic() + STUCK
+    rounds = 0
     left = find()
-    while (left or not certain()) and time.monotonic() < deadline:
+    while (left or not certain()) and (rounds < ROUNDS or time.monotonic() < deadline):
+        rounds += 1
         for pid in left:
             try:
                 os.kill(pid, signal.SIGKILL)

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-import json
 import os
-import select
 import socket
 import sys
-from typing import Any, List, Tuple
+import threading
+from typing import Tuple
 
 from .connection import CHUNK, Frame
+from .login_folder import expand_spec
+from .private import UnsafeError, private_path
+from .protocol import SPEC, Malformed, parse
 
 SOCKET = "agent.sock"
 LOG = "agent.log"
 GONE = "no agent here"
 """What a relay says if there is nobody to relay to."""
+ASKED = "asked to stop"
+"""The reason for which an agent ends its workers when the launcher wants it."""
+UNHEARD = "no word from the launcher"
+"""How the reason begins for which an agent ends its workers when its lease has run out."""
 
 
 def run() -> None:
     """Reads the spec, starts the agent, relays to it."""
     line, rest = read_line(0)
-    spec = json.loads(line)
-    spec["dir"] = os.path.expanduser(spec["dir"])
+    try:
+        spec = expand_spec(parse(line, SPEC))
+    except Malformed as why:
+        sys.exit("malformed spec: %s" % why)
     try:
         child = start(spec)
+    except UnsafeError as error:
+        sys.exit(str(error))
     except OSError as error:
         sys.exit("cannot write %s: %s" % (error.filename or spec["dir"], error.strerror))
     relay(spec["dir"], rest)
@@ -44,7 +54,7 @@ def read_line(fd: int) -> Tuple[bytes, bytes]:
 
 def start(spec: Frame) -> int:
     """Makes the run folder and its socket, then forks the agent. Returns its pid."""
-    os.makedirs(spec["dir"], mode=0o700, exist_ok=True)
+    private_path(spec["home"], *os.path.relpath(spec["dir"], spec["home"]).split("/"))
     os.chdir(spec["dir"])  # a relative name keeps the socket's path below the 107 bytes the kernel allows
     listener = socket.socket(socket.AF_UNIX)
     if os.path.exists(SOCKET):
@@ -85,21 +95,31 @@ def relay(directory: str, first: bytes) -> None:
     except OSError:
         words = last_words(directory)
         sys.exit("%s: %s" % (GONE, words) if words else GONE)
-    agent.sendall(first)
-    sources: List[Any] = [0, agent]
-    while True:
-        for source in select.select(sources, [], [])[0]:
-            if source == 0:
-                data = os.read(0, CHUNK)
-                if not data:
-                    return
-                agent.sendall(data)
-            else:
-                data = agent.recv(CHUNK)
-                if not data:
-                    return
-                while data:
-                    data = data[os.write(1, data) :]
+    # Each way by itself: a launcher that is slow to take output must still be heard, or its lease would end.
+    threading.Thread(target=copy_to_agent, args=(first, agent), daemon=True).start()
+    try:
+        while True:
+            data = agent.recv(CHUNK)
+            if not data:
+                return
+            while data:
+                data = data[os.write(1, data) :]
+    except OSError:
+        return  # either side is gone
+
+
+def copy_to_agent(data: bytes, agent: socket.socket) -> None:
+    """Copies stdin; its end is that of the relay."""
+    try:
+        agent.sendall(data)
+        while True:
+            data = os.read(0, CHUNK)
+            if not data:
+                break
+            agent.sendall(data)
+        agent.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass  # the agent is gone, which the other thread sees
 
 
 def last_words(directory: str) -> str:

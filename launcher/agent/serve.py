@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import platform
 import select
 import signal
 import socket
+import sys
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
-from .code import copy_code, remove_code
-from .connection import CHUNK, Connection, Frame
-from .lock import HostLock, own_address
+from .address import address_env, only_address, own_address
+from .connection import Connection, Frame
+from .lock import HostLock
+from .news import News, size_of
 from .port import RefusedError, deafen, probe, reserve_port
+from .private import UnsafeError, is_private
 from .processes import adopt_orphans, ended_children, enter_pid_namespace, kill_descendants
-from .relay import LOG, SOCKET
-from .store import SIGN, in_use
+from .relay import ASKED, LOG, SOCKET, UNHEARD
 from .worker import Worker
 
-TICK = 0.03  # seconds between two looks at the output files
+TICK = 0.03  # seconds between two looks at files that grow
+QUIET_TICK = 0.25  # the same when nothing has been printed for long
+IDLE = 1.0  # seconds between two looks at the clock while no worker runs: a thousand agents may share two cores
+FIRST_WORD = 60.0  # seconds for the launcher to attach; its lease begins with that
+SIGN = 300.0  # seconds between two signs that the run uses its folders
 LOCK_RETRY = 0.5  # seconds between two tries
 LOCK_PATIENCE = 15.0  # seconds for a run that is ending to let go of the host
 
@@ -32,11 +36,9 @@ class Agent:
         self.spec = spec
         self.listener = listener
         self.connection: Optional[Connection] = None
-        self.history: List[Frame] = []  # state frames, kept to be sent again after a reconnect
+        self.news = News(spec["processes"])
         self.workers = [Worker(w) for w in spec["processes"]]
-        # Events first: however much is printed, what a worker reports is not kept waiting by it.
-        self.streams: List[str] = [w[kind] for kind in ("events", "output") for w in spec["processes"]]
-        self.lock = HostLock()
+        self.lock = HostLock(spec["home"])
         self.waits_since: Optional[float] = None  # for another run to let go of the host
         self.next_try = 0.0
         self.ready = False
@@ -44,10 +46,14 @@ class Agent:
         self.signed = 0.0  # when the folders that the run uses were last said to be in use
         self.port: Optional[socket.socket] = None
         self.heard = time.monotonic()
+        self.attached = False
+        self.alone = False  # the lease has run out
+        self.shortage = ""  # what the last failed part of a turn was short of
         self.kill_at: Optional[float] = None  # when a stop that was asked for becomes a kill
         self.stop_reason: Optional[str] = None
         self.started = False
         self.stopped = False
+        self.closing: Optional[Dict[str, int]] = None  # nothing more is wanted; by stream: bytes the launcher has
         self.finished = False
 
     def serve(self) -> None:
@@ -60,13 +66,29 @@ class Agent:
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(number, lambda number, _: self.stop(0, "the agent got signal %d" % number))
-        self.report("hello", pid=os.getpid(), python=platform.python_version(), host=socket.gethostname())
+        self.report("hello", pid=os.getpid(), python=sys.version.split()[0], host=socket.gethostname())
+        self.listener.setblocking(False)
         while not self.finished:
-            self.get_ready()
-            self.wait(wake)
-            self.reap()
-            self.enforce()
-            self.send_news()
+            for action in (self.get_ready, lambda: self.wait(wake), self.reap, self.enforce, self.keep, self.send_news):
+                self.survive(action)
+
+    def survive(self, action: Callable[[], None]) -> None:
+        """Runs a part of a turn. A shortage of files, memory or disk passes; the workers would die with their agent."""
+        try:
+            if not self.finished:
+                action()
+        except OSError as error:
+            self.complain(error)
+            time.sleep(TICK)
+
+    def complain(self, error: Exception) -> None:
+        """Tells the agent's log, once: the disk may be what is short."""
+        if str(error) != self.shortage:
+            self.shortage = str(error)
+            try:
+                print("the agent goes on after %s: %s" % (type(error).__name__, error), file=sys.stderr, flush=True)
+            except OSError:
+                pass
 
     def get_ready(self) -> None:
         """Takes the host and writes what the workers need; again and again while another run has the host."""
@@ -80,6 +102,8 @@ class Agent:
                 self.wait_for(holder)
                 return
             self.prepare()
+        except UnsafeError as error:
+            self.refuse(str(error))
         except OSError as error:
             self.refuse("cannot write %s: %s" % (error.filename or self.spec["dir"], error.strerror))
         except RefusedError as error:
@@ -89,11 +113,16 @@ class Agent:
         for name, text in self.spec["files"].items():
             with open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
                 file.write(text)
+        for folder in self.spec["uses"]:
+            if not is_private(folder):
+                raise RefusedError("%s is gone, or others could have changed it; run podrun again" % folder)
         if self.spec["code"]:
-            copy_code(os.path.expanduser(self.spec["code"]), "code")
+            from .code import copy_code
+
+            copy_code(self.spec["code"], "code")
         self.isolated = enter_pid_namespace()
         if self.spec["coordinator"]:
-            self.port = reserve_port(self.spec["ports"])
+            self.port = reserve_port(self.spec["ports"], only_address(self.spec["internal"]))
         self.ready = True
         self.report("ready", port=self.port.getsockname()[1] if self.port else None, address=own_address())
 
@@ -110,36 +139,70 @@ class Agent:
         self.stop(0, reason)
 
     def report(self, kind: str, **fields: Any) -> None:
-        self.history.append(dict(fields, type=kind, n=len(self.history)))
+        self.news.report(kind, fields)
 
     def wait(self, wake: int) -> None:
         """Sleeps until a frame, a signal, or the next look at the files is due; handles frames."""
-        connection = self.connection
+        connection = self.current_connection()
         sources: List[Any] = [self.listener, wake]
         if connection:
             sources.append(connection.sock)
         writable = [connection.sock] if connection and connection.unsent else []
-        ready, can_write, _ = select.select(sources, writable, [], TICK)
-        if connection and can_write:
-            connection.flush()
+        timeout = self.timeout()
+        asleep = time.monotonic()
+        ready, can_write, _ = select.select(sources, writable, [], timeout)
+        # A machine too busy to run this process on time was too busy to deliver the launcher's word as well.
+        self.heard += max(0.0, time.monotonic() - asleep - timeout)
         if wake in ready:
             os.read(wake, 4096)
-        if connection and connection.sock in ready:
-            for frame in connection.receive():
-                self.heard = time.monotonic()
-                self.handle(connection, frame)
+        if connection:
+            self.converse(connection, connection.sock in ready, bool(can_write))
         if self.listener in ready:
+            sock = self.listener.accept()[0]
             if connection:
                 connection.close()
-            self.connection = Connection(self.listener.accept()[0])
-        if self.connection and not self.connection.open:
+            self.connection = Connection(sock)
+
+    def current_connection(self) -> Optional[Connection]:
+        """A connection is found to be dead wherever it is used; it is let go of here."""
+        if self.connection is not None and not self.connection.open:
             self.connection = None
+        return self.connection
+
+    def converse(self, connection: Connection, readable: bool, writable: bool) -> None:
+        """What is wrong with a connection ends nothing else: the launcher attaches again, and says again what it wants."""
+        try:
+            if writable:
+                connection.flush()
+            for frame in connection.receive() if readable else ():
+                self.heard = time.monotonic()
+                self.handle(connection, frame)
+        except (OSError, ValueError) as error:
+            self.complain(error)
+            connection.close()
+
+    def timeout(self) -> float:
+        """Return the seconds until something is due that wakes nobody: output, the clock, another run's lock."""
+        now = time.monotonic()
+        if self.news.pending:
+            return 0.0
+        seconds = IDLE
+        if self.started and not self.stopped:
+            # Files that have been quiet for a second are looked at every tenth of a second, and so on.
+            seconds = min(QUIET_TICK, max(TICK, (now - self.news.grew) / 10))
+        if self.spec["exclusive"]:
+            seconds = min(seconds, LOCK_RETRY)
+        if self.kill_at is not None and not self.stopped:
+            seconds = min(seconds, max(0.0, self.kill_at - now))
+        return seconds
 
     def handle(self, connection: Connection, frame: Frame) -> None:
         kind = frame["type"]
         if kind == "attach":
+            self.attached = True
+            self.closing = None  # that was another launcher's word
             connection.next = frame["next"]
-            connection.offsets = dict(dict.fromkeys(self.streams, 0), **frame["offsets"])
+            connection.offsets = dict(dict.fromkeys(self.news.streams, 0), **frame["offsets"])
         elif kind == "ping":
             if not connection.unsent:  # else it sees that we live
                 connection.send({"type": "pong"})
@@ -149,19 +212,25 @@ class Agent:
             self.started = True
             self.start_workers(frame["env"])
         elif kind == "stop":
-            self.stop(frame["grace"], "asked to stop")
+            self.news.hurried = frame.get("hurry", False)
+            self.stop(frame["grace"], ASKED)
         elif kind == "dump":
             for worker in self.workers:
                 worker.signal(signal.SIGUSR1)
-        elif kind == "close" and self.stopped:
-            self.remove_files(connection.offsets or {})
-            self.finished = True
+        elif kind == "close":  # maybe before all has ended
+            self.closing = frame["offsets"]
 
     def start_workers(self, env: Dict[str, str]) -> None:
         if self.port is not None:
             self.port = deafen(self.port)
+        env = dict(address_env(self.spec["internal"]), **env)
+        self.news.grew = time.monotonic()
         for worker in self.workers:
-            worker.start(env, self.isolated)
+            try:
+                worker.start(env, self.isolated)
+            except OSError as error:  # no process, or no file for its output
+                worker.error, worker.code = "%s: %s" % (error.filename or "fork", error.strerror), 127
+                self.report("exit", process=worker.process, code=127, error=worker.error, asked=False)
             if worker.error is None:
                 self.report("started", process=worker.process, pid=worker.pid)
 
@@ -184,6 +253,29 @@ class Agent:
     def enforce(self) -> None:
         """Lease, and the end of a stop."""
         now = time.monotonic()
+        lease = self.spec["lease"] if self.attached else max(FIRST_WORD, self.spec["lease"])
+        silent = now - self.heard > lease
+        if silent and self.stopped:
+            self.finished = True  # the folder stays: nobody else has these logs
+            print(self.stop_reason, flush=True)  # the last words that `attach` finds
+        elif silent and not self.alone:
+            # A stop that was asked for ends as soon: nobody is left to say that a save is still worth the wait.
+            end = min(self.spec["grace"], (self.kill_at or now + self.spec["grace"]) - now)
+            self.stop(max(0.0, end), "%s for %g s" % (UNHEARD, lease))
+        self.alone = silent
+        if self.stopped and self.closing is not None:
+            self.remove_files(self.closing)
+            self.finished = True
+        if self.kill_at is None or self.stopped:
+            return
+        if now >= self.kill_at or not any(w.running for w in self.workers):
+            left = kill_descendants(self.reap)
+            self.stopped = True
+            self.report("stopped", reason=self.stop_reason, left=left, kept=self.remove_code())
+
+    def keep(self) -> None:
+        """Keeps the host, and the folders that the run uses, while it has processes."""
+        now = time.monotonic()
         self.lock.answer()
         if self.started and not any(w.running for w in self.workers):
             self.lock.release()  # it only waits for somebody to fetch the last output
@@ -191,24 +283,26 @@ class Agent:
             self.next_try = now + LOCK_RETRY
             self.lock.take(self.spec["run"])  # another agent of the run may have had it, and ended
         if self.spec["uses"] and now - self.signed > SIGN:
+            from .store import in_use
+
             self.signed = now
-            in_use(*map(os.path.expanduser, self.spec["uses"]))
-        if now - self.heard > self.spec["lease"]:
-            if self.stopped:
-                self.finished = True  # the folder stays: nobody else has these logs
-            elif self.stop_reason is None:
-                self.stop(self.spec["grace"], "no word from the launcher for %g s" % self.spec["lease"])
-        if self.kill_at is None or self.stopped:
-            return
-        if now >= self.kill_at or not any(w.running for w in self.workers):
-            left = kill_descendants(self.reap)
-            self.stopped = True
-            kept = remove_code("code") if self.spec["code"] else None
-            self.report("stopped", reason=self.stop_reason, left=left, kept=kept)
+            in_use(*self.spec["uses"])
+
+    def remove_code(self) -> Optional[str]:
+        """Remove the run's copy of the code; return the folder if the program wrote something there."""
+        if not self.spec["code"]:
+            return None
+        from .code import remove_code
+
+        try:
+            return remove_code("code")
+        except OSError as error:  # the launcher waits for the word that all has ended
+            self.complain(error)
+            return os.path.abspath("code")
 
     def remove_files(self, offsets: Dict[str, int]) -> None:
         """Leave nothing of this run on the host but what the launcher does not have."""
-        delivered = [name for name in self.streams if size_of(name) <= offsets.get(name, 0)]
+        delivered = [name for name in self.news.streams if size_of(name) <= offsets.get(name, 0)]
         for name in [SOCKET, LOG, *self.spec["files"], *delivered]:
             try:
                 os.unlink(name)
@@ -223,45 +317,7 @@ class Agent:
                 return  # other hosts are in it, or the user's program left something there
             folder = os.path.dirname(folder)
 
-    # --- news to the launcher ---
-
     def send_news(self) -> None:
-        """Output before the state it belongs to, and only as fast as the launcher takes it."""
-        connection = self.connection
-        if connection and connection.open and connection.offsets is not None:
-            for stream in self.streams:
-                self.send_output(connection, connection.offsets, stream)
-            self.send_state(connection, connection.offsets)
-
-    def send_output(self, connection: Connection, offsets: Dict[str, int], stream: str) -> None:
-        offset = offsets[stream]
-        while connection.open and not connection.unsent and size_of(stream) > offset:
-            with open(stream, "rb") as file:
-                file.seek(offset)
-                data = file.read(CHUNK)
-            connection.send(
-                {"type": "output", "stream": stream, "offset": offset, "data": data.decode("utf-8", "surrogateescape")}
-            )
-            offset += len(data)
-            offsets[stream] = offset
-
-    def send_state(self, connection: Connection, offsets: Dict[str, int]) -> None:
-        """A worker's exit follows its last event, which may be the reason; `stopped` follows all output."""
-        while connection.open and connection.next < len(self.history):
-            frame = self.history[connection.next]
-            ends = frame["type"]
-            events = [w.spec["events"] for w in self.workers if w.process == frame.get("process")]
-            waits_for = events if ends == "exit" else self.streams if ends == "stopped" else []
-            if any(size_of(name) > offsets[name] for name in waits_for):
-                return
-            connection.send(frame)
-            connection.next += 1
-
-
-def size_of(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError as error:
-        if error.errno != errno.ENOENT:
-            raise
-        return 0
+        connection = self.current_connection()
+        if connection:
+            self.news.send(connection)

@@ -15,8 +15,12 @@ def offer(folder: str) -> str:
     while not os.path.exists(place) and place != "/":
         place = os.path.dirname(place)
     path = os.path.join(place, ".podrun-check-%s" % os.urandom(8).hex())
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, folder)  # what was asked for, not the nearest folder that is there
+    try:
+        os.fchmod(fd, 0o644)  # the user may have another id on another host
         os.write(fd, os.path.basename(path).encode())
         os.fsync(fd)
     finally:

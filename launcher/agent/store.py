@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -10,15 +11,18 @@ import time
 from typing import Any, Dict, Iterable, List, Tuple
 
 from .extract import DamagedError, extract
+from .private import is_private
 from .problem import Problem, cannot_write
 from .processes import libc
 
 KEEP = {"project": 5, "podrun": 3, "env": 3}
 """How many of each kind stay when nothing uses them."""
-RECENT = 3600.0  # seconds since its last use for which a folder may still be in use: between two signs of `in_use`
-SIGN = 300.0  # seconds between two signs of a run that it uses a folder
+RECENT = 3600.0  # seconds since its last use for which a folder may still be in use; runs sign every `serve.SIGN`
+DONE = "podrun.json"
+"""In an environment that is complete: the interpreter it was built with."""
 _ABANDONED = 24 * 3600.0  # seconds after which a folder that was not finished has nobody who works on it
 _MOST = 20  # folders that are removed at once: nobody waits for more
+_ENVIRONMENT = re.compile("([0-9a-f]{16})(?:\\.txt)?")  # and what it is built of, until it is complete
 _BUNDLE = re.compile("(project|podrun)-([0-9a-f]{16})")
 
 
@@ -27,8 +31,9 @@ def bundle_folder(home: str, name: str) -> str:
 
 
 def missing(home: str, names: Iterable[str]) -> List[str]:
-    """Those that are not here. Those that are count as used now."""
-    return [name for name in names if not in_use(bundle_folder(home, name))]
+    """Those that are not here, or that others could have changed. Those that are count as used now."""
+    folders = {name: bundle_folder(home, name) for name in names}
+    return [name for name, folder in folders.items() if not (is_private(folder) and in_use(folder))]
 
 
 def in_use(*folders: str) -> bool:
@@ -58,6 +63,8 @@ def unpack(home: str, name: str, source: Any) -> None:
         os.makedirs(unfinished)
         extract(source, unfinished, known.group(2))
         _flush(unfinished)
+        if not is_private(target):
+            _remove(target)
         try:
             os.rename(unfinished, target)
         except OSError:
@@ -95,7 +102,18 @@ def prune(home: str, keep: Iterable[str]) -> int:
                 removed += _remove(folder)
     for parent in ("bundles", "envs"):
         _remove_unfinished(os.path.join(home, parent))
+    _remove_unfinished_environments(os.path.join(home, "envs"))
     return removed
+
+
+def environments_of(home: str) -> List[Tuple[str, float]]:
+    """Return the virtual environments that are complete, each with the time of its last use."""
+    return [(folder, used) for used, folder in _by_kind(home)["env"]]
+
+
+def remove_environments(folders: Iterable[str]) -> int:
+    """Return how many could be removed."""
+    return sum(map(_remove, folders))
 
 
 def _by_kind(home: str) -> Dict[str, List[Tuple[float, str]]]:
@@ -106,7 +124,7 @@ def _by_kind(home: str) -> Dict[str, List[Tuple[float, str]]]:
         if known:
             found[known.group(1)].append((_time(folder), folder))
     for folder in _folders(os.path.join(home, "envs")):
-        if re.fullmatch("[0-9a-f]{16}", os.path.basename(folder)):
+        if _ENVIRONMENT.fullmatch(os.path.basename(folder)) and _is_complete(folder):
             found["env"].append((_time(folder), folder))
     return found
 
@@ -117,6 +135,42 @@ def _remove_unfinished(parent: str) -> None:
         name = os.path.basename(folder)
         if (".new." in name or ".old." in name) and time.time() - _time(folder) > _ABANDONED:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def lock_path(envs: str, key: str) -> str:
+    """Return the file that is locked by whoever builds the environment."""
+    return os.path.join(envs, ".%s.lock" % key)
+
+
+def _remove_unfinished_environments(envs: str) -> None:
+    """Those that nobody builds any more, and that no run uses: an older podrun's have no mark that they are complete."""
+    try:
+        matches = [_ENVIRONMENT.fullmatch(name) for name in os.listdir(envs)]
+    except OSError:
+        return
+    for key in sorted({match.group(1) for match in matches if match}):
+        folder = os.path.join(envs, key)
+        if _is_complete(folder):
+            continue
+        try:
+            fd = os.open(lock_path(envs, key), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.utime(fd)
+            now = os.fstat(fd).st_mtime  # by the file system's clock, not this host's
+            if not _is_complete(folder) and now - max(_time(folder), _time(folder + ".txt")) > RECENT:
+                if _remove(folder) or not os.path.exists(folder):
+                    os.unlink(folder + ".txt")
+        except OSError:
+            pass  # somebody builds it, or there is nothing of it left
+        finally:
+            os.close(fd)
+
+
+def _is_complete(environment: str) -> bool:
+    return os.path.exists(os.path.join(environment, DONE))
 
 
 def _remove(folder: str) -> bool:

@@ -9,13 +9,17 @@ import time
 from collections import deque
 from typing import Callable, Deque, Dict, List, Optional
 
+from .private import restore_umask
 from .processes import die_with_parent
 from .stdin import Stdin
 
 TAIL = 12  # lines that are kept for the message about a failure
 LINE = 400  # characters of a line that are
 ALIVE = 5.0  # seconds of silence after which the launcher is told that there still is somebody
+STILL = 10.0  # seconds of silence of a command after which it is said that it goes on
 TICK = 0.1  # seconds between two looks whether a command has ended whose output somebody else still holds
+
+_DOING = 60  # characters of its last line that are said again
 
 Say = Callable[[str], None]
 
@@ -33,14 +37,21 @@ class Tools:
         self._cwd = cwd
         self._alive = alive
 
-    def run(self, argv: List[str], say: Say, limit: float, env: Optional[Dict[str, str]] = None) -> str:
-        """Returns the last line of its output. Raises ToolError; GoneError if the launcher went away meanwhile."""
+    def run(
+        self, argv: List[str], say: Say, limit: float, env: Optional[Dict[str, str]] = None, the_users: bool = False
+    ) -> str:
+        """Returns the last line of its output. Raises ToolError; GoneError if the launcher went away meanwhile.
+
+        `the_users`: the command is the user's own, and so are the files that it makes.
+        """
         agent = os.getpid()
 
         def become_ours() -> None:
             die_with_parent()
             if os.getppid() != agent:  # it died before the line above
                 os._exit(127)
+            if the_users:
+                restore_umask()
 
         try:
             process = subprocess.Popen(
@@ -68,11 +79,15 @@ class Tools:
     def _follow(self, process: "subprocess.Popen[bytes]", output: int, lines: "_Lines", limit: float) -> bool:
         """Until it has ended: a process that it leaves in the background may hold its output for ever."""
         os.set_blocking(output, False)
-        deadline = time.monotonic() + limit
+        begun = told = time.monotonic()
         reading = True
         while process.poll() is None:
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            if now > begun + limit:
                 return False
+            if now - max(told, lines.heard) > STILL:
+                told = now
+                lines.say_still(now - begun)
             self.wait(TICK, output if reading else None)
             reading = reading and lines.read(output)
         lines.read(output)
@@ -92,8 +107,14 @@ class _Lines:
 
     def __init__(self, say: Say) -> None:
         self.last: Deque[str] = deque(maxlen=TAIL)
+        self.heard = time.monotonic()
         self._say = say
         self._rest = b""
+
+    def say_still(self, seconds: float) -> None:
+        """Say how long it has been at what it said last."""
+        doing = self.last[-1][:_DOING] if self.last else "no output yet"
+        self._say("%s ... (%d:%02d)" % (doing, seconds // 60, seconds % 60))
 
     def read(self, fd: int) -> bool:
         """All that is there now. False at its end."""
@@ -118,6 +139,7 @@ class _Lines:
     def _add(self, line: bytes) -> None:
         text = line.decode("utf-8", "replace").rstrip()[:LINE]
         if text:
+            self.heard = time.monotonic()
             self.last.append(text)
             self._say(text)
 

@@ -7,6 +7,7 @@ import signal
 from typing import Dict, Optional
 
 from .connection import Frame
+from .private import restore_umask
 from .processes import die_with_parent, mount_own_proc, parent
 
 
@@ -58,16 +59,26 @@ def become_worker(agent: int, isolated: bool, spec: Frame, env: Dict[str, str], 
     die_with_parent()
     if parent() != agent:  # it died before the line above
         os._exit(127)
+    env["PODRUN_PID"] = visible_pid()
     if isolated:
         mount_own_proc()
+    restore_umask()
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(out, 1)
     os.dup2(out, 2)
-    os.chdir(os.path.expanduser(spec["cwd"]))
-    os.execvpe(os.path.expanduser(spec["argv"][0]), spec["argv"], env)
+    os.chdir(spec["cwd"])
+    os.execvpe(spec["argv"][0], spec["argv"], env)
+
+
+def visible_pid() -> str:
+    """Return the pid that `ps` on this host shows; call it before the PID namespace has a /proc of its own."""
+    try:
+        return os.readlink("/proc/self")
+    except OSError:
+        return str(os.getpid())
 
 
 def why_not(error: BaseException, program: str) -> str:
@@ -79,7 +90,7 @@ def why_not(error: BaseException, program: str) -> str:
             return "there is no folder %s on this host" % os.fsdecode(error.filename)
         if "/" not in program:
             return "there is no program %r in the PATH of this host" % program
-        if os.path.exists(os.path.expanduser(program)):
+        if os.path.exists(program):
             return "the interpreter that the first line of %s names is not on this host" % program
         return "there is no file %s on this host" % program
     return "%s: %s" % (program, error.strerror)
@@ -90,10 +101,8 @@ def worker_env(spec: Frame, extra: Dict[str, str]) -> Dict[str, str]:
     env = dict(os.environ, **spec["env"])
     env.update(extra)
     for name, folders in spec["path"].items():
-        own = [os.path.expanduser(folder) for folder in folders]
-        env[name] = os.pathsep.join(own + [env[name]] if env.get(name) else own)
+        env[name] = os.pathsep.join([*folders, env[name]] if env.get(name) else folders)
     env["PODRUN_DIR"] = os.getcwd()
-    env["PODRUN_WORKDIR"] = os.path.expanduser(env["PODRUN_WORKDIR"])
     if spec["threads"] and "NPROC" not in spec["env"]:
         # XLA's CPU client sizes its thread pool by NPROC, and a collective holds a thread per device: with fewer threads than
         # devices a step would wait for ever. More threads than needed cost time (docs/performance.md).

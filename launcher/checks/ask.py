@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from ..agent.protocol import LIMIT, Lines, Malformed, parse_answer
 from ..agent_file import open_agent
 from ..errors import HostError
 from ..pod import Host, Pod
@@ -43,7 +44,7 @@ def asking(transport: Transport, pod: Pod, host: Host, *args: str, request: Answ
         sent = time.time()
         if request is not None:
             _send(channel, request)
-        answer = _read(channel, host)
+        answer = _read(channel, host, args[0])
         yield Reply(answer, sent, time.time())
         channel.finish()
         with _closed_after(_END_LIMIT, channel):
@@ -60,17 +61,19 @@ def _send(channel: Channel, request: Answer) -> None:
         pass  # reading the answer will say more
 
 
-def _read(channel: Channel, host: Host) -> Answer:
+def _read(channel: Channel, host: Host, command: str) -> Answer:
     """Raises HostError."""
-    data = b""
+    lines: list[bytes] = []
+    unparsed = Lines(LIMIT)
     with _closed_after(ANSWER_LIMIT, channel) as late:
-        while b"\n" not in data and (more := channel.receive()):
-            data += more
+        while not lines and (data := channel.receive()):
+            lines = unparsed.feed(data)
+    if not lines:
+        raise HostError(host.name, _why_not(channel, late.is_set()))
     try:
-        answer: Answer = json.loads(data.partition(b"\n")[0])
-        return answer
-    except ValueError:
-        raise HostError(host.name, _why_not(channel, late.is_set())) from None
+        return parse_answer(lines[0], command)
+    except Malformed as why:
+        raise HostError(host.name, f"sent a malformed answer to `{command}`: {why}") from None
 
 
 @contextmanager

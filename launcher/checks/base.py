@@ -76,6 +76,11 @@ def each(
     ]
 
 
+def unless_mounted(remedy: str) -> str:
+    """Return what to do about a workdir that is not there before a start."""
+    return f"nothing, if `setup:` mounts it, which is run before a start and not by a check; else {remedy}"
+
+
 def known(facts: Facts, fact: str) -> bool:
     """The host could find it out."""
     value = facts.get(fact)

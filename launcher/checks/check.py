@@ -18,12 +18,15 @@ __all__ = ["Facts", "FactsByHost", "Finding", "compare", "explain", "fatal_findi
 _EXPLAINED = 8  # findings in an error before the rest is counted
 
 
-def compare(pod: Pod, facts_by_host: FactsByHost, *, program: bool) -> list[Finding]:
-    """Everything that is wrong, or may be. `program`: the user's own runs, which need not import what podrun's does."""
+def compare(pod: Pod, facts_by_host: FactsByHost, *, program: bool, before_setup: bool = False) -> list[Finding]:
+    """Everything that is wrong, or may be. `program`: the user's own runs, which need not import what podrun's does.
+
+    `before_setup`: commands that may mount the workdir are still to be run.
+    """
     return [
         *check_versions(pod, facts_by_host, program=program),
         *check_devices(pod, facts_by_host),
-        *check_machine(pod, facts_by_host, program=program),
+        *check_machine(pod, facts_by_host, program=program, before_setup=before_setup),
     ]
 
 

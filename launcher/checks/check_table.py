@@ -12,7 +12,7 @@ from .base import group, known, name_hosts
 from .check import Facts, Finding, fatal_findings
 from .devices import expected, own_nodes
 from .examine import Report
-from .machine import human
+from .machine import human, is_loopback
 
 _SHOWN = 8  # findings of a question before the rest is counted
 _LABEL = 13  # columns
@@ -33,6 +33,12 @@ class Row:
 
 def make_rows(report: Report) -> list[Row]:
     pod, facts = report.pod, report.facts
+
+    def fine(question: str) -> dict[str, Facts]:
+        """The hosts of which nothing is wrong there: what the least of them has must not be that of another."""
+        wrong = {host for f in report.findings if f.fatal and f.about == question for host in f.hosts}
+        return {host: host_facts for host, host_facts in facts.items() if host not in wrong}
+
     rows = {
         "reached": _each(facts, lambda f: str(f["system"].get("host", "yes")) if len(facts) == 1 else "yes"),
         "python": _each(facts, _python),
@@ -40,12 +46,10 @@ def make_rows(report: Report) -> list[Row]:
         **({"driver": _each(facts, lambda f: _text(f, "driver"))} if pod.platform == "cuda" else {}),
         "devices": _each(facts, lambda f: _devices(pod, f)),
         **({"in use": _each(facts, _in_use)} if pod.platform != "cpu" else {}),
-        "disk": _least(facts, _disk_free, "at least {} free"),
-        "memory": _least(facts, lambda f: f["memory"]["available"], "at least {} available"),
+        "disk": _least(fine("disk"), _disk_free, "at least {} free"),
+        "memory": _least(fine("memory"), lambda f: f["memory"]["available"], "at least {} available"),
         "clock": _clock(facts),
-        "host name": _each(facts, lambda f: f"resolves to {_text(f, 'host_name', 'used')}")
-        if len(facts) == 1
-        else _each(facts, lambda f: "resolves"),
+        "host name": _each(facts, lambda f: _host_name(f, len(facts) == 1)),
         "coordinator": [(f"reached at {report.coordinator}", tuple(facts))] if report.coordinator else [],
         "workdir": [(f"{report.shared} is shared", tuple(facts))] if report.shared and len(facts) > 1 else [],
     }
@@ -126,6 +130,13 @@ def _in_use(facts: Facts) -> str:
     if not known(facts, "holders"):
         return "unknown"
     return "by nobody that this user can see" if facts["holders"]["partial"] else "by nobody"
+
+
+def _host_name(facts: Facts, alone: bool) -> str:
+    name = facts["host_name"] if known(facts, "host_name") else {}
+    if name.get("used") and not is_loopback(name["used"]):
+        return f"resolves to {name['used']}" if alone else "resolves"
+    return "podrun gives JAX the address" if name.get("peers") else f"resolves to {name.get('used', 'unknown')}"
 
 
 def _disk_free(facts: Facts) -> int | None:

@@ -10,14 +10,15 @@ from typing import Any
 
 from podrun.runtime.contract import ExitCode
 
-from ..code.requirements import DEFAULT_PYTHON, worker_python
+from ..code.requirements import DEFAULT_PYTHON, requirements_text, worker_python
 from ..errors import HostError
 from ..fanout import fan_out
 from ..pod import Host, Pod
 from ..transport.base import Transport
 from .ask import ask, asking
-from .base import group
+from .base import group, unless_mounted
 from .check import Facts, Finding, compare, fatal_findings, with_skew
+from .environment import check_environment
 
 Say = Callable[[str, int, int, list[str]], None]
 """Called with (what is done, hosts that are done, all hosts, those that are waited for), from several threads in turn."""
@@ -51,8 +52,10 @@ def examine(transport: Transport, pod: Pod, workdir: str | None, say: Say, *, pr
     Raises UserError if the pod's requirements cannot be read.
     """
     report = Report(pod)
-    _gather(report, transport, workdir, say)
-    report.findings += compare(pod, report.facts, program=program)
+    requirements = requirements_text(pod)
+    _gather(report, transport, workdir, requirements, say)
+    report.findings += compare(pod, report.facts, program=program, before_setup=bool(pod.setup))
+    report.findings += check_environment(pod, report.facts, requirements, program=program)
     if pod.hosts[0].name in report.facts:  # it is the one that the others must reach
         _try_coordinator(report, transport, say)
         if workdir is not None and "://" not in workdir:
@@ -60,7 +63,7 @@ def examine(transport: Transport, pod: Pod, workdir: str | None, say: Say, *, pr
     return report
 
 
-def _gather(report: Report, transport: Transport, workdir: str | None, say: Say) -> None:
+def _gather(report: Report, transport: Transport, workdir: str | None, requirements: str | None, say: Say) -> None:
     pod = report.pod
     request = {
         "python": sys.executable if pod.transport == "local" and not pod.python else worker_python(pod),
@@ -68,11 +71,12 @@ def _gather(report: Report, transport: Transport, workdir: str | None, say: Say)
         "env": dict(pod.env),
         "home": pod.home,
         "workdir": workdir,
+        "requirements": requirements,
         "platform": pod.platform,
     }
 
     def question(host: Host) -> Facts:
-        reply = ask(transport, pod, host, "facts", request=request)
+        reply = ask(transport, pod, host, "facts", request={**request, "internal": host.internal})
         return with_skew(reply.answer, reply.sent, reply.received)
 
     for host, answer in _ask_all(pod.hosts, question, "asking the hosts", say).items():
@@ -160,9 +164,9 @@ def _try_workdir(report: Report, transport: Transport, workdir: str, say: Say) -
     try:
         with asking(transport, pod, first, "share", workdir) as (there, *_):
             if there["error"]:
-                remedy = "give this user the right to, or choose another folder with --workdir"
+                remedy = _workdir_remedy(pod, "give this user the right to, or choose another folder with --workdir")
                 what = f"cannot write to the workdir: {there['error']}"
-                report.findings.append(Finding((first.name,), what, remedy, True, "workdir"))
+                report.findings.append(Finding((first.name,), what, remedy, not pod.setup, "workdir"))
                 return
             path = there["path"]
             answers = _ask_all(
@@ -176,7 +180,13 @@ def _try_workdir(report: Report, transport: Transport, workdir: str, say: Say) -
     remedy = "mount the same file system there on all hosts, or choose a folder that they share with --workdir"
     for why, hosts in group(errors):
         what = f"cannot see what {first.name} writes to the workdir {workdir}: {why}"
-        report.findings.append(Finding(hosts, what, remedy, True, "workdir"))
+        report.findings.append(Finding(hosts, what, _workdir_remedy(pod, remedy), not pod.setup, "workdir"))
+
+
+def _workdir_remedy(pod: Pod, remedy: str) -> str:
+    if pod.setup:
+        return unless_mounted(remedy)
+    return remedy if pod.workdir else f"{remedy}, or for all runs with `workdir:` in the pod file"
 
 
 def _errors(answers: dict[str, Any]) -> dict[str, str]:

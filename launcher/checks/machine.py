@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
 from statistics import median_low
 from typing import Any
 
 from ..pod import Pod
-from .base import Facts, FactsByHost, Finding, each, group, known
+from .base import Facts, FactsByHost, Finding, each, group, known, unless_mounted
 
 _DISKS = {"disk_home": "`home:` in the pod file", "disk_workdir": "--workdir", "disk_tmp": ""}
 MB, GB = 10**6, 10**9
@@ -20,9 +21,9 @@ _FEW_FILES = 1024  # open at once: sockets of collectives, data files, checkpoin
 Verdict = tuple[str, str, bool] | None
 
 
-def check_machine(pod: Pod, facts: FactsByHost, *, program: bool = False) -> list[Finding]:
+def check_machine(pod: Pod, facts: FactsByHost, *, program: bool = False, before_setup: bool = False) -> list[Finding]:
     return [
-        *_disks(facts),
+        *_disks(facts, before_setup),
         *each(facts, "memory", _judge_memory, about="memory"),
         *_clocks(facts),
         *each(facts, "host_name", lambda name: _judge_name(pod, name, program), about="host name"),
@@ -30,24 +31,30 @@ def check_machine(pod: Pod, facts: FactsByHost, *, program: bool = False) -> lis
         *each(facts, "limits", lambda limits: _judge_files(limits), about="limits"),
         *(_tpu_limits(facts) if pod.platform == "tpu" else ()),
         *(each(facts, "run", _judge_run, about="in use") if pod.transport != "local" else ()),
-        *_unknown(facts),
+        *(each(facts, "claim", _judge_claim, about="in use") if pod.transport != "local" else ()),
+        *(_twice(pod, facts) if pod.transport != "local" else ()),
+        *_unknown(facts, before_setup),
     ]
 
 
-def _disks(facts: FactsByHost) -> list[Finding]:
+def _disks(facts: FactsByHost, before_setup: bool) -> list[Finding]:
     found: dict[
         tuple[tuple[str, ...], str], Finding
     ] = {}  # podrun's folder, /tmp and the workdir are often the same disk
     for fact, key in _DISKS.items():
         for finding in each(facts, fact, partial(_judge_disk, key), about="disk"):
-            found.setdefault((finding.hosts, finding.what), finding)
+            if before_setup and fact == "disk_workdir":
+                finding = replace(finding, fatal=False, remedy=unless_mounted(finding.remedy))
+            same = found.get((finding.hosts, finding.what))
+            if same is None or finding.fatal > same.fatal:
+                found[finding.hosts, finding.what] = finding
     return list(found.values())
 
 
 def _judge_disk(key: str, disk: Facts | None) -> Verdict:
     if disk is None:
         return None
-    folder, free = disk["folder"], disk["free"]
+    path, folder, free = disk["path"], disk["folder"], disk["free"]
     elsewhere = f", or choose another with {key}" if key else ""
     if disk["total"] and free < _LITTLE_DISK:  # some network file systems do not know their size
         what = f"{human(free)} of disk left at {folder} (of {human(disk['total'])})"
@@ -55,7 +62,10 @@ def _judge_disk(key: str, disk: Facts | None) -> Verdict:
     if disk["files"] is not None and disk["files"] < _NO_FILES:
         return f"no more files can be made at {folder} (no inodes left)", f"remove files there{elsewhere}", True
     if not disk["writable"]:
-        return f"cannot write to {folder}", f"give this user the right to{elsewhere}", True
+        what = (
+            f"cannot write to {path}" if path == folder else f"cannot make {path}: no permission to write in {folder}"
+        )
+        return what, f"give this user the right to{elsewhere}", True
     return None
 
 
@@ -100,21 +110,23 @@ def _clock_remedy(words: str) -> str:
 def _judge_name(pod: Pod, name: Facts, program: bool) -> Verdict:
     """gloo, which CPU collectives use, tells the other hosts the address that the own name resolves to.
 
-    The user's own program may do without.
+    podrun's runtime gives it the address instead, if that is known; a user program may not.
     """
-    if len(pod.hosts) < 2 or pod.transport == "local":
+    if len(pod.hosts) < 2 or pod.transport == "local" or (name.get("peers") and not program):
         return None
-    own, used, addresses = name["name"], name["used"], ", ".join(name["addresses"])
-    remedy = f"put a line `ADDRESS {own}` into /etc/hosts there, with the address at which the other hosts reach it"
+    used, addresses = name["used"], ", ".join(name["addresses"])
+    remedy = "put a line `ADDRESS NAME` into /etc/hosts there, with the address at which the other hosts reach it"
     if not addresses:
-        what = f"its own name {own} does not resolve ({name.get('why', 'no address')})"
+        what = f"its own name does not resolve ({name.get('why', 'no address')})"
     elif used is None:
-        what = f"its own name {own} resolves to {addresses}, which is not an address of this host"
+        what = f"its own name resolves to {addresses}, which is not an address of this host"
     elif is_loopback(used):
-        what = f"its own name {own} resolves to {used}, where the other hosts would look for it on themselves"
-        remedy += f", and take {own} off the line with {used}"
+        what = f"its own name resolves to {used}, where the other hosts would look for it on themselves"
+        remedy += f", and take NAME off the line with {used}"
     else:
         return None
+    if program and name.get("peers"):
+        remedy = f"no matter if it calls `podrun.runtime.distributed.initialize()`; else {remedy}"
     return what, remedy, pod.platform == "cpu" and not program
 
 
@@ -166,24 +178,49 @@ def _judge_run(holder: str | None) -> Verdict:
     return f"{holder} is on this host", "wait for it, or end it: `podrun stop`; a host has one run at a time", False
 
 
-def _unknown(facts: FactsByHost) -> list[Finding]:
+def _judge_claim(claim: str | None) -> Verdict:
+    if claim is None:
+        return None
+    return (
+        f"{claim} says that it has this host",
+        "ask that user, or root to end it; a run of yours starts all the same, and whoever has the devices keeps them",
+        False,
+    )
+
+
+def _twice(pod: Pod, facts: FactsByHost) -> list[Finding]:
+    """One machine under several names: they would share its devices."""
+    machines = {host: f["machine"] for host, f in facts.items() if known(f, "machine")}
+    remedy = "take all but one of its names out of `hosts`"
+    return [
+        Finding(hosts, "one and the same machine", remedy, pod.platform != "cpu", "reached")
+        for _, hosts in group(machines)
+        if len(hosts) > 1
+    ]
+
+
+def _unknown(facts: FactsByHost, before_setup: bool) -> list[Finding]:
     """Facts that could not be found out. A file system that does not answer would hang the workers, too."""
-    errors: dict[str, dict[str, str]] = {}
+    errors: dict[tuple[str, str], list[str]] = {}
     for host, host_facts in facts.items():
         for fact, value in host_facts.items():
             if fact != "interpreter" and not known(host_facts, fact):
-                errors.setdefault(fact, {})[host] = value["error"]
-    return [
-        Finding(
-            hosts,
-            f"cannot find out about its {fact.replace('_', ' ')}: {error}",
-            "look there: a file system that does not answer?" if fact.startswith("disk") else "podrun goes on without",
-            fact.startswith("disk") and "no answer" in error,
-            "disk" if fact.startswith("disk") else "other",
+                errors.setdefault((fact, value["error"]), []).append(host)
+    findings = []
+    for (fact, error), hosts in errors.items():
+        disk = fact.startswith("disk")
+        remedy = "look there: a file system that does not answer?" if disk else "podrun goes on without"
+        mounted = before_setup and fact == "disk_workdir"
+        findings.append(
+            Finding(
+                tuple(hosts),
+                f"cannot find out about its {fact.replace('_', ' ')}: {error}",
+                unless_mounted(remedy) if mounted else remedy,
+                disk and "no answer" in error and not mounted,
+                "disk" if disk else "other",
+            )
         )
-        for fact, by_host in errors.items()
-        for error, hosts in group(by_host)
-    ]
+    return findings
 
 
 def human(size: int) -> str:

@@ -5,21 +5,11 @@ from __future__ import annotations
 import re
 
 from ..agent.packages import MISSING
+from ..code.runtime_packages import NEEDED, TENSORBOARD
 from ..pod import Pod
 from .base import Facts, FactsByHost, Finding, each, group, known, name_hosts, odd_ones
 
 PYTHON = (3, 11)
-NEEDED = {
-    "jax": "0.10",
-    "jaxlib": "0.10",
-    "flax": "0.12",
-    "optax": "0.2.8",
-    "orbax-checkpoint": "0.12",
-    "numpy": "1.26",
-    "pydantic": "2.10",
-    "pyyaml": "6",
-}
-"""What the runtime imports, and from which version on: the same as in setup.cfg."""
 _MUST_AGREE = ("jax", "jaxlib")  # different ones may compile different programs, which then wait for each other
 _SHOULD_AGREE = ("flax", "optax", "orbax-checkpoint", "numpy")
 _CUDA = ("jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt")
@@ -77,7 +67,7 @@ def _missing(pod: Pod, asked: FactsByHost, *, fatal: bool) -> list[Finding]:
         if names:
             gone[host] = f"no {', '.join(names)} for {i['executable']} (Python {i['version']})"
     found = [Finding(hosts, what, _install(pod), fatal, "packages") for what, hosts in group(gone)]
-    plots = {host: True for host, i in asked.items() if host not in gone and not _has(i, "tensorboardX")}
+    plots = {host: True for host, i in asked.items() if host not in gone and not _has(i, TENSORBOARD)}
     if plots and fatal:
         remedy = "install it there, or write `log: {tensorboard: false}` in train.yaml"
         found.append(Finding(tuple(plots), "no tensorboardX, so no TensorBoard files", remedy, False, "packages"))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..agent.protocol import FROM_PREPARE, LIMIT, Lines, Malformed, parse, short
 from ..agent_file import open_agent
 from ..checks.check import with_skew
 from ..errors import HostError
@@ -16,9 +17,17 @@ from ..fanout import fan_out
 from ..pod import Host, Pod
 from ..transport.base import Channel, Transport
 from .code_sync import Bundle
-from .requirements import DEFAULT_PYTHON, environment_key, environment_python, requirements_text, worker_python
+from .preparations import Channels, EndedError, Refusal, interruptible
+from .requirements import (
+    DEFAULT_PYTHON,
+    environment_key,
+    environment_python,
+    environment_request,
+    requirements_text,
+    worker_python,
+)
 
-__all__ = ["Prepared", "environment_key", "environment_python", "prepare_hosts", "worker_python"]
+__all__ = ["EndedError", "Prepared", "environment_key", "environment_python", "prepare_hosts", "worker_python"]
 
 Tell = Callable[[str, str, str], None]
 """Called with (host, phase, message), from many threads; phases: reach, sync, environment, setup, checked."""
@@ -67,15 +76,16 @@ def prepare_hosts(
         "home": pod.home,
         "bundles": [bundle.name for bundle in bundles],
         "python": python,
-        "requirements": None if text is None else {"key": environment_key(text, python), "text": text},
+        "requirements": None if text is None else environment_request(text, python),
         "setup": list(pod.setup),
         "env": dict(env),
         "project": project,
         "subfolder": subfolder,
         "facts": None if facts is None else dict(facts),
     }
+    refused = Refusal()
     hide = _hider(value for name, value in env.items() if pod.env.get(name) != value)
-    open_channels = _Channels()
+    open_channels = Channels()
     by_name = {bundle.name: bundle for bundle in bundles}
 
     def prepare(host: Host) -> Prepared:
@@ -83,14 +93,33 @@ def prepare_hosts(
             tell(host.name, phase, hide(message))
 
         say("reach", host.address)
-        with _Talk(host, open_channels.add(open_agent(transport, pod, host, "prepare"))) as talk:
+        with _Talk(host, open_channels.add(open_agent(transport, pod, host, "prepare")), refused) as talk:
             try:
-                return _prepare(talk, request, by_name, say)
+                return _prepare(talk, _for_host(request, host), by_name, say)
+            except EndedError:
+                raise
             except HostError as error:
                 raise HostError(host.name, hide(error.reason)) from None
 
-    answers = _interruptible(lambda: fan_out(prepare, pod.hosts), open_channels)
+    def prepare_or_end(host: Host) -> Prepared:
+        """The run cannot start without this host: the others need not go on for minutes before the user hears of it."""
+        if refused.ended:
+            raise EndedError(host.name, "was not begun")
+        try:
+            return prepare(host)
+        except EndedError:
+            raise
+        except HostError:
+            refused.end_soon(open_channels.close)
+            raise
+
+    answers = interruptible(lambda: fan_out(prepare_or_end, pod.hosts), open_channels)
     return {host.name: _or_host_error(host, answer) for host, answer in zip(pod.hosts, answers, strict=True)}
+
+
+def _for_host(request: Mapping[str, Any], host: Host) -> Mapping[str, Any]:
+    facts = request["facts"]
+    return request if facts is None else {**request, "facts": {**facts, "internal": host.internal}}
 
 
 def _prepare(
@@ -103,6 +132,9 @@ def _prepare(
     for frame in talk.frames():
         kind = frame["type"]
         if kind == "need":
+            unknown = [name for name in frame["bundles"] if name not in bundles]
+            if unknown:
+                raise HostError(talk.host.name, f"sent a malformed frame: need: no bundle {short(unknown[0])}")
             sent = [bundles[name] for name in frame["bundles"]]
             for bundle in sent:
                 say("sync", f"{bundle.name} ({len(bundle.data) / 1e6:.1f} MB, {bundle.files} files)")
@@ -132,9 +164,10 @@ def _prepare(
 class _Talk:
     """Frames from an agent, bytes to it, and an end to waiting for one that says nothing."""
 
-    def __init__(self, host: Host, channel: Channel) -> None:
+    def __init__(self, host: Host, channel: Channel, refused: Refusal) -> None:
         self.host = host
         self._channel = channel
+        self._refused = refused
         self._heard = time.monotonic()
         self._silent = False
         self._over = threading.Event()
@@ -164,59 +197,24 @@ class _Talk:
             pass
 
     def frames(self) -> Iterator[dict[str, Any]]:
-        """Until the agent ends. Raises HostError for what is no frame."""
-        unparsed = b""
+        """Until the agent ends. Raises HostError for a malformed frame."""
+        lines = Lines(LIMIT)
         while data := self._channel.receive():
             self._heard = time.monotonic()
-            *lines, unparsed = (unparsed + data).split(b"\n")
-            for line in lines:
+            for line in lines.feed(data):
                 try:
-                    yield json.loads(line)
-                except ValueError:
-                    raise HostError(self.host.name, f"its agent said {line[:100]!r}, which is no answer") from None
+                    yield parse(line, FROM_PREPARE)
+                except Malformed as why:
+                    raise HostError(self.host.name, f"sent a malformed frame: {why}") from None
 
     def lost(self) -> HostError:
         if self._silent:
             return HostError(self.host.name, f"not a word for {SILENCE:g} s while it was prepared; is it still up?")
+        if self._refused.ended:
+            return EndedError(self.host.name, "was ended")
         complaint = self._channel.complaint()
         why = f": {complaint.splitlines()[-1]}" if complaint else ""
         return HostError(self.host.name, f"the connection was lost while it was prepared{why}; run podrun again")
-
-
-class _Channels:
-    """All that are open, to be closed by an interruption."""
-
-    def __init__(self) -> None:
-        self._channels: list[Channel] = []
-        self._lock = threading.Lock()
-        self._closed = False
-
-    def add(self, channel: Channel) -> Channel:
-        with self._lock:
-            self._channels.append(channel)
-            closed = self._closed
-        if closed:
-            channel.close()
-        return channel
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            channels = list(self._channels)
-        fan_out(lambda channel: channel.close(), channels)
-
-
-def _interruptible(work: Callable[[], list[Any]], channels: _Channels) -> list[Any]:
-    """Runs `work` in a thread, so that Ctrl-C here ends what it waits for."""
-    results: list[Any] = []
-    thread = threading.Thread(target=lambda: results.extend(work()), name="prepare", daemon=True)
-    thread.start()
-    try:
-        thread.join()
-    except BaseException:
-        channels.close()
-        raise
-    return results
 
 
 def _hider(values: Iterator[str]) -> Callable[[str], str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from typing import Any
 
 from podrun.runtime.contract import UserError
 
 from ..pod import Pod
+from .runtime_packages import lacking, space_needed
 
 DEFAULT_PYTHON = "python3"
 # Lines that mean a file beside the requirements, which is not on the hosts.
@@ -37,11 +39,26 @@ def requirements_text(pod: Pod) -> str | None:
     return text
 
 
+def check_runtime_packages(pod: Pod) -> None:
+    """Raise UserError if the requirements cannot bring what podrun's own runtime imports."""
+    text = requirements_text(pod)
+    lack = None if text is None else lacking(text)
+    if lack is not None and lack.certain:
+        raise UserError(
+            f"{pod.requirements} lacks {', '.join(lack.names)}, which podrun's runtime imports; add: {lack.lines}"
+        )
+
+
 def environment_key(requirements_text: str, python: str) -> str:
     """The name of the environment: the same for the same requirements and interpreter. Comments do not count."""
     lines = (line.rstrip() for line in requirements_text.splitlines())
     wanted = [line for line in lines if line and not line.lstrip().startswith("#")]
     return hashlib.sha256("\n".join([python, *wanted]).encode()).hexdigest()[:16]
+
+
+def environment_request(text: str, python: str) -> dict[str, Any]:
+    """Return what a host is told of the environment that it builds."""
+    return {"key": environment_key(text, python), "text": text, "space": space_needed(text)}
 
 
 def environment_python(home: str, key: str) -> str:

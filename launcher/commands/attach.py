@@ -24,7 +24,7 @@ def attach(name: str | None, as_json: bool) -> int:
             for event in follow(directory):
                 due = event is None or event["event"] in (EventKind.EXIT, EventKind.END)
                 at_end = event is not None and event["event"] == EventKind.END
-                if due and (text := output.news(at_end)):
+                while due and not signals.received and (text := output.news(at_end)):
                     console.output(text)
                 if event is not None:
                     console.event(event)

@@ -17,7 +17,8 @@ from ..checks.base import name_hosts
 from ..checks.check_table import render, summary
 from ..checks.examine import Report, examine
 from ..inventory.find import PodRequest, find_pod
-from ..pod import Pod
+from ..pod import WORKDIRS, Pod
+from ..show.terminal import overwrite_line
 from ..transport.base import load_transport
 
 
@@ -66,7 +67,9 @@ def _interruptible(work: Callable[[], Report]) -> Report:
 def _find_workdir(pod: Pod, typed: str | None) -> str | None:
     """On the hosts. Raises UserError if it would depend on where a command is started."""
     workdir = typed or pod.workdir
-    if workdir is None or "://" in workdir:
+    if workdir is None:  # where a run without one would be; one host need not share it
+        return None if pod.transport == "local" else f"{pod.home}/{WORKDIRS}"
+    if "://" in workdir:
         return workdir
     if pod.transport == "local":
         return str(Path(workdir).expanduser().absolute())
@@ -118,10 +121,8 @@ class _Progress:
             text += f", waiting for {name_hosts(waiting)}"
         width = shutil.get_terminal_size().columns - 1
         with self._writing:
-            sys.stderr.write(f"\r\x1b[K{text[:width]}")
-            sys.stderr.flush()
+            overwrite_line(sys.stderr, text[:width])
 
     def clear(self) -> None:
         if self._shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            overwrite_line(sys.stderr, "")

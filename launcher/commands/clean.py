@@ -44,6 +44,7 @@ class _Found:
     folders: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """By host, as `agent clean` tells it."""
     processes: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    environments: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     unreached: dict[str, str] = field(default_factory=dict)
 
     def of_host(self, host: str) -> list[str]:
@@ -51,7 +52,12 @@ class _Found:
         return sorted({entry["run"] for entry in (*self.folders.get(host, ()), *self.processes.get(host, ()))})
 
     def __bool__(self) -> bool:
-        return bool(self.runs or any(self.folders.values()) or any(self.processes.values()))
+        return bool(self.runs or any(self.folders.values()) or any(self.processes.values()) or self.due)
+
+    @property
+    def due(self) -> list[dict[str, Any]]:
+        """Environments that no run has used for long."""
+        return [e for environments in self.environments.values() for e in environments if e["due"]]
 
 
 def clean(request: CleanRequest) -> int:
@@ -83,6 +89,8 @@ def _decide(request: CleanRequest, found: _Found, action: Callable[[], list[str]
         print(f"nothing to remove{_what_else(request)}")
     else:
         print(_listed(found))
+    for line in _kept(found, request.older_than or _LONG):
+        print(line)
     if request.dry_run or (not found and not request.chosen.names_pod):
         return code
     if not request.yes and found and not _agreed(_summary(found)):
@@ -144,6 +152,7 @@ class _Hosts:
                 found.unreached[host] = answer
             else:
                 found.folders[host], found.processes[host] = answer["folders"], answer["processes"]
+                found.environments[host] = answer["environments"]
         return found
 
     def remove(self, found: _Found) -> list[str]:
@@ -198,11 +207,30 @@ def _listed(found: _Found) -> str:
     for host, folders in found.folders.items():
         for folder in folders:
             rows.append([host, "folder", f"{duration(folder['age'])} old", size(folder["bytes"]), folder["path"]])
+    for host, environments in found.environments.items():
+        for environment in environments:
+            if environment["due"]:
+                used = f"last used {duration(environment['age'])} ago"
+                rows.append([host, "environment", used, size(environment["bytes"]), environment["path"]])
     for host, processes in found.processes.items():
         for process in processes:
             about = f"{process['pid']} of run {process['run']}"
             rows.append([host, "process", about, "", shorten(process["command"], 80)])
     return text_table(rows, right=(3,))
+
+
+def _kept(found: _Found, older_than: str) -> list[str]:
+    """Lines for the environments that stay, equal hosts together, and when they may go."""
+    hosts: dict[str, list[str]] = {}
+    for host, environments in found.environments.items():
+        kept = [environment for environment in environments if not environment["due"]]
+        if kept:
+            total = size(sum(environment["bytes"] for environment in kept))
+            used = duration(min(environment["age"] for environment in kept))
+            hosts.setdefault(f"{_count(len(kept), 'environment')} ({total}), last used {used} ago", []).append(host)
+    lines = [f"kept on {fold(names)}: {what}" for what, names in hosts.items()]
+    rule = f"an environment may go when no run has used it for {older_than} (--older-than); a run builds it again"
+    return [*lines, rule] if lines else []
 
 
 def _summary(found: _Found) -> str:
@@ -211,6 +239,8 @@ def _summary(found: _Found) -> str:
     parts = [f"{_count(len(found.runs), 'run')} here ({size(bytes_here)})"] if found.runs else []
     if folders:
         parts.append(f"{_count(len(folders), 'folder')} ({size(sum(f['bytes'] for f in folders))})")
+    if found.due:
+        parts.append(f"{_count(len(found.due), 'environment')} ({size(sum(e['bytes'] for e in found.due))})")
     if processes:
         parts.append(f"{_count(len(processes), 'process')}, by SIGKILL")
     return " and ".join(parts)

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from podrun.runtime.config import Config, Launch
+from podrun.runtime.config import Config
 from podrun.runtime.contract import ExitCode, UserError
 
 from ..input.train_file import read_config
 from ..pod import Pod
 from ..run import Request, examine
 from ..show.waiting import waiting
+
+_MOST_DEVICES = 512
+"""Of a mesh that is typed; more take minutes."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,45 @@ class InspectRequest:
     json: bool = False
 
 
+@dataclass(frozen=True)
+class ArraysRequest:
+    """Arrays to be laid out over a mesh, as typed."""
+
+    mesh: str
+    arrays: tuple[str, ...]
+    json: bool = False
+
+
+def inspect_arrays(request: ArraysRequest) -> int:
+    """Print how the arrays lie on the mesh, and return 0. Raises UserError."""
+    if not request.arrays or len(request.arrays) > 2:
+        raise UserError(
+            f"--mesh lays out one array, or two and their product, but there are {len(request.arrays)}; "
+            'for example: podrun inspect --mesh data=4,model=2 --array "16@data,32@model" --array "32@model,8"'
+        )
+    mesh = _parse_mesh(request.mesh)
+    devices = math.prod(mesh.values())
+    asked = {"mesh": mesh, "arrays": request.arrays, "width": _width(), "json": request.json}
+    with waiting(f"laying out the arrays over {devices} virtual devices"):
+        done = _run_worker(asked, sys.executable, {}, devices)
+    return _show(done, devices)
+
+
+def _parse_mesh(text: str) -> dict[str, int]:
+    """`data=4,model=2`. Raises UserError."""
+    axes: dict[str, int] = {}
+    for part in text.replace(" ", "").split(","):
+        name, _, size = part.partition("=")
+        if not name.isidentifier() or not size.isdecimal() or int(size[:9]) == 0 or name in axes:
+            raise UserError(f"--mesh {text}: {part!r} is not a new axis and its size; write it like data=4,model=2")
+        axes[name] = int(size[:9])
+    if math.prod(axes.values()) > _MOST_DEVICES:
+        raise UserError(
+            f"--mesh {text}: {math.prod(axes.values())} devices; at most {_MOST_DEVICES} are simulated here"
+        )
+    return axes
+
+
 def inspect(request: InspectRequest) -> int:
     """Prints what the job is and returns 0, or why its code fails and returns 1. Raises UserError."""
     config, pod = _check(request)
@@ -38,18 +82,24 @@ def inspect(request: InspectRequest) -> int:
         "config": config.model_dump(mode="json"),
         "slice": pod.slice.name,
         "title": str(request.train),
-        "width": min(shutil.get_terminal_size((100, 24)).columns, 120),
+        "width": _width(),
         "json": request.json,
     }
     with waiting(f"compiling the step for {pod.slice.devices} virtual devices"):
-        done = _ask(asked, config.launch, pod)
+        python, env = config.launch.python or sys.executable, {**pod.env, **config.launch.env}
+        done = _run_worker(asked, python, env, pod.slice.devices)
+    return _show(done, pod.slice.devices)
+
+
+def _show(done: subprocess.CompletedProcess[str], devices: int) -> int:
+    """Print the answer and return 0, or what failed and return 1. Raises UserError with what the user can mend."""
     answer = done.stdout.strip()
     if done.returncode == ExitCode.BAD_CONFIG and answer:
         raise UserError(answer)
     if done.returncode == ExitCode.DONE and answer:
         print(answer)
         return ExitCode.DONE
-    print(f"podrun: {_failure(done, answer, pod.slice.devices)}", file=sys.stderr)
+    print(f"podrun: {_failure(done, answer, devices)}", file=sys.stderr)
     return ExitCode.FAILED
 
 
@@ -81,13 +131,19 @@ def _slice(request: InspectRequest) -> str | None:
     return launch.slice or (None if launch.pod else "cpu-1x1")
 
 
-def _ask(asked: dict[str, Any], launch: Launch, pod: Pod) -> subprocess.CompletedProcess[str]:
-    """Runs the process that looks at the job. It has all devices of the slice, as virtual CPU devices."""
-    devices = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(pod.slice.devices)}
+def _width() -> int:
+    return min(shutil.get_terminal_size((100, 24)).columns, 120)
+
+
+def _run_worker(
+    asked: dict[str, Any], python: str, env: Mapping[str, str], devices: int
+) -> subprocess.CompletedProcess[str]:
+    """Run the process that answers. It has as many virtual CPU devices."""
+    virtual = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
     return subprocess.run(
-        [launch.python or sys.executable, "-m", "podrun.runtime.inspect"],
+        [python, "-m", "podrun.runtime.inspect"],
         input=json.dumps(asked),
-        env={**os.environ, **pod.env, **launch.env, **devices},
+        env={**os.environ, **env, **virtual},
         capture_output=True,
         text=True,
         errors="replace",

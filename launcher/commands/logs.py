@@ -13,6 +13,7 @@ from ..record.log_files import LogFile, first_offset, log_files
 from ..record.log_view import Follower, show
 from ..record.run_summary import State, state_of
 from ..record.runs import RunDirectory, find_run
+from ..show.terminal import unguarded
 from ..show.times import parse_since
 
 _LOOK = 0.2  # seconds between two looks for something new
@@ -28,13 +29,15 @@ class LogsRequest:
     hosts: tuple[str, ...] = ()
     since: str | None = None
     lines: int | None = None
+    raw: bool = False
+    """Every byte unchanged, also those that a terminal obeys."""
 
 
 def logs(request: LogsRequest) -> int:
     """Prints, and with `follow` goes on until the run ends. Raises UserError for a run, host or time that there is not."""
     since = None if request.since is None else parse_since(request.since, "--since")
     directory = find_run(request.run)
-    out = sys.stdout.buffer
+    out = (unguarded(sys.stdout) if request.raw else sys.stdout).buffer
     try:
         if request.follow:
             return _follow(directory, request, since, out)
@@ -53,7 +56,7 @@ def _show(directory: RunDirectory, request: LogsRequest, since: float | None, ou
     if not printed:
         print(f"podrun: {_nothing(directory)}", file=sys.stderr)
     starts = {file.name: first_offset(file, ends[file.name], since, request.lines) for file in printed}
-    show(files, starts, ends, out)
+    show(files, starts, ends, out, raw=request.raw)
 
 
 def _nothing(directory: RunDirectory) -> str:
@@ -71,7 +74,7 @@ def _follow(directory: RunDirectory, request: LogsRequest, since: float | None, 
     _check_times(files, since)
     lines = _LAST if request.lines is None and since is None else request.lines
     starts = {file.name: first_offset(file, file.size(), since, lines) if file.size() else 0 for file in files}
-    follower = Follower(files, starts, out)
+    follower = Follower(files, starts, out, raw=request.raw)
     while True:
         over = _is_over(directory)  # asked before reading: what was printed last is then seen
         if follower.news():

@@ -29,6 +29,9 @@ def ps(show_all: bool, as_json: bool) -> int:
         print(f"no runs in {podrun_home() / 'runs'}")
     else:
         print(_table(shown))
+        if abandoned := [summary.run for summary in shown if summary.state is State.ABANDONED]:
+            run = abandoned[0] if len(abandoned) == 1 else "RUN"
+            print(f"abandoned: its launcher is gone; `podrun attach {run}` takes it over, `podrun stop {run}` ends it")
         if len(shown) < len(found):
             print(f"{len(found) - len(shown)} more have ended: podrun ps --all")
     return ExitCode.DONE

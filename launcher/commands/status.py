@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from podrun.runtime.contract import ExitCode
+from podrun.runtime.lines import clock, describe_step
 
 from ..inventory.fold import fold
 from ..record.run_status import ProcessStatus, RunStatus, read_status
@@ -40,11 +41,28 @@ def _as_json(directory: RunDirectory, summary: Summary, found: RunStatus | None)
         "attempt": found.start["attempt"] if found else None,
         "workdir": found.start["workdir"] if found else None,
         "logs": str(directory.logs),
+        "phase": _phase(found) if found and not summary.over else None,
+        **_progress(found),
         "message": found.end["message"] if found and found.end else None,
         "checkpoint": {"step": checkpoint["step"], "time": checkpoint["time"]} if checkpoint else None,
         "agents": found.agents if found else {},
         "processes": [asdict(process) for process in found.processes.values()] if found else [],
     }
+
+
+def _progress(status: RunStatus | None) -> dict[str, float | None]:
+    """Return the loss of process 0's last step, the seconds until then, and those that are left."""
+    step = status.step if status and status.step else {}
+    return {name: step.get(name) for name in ("loss", "elapsed", "seconds_left")}
+
+
+def _phase(status: RunStatus) -> str:
+    """Return `evaluating`, or `3 of 4 training, 1 of 4 compiling the step` if processes are in different phases."""
+    count = len(status.processes)
+    groups = sorted(status.phases.items(), key=lambda item: -len(item[1]))
+    if len(groups) == 1:
+        return phase_words(groups[0][0])
+    return ", ".join(f"{len(processes)} of {count} {phase_words(phase)}" for phase, processes in groups)
 
 
 def _as_text(directory: RunDirectory, summary: Summary, found: RunStatus | None) -> list[str]:
@@ -75,13 +93,24 @@ def _facts(directory: RunDirectory, summary: Summary, found: RunStatus | None) -
     where = "simulated on this machine" if summary.transport == "local" else f"reached by {summary.transport}"
     facts = [("slice", f"{summary.slice}, {hosts} {where}")]
     facts.append(("program" if summary.program else "workdir", shorten(summary.job, 200)))
-    if summary.step is not None:
-        facts.append(("step", f"{summary.step}/{summary.steps}"))
+    if found and not summary.over:
+        facts.append(("phase", _phase(found)))
+    facts += _step_facts(summary, found)
     if found and found.checkpoint:
         facts.append(("checkpoint", f"step {found.checkpoint['step']}, at {moment(found.checkpoint['time'])}"))
     if summary.supervisor is not None:
         facts.append(("supervisor", f"pid {summary.supervisor} on this machine"))
     facts.append(("logs", str(directory.logs)))
+    return facts
+
+
+def _step_facts(summary: Summary, found: RunStatus | None) -> list[tuple[str, str]]:
+    if found is None or found.step is None:
+        return []
+    step = found.step
+    facts = [("step", f"{step['step']}/{step['steps']}  {describe_step(step)}")]
+    if summary.state is State.RUNNING and "elapsed" in step:
+        facts.append(("time", f"elapsed {clock(step['elapsed'])}  eta {clock(step.get('seconds_left'))}"))
     return facts
 
 

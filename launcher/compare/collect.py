@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections.abc import Iterable
 from typing import Any
 
+from podrun.runtime.config import Config, Ensemble
 from podrun.runtime.contract import Event, EventKind, Phase, Workdir
 
+from ..agent.schema import Malformed, count, loads, number, record
 from ..errors import HostError
+from ..events import LIMIT
 from ..record import run_summary
 from ..record.runs import RunDirectory
 from ..record.spec import RunSpec
@@ -18,6 +19,7 @@ from .files import files_of
 from .table import Measured, State, Step
 from .variants import Variant
 
+_RECORD = record({"step": count})
 _STATES = {run_summary.State.DONE: State.DONE, run_summary.State.INTERRUPTED: State.INTERRUPTED}
 
 
@@ -42,6 +44,7 @@ def collect(variant: Variant, spec: RunSpec, directory: RunDirectory) -> Measure
         compile_seconds(directory.read_events()),
         steps(records),
         _number(evaluated[-1], "loss") if evaluated else None,
+        spec.pod.slice.devices if isinstance(spec.job, Config) and isinstance(spec.job.parallel, Ensemble) else 1,
     )
 
 
@@ -82,14 +85,18 @@ def steps(records: Iterable[dict[str, Any]]) -> tuple[Step, ...]:
 def _records(text: bytes) -> Iterable[dict[str, Any]]:
     for line in text.splitlines():
         try:
-            record = json.loads(line)
-        except ValueError:  # cut off when the process was killed
+            record = loads(line, LIMIT, finite=False)
+            _RECORD(record)
+        except Malformed:  # cut off when the process was killed
             continue
-        if isinstance(record, dict) and isinstance(record.get("step"), int):
-            yield record
+        yield record
 
 
 def _number(record: dict[str, Any], name: str) -> float | None:
     """Only a finite number."""
     value = record.get(name)
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    try:
+        number(value)
+    except Malformed:
+        return None
+    return float(value)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ _FEW = 5  # step times; of fewer, one may well be the longest by far
 _REASON = 60  # characters of why a variant failed that the table shows
 _HEADER = (
     ("VARIANT", "", "COMPILE", "MEDIAN", "TOTAL", "TRAIN", "VALIDATION", "SPEED-UP", "SPEED-UP", ""),
-    ("", "STEPS", "s", "STEP ms", "s", "LOSS", "LOSS", "BY STEP", "BY TOTAL", "STATE"),
+    ("", "STEPS", "s", "STEP ms", "s", "LOSS", "LOSS", "BY MEDIAN", "BY TOTAL", "STATE"),
 )
 _NUMBERS = range(1, 9)
 
@@ -50,13 +50,21 @@ def _values(rows: Sequence[Row]) -> list[list[str]]:
         numbers([row.total for row in rows]),
         numbers([row.train_loss for row in rows], digits=4),
         numbers([row.measured.validation_loss for row in rows], digits=4),
-        [_ratio(row.speedup_by_step) for row in rows],
+        [_spread(row) for row in rows],
         [_ratio(row.speedup_by_total) for row in rows],
     ]
 
 
 def _ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}x"
+
+
+def _spread(row: Row) -> str:
+    """`0.95x (0.91-0.99)`"""
+    if row.speedup_interval is None:
+        return _ratio(row.speedup)
+    low, high = row.speedup_interval
+    return f"{_ratio(row.speedup)} ({low:.2f}-{high:.2f})"
 
 
 def _state(row: Row) -> str:
@@ -78,7 +86,13 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         "COMPILE: from the start of compiling to the end of the first step, nothing cached",
         "MEDIAN STEP, TOTAL: all steps after the first, without evaluation and checkpoints",
         "TRAIN LOSS, VALIDATION LOSS: of the last step, and of the last evaluation",
-        f"SPEED-UP against {first}: BY STEP is the mean of each step's ratio of times, BY TOTAL the ratio of the totals",
+        f"SPEED-UP against {first}: BY MEDIAN is the ratio of the median steps (95 % of it by bootstrap over the steps), "
+        "BY TOTAL that of the totals; below 1 is slower",
+    ]
+    notes += [
+        f"{row.measured.variant.name} trains {row.measured.models} models in each step: its SPEED-UP is that of one model"
+        for row in rows
+        if row.measured.models > 1
     ]
     if rows[0].median_step is None:
         notes.append(f"there are no speed-ups, because {first} has no step times")
@@ -116,7 +130,10 @@ def as_record(row: Row) -> dict[str, Any]:
         "total_seconds": row.total,
         "train_loss": row.train_loss,
         "validation_loss": one.validation_loss,
-        "speedup_mean_of_step_ratios": row.speedup_by_step,
+        "models": one.models,
+        "speedup_ratio_of_medians": row.speedup,
+        "speedup_low": row.speedup_interval[0] if row.speedup_interval else None,
+        "speedup_high": row.speedup_interval[1] if row.speedup_interval else None,
         "speedup_ratio_of_totals": row.speedup_by_total,
         "workdir": one.workdir,
         "run": one.run_id,

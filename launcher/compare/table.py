@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from .variants import Variant
+
+_RESAMPLES = 2000
 
 
 class State(StrEnum):
@@ -43,6 +46,8 @@ class Measured:
     compile_seconds: float | None = None
     steps: tuple[Step, ...] = ()
     validation_loss: float | None = None
+    models: int = 1
+    """Trained in each step: an ensemble trains one on each device."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +60,12 @@ class Row:
     median_step: float | None
     total: float | None
     train_loss: float | None
-    speedup_by_step: float | None
-    """The mean, over the steps that both have, of the first variant's time for a step / this one's."""
+    speedup: float | None
+    """The first variant's median step / this one's, each divided by the number of models that the step trains."""
+    speedup_interval: tuple[float, float] | None
+    """Of that ratio, 95 % by bootstrap over the steps; None for the first variant."""
     speedup_by_total: float | None
-    """The first variant's total / this one's, if both are done."""
+    """The first variant's total / this one's, likewise, if both are done."""
 
 
 def compare(measured: Sequence[Measured]) -> list[Row]:
@@ -75,7 +82,8 @@ def step_times(steps: Sequence[Step]) -> dict[int, float]:
 def _row(one: Measured, first: Measured, reference: Mapping[int, float]) -> Row:
     times = step_times(one.steps)
     total = sum(times.values()) if times else None
-    ratios = [reference[step] / seconds for step, seconds in times.items() if step in reference]
+    comparable = bool(times and reference)
+    more = one.models / first.models
     both_done = one.state is State.DONE and first.state is State.DONE
     return Row(
         measured=one,
@@ -83,6 +91,29 @@ def _row(one: Measured, first: Measured, reference: Mapping[int, float]) -> Row:
         median_step=statistics.median(times.values()) if times else None,
         total=total,
         train_loss=one.steps[-1].loss if one.steps else None,
-        speedup_by_step=statistics.fmean(ratios) if ratios else None,
-        speedup_by_total=sum(reference.values()) / total if total and reference and both_done else None,
+        speedup=more * _ratio([*reference.values()], [*times.values()]) if comparable else None,
+        speedup_interval=_interval([*reference.values()], [*times.values()], more)
+        if comparable and one is not first
+        else None,
+        speedup_by_total=more * sum(reference.values()) / total if total and reference and both_done else None,
     )
+
+
+def _ratio(before: Sequence[float], after: Sequence[float]) -> float:
+    return statistics.median(before) / statistics.median(after)
+
+
+def _interval(before: Sequence[float], after: Sequence[float], factor: float) -> tuple[float, float]:
+    """Return the middle 95 % of the ratios of medians of resampled steps.
+
+    The place of a resample's median among the n sorted values has a beta distribution, so no resample has to be made.
+    """
+    chance = random.Random(0)
+    first, second = sorted(before), sorted(after)
+    ratios = sorted(factor * _any_median(first, chance) / _any_median(second, chance) for _ in range(_RESAMPLES))
+    return ratios[_RESAMPLES // 40], ratios[-_RESAMPLES // 40]
+
+
+def _any_median(ordered: Sequence[float], chance: random.Random) -> float:
+    half = (len(ordered) + 1) / 2
+    return ordered[min(int(len(ordered) * chance.betavariate(half, half)), len(ordered) - 1)]

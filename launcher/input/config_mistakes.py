@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
@@ -36,8 +37,10 @@ def mistake_row(dotted: str, what: str, lines: Mapping[str, int], given: Iterabl
     """`what` is wrong with the key `dotted`. `given` are the keys that stood on the command line."""
     above = _self_and_parents(dotted)
     line = next((lines[d] for d in above if d in lines), 0)
+    named = _named(dotted, what, given)
     overridden = any(d in given for d in above) or (not line and any(d.startswith(f"{dotted}.") for d in given))
     where = "command line: " if overridden else f"line {line}: " if line else ""
+    where = f"command line ({', '.join(named)}): " if named and not overridden else where
     key = dotted if dotted.isprintable() else repr(dotted)
     return line, f"{where}{key}{': ' if key else ''}{what}"
 
@@ -51,7 +54,7 @@ def describe_mistakes(
     for error in errors:
         location = (*error["loc"], "name") if error["type"] == "unknown_choice" else error["loc"]
         problems.setdefault(".".join(tree.keys_to(location)), []).append(error)
-    rows = []
+    rows = _rows_of_another_choice(tree, problems, lines, given)
     for dotted, found in problems.items():
         overridden = any(d in given for d in _self_and_parents(dotted))
         # A key that may be of two types has a message for each.
@@ -64,10 +67,41 @@ def describe_mistakes(
     return rows
 
 
+def _rows_of_another_choice(
+    tree: SchemaTree, problems: dict[str, list[ErrorDetails]], lines: Mapping[str, int], given: Iterable[str]
+) -> list[Row]:
+    """Take the keys that another choice of their section has out of `problems`: for each section they are one mistake."""
+    sections: dict[str, list[str]] = {}
+    for dotted, errors in problems.items():
+        if errors[0]["type"] == "extra_forbidden" and dotted in tree.paths and "." in dotted:
+            sections.setdefault(dotted.rpartition(".")[0], []).append(dotted)
+    rows = []
+    for section, keys in sections.items():
+        names = ", ".join(key.rpartition(".")[2] for key in keys)
+        allowed = ", ".join(tree.keys_at(problems[keys[0]][0]["loc"][:-1]))
+        what = "there is no such key; it belongs" if len(keys) == 1 else "there are no such keys; they belong"
+        what += f" to another choice of {section}.name; allowed here: {allowed}"
+        line, text = mistake_row(keys[0], what, lines, given)
+        rows.append((line, text.replace(f"{keys[0]}: ", f"{section}.{names}: ", 1)))
+        for key in keys:
+            del problems[key]
+    return rows
+
+
 def _contradiction_row(what: str, lines: Mapping[str, int], given: Iterable[str]) -> Row:
-    key = what.split(maxsplit=1)[0].rstrip(":")
+    key, _, rest = what.partition(" ")
+    key = key.rstrip(":")
+    named = [] if any(d in given for d in _self_and_parents(key)) else _named("", rest, given)
     line, text = mistake_row(key, "", lines, given)
-    return line, text.removesuffix(f"{key}: ") + what
+    where = f"command line ({', '.join(named)}): " if named else text.removesuffix(f"{key}: ")
+    return line, where + what
+
+
+def _named(section: str, what: str, given: Iterable[str]) -> list[str]:
+    """Return the keys below `section` that stood on the command line and that `what` names with their values."""
+    below = f"{section}." if section else ""
+    inner = {key: key.removeprefix(below) for key in given if key.startswith(below) and key != section}
+    return sorted(key for key, name in inner.items() if re.search(rf"(?<![\w.]){re.escape(name)} [\d'\"-]", what))
 
 
 @cache
@@ -89,6 +123,11 @@ _MUST_BE = {
     "tuple_type": "a list",
     "list_type": "a list",
 }
+_OFF = {
+    "sample": "sample.tokens=0 for no sample",
+    "eval": "eval.every=0 for none before the end",
+    "checkpoint": "checkpoint.every=0 for none before the end",
+}
 _SECTION = ("model_type", "model_attributes_type")
 
 
@@ -103,6 +142,10 @@ def _what(tree: SchemaTree, error: ErrorDetails, overridden: bool) -> str:
         return "a key must be text; YAML reads on, off, yes, no, numbers and dates as something else: use quotes"
     if kind == "unknown_choice":
         return error["msg"].removeprefix("`name` ")
+    if kind in _SECTION and error["input"] is None:
+        key = ".".join(tree.keys_to(error["loc"]))
+        off = f", or give {_OFF[key]}" if key in _OFF else ""
+        return f"must be a section; leave it out for its defaults{off}"
     if kind in _SECTION:
         return f"must be a section with some of the keys {', '.join(tree.keys_at(error['loc']))}"
     if kind == "string_type":
@@ -140,8 +183,6 @@ def _key_hint(tree: SchemaTree, location: Location) -> str:
     here = tree.keys_at(location[:-1])
     elsewhere = [path for path in tree.paths if path.rpartition(".")[2] == parts[-1]]
     allowed = f"allowed here: {', '.join(here)}"
-    if ".".join(parts) in elsewhere:  # `data.path` where `data.name` is a source without a path
-        return f"it belongs to another choice of {'.'.join(parts[:-1])}.name; {allowed}"
     near = difflib.get_close_matches(parts[-1], here, n=1, cutoff=0.5)
     meant = elsewhere[:3] or [".".join([*parts[:-1], name]) for name in near]
     return f"did you mean {' or '.join(meant)}?" if meant else allowed

@@ -11,15 +11,65 @@ import yaml
 
 from podrun.runtime.contract import UserError
 
+BYTES = 1 << 19
+"""Of a YAML text."""
+NODES = 20_000
+"""Keys and values; what an alias stands for counts wherever it is used. 1024 hosts with their addresses are 7000."""
+DEPTH = 50
+"""Levels of nesting."""
+_NUMBER = 100  # characters of a number or a date
+_KEY = 100  # characters of a key
+
 
 class _Loader(yaml.SafeLoader):
-    """YAML as people write it: `1e-3` is a number (YAML 1.1 says text), and a key that is given twice is an error."""
+    """YAML as people write it: `1e-3` is a number (YAML 1.1 says text), and a key that is given twice is an error.
+
+    What could take minutes or all memory is refused where it begins: the parser is asked for one event after another.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._nodes = 0
+        self._depth = 0
+        self._sizes: dict[str, int] = {}  # nodes of what each anchor stands for, once it is complete
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        anchor: Any = getattr(event, "anchor", None)
+        before = self._nodes
+        if isinstance(event, yaml.AliasEvent):
+            if anchor in self.anchors and anchor not in self._sizes:
+                raise _mistake(event, f"of the sections around *{anchor}, one contains itself; write its values out")
+            self._nodes += self._sizes.get(anchor, 0)
+        else:
+            if getattr(event, "tag", None):
+                raise _mistake(event, f"the tag {_tag(event.tag)} is not allowed; write the value without it")
+            self._nodes += 1
+        self._depth += 1
+        if self._nodes > NODES:
+            raise _mistake(
+                event,
+                f"more than {NODES} values up to here (an alias counts for all that it stands for); shorten the lists: "
+                "hosts may be a range, n[0-99]",
+            )
+        if self._depth > DEPTH:
+            raise _mistake(event, f"nested more than {DEPTH} levels deep; no key of podrun's is below the tenth")
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if anchor is not None and not isinstance(event, yaml.AliasEvent):
+            self._sizes[anchor] = self._nodes - before
+        return node
 
     def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
         node = super().compose_scalar_node(anchor)
         if "\0" in node.value:
-            problem = "the character \\0 cannot be in a path, a name or an environment variable"
-            raise yaml.composer.ComposerError(None, None, problem, node.start_mark)
+            raise _mistake(node, "the character \\0 cannot be in a path, a name or an environment variable")
+        if not _is_unicode(node.value):
+            raise _mistake(
+                node, "half of a character (\\ud800 to \\udfff), which no file can hold; write the whole one"
+            )
+        if len(node.value) > _NUMBER and node.tag != "tag:yaml.org,2002:str":
+            raise _mistake(node, f"a number of {len(node.value)} characters; put it in quotes if it is text")
         return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
@@ -27,12 +77,31 @@ class _Loader(yaml.SafeLoader):
         seen: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise yaml.composer.ComposerError(None, None, "a key must be a word", key.start_mark)
+                raise _mistake(key, "a key must be a word")
+            if len(key.value) > _KEY:  # it is a part of the names of all keys below it
+                raise _mistake(key, f"a key of {len(key.value)} characters; at most {_KEY} are allowed")
             if key.value in seen:
-                problem = f"the key {key.value!r} is given twice in one section; keep one of them"
-                raise yaml.composer.ComposerError(None, None, problem, key.start_mark)
+                raise _mistake(key, f"the key {key.value!r} is given twice in one section; keep one of them")
             seen.add(key.value)
         return node
+
+
+def _is_unicode(value: str) -> bool:
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _mistake(place: Any, problem: str) -> yaml.YAMLError:
+    """What is wrong with a node or an event."""
+    return yaml.composer.ComposerError(None, None, problem, place.start_mark)
+
+
+def _tag(tag: str) -> str:
+    """The tag as it was written; of a long one the start."""
+    return tag.replace("tag:yaml.org,2002:", "!!")[:_NUMBER]
 
 
 _Loader.add_implicit_resolver(
@@ -51,11 +120,15 @@ def read_mapping(
     `what` names the kind of file.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:  # not all of it: it may be a device, or a file of data
+            data = file.read(BYTES + 1)
+        text = data.decode("utf-8-sig") if len(data) <= BYTES else ""
     except UnicodeDecodeError:
         raise UserError(f"{title}: is not a text file (not UTF-8); {start}") from None
     except OSError as error:
         raise UserError(f"{title}: cannot read {what}: {error.strerror}; {instead(path)}") from None
+    if len(data) > BYTES:
+        raise UserError(f"{title}: is larger than {BYTES >> 10} KiB, and no file of settings for podrun; {start}")
     try:
         values, lines = parse(text)
     except yaml.YAMLError as error:
@@ -69,12 +142,14 @@ def read_mapping(
 
 def parse(text: str) -> tuple[Any, dict[str, int]]:
     """The value of a YAML text, and the line of each dotted key in it. Raises yaml.YAMLError, and nothing else."""
+    if len(text) > BYTES:
+        raise yaml.YAMLError(f"longer than {BYTES >> 10} KiB; give a shorter value, or put it in a file of its own")
     try:
-        lines = dict(_line_numbers(yaml.compose(text, Loader=_Loader)))
-        return yaml.load(text, Loader=_Loader), lines
-    except RecursionError:
-        raise yaml.YAMLError("its sections are nested too deeply, or one contains itself") from None
-    except ValueError as error:  # PyYAML leaves these as they are: a date in month 13, a number of 5000 digits
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        lines = dict(_line_numbers(node))  # before merged sections are put in their places
+        return None if node is None else loader.construct_document(node), lines
+    except (ValueError, OverflowError) as error:  # PyYAML leaves these as they are: a date in month 13, "\\Uffffffff"
         raise yaml.YAMLError(f"a value cannot be read: {error}; put it in quotes if it is text") from None
 
 

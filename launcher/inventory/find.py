@@ -17,7 +17,7 @@ from .fits import misfit
 from .hostfile import read_hostfile
 from .pod_checks import check_pod, duplicates
 from .pod_file import read_pod_file
-from .ranges import expand, split_hosts
+from .ranges import LIMIT, count, expand, split_hosts
 from .simulated import simulated_pod
 
 _PLATFORMS = {"tpu": "tpu", "gpu": "cuda", "cpu": "cpu"}
@@ -115,7 +115,12 @@ class _Search:
             return None
         names: list[str] = []
         wrong = []
-        for entry in split_hosts(request.hosts):
+        entries = split_hosts(request.hosts)
+        if sum(map(count, entries)) > LIMIT:  # before any of them is made
+            raise UserError(
+                f"--hosts: {short(request.hosts)} stands for more than {LIMIT} hosts, which is the limit; shorten the ranges"
+            )
+        for entry in entries:
             try:
                 names += expand(entry)
             except ValueError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from podrun.runtime.contract import UserError
 
 from ..input.config_mistakes import Row, mistakes_error, short
-from .ranges import expand
+from .ranges import LIMIT, count, expand
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,15 @@ def read_hostfile(path: Path) -> Hostfile:
     hosts: dict[str, int] = {}
     slots: dict[int, int | None] = {}
     mistakes: list[Row] = []
+    total = 0
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
         if not words:
             continue
+        total += count(words[0])
+        if total > LIMIT:  # before they are made
+            mistakes.append((number, f"line {number}: more than {LIMIT} hosts up to here, which is the limit"))
+            break
         try:
             names, slots[number] = expand(_host(words[0])), _slots(words[1:])
             _add(hosts, names, number)

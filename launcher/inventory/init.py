@@ -16,6 +16,7 @@ import yaml
 
 from podrun.runtime.contract import UserError
 
+from ..code.runtime_packages import pinned
 from ..input.yaml_file import parse
 from ..slices import parse_slice
 from .fits import misfit
@@ -45,7 +46,7 @@ QUESTIONS = (
     Question("user", "User there (empty: as in your SSH configuration)", remote=True),
     Question("key", "Private key (empty: your SSH agent and configuration)", remote=True),
     Question("workdir", "Folder that all hosts share, for checkpoints (empty: say it later)", remote=True),
-    Question("python", "Python 3.11+ there (empty: podrun's choice)", remote=True),
+    Question("python", "Python 3.11+ with JAX and flax there (empty: podrun makes an environment)", remote=True),
 )
 
 Values = dict[str, Any]
@@ -66,16 +67,34 @@ def init(file: Path, given: Mapping[str, str | None], *, yes: bool, force: bool)
             values = _ask(file, values, given)
         except click.Abort:
             raise KeyboardInterrupt from None
+    requirements = _requirements(file, values)
     text = render(file, values)
     problems = _problems(file, parse(text)[0])
     if problems:  # two answers that do not fit each other
         raise UserError("\n".join(problems))
     _write(file, text)
+    if requirements:
+        click.echo(requirements)
     name = shlex.quote(str(file))
     click.echo(
         f"wrote {file}\nnext, see whether all hosts can be reached:\n  podrun check --pod {name}\n"
         f"then train:\n  podrun --pod {name} train.yaml"
     )
+
+
+def _requirements(file: Path, values: Values) -> str | None:
+    """Write what podrun's runtime needs into a requirements.txt, unless the hosts have an interpreter for it.
+
+    Returns what has been done. A requirements.txt that is there already is used unchanged.
+    """
+    if "transport" in values or "python" in values:
+        return None
+    values["requirements"] = "requirements.txt"
+    path = file.with_name("requirements.txt")
+    if path.exists():
+        return f"using {path}: the hosts get an environment with it"
+    _write(path, pinned(parse_slice(values["slice"]).kind))
+    return f"wrote {path}: the hosts get an environment with what podrun's runtime needs"
 
 
 def _check_target(file: Path, force: bool) -> None:
@@ -228,7 +247,11 @@ def _rest(values: Values) -> list[str]:
     return [
         line("workdir", "/mnt/shared/runs", "a folder that all hosts share; it holds a folder for each run"),
         line("python", "/opt/venv/bin/python", "Python 3.11+ on the hosts"),
-        line("requirements", "requirements.txt", "the workers run in a virtual environment with it"),
+        line(
+            "requirements",
+            "requirements.txt",
+            "the workers run in a virtual environment with it, made at the first start",
+        ),
         line("env", "{HF_HOME: /mnt/shared/hf}", "environment variables of the workers"),
         line("secrets", "[HF_TOKEN]", "the same, with values from your environment or from secrets_file"),
         line("ports", "41000-41999", "where the hosts reach process 0; default: any"),

@@ -74,7 +74,7 @@ def describe(path: Path, values: dict[str, Any], lines: Mapping[str, int]) -> De
     except ValidationError as invalid:
         errors = invalid.errors()
     broken = frozenset(str(error["loc"][0]) for error in errors)
-    rest = {key: value for key, value in values.items() if str(key) not in broken}
+    rest = {key: value for key, value in values.items() if isinstance(key, str) and key not in broken}
     rows = describe_mistakes(PodFile, errors, lines)
     return Described(path, PodFile.model_validate(rest), lines, tuple(rows), broken)
 

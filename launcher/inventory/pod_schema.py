@@ -15,7 +15,7 @@ from podrun.runtime.contract import UserError
 from ..input.config_mistakes import SECRET
 from ..pod import Host
 from ..slices import parse_slice
-from .ranges import expand, split_hosts
+from .ranges import LIMIT, count, expand, split_hosts
 
 _JUMP = re.compile(r"([^@\s:,/-][^@\s:,/]*@)?([^@\s:,/\[\]-][^@\s:,/\[\]]*|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*")
@@ -37,10 +37,18 @@ def _range(text: str) -> str:
 def _hosts(value: Any) -> Any:
     """One string stands for the list of what is in it."""
     if isinstance(value, str):
-        return split_hosts(value)
+        value = split_hosts(value)
     if not isinstance(value, (list, tuple)):
         raise ValueError("must be a list of hosts, or one text such as tpu-[0-3]")
+    if sum(map(_count, value)) > LIMIT:  # before any of them is made
+        raise ValueError(f"stand for more than {LIMIT} hosts together, which is the limit; shorten the ranges")
     return value
+
+
+def _count(entry: Any) -> int:
+    """Return the largest number of hosts that a text of an entry stands for."""
+    texts = entry.values() if isinstance(entry, dict) else [entry]
+    return max((count(text) for text in texts if isinstance(text, str)), default=1)
 
 
 def _entry(value: Any) -> Any:

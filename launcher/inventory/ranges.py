@@ -11,12 +11,27 @@ LIMIT = 10_000  # hosts in one list: a range with a slip in it ends here, not in
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
 _GROUP = re.compile(r"\[([^\[\]]*)\]")
 _PART = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
-_SEPARATORS = re.compile(r"[,\s]+(?![^\[]*\])")
+_ENTRY = re.compile(r"(?:\[[^\[\]]*\]|[^,\s])+")
+_LONGEST = 253  # characters of a name, as the domain name system has it
 
 
 def split_hosts(text: str) -> list[str]:
     """`a, n[1,3] b` to its entries, `a`, `n[1,3]` and `b`: commas and blanks separate, but not inside of brackets."""
-    return [entry for entry in _SEPARATORS.split(text.strip()) if entry]
+    return _ENTRY.findall(text)
+
+
+def count(text: str) -> int:
+    """Return how many hosts an entry stands for, at least 1, without making them; a malformed range counts as one.
+
+    Above LIMIT it is any number above it.
+    """
+    hosts = 1
+    for inside in _GROUP.findall(text):
+        parts = [_PART.fullmatch(part.strip()) for part in inside.split(",")]
+        hosts *= max(1, sum(max(0, int(p[2] or p[1]) - int(p[1]) + 1) for p in parts if p))
+        if hosts > LIMIT:
+            break
+    return hosts
 
 
 def expand(text: str) -> list[str]:
@@ -28,12 +43,11 @@ def expand(text: str) -> list[str]:
     parts = _GROUP.split(text)  # literal, inside of brackets, literal, ...
     if any(c in literal for literal in parts[::2] for c in "[]"):
         raise ValueError("has a bracket without its partner; write a range as n[0-3]")
+    if count(text) > LIMIT:
+        raise ValueError(f"stands for more than {LIMIT} hosts, which is the limit")
     groups = [_numbers(part) if i % 2 else [part] for i, part in enumerate(parts)]
-    count = 1
-    for group in groups:
-        count *= len(group)
-    if count > LIMIT:
-        raise ValueError(f"stands for {count} hosts; at most {LIMIT} are allowed")
+    if sum(max(map(len, group)) for group in groups) > _LONGEST:
+        raise ValueError(f"is longer than {_LONGEST} characters, as no name or address of a host is")
     hosts = ["".join(combination) for combination in itertools.product(*groups)]
     for host in hosts:
         _check_name(host)
@@ -50,8 +64,6 @@ def _numbers(inside: str) -> list[str]:
         first, last = found[1], found[2] or found[1]
         if int(first) > int(last):
             raise ValueError(f"has [{inside}], which runs backwards; write [{last}-{first}]")
-        if int(last) - int(first) >= LIMIT:
-            raise ValueError(f"has [{inside}], which is more than the {LIMIT} hosts that are allowed")
         numbers += [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
     return numbers
 
@@ -60,6 +72,8 @@ def _check_characters(text: str) -> None:
     """Raises ValueError for what people write by habit from other tools, with what to write here."""
     if not text.strip():
         raise ValueError("is empty; give the name or address of a host")
+    if not text.replace("\t", " ").isprintable():
+        raise ValueError("has a character in it that cannot be shown, such as the end of a line; write it on one line")
     if "@" in text:
         user, _, host = text.rpartition("@")
         raise ValueError(f"names a user; write {host}, and `ssh: {{user: {user}}}` in the pod file")

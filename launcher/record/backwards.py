@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _BLOCK = 1 << 16
+_LONGEST = 16 << 20  # bytes of a line
 
 
 def lines_backwards(path: Path) -> Iterator[bytes]:
@@ -22,6 +23,8 @@ def lines_backwards(path: Path) -> Iterator[bytes]:
             size = min(_BLOCK, at)
             at = file.seek(at - size)
             rest, *lines = (file.read(size) + rest).split(b"\n")
+            if len(rest) > _LONGEST:  # no line that anybody has written: what is left of it is of no use either
+                rest = b""
             if lines and not whole:
                 whole = True
                 lines.pop()

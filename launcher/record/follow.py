@@ -4,43 +4,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import IO
 
 from podrun.runtime.contract import Event, EventKind
 
-from ..show.view import last_state
-from .runs import RunDirectory, parse_event
+from ..agent.schema import Lines
+from ..events import LIMIT, parse_event
+from ..show.echo import Echo, echoed_log
+from .runs import RunDirectory
+
+_PIECE = 1 << 16  # bytes of output that are shown at once
 
 
 class Output:
-    """What the first process of a program of the user's own prints. (podrun's own runtime reports events instead.)"""
+    """What the first process of a user program prints. (podrun's own runtime reports events instead.)"""
 
     def __init__(self, directory: RunDirectory) -> None:
         self._directory = directory
-        self._file: IO[bytes] | None = None
-        self._partial = b""
+        self._echo: Echo | None = None
 
     def news(self, at_end: bool = False) -> str:
-        """Whole lines since the last call; at the end the rest as well."""
-        if self._file is None:
-            self._file = self._open()
-        if self._file is None:
-            return ""
-        text = self._partial + self._file.read()
-        if at_end and text and not text.endswith(b"\n"):
-            text += b"\n"
-        *lines, self._partial = text.split(b"\n")
-        return "\n".join(map(last_state, lines))
-
-    def _open(self) -> IO[bytes] | None:
-        start = next(self._directory.read_events(), None)
-        if start is None or start.get("program") is None:
-            return None
-        host, processes = next(iter(start["hosts"].items()))
-        try:
-            return self._directory.log(host if len(processes) == 1 else f"{host}.{processes[0]}").open("rb")
-        except OSError:
-            return None
+        """Return the next lines, as many as are shown at once, or nothing; at the end the last one may be unfinished."""
+        if self._echo is None:
+            start = self._directory.start()
+            log = None if start is None else echoed_log(start)
+            self._echo = None if log is None else Echo(self._directory.logs / log.name, start=0)
+        return "" if self._echo is None else self._echo.next(_PIECE, at_end) or ""
 
 
 _LOOK = 0.2  # seconds between two looks at the record
@@ -48,13 +36,15 @@ _LOOK = 0.2  # seconds between two looks at the record
 
 def follow(directory: RunDirectory) -> Iterator[Event | None]:
     """All events so far, then each as it comes, until the run has ended or nobody supervises it. None: a moment passed."""
-    rest = ""
-    with directory.events.open(encoding="utf-8") as file:
+    unparsed = Lines(LIMIT)
+    try:
+        file = directory.events.open("rb")
+    except OSError:
+        return
+    with file:
         while True:
             alone = directory.supervisor() is None  # asked before reading: what it wrote last is then seen
-            text = rest + file.read()
-            *lines, rest = text.split("\n")
-            for line in lines:
+            for line in unparsed.feed(file.read()):
                 event = parse_event(line)
                 if event is None:
                     continue

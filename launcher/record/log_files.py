@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import bisect
+import math
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,22 +31,26 @@ class LogFile:
     def size(self) -> int:
         """0 as long as it has printed nothing."""
         try:
-            return self.path.stat().st_size
+            there = self.path.stat()
         except OSError:
             return 0
+        return there.st_size if stat.S_ISREG(there.st_mode) else 0
 
     def marks(self) -> list[tuple[float, int]]:
         """(time, size): what follows the first `size` bytes arrived at `time` or later. Both only grow."""
         found: list[tuple[float, int]] = []
         try:
-            text = self.index.read_text()
+            text = self.index.read_text(errors="replace")
         except OSError:
             return []
+        limit = self.size()
         for line in text.splitlines():
             time, _, size = line.partition(" ")
             try:
                 mark = (float(time), int(size))
             except ValueError:  # cut off by a full disk
+                continue
+            if not (math.isfinite(mark[0]) and 0 <= mark[1] <= limit):
                 continue
             # A clock that is set back: the order in the file is the one that is right.
             found.append((max(mark[0], found[-1][0]), mark[1]) if found else mark)
@@ -53,7 +59,7 @@ class LogFile:
 
 def log_files(directory: RunDirectory, patterns: Sequence[str] = ()) -> list[LogFile]:
     """Of all processes, or those of the hosts that `patterns` name. Raises UserError for a name that fits none."""
-    start = next(directory.read_events(), None)
+    start = directory.start()
     hosts: dict[str, list[int]] = start["hosts"] if start else {}
     files = []
     for host, processes in hosts.items():

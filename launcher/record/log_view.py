@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import IO
 
 from .log_files import LogFile
@@ -25,15 +26,21 @@ def visible(line: bytes) -> bytes:
     return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 
-def show(files: Sequence[LogFile], starts: dict[str, int], ends: dict[str, int], out: IO[bytes]) -> None:
-    """All lines between two places of each file, in the order in which they arrived: to the second."""
+def show(
+    files: Sequence[LogFile], starts: dict[str, int], ends: dict[str, int], out: IO[bytes], *, raw: bool = False
+) -> None:
+    """All lines between two places of each file, in the order in which they arrived: to the second.
+
+    `raw`: lines as they were printed, not what is left to see of a progress bar.
+    """
     prefix = prefixes(files)
     files = [file for file in files if ends[file.name]]
     places = dict(starts)
     for _, number, end in heapq.merge(*(_pieces(i, file, ends[file.name]) for i, file in enumerate(files))):
         file = files[number]
         if end > places[file.name]:
-            places[file.name] = _copy(file, places[file.name], end, ends[file.name], prefix[file.name], out)
+            lines = _Lines(prefix[file.name], out, raw)
+            places[file.name] = _copy(file, places[file.name], end, ends[file.name], lines)
 
 
 def _pieces(number: int, file: LogFile, end: int) -> Iterator[tuple[float, int, int]]:
@@ -46,7 +53,7 @@ def _pieces(number: int, file: LogFile, end: int) -> Iterator[tuple[float, int, 
     yield at, number, end
 
 
-def _copy(file: LogFile, start: int, end: int, limit: int, prefix: bytes, out: IO[bytes]) -> int:
+def _copy(file: LogFile, start: int, end: int, limit: int, out: _Lines) -> int:
     """Whole lines from `start` until `end` is reached. Returns where the last one ends."""
     with file.path.open("rb") as source:
         source.seek(start)
@@ -57,19 +64,29 @@ def _copy(file: LogFile, start: int, end: int, limit: int, prefix: bytes, out: I
             if not data.endswith(b"\n"):
                 data += source.readline(limit - start - len(data))
             start += len(data)
-            out.write(_told(prefix, data.removesuffix(b"\n").split(b"\n")))
+            out.write(data.removesuffix(b"\n").split(b"\n"))
     return start
 
 
-def _told(prefix: bytes, lines: Iterable[bytes]) -> bytes:
-    return b"".join([prefix + (visible(line) if b"\r" in line else line) + b"\n" for line in lines])
+@dataclass(frozen=True)
+class _Lines:
+    """Lines of one process on their way out."""
+
+    prefix: bytes
+    out: IO[bytes]
+    raw: bool
+
+    def write(self, lines: Iterable[bytes]) -> None:
+        shown = lines if self.raw else [visible(line) if b"\r" in line else line for line in lines]
+        self.out.write(b"".join([self.prefix + line + b"\n" for line in shown]))
 
 
 class Follower:
     """New lines of files that grow. None is lost, none comes twice, and none is mixed with another's."""
 
-    def __init__(self, files: Sequence[LogFile], starts: dict[str, int], out: IO[bytes]) -> None:
-        self._prefix = prefixes(files)
+    def __init__(self, files: Sequence[LogFile], starts: dict[str, int], out: IO[bytes], *, raw: bool = False) -> None:
+        self._lines = {name: _Lines(prefix, out, raw) for name, prefix in prefixes(files).items()}
+        self._raw = raw
         self._files = files
         self._places = dict(starts)
         self._partial: dict[str, bytes] = {}
@@ -85,7 +102,8 @@ class Follower:
             if data := self._read(file):
                 found = True
                 self._add(file.name, data)
-            self._show_bar(file.name)
+            if not self._raw:
+                self._show_bar(file.name)
         self._out.flush()
         return found
 
@@ -111,7 +129,7 @@ class Follower:
     def _add(self, name: str, data: bytes) -> None:
         *lines, rest = (self._partial.get(name, b"") + data).split(b"\n")
         # Of a progress bar that never ends its line only the last states are of use.
-        self._partial[name] = rest if len(rest) < _PARTIAL else rest[-_PARTIAL // 2 :]
+        self._partial[name] = rest if self._raw or len(rest) < _PARTIAL else rest[-_PARTIAL // 2 :]
         if lines:
             self._bars.pop(name, None)
             self._write(name, lines)
@@ -125,4 +143,4 @@ class Follower:
 
     def _write(self, name: str, lines: Iterable[bytes]) -> None:
         self._wrote[name] = time.monotonic()
-        self._out.write(_told(self._prefix[name], lines))
+        self._lines[name].write(lines)

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from ..home import private
+
 MARK_EVERY = 1.0  # seconds of output that share a mark in the index
 
 
@@ -23,8 +25,20 @@ def index_path(folder: Path, name: str) -> Path:
     return whole.with_name(f"{whole.name}-times") / name
 
 
+class IncompleteWriteError(OSError):
+    """A log took only a part of what was to be written."""
+
+    def __init__(self, reason: OSError, written: int) -> None:
+        super().__init__(reason.errno, reason.strerror)
+        self.written = written
+        """Bytes that are in the log all the same."""
+
+
 class Logs:
-    """Appends output to `<folder>/<name>.log`. A later attempt of a run goes on in the same file."""
+    """Appends output to `<folder>/<name>.log`. A later attempt of a run goes on in the same file.
+
+    Safe to use from many threads, as long as each writes to logs of its own.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -32,14 +46,21 @@ class Logs:
         self._marked: dict[str, float] = {}
 
     def write(self, name: str, data: bytes) -> None:
-        """Raises OSError if not all of it could be written."""
+        """Raises IncompleteWriteError if not all of it could be written."""
         if not data:
             return
-        file = self._open(name)
+        try:
+            file = self._open(name)
+        except OSError as error:
+            raise IncompleteWriteError(error, 0) from None
         if time.time() - self._marked.get(name, 0.0) >= MARK_EVERY:
             self._mark(name)
-        while data:  # a nearly full disk takes a part
-            data = data[file.write(data) :]
+        rest = memoryview(data)
+        try:
+            while rest:  # a nearly full disk takes a part
+                rest = rest[file.write(rest) :]
+        except OSError as error:
+            raise IncompleteWriteError(error, len(data) - len(rest)) from None
 
     def end(self, name: str) -> None:
         """The process has ended: what it left of a line becomes one, also if another supervisor has written that."""
@@ -56,6 +77,15 @@ class Logs:
         except FileNotFoundError:
             return 0
 
+    def end_of(self, name: str, most: int, start: int = 0) -> bytes:
+        """Return the last bytes of a log, at most that many, and none before `start`."""
+        try:
+            with log_path(self._folder, name).open("rb") as file:
+                file.seek(max(start, self.size(name) - most))
+                return file.read(most)
+        except OSError:
+            return b""
+
     def close(self) -> None:
         for file in self._files.values():
             file.close()
@@ -63,7 +93,7 @@ class Logs:
 
     def _open(self, name: str) -> IO[bytes]:
         if name not in self._files:
-            self._files[name] = log_path(self._folder, name).open("ab+", buffering=0)
+            self._files[name] = open(log_path(self._folder, name), "ab+", buffering=0, opener=private)
         return self._files[name]
 
     def _mark(self, name: str) -> None:
@@ -71,8 +101,8 @@ class Logs:
         line = f"{now:.3f} {os.fstat(self._files[name].fileno()).st_size}\n"
         try:  # not kept open: a pod may have as many logs as there may be open files
             path = index_path(self._folder, name)
-            path.parent.mkdir(exist_ok=True)
-            with path.open("ab", buffering=0) as index:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            with open(path, "ab", buffering=0, opener=private) as index:
                 index.write(line.encode())
         except OSError:
             pass  # times are not worth a run

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from podrun.runtime.contract import Event, EventKind
 
+from ..events import parse_event
 from .runs import RunDirectory
 
 _STEP = f'"event": "{EventKind.STEP}"'.encode()
@@ -40,9 +40,17 @@ class RunStatus:
     """Host to the pid of its agent."""
     checkpoint: Event | None = None
     """The last that is complete, of any attempt."""
-    steps: int | None = None
-    step: int | None = None
+    step: Event | None = None
+    """The last that process 0 has reported."""
     end: Event | None = None
+
+    @property
+    def phases(self) -> dict[str, list[ProcessStatus]]:
+        """Processes by the phase that they are in."""
+        groups: dict[str, list[ProcessStatus]] = {}
+        for process in self.processes.values():
+            groups.setdefault(process.phase, []).append(process)
+        return groups
 
 
 def read_status(directory: RunDirectory) -> RunStatus | None:
@@ -54,9 +62,8 @@ def read_status(directory: RunDirectory) -> RunStatus | None:
         if _STEP in line[:40]:  # nearly all lines are steps, of which only each process's last one matters
             last_steps[line[line.rfind(b'"host"') :]] = line
             continue
-        try:
-            event: Event = json.loads(line)
-        except ValueError:  # cut off by a full disk
+        event = parse_event(line)
+        if event is None:  # cut off by a full disk
             continue
         if event["event"] == EventKind.START:
             status, last_steps = _begin(event), {}
@@ -109,7 +116,9 @@ def _take_host(status: RunStatus, event: Event) -> None:
     if phase == "hello":
         status.agents[event["host"]] = event["pid"]
     if phase == "started":
-        process = status.processes[event["process"]]
+        process = status.processes.get(event["process"])
+        if process is None:
+            return
         process.pid = event["pid"]
         _enter(process, "running" if status.start["program"] is not None else phase, event["time"])
         return
@@ -120,14 +129,11 @@ def _take_host(status: RunStatus, event: Event) -> None:
 
 
 def _take_step(status: RunStatus, line: bytes) -> None:
-    try:
-        event: Event = json.loads(line)
-    except ValueError:
-        return
-    if event.get("process") in status.processes:
+    event = parse_event(line)
+    if event is not None and event["event"] == EventKind.STEP and event["process"] in status.processes:
         status.processes[event["process"]].step = event["step"]
-        status.step = max(status.step or 0, event["step"])
-        status.steps = event["steps"]
+        if event["process"] == 0:
+            status.step = event
 
 
 def _enter(process: ProcessStatus, phase: str, time: float) -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import json
 import time
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from podrun.runtime.contract import Event, EventKind
 
+from ..agent.schema import Malformed, anything, each, loads, printable, record, text
+from ..events import LIMIT
 from .runs import RunDirectory
 
 _APPEAR = 30.0  # seconds for a run that has been made to be supervised
+_POD = record({"slice": record({"name": text}), "hosts": each(anything), "transport": text})
+_SPEC = record({"pod": _POD, "job": record({}, {"argv": each(text)}), "workdir": text})
 _LOOK_BACK = 2000  # events among which the last step is looked for
 
 
@@ -113,15 +115,16 @@ def _last_step(directory: RunDirectory) -> Event | None:
 def _from_spec(directory: RunDirectory) -> Event:
     """What the first event would say, of a run that has none yet."""
     try:
-        spec: dict[str, Any] = json.loads((directory.path / "spec.json").read_text())
-    except (OSError, ValueError):
-        spec = {}
-    pod, job = spec.get("pod", {}), spec.get("job", {})
+        spec = printable(loads((directory.path / "spec.json").read_bytes(), LIMIT))
+        _SPEC(spec)
+    except (OSError, Malformed):
+        spec = {"pod": {"slice": {"name": "?"}, "hosts": [], "transport": "?"}, "job": {}, "workdir": "?"}
+    pod, job = spec["pod"], spec["job"]
     return {
-        "slice": pod.get("slice", {}).get("name", "?"),
-        "hosts": pod.get("hosts", []),
-        "transport": pod.get("transport", "?"),
+        "slice": pod["slice"]["name"],
+        "hosts": pod["hosts"],
+        "transport": pod["transport"],
         "program": " ".join(job["argv"]) if "argv" in job else None,
-        "workdir": spec.get("workdir", "?"),
+        "workdir": spec["workdir"],
         "time": _made(directory.path),
     }

@@ -11,16 +11,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from podrun.runtime.contract import Event, EventKind, UserError, output_stream
 
-from ..home import podrun_home
+from ..agent.schema import Malformed, count, loads, record, table
+from ..events import LIMIT, parse_event
+from ..home import podrun_home, private, private_folder
 from ..plan import LaunchPlan
 from ..state import Adoption
 from .backwards import lines_backwards
 from .spec import RunSpec
 
+_ATTEMPT = record({"attempt": count, "log_sizes": table(count)})
+_SUPERVISOR = record({"pid": count})
 _LOOK = 0.3  # seconds; longer than anybody looks
 
 
@@ -40,7 +44,7 @@ class RunDirectory:
         """Raises UserError if it cannot be made."""
         directory = cls(podrun_home() / "runs" / spec.run_id)
         try:
-            directory.logs.mkdir(parents=True, mode=0o700)
+            private_folder("runs", spec.run_id, "logs")
             directory._write("spec.json", spec.to_json())
         except OSError as error:
             raise UserError(
@@ -92,41 +96,59 @@ class RunDirectory:
         self._write("attempt.json", json.dumps({"attempt": plan.attempt, "log_sizes": sizes}).encode())
 
     def attempt(self) -> int | None:
-        """The attempt that was begun last."""
+        """The attempt that was begun last. Raises UserError if its record is damaged."""
+        begun = self._begun()
+        return None if begun is None else int(begun["attempt"])
+
+    def _begun(self) -> dict[str, Any] | None:
+        """Return what `begin` has written; None before that. Raises UserError if it is damaged."""
+        path = self.path / "attempt.json"
         try:
-            return int(json.loads((self.path / "attempt.json").read_text())["attempt"])
-        except (OSError, ValueError, KeyError):
+            begun: dict[str, Any] = loads(path.read_bytes(), LIMIT)
+            _ATTEMPT(begun)
+        except FileNotFoundError:
             return None
+        except (OSError, Malformed) as error:
+            raise UserError(
+                f"run {self.run_id}: cannot read {path} ({getattr(error, 'strerror', None) or error}), so nobody can take "
+                f"the run over: end what is left of it on its hosts by hand, then remove {self.path}"
+            ) from None
+        return begun
 
     def adoption(self, plan: LaunchPlan) -> Adoption:
         """What is here of the attempt of `plan`."""
-        before = json.loads((self.path / "attempt.json").read_text())["log_sizes"]
+        before: dict[str, int] = (self._begun() or {"log_sizes": {}})["log_sizes"]
         offsets: dict[str, dict[str, int]] = {}
         for host in plan.hosts:
             for process in host.processes:
                 name = plan.log_name(host, process.process_id)
-                here = _size(self.log(name)) - before.get(name, 0)
+                here = max(0, _size(self.log(name)) - before.get(name, 0))
                 offsets.setdefault(host.host.name, {})[output_stream(process.process_id)] = here
         events: dict[tuple[str, int], int] = {}
-        started = False
+        phases: set[tuple[str, str, int | None]] = set()
         for event in self.read_events():
             if event["event"] == EventKind.START:
-                events, started = {}, False
+                events, phases = {}, set()
             elif event["event"] == EventKind.HOST:
-                started |= event["phase"] == "started"
+                phases.add((event["host"], event["phase"], event.get("process")))
             elif "process" in event and event["event"] not in (EventKind.EXIT, EventKind.END):
                 key = (event["host"], event["process"])
                 events[key] = events.get(key, 0) + 1
-        return Adoption(offsets, events, started)
+        started = any(phase == "started" for _, phase, _ in phases)
+        return Adoption(offsets, events, started, frozenset(phases))
 
     def read_events(self) -> Iterator[Event]:
         try:
-            with self.events.open(encoding="utf-8") as file:
+            with self.events.open("rb") as file:
                 for line in file:
-                    if line.endswith("\n") and (event := parse_event(line)):
+                    if line.endswith(b"\n") and (event := parse_event(line)):
                         yield event
         except OSError:
             return
+
+    def start(self) -> Event | None:
+        """Return the event that the run began with; None if it has not begun, or its record is damaged there."""
+        return next((event for event in self.read_events() if event["event"] == EventKind.START), None)
 
     def newest_events(self) -> Iterator[Event]:
         """The newest first; reads only as much of them as is asked for."""
@@ -165,12 +187,14 @@ class RunDirectory:
     def supervisor(self) -> int | None:
         """The pid of the podrun that supervises the run now."""
         try:
-            with (self.path / "supervisor.json").open() as file:
+            with (self.path / "supervisor.json").open("rb") as file:
                 try:
                     fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 except OSError:
-                    return int(json.load(file)["pid"])
-        except (OSError, ValueError, KeyError):
+                    holder = loads(file.read(LIMIT), LIMIT)
+                    _SUPERVISOR(holder)
+                    return int(holder["pid"]) or None  # 0 would be everybody
+        except (OSError, Malformed):
             pass
         return None
 
@@ -180,15 +204,6 @@ class RunDirectory:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(data)
         path.replace(self.path / name)
-
-
-def parse_event(line: str | bytes) -> Event | None:
-    """None for a line that a full disk has cut off."""
-    try:
-        event: Event = json.loads(line)
-        return event
-    except ValueError:
-        return None
 
 
 def _lock(file: int) -> bool:
@@ -248,7 +263,7 @@ class Recorder:
     """Appends every event to the run directory's events.jsonl."""
 
     def __init__(self, path: Path) -> None:
-        self._file: IO[str] = path.open("a", buffering=1)
+        self._file: IO[str] = open(path, "a", buffering=1, opener=private)
 
     def event(self, event: Event) -> None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -27,6 +28,8 @@ class RunSpec:
     cwd: Path
     code: Code | None = None
     detached: bool = False
+    owner: str = ""
+    """Whose train.yaml gave the workdir its name; empty if the user chose the workdir, or it is on this machine."""
 
     def plan(self, attempt: int, secrets: Mapping[str, str]) -> LaunchPlan:
         return make_plan(
@@ -39,6 +42,7 @@ class RunSpec:
             code=self.code,
             secrets=secrets,
             detached=self.detached,
+            owner=self.owner,
         )
 
     def to_json(self) -> bytes:
@@ -50,6 +54,7 @@ class RunSpec:
         return _adapter().validate_json(text)
 
 
+@cache
 def _adapter() -> TypeAdapter[RunSpec]:
     return TypeAdapter(RunSpec)
 

@@ -9,11 +9,14 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, TextIO
 
 from podrun.runtime.contract import Event, EventKind, Phase
+from podrun.runtime.lines import PHASES, clock, describe_step, milestone, step_line
+
+from .printable import printable, without_colours
+from .terminal import unguarded
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-_PLAIN_EVERY = 2.0  # seconds between two step lines where lines cannot be overwritten
 _PHASE_WORDS = {
     "reach": "reaching the host",
     "sync": "bringing the code up to date",
@@ -23,15 +26,7 @@ _PHASE_WORDS = {
     "hello": "agent started",
     "ready": "ready",
     "started": "starting Python and JAX",
-    Phase.CONNECT: "joining the pod",
-    Phase.SETUP: "preparing data and model",
-    Phase.RESTORE: "restoring the checkpoint",
-    Phase.COMPILE: "compiling the step",
-    Phase.TRAIN: "training",
-    Phase.EVALUATE: "evaluating",
-    Phase.SAVE: "saving a checkpoint",
-    Phase.SAMPLE: "sampling text",
-    Phase.DONE: "done",
+    **PHASES,
     "running": "running",
     "exited": "exited",
     "stopped": "stopped",
@@ -52,9 +47,10 @@ class Progress:
         self.is_program: bool = start["program"] is not None
         self.processes = {process: host for host, processes in self.hosts.items() for process in processes}
         self.phases: dict[int, str] = dict.fromkeys(self.processes, "reach")
+        self.counts = Counter(self.phases.values())
+        """Number of processes in each phase, kept up to date: a pod may have thousands."""
         self.since: dict[int, float] = dict.fromkeys(self.processes, time.monotonic())
         self.step: Event | None = None
-        self.first_step: tuple[float, int] | None = None
         self.busy: dict[str, str] = {}
         """What is being made on a host, if that takes long."""
 
@@ -63,7 +59,7 @@ class Progress:
         if kind == EventKind.HOST:
             takes_long = event["phase"] in ("sync", "environment", "setup-commands")
             self.busy[event["host"]] = event.get("message", "") if takes_long else ""
-            for process in self.hosts[event["host"]]:
+            for process in self.hosts.get(event["host"], ()):
                 self._enter(process, "running" if self.is_program and event["phase"] == "started" else event["phase"])
         elif kind == EventKind.EXIT and self.is_program:
             self._enter(event["process"], "exited")
@@ -71,63 +67,20 @@ class Progress:
             self._enter(event["process"], event["phase"])
         elif kind == EventKind.STEP and event["process"] == 0:
             self.step = event
-            if self.first_step is None:
-                self.first_step = (time.monotonic(), event["step"])
 
     def _enter(self, process: int, phase: str) -> None:
-        if self.phases[process] != phase:
+        before = self.phases.get(process)
+        if before is not None and before != phase:
             self.phases[process] = phase
+            self.counts[phase] += 1
+            self.counts[before] -= 1
+            if not self.counts[before]:
+                del self.counts[before]
             self.since[process] = time.monotonic()
 
     def common_phase(self) -> str | None:
         """The phase that all processes are in, if they are in one."""
-        phases = set(self.phases.values())
-        return phases.pop() if len(phases) == 1 else None
-
-    def seconds_left(self) -> float | None:
-        """By the steps of this run so far."""
-        if self.step is None or self.first_step is None or self.step["step"] <= self.first_step[1]:
-            return None
-        elapsed = time.monotonic() - self.first_step[0]
-        done = self.step["step"] - self.first_step[1]
-        return float(elapsed / done * (self.step["steps"] - self.step["step"]))
-
-
-def describe_step(event: Event) -> str:
-    """`loss 2.3146  acc 0.410  18.2k tok/s`"""
-    parts = [f"loss {_decimals(event['loss'])}"] if "loss" in event else []
-    if "accuracy" in event:
-        parts.append(f"acc {event['accuracy']:.3f}")
-    for name, unit in (("tokens_per_second", "tok/s"), ("examples_per_second", "ex/s")):
-        if name in event:
-            parts.append(f"{_thousands(event[name])} {unit}")
-            break
-    return "  ".join(parts)
-
-
-def describe_eval(event: Event) -> str:
-    """`validation at step 200: loss 2.0000  perplexity 7.3891`"""
-    metrics = {k: v for k, v in event.items() if isinstance(v, float) and k not in ("time", "seconds")}
-    values = "  ".join(f"{name} {_decimals(value)}" for name, value in metrics.items())
-    return f"validation at step {event['step']}: {values}"
-
-
-def _decimals(value: float) -> str:
-    """`2.3146`; of what is small as many digits, `0.0001234`: the loss of a fit may be."""
-    return f"{value:.4f}" if abs(value) >= 0.1 or value == 0 else f"{value:#.4g}"
-
-
-def _thousands(value: float) -> str:
-    return f"{value / 1e6:.1f}M" if value >= 1e6 else f"{value / 1e3:.1f}k" if value >= 1e3 else f"{value:.0f}"
-
-
-def clock(seconds: float | None) -> str:
-    """`3:07`, `1:02:09`, or `-:--` if unknown."""
-    if seconds is None:
-        return "-:--"
-    minutes, second = divmod(int(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+        return next(iter(self.counts)) if len(self.counts) == 1 else None
 
 
 def headline(start: Event) -> str:
@@ -145,22 +98,16 @@ def news(event: Event) -> str | None:
     kind = event["event"]
     if kind == EventKind.START:
         return headline(event) if event["attempt"] == 0 else None
-    if kind == EventKind.EVAL:
-        return describe_eval(event)
-    if kind == EventKind.CHECKPOINT:
-        return f"checkpoint of step {event['step']} complete"
-    if kind == EventKind.RESUME:
-        return f"resumed from the checkpoint of step {event['step']}"
-    if kind == EventKind.NOTE:
-        return str(event["message"])
-    if kind == EventKind.TEXT:
-        rule = "-" * 60
-        return f"sampled text:\n{rule}\n{event['text'].strip()}\n{rule}"
-    return None
+    return milestone(event)
 
 
 class NoConsole:
     """Nobody looks: a supervisor in the background, whose events are on record."""
+
+    piece = 0
+    """Bytes of a program's output that are shown at once; 0: none at all."""
+    is_terminal = False
+    """Somebody reads along, and what has long passed need not be shown."""
 
     def event(self, event: Event) -> None:
         pass
@@ -177,6 +124,9 @@ class NoConsole:
 
 class JsonConsole:
     """Every event as one JSON line on stdout."""
+
+    piece = 0
+    is_terminal = False
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
@@ -198,11 +148,13 @@ class JsonConsole:
 class PlainConsole:
     """One line for each thing that is worth one: for files, pipes and CI."""
 
+    piece = 1 << 16
+    is_terminal = False
+
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
         self._progress: Progress | None = None
         self._phase: str | None = None
-        self._printed = 0.0
 
     def event(self, event: Event) -> None:
         if event["event"] == EventKind.START:
@@ -220,11 +172,7 @@ class PlainConsole:
         if text := news(event) or self._building(event):
             self.say(text)
         if event["event"] == EventKind.STEP and event["process"] == 0:
-            last = event["step"] == event["steps"]
-            if last or time.monotonic() - self._printed > _PLAIN_EVERY:
-                self._printed = time.monotonic()
-                left = clock(self._progress.seconds_left())
-                self.say(f"step {event['step']}/{event['steps']}  {describe_step(event)}  eta {left}")
+            self.say(step_line(event))
 
     def _building(self, event: Event) -> str | None:
         """Environments and setup commands take minutes: what the first host says of them."""
@@ -232,7 +180,7 @@ class PlainConsole:
         if event["event"] != EventKind.HOST or event["phase"] not in ("environment", "setup-commands"):
             return None
         first = event["host"] == next(iter(self._progress.hosts))
-        return f"{event['host']}: {event['message']}" if first and event["message"] else None
+        return f"{event['host']}: {event['message']}" if first and event.get("message") else None
 
     def say(self, text: str) -> None:
         print(text, file=self._out, flush=True)
@@ -243,18 +191,41 @@ class PlainConsole:
         pass
 
 
+def harmless(value: Any) -> Any:
+    """Return a part of an event with all its text printable, and without colours."""
+    if isinstance(value, str):
+        return without_colours(value)
+    if isinstance(value, dict):
+        return {harmless(name): harmless(part) for name, part in value.items()}
+    return [harmless(part) for part in value] if isinstance(value, list) else value
+
+
 class LiveConsole:
-    """A table of the hosts until all train, then a progress bar; both are redrawn in place."""
+    """A table of the hosts until all train, then a progress bar; both are redrawn in place.
+
+    Rich moves the cursor, so it writes past the filter of stdout: all text is made printable before it gets it.
+    """
+
+    piece = 1 << 12  # what a slow terminal shows before it shows anything else
+    is_terminal = True
 
     def __init__(self) -> None:
         from rich.console import Console
         from rich.live import Live
 
         self._progress: Progress | None = None
-        self._console = Console(highlight=False)
-        self._live = Live(console=self._console, refresh_per_second=5, transient=True, get_renderable=self._render)
+        self._console = Console(file=unguarded(sys.stdout), highlight=False, emoji=False)
+        self._live = Live(
+            console=self._console,
+            refresh_per_second=5,
+            transient=True,
+            redirect_stdout=False,  # rich would put its own stream before the filter
+            redirect_stderr=False,
+            get_renderable=self._render,
+        )
 
     def event(self, event: Event) -> None:
+        event = harmless(event)
         if event["event"] == EventKind.START:
             self._progress = Progress(event)
             self._live.start()
@@ -264,12 +235,12 @@ class LiveConsole:
             self.say(text)
 
     def say(self, text: str) -> None:
-        self._console.print(text, markup=False)
+        self._console.print(without_colours(text), markup=False)
 
     def output(self, text: str) -> None:
         from rich.text import Text
 
-        self._console.print(Text.from_ansi(text))
+        self._console.print(Text.from_ansi(printable(text)))
 
     def stop(self) -> None:
         self._live.stop()
@@ -290,42 +261,46 @@ class LiveConsole:
     @staticmethod
     def _host_table(progress: Progress) -> Any:
         from rich.table import Table
+        from rich.text import Text  # a cell that is a plain str may hold rich's markup
 
         table = Table.grid(padding=(0, 2))
         now = time.monotonic()
-        counts = Counter(progress.phases.values())
         if progress.common_phase() == "running":  # nothing more will be known of a program of the user's own
             count = len(progress.processes)
             since = clock(now - max(progress.since.values()))
             table.add_row("the process" if count == 1 else f"all {count} processes", "running", since)
             return table
         if len(progress.processes) > 16:  # a large pod: a line per phase, with those who are in it
-            for phase, count in counts.most_common():
+            for phase, count in progress.counts.most_common():
                 names = [progress.processes[p] for p in progress.processes if progress.phases[p] == phase]
                 shown = ", ".join(names[:6]) + (" ..." if count > 6 else "")
-                table.add_row(f"{count} of {len(progress.processes)}", _PHASE_WORDS.get(phase, phase), shown)
+                table.add_row(
+                    f"{count} of {len(progress.processes)}", Text(_PHASE_WORDS.get(phase, phase)), Text(shown)
+                )
             return table
         for process, host in progress.processes.items():
             phase = progress.phases[process]
             doing = _PHASE_WORDS.get(phase, phase)
             busy = progress.busy.get(host, "")
-            table.add_row(host, f"{doing}: {busy}" if busy else doing, clock(now - progress.since[process]))
+            words = f"{doing}: {busy}" if busy else doing
+            table.add_row(Text(host), Text(words), clock(now - progress.since[process]))
         return table
 
     @staticmethod
     def _bar(progress: Progress, event: Event) -> Any:
         from rich.progress_bar import ProgressBar
         from rich.table import Table
+        from rich.text import Text
 
-        phase = progress.phases[0]
+        phase = progress.phases.get(0, "")
         doing = "" if phase == Phase.TRAIN else _PHASE_WORDS.get(phase, phase)
         line = Table.grid(padding=(0, 2))
         line.add_row(
             ProgressBar(total=event["steps"], completed=event["step"], width=24),
             f"step {event['step']}/{event['steps']}",
             describe_step(event),
-            f"eta {clock(progress.seconds_left())}",
-            doing,
+            f"eta {clock(event.get('seconds_left'))}",
+            Text(doing),
         )
         return line
 

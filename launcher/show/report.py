@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,10 +38,17 @@ def last_line(outcome: Outcome, plan: LaunchPlan) -> str:
     if outcome.cause:
         return f"failed: {outcome.cause} [exit code {outcome.code}]"
     if outcome.interrupted_by is not None:
-        saved = f"; the checkpoint of step {outcome.saved_step} is complete" if outcome.saved_step is not None else ""
-        resume = "" if plan.is_program else "; the same command resumes the run"
-        return f"interrupted{saved}{resume} [exit code {outcome.code}]"
+        return f"interrupted{'' if plan.is_program else _resume(outcome)} [exit code {outcome.code}]"
     return "done"
+
+
+def _resume(outcome: Outcome) -> str:
+    """Say what the same command will do: promise only what is known."""
+    if outcome.saved_step is not None:
+        return f"; the checkpoint of step {outcome.saved_step} is complete; the same command resumes the run"
+    if outcome.no_checkpoint:
+        return "; there is no checkpoint yet, so the same command begins anew"
+    return "; the same command goes on from the newest checkpoint, if there is one"
 
 
 def report(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory, view: View) -> None:
@@ -65,8 +73,15 @@ def _traces(plan: LaunchPlan, directory: RunDirectory) -> str:
     there = "" if plan.pod.transport == "local" else f"{plan.hosts[0].host.name}:"
     lines = [f"metrics      {there}{workdir.metrics}", f"checkpoints  {there}{workdir.checkpoints}"]
     if plan.job.log.tensorboard:
-        lines.append(f"tensorboard  tensorboard --logdir {shlex.quote(str(workdir.tensorboard))}")
+        lines.append(f"tensorboard  {_board(there, str(workdir.tensorboard))}")
     return "\n".join([*lines, logs])
+
+
+def _board(there: str, folder: str) -> str:
+    """Return a command that works here, or the folder and what to install: podrun needs no TensorBoard to write its files."""
+    if not there and shutil.which("tensorboard"):
+        return f"tensorboard --logdir {shlex.quote(folder)}"
+    return f"{there}{folder}  (pip install tensorboard; tensorboard --logdir ...)"
 
 
 def _evidence(cause: Failure, failures: Sequence[Failure], plan: LaunchPlan, directory: RunDirectory) -> list[str]:

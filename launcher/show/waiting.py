@@ -6,6 +6,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from .printable import without_colours
+from .terminal import unguarded
+
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
@@ -16,7 +19,8 @@ def waiting(what: str) -> Iterator[None]:
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+    console = Console(file=unguarded(sys.stderr))
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        progress.add_task(what)
+    with Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as progress:
+        progress.add_task(without_colours(what))
         yield

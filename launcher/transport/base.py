@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import cast
 
+from ..fanout import WINDOW
+from ..open_files import raise_limit
 from ..pod import Host, Pod
 
 
@@ -41,6 +43,9 @@ class Channel(ABC):
 class Transport(ABC):
     """Opens channels to the hosts of one pod. Safe to use from many threads."""
 
+    window: int = WINDOW
+    """Number of hosts on which agents are started at the same time."""
+
     @abstractmethod
     def open(self, host: Host, argv: Sequence[str]) -> Channel:
         """Starts `argv` on the host, in the login directory. Raises HostError, with the reason, if that is impossible.
@@ -53,5 +58,6 @@ class Transport(ABC):
 
 
 def load_transport(pod: Pod) -> Transport:
-    """The transport in `launcher/transport/<pod.transport>.py`, imported only now."""
+    """Return the transport in `launcher/transport/<pod.transport>.py`, imported only now."""
+    raise_limit()  # each host takes some open files
     return cast(Transport, import_module(f".{pod.transport}", __package__).transport(pod))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from typing import IO
 
 from ..errors import HostError
+from ..open_files import restore_limit
 from ..pod import Host, Pod
 from .base import Channel, Transport
 
@@ -15,7 +18,7 @@ _END = 2.0  # seconds that a command gets to end after its stdin was closed
 
 
 class LocalChannel(Channel):
-    def __init__(self, process: subprocess.Popen[bytes], stderr: tempfile._TemporaryFileWrapper[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], stderr: IO[bytes]) -> None:
         assert process.stdin is not None and process.stdout is not None
         self._process = process
         self._stdin = process.stdin
@@ -53,18 +56,22 @@ class LocalChannel(Channel):
 
     def exit_code(self) -> int | None:
         try:
-            return self._process.wait(_END)
+            code = self._process.wait(_END)
         except subprocess.TimeoutExpired:
             return None
+        return 128 - code if code < 0 else code
 
 
 class LocalTransport(Transport):
+    # More interpreters than cores do not start sooner: they only keep the hosts that are up from being heard.
+    window = 2 * (os.cpu_count() or 1)
+
     def __init__(self, pod: Pod) -> None:
         pass
 
     def open(self, host: Host, argv: Sequence[str]) -> LocalChannel:
-        stderr = tempfile.NamedTemporaryFile(prefix="podrun-")
         try:
+            stderr = tempfile.TemporaryFile()  # it has no name, so nothing stays if this process is killed
             # A session of its own: Ctrl-C in the terminal is for the launcher alone.
             process = subprocess.Popen(
                 [os.path.expanduser(a) if a.startswith("~/") else a for a in argv],
@@ -75,7 +82,9 @@ class LocalTransport(Transport):
                 start_new_session=True,
             )
         except OSError as error:
-            raise HostError(host.name, f"cannot start {argv[0]}: {error.strerror}") from None
+            remedy = "; raise the limit (ulimit -Hn)" if error.errno == errno.EMFILE else ""
+            raise HostError(host.name, f"cannot start {argv[0]}: {error.strerror}{remedy}") from None
+        restore_limit(process.pid)
         return LocalChannel(process, stderr)
 
 

@@ -6,9 +6,9 @@ import math
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from .base import Fraction, Named, Natural, NaturalFloat, Plugin, Positive, Section, choice
+from .base import Finite, Fraction, Named, Natural, NaturalFloat, Plugin, Positive, Section, choice
 
 
 class CharTokenizer(Section):
@@ -119,13 +119,23 @@ class MakeClassificationData(Section):
 
 
 class SineData(Section):
-    """y = sin(6x) - x^2/2 + noise, x uniform in [-1, 1]."""
+    """y = sin(6x) - x^2/2 + noise, x uniform in a range."""
 
     name: Literal["sine"] = "sine"
     samples: Annotated[int, Field(ge=2)] = Field(10000, description="Examples, those for validation included.")
-    noise: NaturalFloat = Field(0.1, description="Standard deviation of the noise.")
+    range: tuple[Finite, Finite] = Field((-1.0, 1.0), description="Lowest and highest x.")
+    noise: NaturalFloat = Field(0.1, description="Standard deviation of the noise; 0: none.")
     seed: Natural = Field(0, description="Of x and the noise.")
     validation: Fraction = Field(0.2, description="Share kept for validation.")
+
+    @field_validator("range")
+    @classmethod
+    def _check_range(cls, ends: tuple[float, float]) -> tuple[float, float]:
+        if ends[0] >= ends[1]:
+            raise ValueError(
+                f"must be the lowest and the highest x, such as [0, 2]; {ends[0]:g} is not below {ends[1]:g}"
+            )
+        return ends
 
 
 class NpzData(Section):

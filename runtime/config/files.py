@@ -64,7 +64,8 @@ def idx_file(folder: Path, name: str) -> Path:
     if not found:
         raise UserError(
             f"data.path: there is neither {name} nor {name}.gz in {folder} (seen from {Path.cwd()}); "
-            f"give the folder that has the files of MNIST: {', '.join(IDX_FILES)}"
+            f"give the folder that has the files of MNIST: {', '.join(IDX_FILES)}; Fashion-MNIST's are in data/fashion of "
+            "https://github.com/zalandoresearch/fashion-mnist (git clone it), and in Debian's dataset-fashion-mnist"
         )
     _check_file("data.path", found[0])
     return found[0]

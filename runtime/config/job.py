@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from .base import Natural, Plugin, Positive, Probability, Section
+from ..contract import UserError
+from .base import Natural, Plugin, Positive, PositiveFloat, Probability, Section
 from .data import Data, PythonSourceData
 from .model import GPT2Model, Linear, Model
 from .optimizer import LBFGS, Adafactor, AdamW, Muon, Optimizer, Schedule
@@ -51,7 +53,15 @@ class Config(Section):
     precision: Literal["float32", "bfloat16"] = Field(
         "float32", description="Type of the computation; parameters are always float32."
     )
-    steps: Positive
+    steps: Positive | None = Field(None, description="Steps to train for; or give epochs.")
+    epochs: PositiveFloat | None = Field(
+        None, description="Passes over the training set to train for, in place of steps; each reports its mean loss."
+    )
+    drop_last: bool = Field(
+        False,
+        description="Leave out the examples at the end of an epoch that do not fill a batch; false: they are the next "
+        "batch's first.",
+    )
     batch_size: Positive | Literal["all"] = Field(
         description="Examples per step over all devices; all: the whole training set, kept on the devices."
     )
@@ -65,6 +75,47 @@ class Config(Section):
     checkpoint: Checkpoint = Checkpoint()
     sample: Sample = Sample()
     launch: Launch = Launch()
+
+    @field_validator("epochs")
+    @classmethod
+    def _check_length(cls, epochs: float | None, others: ValidationInfo) -> float | None:
+        if "steps" not in others.data:  # it is wrong itself
+            return epochs
+        steps = others.data["steps"]
+        if steps is None and epochs is None:
+            raise ValueError("required, but neither steps nor epochs is given; give steps: 1000, or epochs: 5")
+        if steps is not None and epochs is not None:
+            raise ValueError(f"steps is given as well ({steps}); give one of the two, and null for the other")
+        return epochs
+
+    def total_steps(self, examples: int, step: int = 0, position: int = 0) -> int:
+        """Return the number of the last step, with a training set of `examples` examples. Raises UserError if none can be.
+
+        `step` steps have consumed `position` examples already: not always this job's batches, if it is resumed with others.
+        """
+        if self.steps is not None:
+            return self.steps
+        assert self.epochs is not None
+        goal = max(1, math.ceil(self.epochs * self.epoch_size(examples) - 1e-6))
+        steps = step + max(0, math.ceil((goal - position) / self._batch(examples)))
+        if problem := _warmup_problem(self, steps, f"the {steps} steps that epochs {self.epochs:g} are"):
+            raise UserError(problem)
+        return steps
+
+    def epoch_size(self, examples: int) -> int:
+        """Return how many of the `examples` of the training set an epoch has. Raises UserError if that is none."""
+        batch = self._batch(examples)
+        if not self.drop_last:
+            return examples
+        if batch > examples:
+            raise UserError(
+                f"drop_last: the training set has {examples} examples, fewer than batch_size {batch}, and all are left out; "
+                "give a smaller batch_size, or drop_last: false"
+            )
+        return examples // batch * batch
+
+    def _batch(self, examples: int) -> int:
+        return examples if self.batch_size == "all" else self.batch_size
 
     @model_validator(mode="before")
     @classmethod
@@ -129,17 +180,21 @@ def _optimizer_problems(config: Config) -> list[str]:
             )
         return problems
     problems = []
-    if schedule.warmup_steps >= config.steps:
-        problems.append(
-            f"schedule.warmup_steps {schedule.warmup_steps} must be below steps {config.steps}: "
-            "give fewer of them, or more steps"
-        )
+    if config.steps is not None and (problem := _warmup_problem(config, config.steps, f"steps {config.steps}")):
+        problems.append(problem)
     if not isinstance(optimizer, Plugin) and schedule.final > optimizer.learning_rate:
         problems.append(
             f"schedule.final {schedule.final:g} is above optimizer.learning_rate {optimizer.learning_rate:g}: "
             "it is the learning rate at the end, as a number; give a lower one"
         )
     return problems
+
+
+def _warmup_problem(config: Config, steps: int, what: str) -> str | None:
+    warmup = config.schedule.warmup_steps
+    if warmup < steps or isinstance(config.optimizer, LBFGS):
+        return None
+    return f"schedule.warmup_steps {warmup} must be below {what}: give fewer of them, or train longer"
 
 
 def _parallel_problems(config: Config) -> list[str]:
@@ -177,4 +232,5 @@ def train_schema() -> dict[str, Any]:
             if key in ("model", "data", "tokenizer", "optimizer", "parallel") and "oneOf" in value:
                 described = {k: value.pop(k) for k in ("default", "description") if k in value}
                 section["properties"][key] = {"anyOf": [{"type": "string"}, value], **described}
-    return {"title": "podrun train.yaml", **schema}
+    length = {"anyOf": [{"required": ["steps"]}, {"required": ["epochs"]}]}
+    return {"title": "podrun train.yaml", **schema, **length}

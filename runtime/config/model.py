@@ -74,12 +74,17 @@ class MLP(Section):
     width: Positive = 64
     activation: Literal["tanh", "relu", "gelu"] = "tanh"
     dropout: Probability = 0.0
+    weight_std: PositiveFloat | None = Field(
+        None, description="Standard deviation of initial weights; without it 1 / sqrt(inputs of the layer)."
+    )
+    bias_std: NaturalFloat = Field(0.0, description="Standard deviation of initial biases; 0: all are zero.")
 
 
 class Linear(Section):
     """One dense layer, from zeros."""
 
     name: Literal["linear"] = "linear"
+    bias: bool = Field(True, description="Add a bias to each output; false: weights only.")
     l2: NaturalFloat = Field(0.0, description="Penalty l2/2 times the sum of the squared weights, biases left out.")
 
 

@@ -27,8 +27,10 @@ def load_dataset(config: Config) -> Dataset:
     """
     section = config.data
     if isinstance(section, Plugin):
-        dataset: Dataset = plugins.load(section.name, "data.name")(section.options, config)
-        return dataset
+        from .check import checked
+
+        dataset = plugins.call(section.name, "data.name", options=section.options, config=config)
+        return checked(dataset, config, section.name)
     if isinstance(section, TextData | PythonSourceData | TokensData):
         return _tokens(section, config)
     return _arrays(section, config.task)

@@ -48,7 +48,7 @@ def _read(files: list[Path], names: list[str]) -> Any:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise UserError("data.name parquet needs pyarrow: pip install 'podrun[records]'") from None
+        raise UserError("data.name parquet needs pyarrow: pip install pyarrow") from None
     tables = []
     for path in files:
         try:

@@ -21,10 +21,17 @@ Array = np.ndarray[Any, Any]
 
 
 class ShuffledOrder:
-    """Epoch after epoch of a set, each in a random order of its own."""
+    """Epoch after epoch of a set, each in a random order of its own.
 
-    def __init__(self, size: int, seed: int) -> None:
-        self._size = size
+    Args:
+        size: examples of the set.
+        seed: of all orders.
+        epoch_size: examples of an epoch, the first of its order; without it all.
+    """
+
+    def __init__(self, size: int, seed: int, epoch_size: int | None = None) -> None:
+        self._set_size = size
+        self._size = size if epoch_size is None else epoch_size
         self._seed = seed
         self._permutations: dict[int, Array] = {}
 
@@ -48,18 +55,26 @@ class ShuffledOrder:
         if epoch not in self._permutations:
             # A batch spans two epochs at the most, unless the set is smaller than a batch.
             self._permutations = {e: p for e, p in self._permutations.items() if e == epoch - 1}
-            permutation = np.random.default_rng((self._seed, epoch)).permutation(self._size)
+            permutation = np.random.default_rng((self._seed, epoch)).permutation(self._set_size)[: self._size]
             permutation.flags.writeable = False  # batches get slices of it
             self._permutations[epoch] = permutation
         return self._permutations[epoch]
 
 
 class TrainBatches:
-    """This process's part of the global batch at any position."""
+    """This process's part of the global batch at any position. `epoch_size`: as for `ShuffledOrder`."""
 
-    def __init__(self, examples: Examples, batch_size: int, process: int, num_processes: int, seed: int) -> None:
+    def __init__(
+        self,
+        examples: Examples,
+        batch_size: int,
+        process: int,
+        num_processes: int,
+        seed: int,
+        epoch_size: int | None = None,
+    ) -> None:
         self._examples = examples
-        self._order = ShuffledOrder(examples.size, seed)
+        self._order = ShuffledOrder(examples.size, seed, epoch_size)
         self._rows = process_rows(batch_size, process, num_processes)
 
     def at(self, position: int) -> Batch:

@@ -126,7 +126,7 @@ def _open(files: list[Path], where: str) -> Any:
         import array_record  # noqa: F401  # on which grain depends on some platforms only
         import grain
     except ImportError:
-        raise UserError("data.name array_record needs grain and array-record: pip install 'podrun[records]'") from None
+        raise UserError("data.name array_record needs grain and array-record: pip install grain array-record") from None
     try:
         return grain.sources.ArrayRecordDataSource([str(file) for file in files])
     except (RuntimeError, ValueError, OSError) as error:

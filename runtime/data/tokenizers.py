@@ -112,7 +112,7 @@ def _tokenizers() -> Any:
     try:
         import tokenizers
     except ImportError:
-        raise UserError("tokenizer bpe needs the tokenizers library: pip install 'podrun[bpe]'") from None
+        raise UserError("tokenizer bpe needs the tokenizers library: pip install tokenizers") from None
     return tokenizers
 
 

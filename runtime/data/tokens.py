@@ -109,7 +109,8 @@ def _dataset(
 
 
 def _read(files: list[Path]) -> str:
-    return "".join(file.read_text(encoding="utf-8", errors="surrogateescape") for file in files)
+    """Return the texts, one after another, with the line ends that they have: a byte model learns \\r\\n as it stands."""
+    return "".join(file.read_bytes().decode("utf-8", "surrogateescape") for file in files)
 
 
 def _map(path: Path, dtype: str) -> Tokens:

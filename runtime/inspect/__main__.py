@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 
 from ..contract import ExitCode, UserError
 
@@ -28,9 +29,11 @@ def main() -> None:
     os._exit(code)
 
 
-def _answer(request: dict[str, object]) -> str:
+def _answer(request: dict[str, Any]) -> str:
     import jax
 
+    if "arrays" in request:
+        return _answer_arrays(request)
     from ..config import Config
     from .look import look
     from .render import as_json, text
@@ -40,6 +43,16 @@ def _answer(request: dict[str, object]) -> str:
     width = int(str(request["width"]))
     report = look(Config.model_validate(request["config"]), str(request["slice"]), min(width, 100) - 2)
     return as_json(report) if request["json"] else text(report, str(request["title"]), width)
+
+
+def _answer_arrays(request: dict[str, Any]) -> str:
+    from dataclasses import asdict
+
+    from .product import look_at_arrays
+    from .render_arrays import text
+
+    report = look_at_arrays(request["mesh"], request["arrays"], min(int(request["width"]), 100) - 2)
+    return json.dumps(asdict(report), indent=1) if request["json"] else text(report)
 
 
 def _describe(error: Exception) -> str:

@@ -66,12 +66,12 @@ def _axes(sharding: Sharding, dimensions: list[int]) -> str:
     return f" over {' x '.join(map(str, names))}" if names else ""
 
 
-def draw(array: Any, width: int) -> str:
+def draw(array: Any, width: int, most: int = _DRAWN) -> str:
     """JAX's picture of at most two dimensions; empty where it would be too large, or cannot be made."""
     shape, sharding = tuple(array.shape), array.sharding
     part = sharding.shard_shape(shape)
     parts, on = _parts(shape, part), len(sharding.device_set)
-    if not shape or on == 1 or parts > _DRAWN or on // parts > _DRAWN or part[2:] != shape[2:]:
+    if not shape or on == 1 or parts > most or on // parts > most or part[2:] != shape[2:]:
         return ""
     if len(shape) > 2:
         if not isinstance(sharding, NamedSharding):

@@ -23,6 +23,7 @@ from ..peak import seconds_at_peak, tpu_kind
 from ..state import Batch, Params, TrainState
 from ..tasks import make_task
 from .arrays import Row, rows
+from .divided import Divided, divided
 from .layout import Layout, bytes_per_device, draw, layout
 
 
@@ -81,6 +82,8 @@ class Report:
     batch: tuple[Layout, ...]
     samples: tuple[Layout, ...]
     """A large matrix and a small vector of the parameters."""
+    divided: Divided | None
+    """None without fsdp."""
     outputs: tuple[Layout, ...]
     """What a step gives back; the state only where it is not laid out as before the step."""
     pictures: dict[str, str]
@@ -99,7 +102,7 @@ def look(config: Config, slice_name: str, width: int) -> Report:
     """
     data = load_dataset(config)
     task = make_task(config, data)
-    optimizer, schedule = make_optimizer(config)
+    optimizer, schedule = make_optimizer(config, config.total_steps(data.train.size))
     strategy = make_strategy(config, task, optimizer, schedule)
     params = jax.eval_shape(task.init, jax.random.key(0))
     shapes = _batch(config, data, strategy)
@@ -122,6 +125,7 @@ def look(config: Config, slice_name: str, width: int) -> Report:
         state=_sizes(state),
         batch=tuple(layout(f"batch.{name}", leaf, jax.device_count()) for name, leaf in batch.items()),
         samples=tuple(layout(name, leaf, jax.device_count()) for name, leaf in _samples(state.params).items()),
+        divided=divided(config, params),
         outputs=_outputs(state, lowered, compiled),
         pictures=_pictures(batch, state.params, width),
         computed=_computed(config, slice_name, computing, flops and flops * models, shapes),

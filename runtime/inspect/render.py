@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from .arrays import Row, fold
+from .divided import lines as divided_lines
 from .layout import Layout
 from .look import Computed, Memory, Report
 from .units import in_bytes, in_flops, in_seconds, plural
@@ -88,11 +90,19 @@ def _amount(found: Sequence[Row]) -> tuple[str, str]:
 def _layout(report: Report, width: int) -> str:
     state = [one for one in report.outputs if not one.name.startswith("metrics ")]
     lines = [f"Layout over {plural(report.devices, 'device')}", *_lines([*report.batch, *report.samples], width)]
+    lines += [line for long in divided_lines(report.divided) for line in _wrap(long, width)]
     lines.append("  after the step" + (":" if state else ", the state is where it was:"))
     lines += _lines(report.outputs, width)
     sizes = [f"{_NAMES.get(name, name)} {in_bytes(size.per_device)}" for name, size in report.state.items()]
     each = "each device" if report.computing == report.devices else plural(report.computing, "device")
     return "\n".join([*lines, f"  on {each}: {', '.join(sizes)}"])
+
+
+def _wrap(line: str, width: int) -> list[str]:
+    indent = " " * (len(line) - len(line.lstrip()))
+    return textwrap.wrap(
+        line.strip(), width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_long_words=False
+    )
 
 
 def _lines(layouts: Sequence[Layout], width: int) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import plugins
 from ..config import CNN, MLP, Config, GPT2Model, Linear, Plugin
@@ -20,8 +20,7 @@ def make_language_model(config: Config, vocabulary: int, dtype: jnp.dtype) -> nn
     """
     section = config.model
     if isinstance(section, Plugin):
-        model: nn.Module = plugins.load(section.name, "model.name")(section.options, vocabulary, dtype)
-        return model
+        return _users_model(section.name, options=section.options, vocabulary=vocabulary, dtype=dtype)
     if not isinstance(section, GPT2Model):
         raise UserError(f"model {section.name} reads arrays, but the task gives tokens; take gpt2")
     from .gpt2 import GPT2
@@ -53,8 +52,7 @@ def make_model(config: Config, shape: tuple[int, ...], outputs: int, dtype: jnp.
     """
     section = config.model
     if isinstance(section, Plugin):
-        model: nn.Module = plugins.load(section.name, "model.name")(section.options, outputs, dtype)
-        return model
+        return _users_model(section.name, options=section.options, outputs=outputs, dtype=dtype)
     if isinstance(section, CNN):
         from . import cnn
 
@@ -69,3 +67,10 @@ def make_model(config: Config, shape: tuple[int, ...], outputs: int, dtype: jnp.
 
         return LinearModule(section, outputs, dtype)
     raise UserError(f"model {section.name} reads tokens, but the task gives arrays; take cnn, mlp or linear")
+
+
+def _users_model(name: str, **arguments: Any) -> nn.Module:
+    import flax.linen as nn
+
+    model: nn.Module = plugins.expect(plugins.call(name, "model.name", **arguments), nn.Module, name, "model.name")
+    return model

@@ -21,5 +21,6 @@ class Linear(nn.Module):
     def __call__(self, x: jax.Array, deterministic: bool = True) -> jax.Array:
         """float32[B, ...] -> float32[B, K]"""
         x = x.reshape((x.shape[0], -1))
-        head = nn.Dense(self.outputs, dtype=self.dtype, kernel_init=nn.initializers.zeros, name="head")
+        zeros, bias = nn.initializers.zeros, self.config.bias
+        head = nn.Dense(self.outputs, use_bias=bias, dtype=self.dtype, kernel_init=zeros, name="head")
         return head(x).astype(jnp.float32)

@@ -25,7 +25,14 @@ class MLP(nn.Module):
         """float32[B, ...] -> float32[B, K]"""
         x = x.reshape((x.shape[0], -1))
         for number in range(self.config.layers):
-            x = nn.Dense(self.config.width, dtype=self.dtype, name=f"dense_{number}")(x)
+            x = self._dense(self.config.width, f"dense_{number}")(x)
             x = _ACTIVATIONS[self.config.activation](x)
             x = Dropout(self.config.dropout)(x, deterministic)
-        return nn.Dense(self.outputs, dtype=self.dtype, name="head")(x).astype(jnp.float32)
+        return self._dense(self.outputs, "head")(x).astype(jnp.float32)
+
+    def _dense(self, width: int, name: str) -> nn.Dense:
+        """A layer with the start that the config asks for: of its own, `nn.Dense` has LeCun's normal weights, zero biases."""
+        init, config = nn.initializers, self.config
+        weights = init.lecun_normal() if config.weight_std is None else init.normal(config.weight_std)
+        biases = init.normal(config.bias_std) if config.bias_std else init.zeros
+        return nn.Dense(width, dtype=self.dtype, kernel_init=weights, bias_init=biases, name=name)

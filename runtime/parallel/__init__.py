@@ -30,7 +30,11 @@ def make_strategy(
     """The job's strategy. A user's is a subclass of `podrun.runtime.parallel.base.Strategy`."""
     section = config.parallel
     if isinstance(section, Plugin):
-        found: type[Strategy] = plugins.load(section.name, "parallel")
-    else:
-        found = getattr(import_module(f".{section.name}", __name__), _CLASSES[section.name])
-    return found(config, task, optimizer, schedule)
+        from .base import Strategy
+
+        arguments = {"config": config, "task": task, "optimizer": optimizer, "schedule": schedule}
+        chosen = plugins.call(section.name, "parallel", **arguments)
+        strategy: Strategy = plugins.expect(chosen, Strategy, section.name, "parallel")
+        return strategy
+    kind: type[Strategy] = getattr(import_module(f".{section.name}", __name__), _CLASSES[section.name])
+    return kind(config, task, optimizer, schedule)

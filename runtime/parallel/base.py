@@ -111,6 +111,10 @@ class Strategy(ABC):
         """Of the whole pod, from what `step` gave. All processes must call it."""
         return metrics
 
+    def scores(self, state: TrainState, batch: Batch) -> dict[str, float]:
+        """Return further metrics of a step about to be done, for steps that are logged. All processes must call it."""
+        return {}
+
     def evaluate(self, state: TrainState, batch: Batch) -> Scalars:
         """The task's sums over the global batch, the same in all processes."""
         return self._evaluate(state.best_params, batch)

@@ -41,6 +41,7 @@ class Ensemble(Strategy):
         self._global_members = NamedSharding(pod, PartitionSpec(AXIS))
         self._local_members = NamedSharding(here, PartitionSpec(AXIS))
         self._global_whole, self._local_whole = (NamedSharding(m, PartitionSpec()) for m in (pod, here))
+        self._ones: jax.Array | None = None
         self._init = jax.pmap(self._member_state, AXIS, out_axes=_STATE)
         self._step = jax.pmap(
             self._member_step, AXIS, in_axes=(_STATE, 0, None), out_axes=(_STATE, 0), donate_argnums=0
@@ -112,20 +113,39 @@ class Ensemble(Strategy):
         mean: StepMetrics = self._mean(metrics)
         return mean
 
+    def scores(self, state: TrainState, batch: Batch) -> dict[str, float]:
+        """Return `ensemble_loss` and the like: of the averaged prediction for the batch, before the step."""
+        sums = jax.device_get(self._evaluate(state.params, self._with_weights(batch)))
+        ensemble = {name: float(value) for name, value in sums.items() if name != "members"}
+        return {f"ensemble_{name}": value for name, value in self.task.summarize(ensemble).items()}
+
+    def _with_weights(self, batch: Batch) -> Batch:
+        """A training batch with the weights that an evaluation's has, so that both are one compiled program."""
+        if "weights" in batch:
+            return batch
+        size = len(next(iter(batch.values())))
+        if self._ones is None or len(self._ones) != size:
+            zero = np.zeros(1, np.int64)
+            one = self.task.data.validation.gather(zero, zero)["weights"]
+            self._ones = jax.device_put(np.ones((size, *one.shape[1:]), np.float32), self._local_whole)
+        return {**batch, "weights": self._ones}
+
     def lowered(self, batch: Batch) -> jax.stages.Lowered:
         """For the members of this process."""
         state = jax.eval_shape(self._init, self._members)
         return self._step.lower(state, self._members, self.abstract_batch(batch))
 
     def summarize(self, sums: dict[str, Any]) -> dict[str, Any]:
-        """The ensemble's metrics, and `members`: the metrics of each."""
+        """Return the ensemble's metrics, those of `best_member`, the one of lowest loss, and `members`: those of each."""
         members = [
             self.task.summarize({name: value[i] for name, value in sums["members"].items()})
             for i in range(jax.device_count())
         ]
         ensemble = self.task.summarize({k: v for k, v in sums.items() if k != "members"})
-        best = {f"best_member_{name}": _best(name, [m[name] for m in members]) for name in ensemble}
-        return {**ensemble, **best, "members": members}
+        mean = {f"mean_member_{name}": float(np.mean([m[name] for m in members])) for name in ensemble}
+        number = min(range(len(members)), key=lambda i: float(members[i]["loss"]))
+        best = {f"best_member_{name}": members[number][name] for name in ensemble}
+        return {**ensemble, **mean, "best_member": number, **best, "members": members}
 
     def _member_state(self, member: jax.Array) -> TrainState:
         seed = jax.random.fold_in(jax.random.key(self.seed), member)
@@ -166,9 +186,6 @@ def _as_global(x: jax.Array, shape: Any) -> jax.Array:
 
 def _as_local(x: jax.Array, sharding: NamedSharding) -> jax.Array:
     parts = [shard.data for shard in x.addressable_shards]
-    shape = x.shape if sharding.is_fully_replicated else (len(parts), *x.shape[1:])
+    # Not is_fully_replicated: over the only device of a process its member is that as well.
+    shape = (len(parts), *x.shape[1:]) if AXIS in sharding.spec else x.shape
     return jax.make_array_from_single_device_arrays(shape, sharding, parts)
-
-
-def _best(name: str, values: list[float]) -> float:
-    return max(values) if name == "accuracy" else min(values)

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from ..quiet import without_gloo_lines
 from ..state import Batch, Params, StateDict, TrainState, to_dict
 from .base import Strategy, with_sharding
 
@@ -35,6 +36,16 @@ class OnMesh(Strategy):
         self.axes = tuple(name for name in AXES if self.mesh.shape[name] > 1) or (DATA,)
         self.divided = NamedSharding(self.mesh, PartitionSpec(self.axes))
         self.layout: TrainState = jax.tree.map(self._sharding, jax.eval_shape(self.initial_state))
+        if fsdp > 1 and jax.process_count() > 1 and jax.default_backend() == "cpu":
+            self._connect()
+
+    def _connect(self) -> None:
+        """Communicate over each axis once: gloo connects at the first call, and gives processes 30 s to come to it."""
+        parts = jax.make_array_from_process_local_data(self.divided, np.zeros(jax.local_device_count(), np.float32))
+        with without_gloo_lines():
+            for axis in self.axes:
+                whole = NamedSharding(self.mesh, PartitionSpec(*[other for other in self.axes if other != axis]))
+                jax.block_until_ready(jax.jit(lambda x: x, out_shardings=whole)(parts))
 
     def _sharding(self, leaf: Any) -> NamedSharding:
         return NamedSharding(self.mesh, partition(leaf.shape, self.fsdp))

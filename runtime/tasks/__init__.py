@@ -11,7 +11,9 @@ from .base import Task
 def make_task(config: Config, data: Dataset) -> Task:
     """The job's task. A user's task is called as `attribute(config, data) -> Task`."""
     if ":" in config.task:
-        task: Task = plugins.load(config.task, "task")(config, data)
+        task: Task = plugins.expect(
+            plugins.call(config.task, "task", config=config, data=data), Task, config.task, "task"
+        )
         return task
     if config.task == "classification":
         from .classification import Classification

@@ -13,10 +13,14 @@ from ..config import Config
 from ..contract import UserError
 from ..data.base import Dataset
 from ..models import context_length, make_language_model
+from ..preempt import Preempted
 from ..progress import Reporter
 from ..state import Batch, Params
 from .base import Scalars, Task
 
+_BLOCK = 16  # tokens that are sampled between two looks at whether the run is to stop
+_Window = tuple[jax.Array, jax.Array]
+"""The last tokens, and how many they are."""
 _SMALLEST = float(np.finfo(np.float32).tiny)
 
 
@@ -86,16 +90,30 @@ class LanguageModel(Task):
         """A text of `sample.tokens` tokens that continues the prompt."""
         if not self.config.sample.tokens or self.data.tokenizer is None:
             return None
-        ids = jax.jit(self._continue_prompt)(params, jax.random.key(self.config.seed))
-        return self.data.tokenizer.decode(np.concatenate([self._prompt, np.asarray(ids)]))
+        ids = self._continue_prompt(params, jax.random.key(self.config.seed), reporter)
+        return self.data.tokenizer.decode(np.concatenate([self._prompt, ids]))
 
-    def _continue_prompt(self, params: Params, key: jax.Array) -> jax.Array:
-        """int32[sample.tokens]. One forward pass over a window of `context` tokens for each; no cache."""
-        sample = self.config.sample
-        start = len(self._prompt)
+    def _continue_prompt(self, params: Params, key: jax.Array, reporter: Reporter) -> np.ndarray:
+        """int32[sample.tokens]. Raises Preempted between two blocks once this process was asked to stop."""
+        tokens, start = self.config.sample.tokens, len(self._prompt)
         window = jnp.zeros(self._context, jnp.int32).at[:start].set(self._prompt)
+        carry = window, jnp.int32(start)
+        keys = jax.random.split(key, tokens)
+        sample = jax.jit(self._sample)
+        blocks = []
+        for first in range(0, tokens, _BLOCK):
+            if reporter.stopping:
+                raise Preempted("stopped while text was sampled; the checkpoint of the last step is complete")
+            block = np.minimum(np.arange(first, first + _BLOCK), tokens - 1)  # all of one length, to be compiled once
+            carry, ids = sample(params, carry, keys[block])
+            blocks.append(np.asarray(ids))
+        return np.concatenate(blocks)[:tokens]
 
-        def step(carry: tuple[jax.Array, jax.Array], key: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+    def _sample(self, params: Params, carry: _Window, keys: jax.Array) -> tuple[_Window, jax.Array]:
+        """int32[len(keys)]. One forward pass over a window of `context` tokens for each; no cache."""
+        sample = self.config.sample
+
+        def step(carry: _Window, key: jax.Array) -> tuple[_Window, jax.Array]:
             window, length = carry
             logits = self._logits(params, window[None])[0, length - 1] / sample.temperature
             if 0 < sample.top_k < logits.shape[-1]:
@@ -106,8 +124,7 @@ class LanguageModel(Task):
             length = jnp.where(full, length, length + 1)
             return (window.at[length - 1].set(token), length), token
 
-        _, ids = jax.lax.scan(step, (window, jnp.int32(start)), jax.random.split(key, sample.tokens))
-        return ids
+        return jax.lax.scan(step, carry, keys)
 
 
 def _next_token(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -1,0 +1,169 @@
+"""Every frame that launcher and agent exchange: its kind, its fields, and what each may hold. Both sides check by it.
+
+A frame is a line of JSON with its kind under `type`. State frames of the agent carry a number `n`, by which each is
+delivered once and in order over any number of connections. `data` of `output` keeps any byte by surrogateescape.
+A frame that is not as it stands here is `Malformed`: it ends that connection, and for the launcher that host, nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict
+
+from .address import ip
+from .schema import (
+    WORDS,
+    Check,
+    Lines,
+    Malformed,
+    anything,
+    count,
+    each,
+    either,
+    exit_code,
+    flag,
+    loads,
+    maybe,
+    number,
+    port,
+    printable,
+    raw,
+    record,
+    short,
+    table,
+    text,
+    words,
+)
+
+__all__ = [
+    "ANSWERS",
+    "FROM_AGENT",
+    "FROM_PREPARE",
+    "LIMIT",
+    "SPEC",
+    "STREAM_LIMIT",
+    "TO_AGENT",
+    "WORDS",
+    "Lines",
+    "Malformed",
+    "parse",
+    "parse_answer",
+    "short",
+]
+
+Frame = Dict[str, Any]
+Frames = Dict[str, Check]
+"""Kind of a frame to the check of its fields."""
+
+LIMIT = 16 << 20
+"""Bytes of a line. The largest are a spec with its files, and what `clean` lists."""
+STREAM_LIMIT = 1 << 20
+"""Bytes of a frame of FROM_AGENT: output comes 64 KiB at a time, of which each byte may be six in JSON."""
+
+TO_AGENT: Frames = {
+    "spec": record({"run": text, "processes": each(anything, 1)}),  # the rest of it is read by `run` alone
+    "attach": record({"next": count, "offsets": table(count)}),
+    "probe": record({"address": text}),
+    "go": record({"env": table(text)}),
+    "ping": record({}),
+    "stop": record({"grace": number}, {"hurry": flag}),  # hurry: nobody waits for output any more
+    "dump": record({}),
+    "close": record({"offsets": table(count)}),
+}
+FROM_AGENT: Frames = {
+    "hello": record({"n": count, "pid": count, "python": words, "host": words}),
+    "waiting": record({"n": count, "holder": words}),
+    "refused": record({"n": count, "reason": words}),
+    "ready": record({"n": count, "port": maybe(port), "address": maybe(ip)}),
+    "probed": record({"n": count, "error": maybe(words)}),
+    "started": record({"n": count, "process": count, "pid": count}),
+    "output": record({"stream": text, "offset": count, "data": raw}),
+    "exit": record({"n": count, "process": count, "code": exit_code, "error": maybe(words), "asked": flag}),
+    "stopped": record({"n": count, "reason": words, "left": each(count), "kept": maybe(words), "missing": count}),
+    "pong": record({}),
+}
+SPEC: Frames = {"spec": TO_AGENT["spec"]}
+
+_DISK = record({"folder": text, "free": count, "total": count, "files": maybe(count), "writable": flag})
+_HOLDER = record({"pid": count, "user": text, "command": text, "since": number, "files": each(text)})
+_FACTS: Frames = {
+    "system": record({"host": text, "cores": count}),
+    "interpreter": record({"version": text, "executable": text, "packages": maybe(table(text))}, {"extends": flag}),
+    "driver": maybe(text),
+    "disk_home": maybe(_DISK),
+    "disk_tmp": maybe(_DISK),
+    "disk_workdir": maybe(_DISK),
+    "memory": record({"total": count, "available": count}),
+    "devices": record({"accel": each(text), "vfio": each(text), "nvidia": each(text)}),
+    "holders": record({"processes": each(_HOLDER), "partial": flag}),
+    "lock_file": maybe(record({"path": text, "owner": text, "writable": flag, "held": flag, "partial": flag})),
+    "run": maybe(text),
+    "claim": maybe(text),
+    "host_name": record(
+        {"name": text, "addresses": each(text), "used": maybe(text), "peers": maybe(text)}, {"why": text}
+    ),
+    "proxies": record({"set": each(text), "no_proxy": maybe(text)}),
+    "huge_pages": text,
+    "limits": record({"nofile": maybe(count), "memlock": maybe(count)}),
+}
+_NOT_KNOWN = record({"error": text})
+FACTS = record(
+    {"clock": record({"received": number, "answered": number}), "system": either(_FACTS["system"], _NOT_KNOWN)},
+    {name: either(check, _NOT_KNOWN) for name, check in _FACTS.items()},
+)
+"""What `facts` and `prepare` say of a host; a fact that could not be found out is `{"error": why}`."""
+
+FROM_PREPARE: Frames = {
+    "need": record({"bundles": each(text)}),
+    "progress": record({"phase": text, "message": text}),
+    "alive": record({}),
+    "ready": record({}),
+    "done": record({"python": text, "facts": maybe(FACTS), "pruned": count}),
+    "error": record({"what": text, "remedy": text}),
+}
+_ERROR = record({"error": maybe(text)})
+_LEFT_FOLDER = record({"run": text, "path": text, "bytes": count, "age": number})
+_LEFT_PROCESS = record({"run": text, "pid": count, "command": text})
+_ENVIRONMENT = record({"path": text, "bytes": count, "age": number, "due": flag})
+ANSWERS: Frames = {
+    "facts": FACTS,
+    "listen": either(record({"error": maybe(text), "port": port, "address": maybe(ip)}), record({"error": text})),
+    "reach": _ERROR,
+    "share": either(record({"error": maybe(text), "path": text}), record({"error": text})),
+    "see": _ERROR,
+    "sweep": record({"left": each(count)}),
+    "clean": record(
+        {"folders": each(_LEFT_FOLDER), "processes": each(_LEFT_PROCESS), "environments": each(_ENVIRONMENT)},
+        {"removed": count, "left": each(count), "pruned": count},
+    ),
+}
+"""Commands that answer with one line, to the check of that."""
+
+
+def parse(line: bytes, frames: Frames, limit: int = LIMIT) -> Frame:
+    """Return the frame of a line. Raises Malformed for one that is not in the table or not as it says."""
+    frame = loads(line, limit)
+    if not isinstance(frame, dict) or not isinstance(frame.get("type"), str):
+        raise Malformed("not an object with a type: %s" % short(line))
+    kind = frame["type"]
+    if kind not in frames:
+        raise Malformed("unknown type %s" % short(kind))
+    try:
+        frames[kind](frame)
+    except Malformed as why:
+        raise Malformed("%s: %s" % (kind, why))
+    return frame if kind == "output" else _readable(frame, line)
+
+
+def parse_answer(line: bytes, command: str) -> Frame:
+    """Return what a host answers to a command of ANSWERS. Raises Malformed."""
+    answer: Frame = loads(line, LIMIT)
+    ANSWERS[command](answer)
+    return _readable(answer, line)
+
+
+def _readable(frame: Frame, line: bytes) -> Frame:
+    """Texts of a frame are shown and kept: only `output` may hold halves of surrogate pairs."""
+    if b"\\u" in line:
+        readable: Frame = printable(frame)
+        return readable
+    return frame

@@ -1,0 +1,247 @@
+"""Lines and JSON values from another machine: split with a limit, parsed, and checked against a table of fields.
+
+Nothing here trusts what it reads: a line without an end, nesting without a bottom, numbers that are none and text that
+cannot be printed all end in a `Malformed` with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Callable, Dict, List
+
+DEPTH = 32  # levels of nesting; what is sent has fewer than ten
+LARGEST = 1 << 53  # of an integer: beyond it JSON readers disagree
+WORDS = 1 << 13  # characters of a text for people: it names a path or two
+_SHOWN = 60  # characters of a bad value in a message
+
+Check = Callable[[Any], None]
+"""Raises Malformed for a value that it does not accept."""
+
+
+class Malformed(ValueError):
+    """What is wrong with a line, in one short phrase."""
+
+
+class Lines:
+    """Splits a stream into lines that are not empty. One that is longer than `limit` is cut there, for `loads` to refuse."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._parts: List[bytes] = []  # of the line that has no end yet
+        self._size = 0
+
+    def feed(self, data: bytes) -> List[bytes]:
+        """Return the lines that `data` completes, and at once the start of one that is too long."""
+        lines = []
+        *ends, rest = data.split(b"\n")
+        for end in ends:
+            if not end and not self._size:
+                continue  # an empty line says nothing
+            cut = self._size > self._limit  # its start has been returned already
+            self._add(end)
+            if not cut:
+                lines.append(b"".join(self._parts))
+            self._parts, self._size = [], 0
+        cut = self._size > self._limit
+        self._add(rest)
+        if self._size > self._limit and not cut:
+            lines.append(b"".join(self._parts))
+            self._parts = []
+        return lines
+
+    def _add(self, data: bytes) -> None:
+        data = data[: max(0, self._limit + 1 - self._size)]
+        if data:
+            self._parts.append(data)
+            self._size += len(data)
+
+
+def loads(line: bytes, limit: int, finite: bool = True) -> Any:
+    """Return the JSON value of a line. Raises Malformed. `finite`: NaN and Infinity are refused."""
+    if len(line) > limit:
+        raise Malformed("longer than %d bytes" % limit)
+    try:
+        value = json.loads(line.decode("utf-8"), parse_constant=_refuse if finite else None)
+    except UnicodeDecodeError:
+        raise Malformed("not UTF-8: %s" % short(line))
+    except RecursionError:
+        raise Malformed("nested too deeply")
+    except Malformed:
+        raise
+    except ValueError:
+        raise Malformed("not JSON: %s" % short(line))
+    if line.count(b"[") + line.count(b"{") > DEPTH and _too_deep(value):
+        raise Malformed("nested too deeply")
+    return value
+
+
+def printable(value: Any) -> Any:
+    """Return the value with every lone surrogate, which no terminal or file takes, replaced in its texts."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, list):
+        return [printable(inner) for inner in value]
+    if isinstance(value, dict):
+        return {printable(name): printable(inner) for name, inner in value.items()}
+    return value
+
+
+def short(value: Any) -> str:
+    """Return the start of a value as it is shown in a message."""
+    if isinstance(value, bytes):
+        shown = repr(value[:_SHOWN])[1:]
+    elif isinstance(value, str):
+        shown = ascii(value[:_SHOWN])
+    else:
+        shown = (
+            ascii(value)
+            if not isinstance(value, (list, dict))
+            else "a list"
+            if isinstance(value, list)
+            else "an object"
+        )
+    return shown if len(shown) <= _SHOWN else shown[: _SHOWN - 3] + "..."
+
+
+def _refuse(constant: str) -> Any:
+    raise Malformed("holds %s, which is no number" % constant)
+
+
+def _too_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(DEPTH):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (list, dict))
+            for inner in (outer if isinstance(outer, list) else outer.values())
+        ]
+        if not level:
+            return False
+    return True
+
+
+# --- checks of one value ---
+
+
+def _expect(accepted: bool, value: Any, what: str) -> None:
+    if not accepted:
+        raise Malformed("%s, expected %s" % (short(value), what))
+
+
+def anything(value: Any) -> None:
+    """Accept any JSON value."""
+
+
+def text(value: Any) -> None:
+    _expect(isinstance(value, str), value, "a text")
+
+
+def words(value: Any) -> None:
+    """Accept a text that people are shown."""
+    text(value)
+    _expect(len(value) <= WORDS, value, "at most %d characters" % WORDS)
+
+
+def raw(value: Any) -> None:
+    """Accept text that stands for bytes, by surrogateescape."""
+    text(value)
+    try:
+        value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise Malformed("%s, expected bytes as text" % short(value))
+
+
+def flag(value: Any) -> None:
+    _expect(isinstance(value, bool), value, "true or false")
+
+
+def count(value: Any) -> None:
+    _expect(type(value) is int and 0 <= value <= LARGEST, value, "an integer, 0 or more")
+
+
+def integer(value: Any) -> None:
+    _expect(type(value) is int and abs(value) <= LARGEST, value, "an integer")
+
+
+def exit_code(value: Any) -> None:
+    """Accept what a process can end with: a status, or minus the signal that ended it."""
+    _expect(type(value) is int and -128 < value < 256, value, "an exit code")
+
+
+def port(value: Any) -> None:
+    _expect(type(value) is int and 0 < value < 65536, value, "a port")
+
+
+def number(value: Any) -> None:
+    """Accept a finite number."""
+    accepted = type(value) in (int, float) and abs(value) <= LARGEST and math.isfinite(value)
+    _expect(accepted, value, "a finite number")
+
+
+def metric(value: Any) -> None:
+    """Accept what a computation may have as its result: also NaN and infinity."""
+    _expect(type(value) is float or (type(value) is int and abs(value) <= LARGEST), value, "a number")
+
+
+def maybe(inner: Check) -> Check:
+    """Accept null as well."""
+
+    def check(value: Any) -> None:
+        if value is not None:
+            inner(value)
+
+    return check
+
+
+def each(inner: Check, least: int = 0) -> Check:
+    """Accept a list of such values, at least `least` of them."""
+
+    def check(value: Any) -> None:
+        _expect(isinstance(value, list) and len(value) >= least, value, "a list of %d or more" % least)
+        for one in value:
+            inner(one)
+
+    return check
+
+
+def table(inner: Check) -> Check:
+    """Accept an object of such values under any names."""
+
+    def check(value: Any) -> None:
+        _expect(isinstance(value, dict), value, "an object")
+        for one in value.values():
+            inner(one)
+
+    return check
+
+
+def record(fields: Dict[str, Check], optional: Dict[str, Check] = {}) -> Check:
+    """Accept an object that has all of `fields`, and may have the `optional` ones; others pass unread."""
+
+    def check(value: Any) -> None:
+        _expect(isinstance(value, dict), value, "an object")
+        for name in fields:
+            if name not in value:
+                raise Malformed("%s is missing" % name)
+        for name, inner in list(fields.items()) + list(optional.items()):
+            if name in value:
+                try:
+                    inner(value[name])
+                except Malformed as why:
+                    raise Malformed("%s is %s" % (name, why))
+
+    return check
+
+
+def either(first: Check, second: Check) -> Check:
+    """Accept what one of both accepts; what is wrong is said by the first."""
+
+    def check(value: Any) -> None:
+        try:
+            second(value)
+        except Malformed:
+            first(value)
+
+    return check

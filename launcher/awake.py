@@ -1,0 +1,42 @@
+"""Time that passes only while this process runs: a launcher that was stopped or suspended blames no host for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # that of macOS goes on while it sleeps
+
+
+def boottime() -> float:
+    """Return the seconds since this machine started, its suspensions included; time.monotonic() leaves them out."""
+    return time.clock_gettime(_CLOCK)
+
+
+class AwakeClock:
+    """A clock that is read all the time; when it is not for more than `limit` seconds, its reader was asleep.
+
+    Not for several threads: each would hide from the others that they have slept.
+    """
+
+    def __init__(self, limit: float, clock: Callable[[], float] = boottime) -> None:
+        self._limit = limit
+        self._clock = clock
+        self._last = clock()
+        self._now = 0.0
+        self._slept = 0.0
+        self._woke = 0.0
+
+    def now(self) -> float:
+        """Seconds awake since this clock was made."""
+        at = self._clock()
+        passed, self._last = at - self._last, at
+        if passed > self._limit:
+            self._slept, self._woke = passed, at
+        else:
+            self._now += passed
+        return self._now
+
+    def slept(self, within: float) -> float:
+        """Return how long the last sleep was, 0 if it ended more than `within` seconds ago."""
+        return self._slept if self._clock() - self._woke <= within else 0.0

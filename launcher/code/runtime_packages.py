@@ -1,0 +1,108 @@
+"""The packages that podrun's runtime imports: the one list for `podrun init`, `podrun check` and a start."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import PurePosixPath
+
+NEEDED = {
+    "jax": "0.10",
+    "jaxlib": "0.10",
+    "flax": "0.12",
+    "optax": "0.2.8",
+    "orbax-checkpoint": "0.12",
+    "numpy": "1.26",
+    "pydantic": "2.10",
+    "pyyaml": "6",
+}
+"""Each with the version from which on it will do: the same as in setup.cfg."""
+TENSORBOARD = "tensorboardX"
+"""Without it a training writes no TensorBoard files."""
+_BRINGS = {
+    "jax": ("jaxlib", "numpy"),
+    "flax": ("jax", "optax", "orbax-checkpoint", "pyyaml"),
+    "orbax-checkpoint": ("jax", "pyyaml"),
+    "optax": ("jax",),
+    "podrun": tuple(NEEDED),
+}
+_EXTRAS = {"gpu": "[cuda12]", "tpu": "[tpu]"}
+_PLAIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(\[[^\]]*\])?\s*([<>=!~;(].*)?")
+
+_JAX_SPACE, _CUDA_SPACE, _BARE_SPACE = 900 * 10**6, 5500 * 10**6, 100 * 10**6
+
+
+@dataclass(frozen=True)
+class Lack:
+    """Packages that the runtime needs and a requirements.txt does not name."""
+
+    names: tuple[str, ...]
+    certain: bool
+    """Nothing else in the file can bring them."""
+
+    @property
+    def lines(self) -> str:
+        """Lines that would bring them."""
+        return ", ".join(map(pin, self.names))
+
+
+def lacking(requirements: str) -> Lack | None:
+    """Return what a requirements.txt lacks for podrun's runtime; None if nothing."""
+    names, certain = _named(requirements)
+    brought = set(names)
+    while more := {name for known in brought for name in _BRINGS.get(known, ())} - brought:
+        brought |= more
+    certain &= brought <= {*NEEDED, *_BRINGS, TENSORBOARD.lower(), "libtpu"}
+    missing = tuple(name for name in NEEDED if name not in brought)
+    return Lack(missing, certain) if missing else None
+
+
+def space_needed(requirements: str) -> int:
+    """Return roughly how many bytes an environment of them takes on the disk, with what its building takes for a while."""
+    if re.search(r"cuda1|nvidia-|^torch\b", requirements, re.MULTILINE):
+        return _CUDA_SPACE
+    return _JAX_SPACE if {"jax", "flax", "jaxlib", "podrun"} & set(_named(requirements)[0]) else _BARE_SPACE
+
+
+def pinned(kind: str) -> str:
+    """Return a requirements.txt with the versions that are installed here, for a kind of slice: cpu, gpu or tpu."""
+    lines = [
+        "# What podrun's runtime imports, in the versions that `podrun init` found. Add what your job needs: at the next",
+        "# start the environment on the hosts is extended by the new lines.",
+    ]
+    extra = {"jax": _EXTRAS.get(kind, "")}
+    lines += [pin(name, extra.get(name, "")) for name in (*NEEDED, TENSORBOARD)]
+    return "\n".join([*lines, f"# {pin('scikit-learn')}    # data: digits and make_classification", ""])
+
+
+def pin(name: str, extra: str = "") -> str:
+    """Return `name==version` with the version that is installed here, or else the least that will do."""
+    try:
+        return f"{name}{extra}=={version(name)}"
+    except PackageNotFoundError:
+        return f"{name}{extra}>={NEEDED[name]}" if name in NEEDED else f"{name}{extra}"
+
+
+def lines_that_count(requirements: str) -> list[str]:
+    """Return the lines of a requirements.txt without comments and blanks."""
+    lines = (re.sub(r"(^|\s)#.*", "", line).strip() for line in requirements.splitlines())
+    return [line for line in lines if line]
+
+
+def _named(requirements: str) -> tuple[list[str], bool]:
+    """Return the packages that are named, and whether the names tell all: a URL or another file may bring anything."""
+    names: list[str] = []
+    certain = True
+    for line in lines_that_count(requirements):
+        if match := _PLAIN.fullmatch(line.partition(" @ ")[0]):
+            names.append(_normal(match[1]))
+        elif line.endswith(".whl"):
+            names.append(_normal(PurePosixPath(line).name.partition("-")[0]))
+        elif not line.startswith("-") or line.startswith(("-r", "--requirement", "-e", "--editable")):
+            certain = False
+    return names, certain
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

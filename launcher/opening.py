@@ -1,0 +1,43 @@
+"""Starts the agents of a pod in the background: whoever waits for them still hears everything else that happens."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from .session import Session
+
+
+class Opening:
+    """Opens sessions, `window` at a time, and tells of each how that ended."""
+
+    def __init__(self, sessions: Sequence[Session], window: int, tell: Callable[[str, Exception | None], None]) -> None:
+        """`tell(host, error)` is called from other threads; without an error the host's agent has been started."""
+        self._waiting = deque(sessions)
+        self._tell = tell
+        for number in range(min(window, len(sessions))):
+            threading.Thread(target=self._work, name=f"open-{number}", daemon=True).start()
+
+    def cancel(self) -> list[str]:
+        """Begin no other session; return the hosts whose turn will not come."""
+        hosts = []
+        while self._waiting:
+            try:
+                hosts.append(self._waiting.popleft().host)
+            except IndexError:
+                break  # a thread was faster
+        return hosts
+
+    def _work(self) -> None:
+        while self._waiting:
+            try:
+                session = self._waiting.popleft()
+            except IndexError:
+                return
+            error: Exception | None = None
+            try:
+                session.open()
+            except Exception as reason:
+                error = reason
+            self._tell(session.host, error)

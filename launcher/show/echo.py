@@ -1,0 +1,89 @@
+"""What the first process of a user program prints, on the console.
+
+It is read from the log, at the console's own pace: however much is printed, and however slow the console is, nothing but
+the log waits for it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import IO
+
+from podrun.runtime.contract import Event
+
+_BEHIND = 1 << 20  # bytes that nobody reads in a terminal any more
+_SHOWN = 1 << 14  # bytes of those that are shown after that
+
+
+def echoed_log(start: Event) -> Path | None:
+    """Return the log of the first process of a user program; of podrun's own runtime there are events instead."""
+    if start["program"] is None:
+        return None
+    host, processes = next(iter(start["hosts"].items()))
+    return Path(start["logs"]) / f"{host if len(processes) == 1 else f'{host}.{processes[0]}'}.log"
+
+
+class Echo:
+    """Reads a log that grows, from its end at the time of making, or from `start` on."""
+
+    def __init__(self, log: Path, start: int | None = None) -> None:
+        self._log = log
+        self._start = _size(log) if start is None else start
+        self._file: IO[bytes] | None = None
+        self._partial = b""
+
+    def next(self, size: int, at_end: bool = False) -> str | None:
+        """Return the next lines, about `size` bytes, longer ones in pieces; None if there is nothing more yet.
+
+        `at_end`: nothing more will come, so what has no end is a line, too.
+        """
+        file = self._open()
+        while file is not None and (data := file.read(size)):
+            *lines, self._partial = (self._partial + data).split(b"\n")
+            if len(self._partial) >= size:
+                lines.append(self._partial)
+                self._partial = b""
+            if lines:
+                return "\n".join(map(last_state, lines))
+        if at_end and self._partial:
+            rest, self._partial = self._partial, b""
+            return last_state(rest)
+        return None
+
+    def skip(self, behind: int = _BEHIND) -> str | None:
+        """Pass over what is more than `behind` bytes behind. Return a line that says so, None if nothing is."""
+        file = self._open()
+        left = 0 if file is None else _size(self._log) - file.tell()
+        if file is None or left <= behind:
+            return None
+        shown = min(behind, _SHOWN)
+        file.seek(left - shown, os.SEEK_CUR)
+        self._partial = b""
+        file.readline(shown)
+        return f"... {(left - shown) / 1e6:.1f} MB are not shown here: {self._log} has all"
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _open(self) -> IO[bytes] | None:
+        if self._file is None:
+            try:
+                self._file = self._log.open("rb")
+                self._file.seek(self._start)
+            except OSError:
+                return None  # nothing has been printed yet
+        return self._file
+
+
+def last_state(line: bytes) -> str:
+    """A progress bar goes back to the start of its line: what it shows last."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,92 @@
+"""The one way out: everything that podrun prints passes `printable`, whichever command prints it, and however."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import IO, Any, TextIO, cast
+
+from .printable import printable, without_colours
+
+
+@contextmanager
+def guarded_streams() -> Iterator[None]:
+    """Put the filter before stdout and stderr, for `print`, click, tracebacks and whatever else writes to them."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (_guarded(stream) for stream in before)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def unguarded(stream: TextIO) -> TextIO:
+    """Return the stream behind the filter: for rich, which moves the cursor, and for `--raw`.
+
+    What comes from elsewhere must have been made printable before it is written there.
+    """
+    return cast(_Text, stream).behind if isinstance(stream, _Text) else stream
+
+
+def overwrite_line(stream: TextIO, text: str) -> None:
+    """Show `text` on the last line of a terminal in place of what is there."""
+    behind = unguarded(stream)
+    behind.write(f"\r\x1b[K{without_colours(text)}")
+    behind.flush()
+
+
+def _guarded(stream: TextIO) -> TextIO:
+    """None, for a stream that was closed before podrun began, stays."""
+    return stream if stream is None or isinstance(stream, _Text) else cast(TextIO, _Text(stream))
+
+
+@contextmanager
+def _named_output() -> Iterator[None]:
+    """Let an error of the output name it as a file, so that it is not taken for one of podrun's own files."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or "the output"
+        raise
+
+
+class _Text:
+    """A text stream whose text is made printable. All else is that of the stream behind it."""
+
+    def __init__(self, behind: TextIO) -> None:
+        self.behind = behind
+
+    def write(self, text: str) -> int:
+        with _named_output():
+            self.behind.write(printable(text))
+        return len(text)
+
+    def flush(self) -> None:
+        with _named_output():
+            self.behind.flush()
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    @property
+    def buffer(self) -> IO[bytes]:
+        return cast(IO[bytes], _Bytes(self))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.behind, name)
+
+
+class _Bytes:
+    """The same for bytes: those that are no UTF-8 are shown as `\\x9b`."""
+
+    def __init__(self, text: _Text) -> None:
+        self._text = text
+
+    def write(self, data: bytes) -> int:
+        self._text.write(bytes(data).decode("utf-8", "backslashreplace"))
+        return len(data)
+
+    def flush(self) -> None:
+        self._text.flush()

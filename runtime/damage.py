@@ -1,0 +1,93 @@
+"""Checkpoints that cannot be read: which file, and why."""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from .epochs import check_saved
+
+_META_KINDS = {"config": dict, "position": int, "fingerprint": str, "shapes": dict}
+_OF_CONTENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENAMETOOLONG}
+"""Errors that say what is there; all others (EIO, ESTALE, EMFILE, EACCES ...) only that it could not be read."""
+_OS_ERROR = r"\[os_error_code='([0-9]+)'\]"  # in tensorstore's errors
+_REASONS = {
+    "NOT_FOUND": "missing",
+    "OUT_OF_RANGE": "cut off",
+    "DATA_LOSS": "damaged",
+    "PERMISSION_DENIED": "unreadable",
+}
+
+
+class DamagedCheckpointError(Exception):
+    """A checkpoint, or what has the name of one, that cannot be read."""
+
+    def __init__(self, step: int, path: Path, reason: str) -> None:
+        super().__init__(f"checkpoint {step} cannot be read: {path}: {reason}")
+        self.step = step
+
+
+class HostFaultError(Exception):
+    """A file that this host cannot read now, good as it may be: its network, its limits, its rights."""
+
+
+def read_meta(step: int, folder: Path, file: Path) -> dict[str, Any]:
+    """Return what `file` in the checkpoint's folder says of its job. Raises DamagedCheckpointError, HostFaultError."""
+    try:
+        if not any(folder.iterdir()):
+            raise DamagedCheckpointError(step, folder, "an empty folder")
+        meta = json.loads((folder / file).read_bytes())
+        _check(meta)
+    except OSError as error:
+        raise unreadable(step, folder, error) from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:  # bad JSON and bad UTF-8 are ValueErrors
+        raise DamagedCheckpointError(step, folder / file, no_metadata(error)) from None
+    return dict(meta)
+
+
+def no_metadata(error: Exception) -> str:
+    """Return the reason for metadata whose reading ended with `error`."""
+    return f"not the metadata of a checkpoint ({type(error).__name__}: {error})"
+
+
+def _check(meta: Any) -> None:
+    """Raise ValueError, KeyError or TypeError for what `Checkpoints.save` cannot have written."""
+    for key, kind in _META_KINDS.items():
+        if not isinstance(meta[key], kind):
+            raise TypeError(f"{key} is no {kind.__name__}")
+    if not 0 <= meta["position"] < 2**63:
+        raise ValueError(f"position {meta['position']}")
+    if not isinstance(meta["shapes"]["params"], dict):
+        raise TypeError("shapes.params is no dict")
+    if meta.get("epoch_means") is not None:
+        check_saved(meta["epoch_means"])
+
+
+def is_host_fault(error: Exception) -> bool:
+    """Return whether an error says only that this host could not read a file, and not what is wrong with the file."""
+    number = error.errno if isinstance(error, OSError) else next(iter(re.findall(_OS_ERROR, str(error))), None)
+    return number is not None and int(number) not in _OF_CONTENT
+
+
+def unreadable(step: int, folder: Path, error: Exception) -> DamagedCheckpointError | HostFaultError:
+    """Return what an error in reading `folder` means: the checkpoint is damaged, or this host cannot read it now."""
+    path, reason = explain(folder, error)
+    if is_host_fault(error):
+        return HostFaultError(f"checkpoint {step} cannot be read on this host now: {path}: {reason}")
+    return DamagedCheckpointError(step, path, reason)
+
+
+def explain(folder: Path, error: Exception) -> tuple[Path, str]:
+    """Return the file in `folder` that an error of orbax or tensorstore is about, as far as it says so, and the reason."""
+    if isinstance(error, OSError) and error.strerror:
+        return Path(error.filename or folder), error.strerror
+    if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):  # the only file of JSON in there
+        return folder / "_METADATA", f"not the metadata of arrays ({type(error).__name__}: {error})"
+    text = str(error)
+    files = [Path(path) for path in re.findall(r'local file "([^"]+)"', text) if not path.endswith("/")]
+    array = re.search(r'"([^"/]+)/[^"/]+" in OCDBT database', text)
+    reason = _REASONS.get(text.partition(":")[0]) or f"{type(error).__name__}: {text.partition(chr(10))[0][:300]}"
+    return (files[-1] if files else folder), f"{reason} (array {array[1]})" if array else reason

@@ -1,0 +1,123 @@
+"""The examples of a user's data source: compared with what the task learns from, before training and with every batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+import numpy as np
+
+from .. import plugins
+from ..config import Config
+from .base import Batch, Dataset, Examples
+
+_KEY = "data.name"
+_LOOK = 16  # examples that are looked at beforehand, at most
+_NUMBERS = "biuf"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Arrays that a task reads from a batch."""
+
+    shape: tuple[int, ...]
+    """Of one example."""
+    kinds: str
+    """Of the dtype, as numpy abbreviates them."""
+    why: str = ""
+    below: int = 0
+    """Values are from 0 to below this; 0 for any."""
+
+
+def checked(dataset: Any, config: Config, name: str) -> Dataset:
+    """Return the dataset with its examples under check. Raises UserError for one that the job cannot learn from."""
+    plugins.expect(dataset, Dataset, name, _KEY)
+    if not isinstance(dataset.fingerprint, bytes):
+        plugins.refuse(name, _KEY, f"its fingerprint is {dataset.fingerprint!r}, expected bytes")
+    expected = _expected(dataset, config, name)
+    train = _Checked(dataset.train, {k: v for k, v in expected.items() if k != "weights"}, name, "train")
+    validation = _Checked(dataset.validation, expected, name, "validation")
+    for examples in (train, validation):
+        size = 1 if config.batch_size == "all" else config.batch_size
+        first = np.arange(min(size, _LOOK), dtype=np.int64) % examples.size
+        examples.gather(first, np.zeros_like(first))
+    return replace(dataset, train=train, validation=validation)
+
+
+def _expected(dataset: Dataset, config: Config, name: str) -> dict[str, Expected]:
+    """What the task reads, by key; of a user's task nothing is known."""
+    if ":" in config.task:
+        return {}
+    if config.task == "language_model":
+        from ..models import context_length
+
+        if dataset.vocabulary < 1:
+            plugins.refuse(name, _KEY, f"its vocabulary is {dataset.vocabulary}, expected the number of token ids")
+        context = context_length(config)
+        why = f"the model's context of {context} and the token after it"
+        tokens = Expected((context + 1,), "iu", why, dataset.vocabulary)
+        return {"tokens": tokens, "weights": Expected((context,), "f", "one for each token that is predicted")}
+    labels = config.task != "regression"
+    y = Expected((), "iu", "labels", dataset.outputs) if labels else Expected((dataset.outputs,), "f", "outputs")
+    return {
+        "x": Expected(tuple(dataset.shape), _NUMBERS, "the dataset's own `shape`"),
+        "y": y,
+        "weights": Expected((), "f", "one for each example"),
+    }
+
+
+class _Checked:
+    """Examples of which every batch is checked."""
+
+    def __init__(self, inner: Examples, expected: dict[str, Expected], name: str, split: str) -> None:
+        self._inner = inner
+        self._expected = expected
+        self._name = name
+        self._split = split
+        if not callable(getattr(inner, "gather", None)):
+            self._refuse(f"are {type(inner).__name__}, which has no `gather`")
+        size = getattr(inner, "size", None)
+        if not isinstance(size, int | np.integer) or size < 1:
+            self._refuse(f"have size {size!r}, expected the number of examples")
+        self.size = int(size)
+
+    def gather(self, indices: np.ndarray[Any, Any], epochs: np.ndarray[Any, Any]) -> Batch:
+        """Raises UserError unless the batch is what the task learns from."""
+        try:
+            batch = self._inner.gather(indices, epochs)
+        except StopIteration:
+            self._refuse(
+                "come to an end; `gather` is asked for any of them, in any order and as often as training needs"
+            )
+        if not isinstance(batch, dict):
+            self._refuse(f"are {type(batch).__name__}, expected a dict of arrays")
+        for key, array in batch.items():
+            self._check_array(key, array, len(indices))
+        if missing := self._expected.keys() - batch.keys():
+            names = ", ".join(sorted(missing))
+            self._refuse(f"have {', '.join(sorted(batch)) or 'nothing'}, but no {names}, which task reads")
+        for key, expected in self._expected.items():
+            self._compare(key, batch[key], expected)
+        return batch
+
+    def _check_array(self, key: str, array: Any, size: int) -> None:
+        if not isinstance(array, np.ndarray):
+            self._refuse(f"have a {type(array).__name__} as {key}, expected a numpy array")
+        if array.dtype.kind in "OSUMm":
+            self._refuse(f"have {key} {array.dtype}{list(array.shape)}, expected numbers")
+        if array.shape[:1] != (size,):
+            self._refuse(f"have {key} {list(array.shape)}, expected [{size}, ...]: one for each index")
+
+    def _compare(self, key: str, array: np.ndarray[Any, Any], expected: Expected) -> None:
+        why = f" ({expected.why})" if expected.why else ""
+        shape = (len(array), *expected.shape)
+        if array.shape != shape:
+            self._refuse(f"have {key} {list(array.shape)}, expected {list(shape)}{why}")
+        if array.dtype.kind not in expected.kinds:
+            kind = "integers" if expected.kinds == "iu" else "floats" if expected.kinds == "f" else "numbers"
+            self._refuse(f"have {key} of dtype {array.dtype}, expected {kind}{why}")
+        if expected.below and array.size and not (array.min() >= 0 and array.max() < expected.below):
+            self._refuse(f"have {key} from {array.min()} to {array.max()}, expected 0 to {expected.below - 1}{why}")
+
+    def _refuse(self, reason: str) -> NoReturn:
+        plugins.refuse(self._name, _KEY, f"its {self._split} examples {reason}")

@@ -1,0 +1,104 @@
+"""Events of a worker as lines for people: a worker prints them to its log, the launcher shows them.
+
+Standard library only: the launcher imports this module where JAX is not installed.
+"""
+
+from __future__ import annotations
+
+from .contract import Event, EventKind, Phase
+
+PHASES: dict[str, str] = {
+    Phase.CONNECT: "joining the pod",
+    Phase.SETUP: "preparing data and model",
+    Phase.RESTORE: "restoring the checkpoint",
+    Phase.COMPILE: "compiling the step",
+    Phase.TRAIN: "training",
+    Phase.EVALUATE: "evaluating",
+    Phase.SAVE: "saving a checkpoint",
+    Phase.SAMPLE: "sampling text",
+    Phase.DONE: "done",
+}
+_LOGGED = (Phase.CONNECT, Phase.SETUP, Phase.RESTORE, Phase.COMPILE, Phase.SAMPLE)
+"""Phases that have a line in the log: the others come again and again, between steps that have lines."""
+
+
+def log_line(event: Event, *, leads: bool) -> str | None:
+    """Return what a worker prints to its log about an event, or None. Step lines are those of the process that leads."""
+    kind = event["event"]
+    if kind == EventKind.PHASE:
+        return PHASES[event["phase"]] if event["phase"] in _LOGGED else None
+    if kind == EventKind.STEP:
+        return step_line(event) if leads else None
+    return milestone(event)
+
+
+def milestone(event: Event) -> str | None:
+    """Return the line of an event that deserves one in every view for people, or None."""
+    kind = event["event"]
+    if kind == EventKind.EVAL:
+        return describe_eval(event)
+    if kind == EventKind.EPOCH:
+        return describe_epoch(event)
+    if kind == EventKind.CHECKPOINT:
+        return f"checkpoint of step {event['step']} complete"
+    if kind == EventKind.RESUME:
+        return f"resumed from the checkpoint of step {event['step']}"
+    if kind == EventKind.NOTE:
+        return str(event["message"])
+    if kind == EventKind.TEXT:
+        rule = "-" * 60
+        return f"sampled text:\n{rule}\n{event['text'].strip()}\n{rule}"
+    return None
+
+
+def step_line(event: Event) -> str:
+    """`step 20/300  loss 2.3146  acc 0.410  18.2k tok/s  elapsed 0:12  eta 2:40`"""
+    parts = [f"step {event['step']}/{event['steps']}", describe_step(event)]
+    if "elapsed" in event:
+        parts.append(f"elapsed {clock(event['elapsed'])}")
+    return "  ".join([*parts, f"eta {clock(event.get('seconds_left'))}"])
+
+
+def describe_step(event: Event) -> str:
+    """`loss 2.3146  acc 0.410  18.2k tok/s`"""
+    parts = [f"loss {_decimals(event['loss'])}"] if "loss" in event else []
+    if "accuracy" in event:
+        parts.append(f"acc {event['accuracy']:.3f}")
+    for name, unit in (("tokens_per_second", "tok/s"), ("examples_per_second", "ex/s")):
+        if name in event:
+            parts.append(f"{_thousands(event[name])} {unit}")
+            break
+    return "  ".join(parts)
+
+
+def describe_eval(event: Event) -> str:
+    """`validation at step 200: loss 2.0000  perplexity 7.3891`"""
+    return f"validation at step {event['step']}: {_values(event)}"
+
+
+def describe_epoch(event: Event) -> str:
+    """`epoch 3 of 10, means of its steps: loss 0.4321  accuracy 0.8654`"""
+    return f"epoch {event['epoch']} of {event['epochs']:g}, means of its steps: {_values(event)}"
+
+
+def _values(event: Event) -> str:
+    metrics = {k: v for k, v in event.items() if isinstance(v, float) and k not in ("time", "seconds", "epochs")}
+    return "  ".join(f"{name} {_decimals(value)}" for name, value in metrics.items())
+
+
+def _decimals(value: float) -> str:
+    """`2.3146`; of what is small as many digits, `0.0001234`: the loss of a fit may be."""
+    return f"{value:.4f}" if abs(value) >= 0.1 or value == 0 else f"{value:#.4g}"
+
+
+def _thousands(value: float) -> str:
+    return f"{value / 1e6:.1f}M" if value >= 1e6 else f"{value / 1e3:.1f}k" if value >= 1e3 else f"{value:.0f}"
+
+
+def clock(seconds: float | None) -> str:
+    """`3:07`, `1:02:09`, or `-:--` if unknown."""
+    if seconds is None:
+        return "-:--"
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

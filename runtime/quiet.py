@@ -1,0 +1,51 @@
+"""Keep out of a worker's output what libraries print although nothing is wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+
+_GLOO = re.compile(
+    rb"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\. Expected number of connected peer ranks is : \d+"
+)
+
+
+def quiet_libraries() -> None:
+    """Let orbax and its like log errors only: they warn of settings that podrun chose on purpose.
+
+    What Python prints goes past `without_gloo_lines`, so that it is in the log at once.
+    """
+    from absl import logging
+
+    logging.set_verbosity(logging.ERROR)
+    sys.stdout.flush()
+    sys.stdout = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
+
+
+@contextmanager
+def without_gloo_lines() -> Iterator[None]:
+    """Leave out the line that each rank prints when gloo connects it, in C++ and without a switch.
+
+    What else is written to file descriptor 1 meanwhile comes after it.
+    """
+    sys.stdout.flush()
+    real = os.dup(1)
+    with open(os.memfd_create("stdout"), "w+b") as held:
+        os.dup2(held.fileno(), 1)
+        try:
+            yield
+        finally:
+            os.dup2(real, 1)
+            os.close(real)
+            _copy(held)
+
+
+def _copy(held: BinaryIO) -> None:
+    held.seek(0)
+    for line in held:
+        if not _GLOO.fullmatch(line.rstrip(b"\r\n")):
+            os.write(1, line)

@@ -1,0 +1,79 @@
+"""Restore the newest checkpoint that all processes can read, and set damaged ones aside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+from .checkpoint import Checkpoints, Restored
+from .config import Config
+from .contract import Phase, UserError
+from .damage import DamagedCheckpointError
+from .distributed import gather
+from .progress import Reporter
+from .state import StateDict
+
+_LAST_STEP = 2**31 - 1  # a step is an int32
+_NONE = 2**32 - 1  # in place of a step: there are no more checkpoints
+
+
+def restore_newest(
+    checkpoints: Checkpoints,
+    template: Callable[[], StateDict],
+    config: Config,
+    fingerprint: bytes,
+    reporter: Reporter,
+) -> Restored | None:
+    """Return the newest checkpoint that every process can read; None if there is none.
+
+    Process 0 says which one is tried; all try, and use it only if all can read it. Damaged ones are renamed once an older one
+    has been restored, not before: a host that can read none of them must not put them all out of use.
+
+    Raises UserError if there are checkpoints but none can be read, or if one is of another job; and HostFaultError if this
+    host cannot read one now that may be good, which ends the attempt and changes nothing.
+    """
+    me = jax.process_index()
+    steps = checkpoints.steps()
+    damaged = {step: f"checkpoint {step} is none: no step has such a number" for step in steps if step > _LAST_STEP}
+    candidates = iter([step for step in steps if step <= _LAST_STEP])
+    while (step := int(gather([next(candidates, _NONE)])[0, 0])) != _NONE:
+        reporter.phase(Phase.RESTORE)
+        problem = restored = None
+        try:
+            restored = checkpoints.restore(step, template(), config, fingerprint)
+        except DamagedCheckpointError as error:
+            problem = error
+        blind = np.flatnonzero(gather([problem is not None])[:, 0])
+        if not blind.size and restored is not None:
+            if me == 0:
+                _set_aside(checkpoints, damaged, restored, reporter)
+            return restored
+        damaged[step] = str(problem or f"process {blind[0]} cannot read checkpoint {step}")
+        if me == blind[0] != 0:  # only it knows why
+            reporter.note(damaged[step])
+    if damaged:
+        raise UserError(_none_left(checkpoints, damaged))
+    return None
+
+
+def _set_aside(checkpoints: Checkpoints, damaged: dict[int, str], restored: Restored, reporter: Reporter) -> None:
+    checkpoints.set_losses_aside()
+    for step, reason in damaged.items():
+        kept = checkpoints.set_aside(step)
+        reporter.note(
+            f"{reason}; the run goes on from the one before, of step {restored.step}, and the damaged one is kept as {kept}"
+        )
+
+
+def _none_left(checkpoints: Checkpoints, damaged: dict[int, str]) -> str:
+    rows = list(damaged.values())
+    return "\n".join(
+        [
+            f"there is no checkpoint left that can be read: {rows[0]}",
+            *rows[1:8],
+            *([f"and {len(rows) - 8} more"] if len(rows) > 8 else []),
+            f"bring back what is missing in {checkpoints.directory}, or choose another --workdir to start anew",
+        ]
+    )
