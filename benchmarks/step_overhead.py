@@ -220,7 +220,7 @@ def hand_written(config: Any, env: Any, steps: int, one_buffer: bool) -> Callabl
 
     data = load_dataset(config)
     model = make_language_model(config, data.vocabulary, jnp.dtype("float32"))
-    optimizer, _ = make_optimizer(config)
+    optimizer, _ = make_optimizer(config, config.total_steps(1))
     devices = jax.local_device_count()
 
     def loss_fn(params: Any, tokens: Any) -> Any:

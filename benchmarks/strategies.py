@@ -98,7 +98,7 @@ def hand_written(way: str, config: Any, steps: int) -> Callable[[], None]:
 
     data = load_dataset(config)
     init, loss = learned(config, data)
-    optimizer, _ = make_optimizer(config)
+    optimizer, _ = make_optimizer(config, config.total_steps(1))
     state, step, place = BY_HAND[way](init, loss, optimizer)
     source = batches(data.train, config.batch_size, way in ("single", "ensemble"))
     batch = place(next(source))

@@ -17,6 +17,7 @@ import pytest
 
 from podrun.launcher.agent import port as port_module
 from podrun.launcher.agent.code import STAMP, copy_code, remove_code
+from podrun.launcher.agent.login_folder import expand_process
 from podrun.launcher.agent.port import RefusedError, deafen, probe, reserve_port
 from podrun.launcher.agent.sweep import processes_of
 from podrun.launcher.agent.worker import Worker, worker_env
@@ -412,11 +413,12 @@ def test_an_address_that_is_not_reached(monkeypatch: pytest.MonkeyPatch) -> None
 
 LOCK = """
 from podrun.launcher.agent.lock import HostLock
-TAKE = "import sys, time; from podrun.launcher.agent.lock import HostLock; lock = HostLock();"
+home = sys.argv[1]
+TAKE = "import sys, time; from podrun.launcher.agent.lock import HostLock; lock = HostLock(sys.argv[1]);"
 TAKE += "print(lock.take(sys.argv[-1]), lock.take(sys.argv[-1]), sep='|', flush=True);"
 
 def start(run, then=""):
-    return subprocess.Popen([sys.executable, "-c", TAKE + then, run], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen([sys.executable, "-c", TAKE + then, home, run], stdout=subprocess.PIPE, text=True)
 
 def told(run):
     return start(run).communicate()[0].strip().split("|")
@@ -425,7 +427,7 @@ holder = start("r-1", "[(lock.answer(), time.sleep(0.02)) for _ in range(3000)]"
 facts = {"holder": holder.pid, "taken": holder.stdout.readline().strip().split("|")}
 facts["other"] = told("r-2")
 facts["same"] = told("r-1")
-lock = HostLock()
+lock = HostLock(home)
 facts["many"] = len([1 for _ in range(150) if time.sleep(0.005) or "r-1" not in lock.take("r-2")])
 holder.kill()
 holder.wait()
@@ -434,7 +436,7 @@ print(json.dumps(facts))
 """
 
 
-def test_one_run_at_a_time_has_a_host(marked: Marked) -> None:
+def test_one_run_at_a_time_has_a_host(marked: Marked, tmp_path: Path) -> None:
     """Another is told who has it; agents of the same run may share a machine; death lets go of it.
 
     In a network namespace of its own: the lock is one per machine, and other runs may go on here.
@@ -442,10 +444,10 @@ def test_one_run_at_a_time_has_a_host(marked: Marked) -> None:
     own = ("unshare", "--net") if os.geteuid() == 0 else ("unshare", "--user", "--map-root-user", "--net")
     if subprocess.run([*own, "true"], capture_output=True).returncode:
         pytest.skip("no network namespaces here")
-    facts = json.loads(line(marked.start(LOCK, before=own)) or "null")
+    facts = json.loads(line(marked.start(LOCK, str(tmp_path), before=own)) or "null")
     assert facts["taken"] == ["None", "None"]
     assert all(text.startswith("run r-1 of ") for text in facts["other"])
-    assert facts["other"][0].endswith(f"(agent pid {facts['holder']})")
+    assert facts["other"][0].endswith(f"agent pid {facts['holder']})")
     assert facts["same"] == ["None", "None"]
     assert facts["many"] == 0
     assert facts["after"] == ["None", "None"]
@@ -497,13 +499,14 @@ def test_environment_of_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("B", "login")
     monkeypatch.delenv("PYTHONPATH", raising=False)
     path = {"PATH": ["~/.podrun/envs/1/bin"], "PYTHONPATH": ["~/.podrun/podruns/2", "/x"]}
-    env = worker_env(worker_spec(env={"B": "plan", "C": "plan", "PODRUN_DIR": "~/d"}, path=path), {"C": "last"})
+    spec = worker_spec(env={"B": "plan", "C": "plan", "PODRUN_DIR": "~/d"}, path=path)
+    env = worker_env(expand_process(spec), {"C": "last"})
     assert (env["A"], env["B"], env["C"]) == ("login", "plan", "last")
     assert env["PATH"] == "/home/me/.podrun/envs/1/bin:/bin:/usr/bin"
     assert env["PYTHONPATH"] == "/home/me/.podrun/podruns/2:/x"
     assert (env["PODRUN_DIR"], env["PODRUN_WORKDIR"]) == (str(tmp_path), "/home/me/w")
     assert "NPROC" not in env or env["NPROC"] == os.environ["NPROC"]
-    env = worker_env(worker_spec(env={"PYTHONPATH": "/plan"}, path=path), {})
+    env = worker_env(expand_process(worker_spec(env={"PYTHONPATH": "/plan"}, path=path)), {})
     assert env["PYTHONPATH"] == "/home/me/.podrun/podruns/2:/x:/plan"
 
 
@@ -539,6 +542,29 @@ def test_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.waitpid(worker.pid, 0)[1] == 0
     lines = (tmp_path / "0.out").read_text().splitlines()
     assert lines == [f"{tmp_path}/sub 2 True ", "1"]  # 1: Python's own SIG_IGN for SIGPIPE
+
+
+def pythons() -> list[str]:
+    """This Python, the system's, and other versions that are beside this one."""
+    others = [path for path in Path(sys.base_prefix).parent.glob("3.*/bin/python3") if path.exists()]
+    return [sys.executable, *(str(path) for path in (Path("/usr/bin/python3"), *sorted(others)) if path.exists())]
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_a_worker_in_a_virtual_environment_below_the_login_folder(
+    python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python finds its packages by the name it was called with: it must not be called `~/venv/bin/python`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    if subprocess.run([python, "-m", "venv", "--without-pip", "venv"], capture_output=True).returncode:
+        pytest.skip(f"{python} makes no virtual environments")
+    argv = ["~/venv/bin/python", "-c", "import sys; print(sys.prefix); print(sys.argv[1])", "~/x"]
+    worker = Worker(expand_process(worker_spec(argv=argv)))
+    worker.start({}, isolated=False)
+    assert worker.error is None and worker.pid is not None
+    assert os.waitpid(worker.pid, 0)[1] == 0
+    assert (tmp_path / "0.out").read_text().splitlines() == [str(tmp_path / "venv"), "~/x"]
 
 
 # --- the run's copy of the code -------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ class Counting(LocalTransport):
 
     @property
     def uploads(self) -> int:
-        return sum("-c" in argv for argv in self.started)
+        return sum(agent_file_module._RECEIVE in argv for argv in self.started)
 
 
 def say(transport: LocalTransport, pod: Pod) -> bytes:
@@ -86,7 +86,7 @@ def test_the_same_sources_give_the_same_file(monkeypatch: pytest.MonkeyPatch, tm
         agent_file.cache_clear()
     with zipfile.ZipFile(io.BytesIO(first[1])) as archive:
         names = {f"podrun_agent/{path.name}" for path in sources.glob("*.py")}
-        assert set(archive.namelist()) == names | {"__main__.py"}
+        assert set(archive.namelist()) == names
 
 
 # --- on a host ------------------------------------------------------------------------------------------------------
@@ -135,25 +135,6 @@ def test_hosts_that_share_a_home_and_count_alike(tmp_path: Path) -> None:
         assert channel.exit_code() == 0, channel.complaint()
         channel.close()
     assert files(tmp_path) == [name]
-
-
-@pytest.mark.parametrize(
-    "words",
-    ["Non-UTF-8 code starting with '\\x83' in file a.pyz on line 2, but", "source code cannot contain null bytes"],
-)
-def test_a_file_that_appears_while_python_starts(tmp_path: Path, words: str) -> None:
-    """Python looks for a zip, finds nothing, looks for a text, and finds the zip: it is asked again, and not sent it."""
-    script = tmp_path / "python"
-    seen = tmp_path / "seen"
-    script.write_text(
-        f'#!/bin/sh\nif [ ! -e "{seen}" ]; then touch "{seen}"; echo "SyntaxError: {words}" >&2; exit 1; fi\n'
-        f'exec {sys.executable} "$@"\n'
-    )
-    script.chmod(0o755)
-    say(LocalTransport(pod_of(tmp_path)), pod_of(tmp_path))
-    transport = Counting(pod_of(tmp_path, str(script)))
-    assert say(transport, pod_of(tmp_path, str(script))) == b"no agent here"
-    assert (len(transport.started), transport.uploads) == (2, 0)
 
 
 @pytest.mark.parametrize("part", [0, 1, 1000, -1])
@@ -294,11 +275,32 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert agent_file()[0] not in files(tmp_path)
 
 
-def test_a_connection_that_ends_before_the_agent_answers(tmp_path: Path) -> None:
-    """Not a word, and no exit code of Python's."""
+@pytest.mark.parametrize(
+    ("login", "expected"),
+    [
+        (
+            "echo Welcome; echo This account is currently not available.; exit 1",
+            "its login shell ended with exit code 1 and did not start podrun's agent: This account is currently not "
+            "available.; take a user that may run commands there (`user:` in the pod file), or mend its login scripts",
+        ),
+        (
+            "exit 0",
+            "its login shell ended with exit code 0 and did not start podrun's agent, without a word; "
+            "is there an `exit` in a login script such as ~/.bashrc?",
+        ),
+        (
+            "yes no | head -c 2000000; exec cat",
+            "its login scripts print more than 1024 KB, and podrun's agent did not start by then; "
+            "they must print nothing where there is no terminal; the last of it: no",
+        ),
+        ("echo Your password has expired >&2; exit 1", ": Your password has expired"),
+    ],
+)
+def test_a_login_shell_that_does_not_run_commands(tmp_path: Path, login: str, expected: str) -> None:
+    """The shell's own words are told, and which of these cases it is."""
     pod = pod_of(tmp_path)
-    reason = fail(Counting(pod, ["sh", "-c", "echo Welcome; exit 3", "sh"]), pod)
-    assert reason == f"cannot start podrun's agent with {sys.executable}: exit code 3"
+    reason = fail(Counting(pod, ["sh", "-c", login, "sh"]), pod)
+    assert reason.endswith(expected)
 
 
 def test_a_host_that_says_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,6 +324,8 @@ def test_nothing_secret_is_in_the_command(tmp_path: Path) -> None:
         sys.executable,
         "-I",
         "-S",
+        "-c",
+        agent_file_module._START,
         f"{tmp_path}/agents/{agent_file()[0]}",
         "run",
         "r-1",

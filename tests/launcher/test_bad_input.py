@@ -194,6 +194,7 @@ OVERRIDES = [
     ),
 ]
 
+WARM = "steps: 9\nbatch_size: 8\nschedule: {warmup_steps: 4}\ndata: {name: text, path: text.txt}\n"
 MODEL_AND_SIZES = [
     Case(
         "unknown model",
@@ -204,7 +205,22 @@ MODEL_AND_SIZES = [
     ),
     Case("preset as model", "'gpt2-xl'", "model.name", "model.preset=gpt2-xl?", override("model=gpt2-xl")),
     Case("plugin", "(it is 'a:b:c')", "model.name", "must be package.module:attribute", override("model=a:b:c")),
-    Case("heads", "width 32 is not divisible by heads 5", "line 3: model", "30 or 35", override("model.heads=5")),
+    Case(
+        "heads",
+        "width 32 is not divisible by heads 5",
+        "line (model.heads): model",
+        "30 or 35",
+        override("model.heads=5"),
+    ),
+    Case("steps", "warmup_steps 4 must", "command line (steps): sch", "fewer", override("steps=3"), yaml=WARM),
+    Case(
+        "keys of a choice",
+        "1 mistake",
+        "line 3: model.heads, context: there",
+        "name, layers,",
+        override("model.name=mlp"),
+    ),
+    Case("no section", "must be a section", "command line: sample", "sample.tokens=0", override("sample=null")),
     Case("warmup", "schedule.warmup_steps 6", "must be below steps 6", "fewer", override("schedule.warmup_steps=6")),
     Case("final", "final 0.1 is above", "optimizer.learning_rate 0.001", "lower one", override("schedule.final=0.1")),
     Case("batch", "not divisible by 3 devices", "batch_size 8", "6 or 9", ("-s", "cpu-1x3", *override()[2:])),
@@ -568,7 +584,17 @@ OPTIONS = [
     Case("no value", "requires an argument", "'--slice'", "`podrun run --help`", ("train.yaml", "--slice")),
     Case("no file", "missing argument", "train.yaml", "`podrun run --help`", SIMULATE),
     Case("option of a command", "no such option", "--jso", "`podrun slices --help`", ("slices", "--jso")),
-    Case("slices of no generation", "unknown slice", "'v9'", "nearest: v", ("slices", "v9")),
+    Case("slices of no generation", "unknown slice", "'v9'", "v5litepod (v5e), v5p,", ("slices", "v9")),
+    Case("slices of GPUs", "unknown slice", "'gpu'", "\nTPU generations: v2, v3", ("slices", "gpu")),
+    Case("option for a key", "no such option", "'--steps'", "write steps=100", (*override(), "--steps", "100")),
+    Case("dashes", "no such option", "'--batch-size'", "write batch_size=8", (*override(), "--batch-size=8")),
+    Case(
+        "option of a section",
+        "no such",
+        "--learning-rate",
+        "optimizer.learning_rate=1",
+        ("a.yaml", "--learning-rate", "1"),
+    ),
     Case("shell", "'tcsh' is not one of", "tcsh", "`podrun completion --help`", ("completion", "tcsh")),
 ]
 

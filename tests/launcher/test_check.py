@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -25,7 +26,7 @@ from podrun.launcher.checks.check import Facts, Finding, compare, explain, fatal
 from podrun.launcher.checks.check_table import render, summary
 from podrun.launcher.checks.devices import age
 from podrun.launcher.checks.examine import Report, examine
-from podrun.launcher.checks.versions import NEEDED
+from podrun.launcher.code.runtime_packages import NEEDED
 from podrun.launcher.errors import HostError
 from podrun.launcher.inventory.simulated import simulated_pod
 from podrun.launcher.pod import Host, Pod
@@ -66,6 +67,8 @@ def healthy(kind: str = "cpu") -> Facts:
         "system": {"host": "m", "kernel": "6.1", "machine": "x86_64", "cores": 8},
         "interpreter": {"version": "3.11.7", "executable": "/usr/bin/python3", "packages": packages},
         "driver": "570.86.15" if kind == "gpu" else None,
+        "machine": uuid.uuid4().hex,
+        "claim": None,
         "disk_home": disk,
         "disk_tmp": disk,
         "disk_workdir": None,
@@ -223,9 +226,25 @@ CASES: dict[str, tuple[str, dict[str, dict[str, Any]], str, str, str, bool]] = {
         "stop",
         WARNING,
     ),
+    "another user's claim": (
+        "cpu-2x2",
+        {"b": {"claim": "run r-1 of mallory (uid 1002, agent pid 7)"}},
+        "b",
+        r"run r-1 of mallory \(uid 1002, agent pid 7\) says that it has",
+        "a run of yours starts all the same",
+        WARNING,
+    ),
     "little disk": ("cpu-2x2", {"b": {"disk_tmp/free": GB // 2}}, "b", "^500 MB of disk left at /d", "room", WARNING),
     "no disk": ("cpu-2x2", {"b": {"disk_home/free": 10**7}}, "b", "^10 MB of disk left", "`home:`", FATAL),
     "no inodes": ("cpu-2x2", {"a": {"disk_home/files": 0}}, "a", "no inodes", "remove files", FATAL),
+    "a workdir that cannot be made": (
+        "cpu-2x2",
+        {"a": {"disk_workdir": {**healthy()["disk_home"], "path": "/nonexist", "folder": "/", "writable": False}}},
+        "a",
+        "cannot make /nonexist: no permission to write in /",
+        "--workdir",
+        FATAL,
+    ),
     "may not write": ("cpu-2x2", {"a": {"disk_home/writable": False}}, "a", "cannot write to /d", "right", FATAL),
     "a dead file system": (
         "cpu-2x2",
@@ -258,7 +277,7 @@ CASES: dict[str, tuple[str, dict[str, dict[str, Any]], str, str, str, bool]] = {
         "cpu-2x2",
         {"b": {NAME: {"name": "m", "addresses": ["127.0.1.1"], "used": "127.0.1.1"}}},
         "b",
-        r"its own name m resolves to 127\.0\.1\.1",
+        r"its own name resolves to 127\.0\.1\.1",
         "/etc/hosts",
         FATAL,
     ),
@@ -284,6 +303,14 @@ CASES: dict[str, tuple[str, dict[str, dict[str, Any]], str, str, str, bool]] = {
         "a",
         r"10\.9\.9\.9, which is not an address of this host",
         "/etc/hosts",
+        FATAL,
+    ),
+    "one machine under two names": (
+        "gpu-2x8",
+        {"*": {"machine": "m"}},
+        "ab",
+        "one and the same machine",
+        "`hosts`",
         FATAL,
     ),
     "a proxy": ("cpu-2x2", {"a": {"proxies/set": ["http_proxy"]}}, "a", "http_proxy set", "no_proxy", WARNING),
@@ -412,11 +439,11 @@ def test_the_workers_environment_counts(tmp_path: Path) -> None:
     """Packages are those that the workers will see, with PYTHONPATH and all."""
     fake_package(tmp_path, "jax", "9.9.9")
     found = facts.gather(
-        {"python": sys.executable, "env": {"PYTHONPATH": str(tmp_path), "HTTPS_PROXY": "http://u:pw@x"}}
+        {"python": sys.executable, "env": {"PYTHONPATH": str(tmp_path), "HTTPS_PROXY": "http://u:hidden-word@x"}}
     )
     assert found["interpreter"]["packages"]["jax"] == "9.9.9"
     assert "HTTPS_PROXY" in found["proxies"]["set"]
-    assert "pw" not in json.dumps(found)
+    assert "hidden-word" not in json.dumps(found)
 
 
 def fake_package(folder: Path, name: str, version: str) -> None:
@@ -522,20 +549,20 @@ def test_who_has_a_device_is_named(code: str, fake_devices: Path) -> None:
     assert devices.holders([str(fake_devices / "accel1")])["processes"] == []
 
 
-def test_a_run_that_has_the_host_is_named() -> None:
+def test_a_run_that_has_the_host_is_named(tmp_path: Path) -> None:
     """In a network namespace of its own, where no other run can be."""
     code = (
-        "from podrun.launcher.agent.lock import HostLock, current_holder; a = current_holder(); l = HostLock();"
-        "l.take('r-7'); print(a, current_holder())"
+        "from podrun.launcher.agent.lock import HostLock, current_holder; import sys; home = sys.argv[1];"
+        "a = current_holder(home); l = HostLock(home); l.take('r-7'); print(a, current_holder(home))"
     )
     done = subprocess.run(
-        ["unshare", "--user", "--map-root-user", "--net", sys.executable, "-c", code, "r-7"],
+        ["unshare", "--user", "--map-root-user", "--net", sys.executable, "-c", code, str(tmp_path)],
         capture_output=True,
         text=True,
     )
     if "unshare" in done.stderr:
         pytest.skip(done.stderr)
-    assert re.fullmatch(r"None run r-7 of \S+ \(agent pid \d+\)\n", done.stdout), done.stderr
+    assert re.fullmatch(r"None run r-7 of \S+ \(uid 0, agent pid \d+\)\n", done.stdout), done.stderr
 
 
 def test_a_lock_file_is_held_or_left_over(tmp_path: Path) -> None:
@@ -667,6 +694,14 @@ def test_a_row_has_the_usual_answer_and_under_it_the_odd_host_with_its_remedy() 
     assert lines[row + 1] == "  error: c: Python 3.12, but 3.11 on the other 3 hosts"
     assert lines[row + 2].startswith("    -> give the path of the same version")
     assert lines[-1] == "not ready: 1 error"
+
+
+def test_the_least_disk_is_that_of_the_hosts_that_are_named_beside_it() -> None:
+    """Not that of a host that is named below, because it has too little."""
+    lines = render(report_on("cpu-3x2", {"b": {"disk_home/free": 21 * 10**6}}), 100, colour=False).splitlines()
+    row = next(i for i, line in enumerate(lines) if line.startswith("disk"))
+    assert re.fullmatch(r"disk         at least 90 GB free +a, c", lines[row])
+    assert lines[row + 1].startswith("  error: b: 21 MB of disk left at /d")
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])

@@ -112,7 +112,8 @@ class Made:
 
     def step(self, step: int, process: int = 0) -> None:
         host = next(h for h, processes in self.hosts.items() if process in processes)
-        self.event("step", step=step, steps=100, loss=1.0, host=host, process=process)
+        times = {"elapsed": 20.0, "seconds_left": 3725.0}
+        self.event("step", step=step, steps=100, loss=1.0, **times, host=host, process=process)
 
     def end(self, code: int = 0, host: str | None = None, message: str = "done") -> None:
         self.event("end", time=self.began + 90, code=code, host=host, process=None, message=message)
@@ -159,7 +160,11 @@ def test_ps_tells_how_every_run_goes(podrun: Podrun, make: Make) -> None:
     with running.directory.supervise():
         done = podrun("ps")
         rows = podrun("ps", "--json").json
-    lines = done.out.splitlines()
+    *lines, hint = done.out.splitlines()
+    assert hint == (
+        "abandoned: its launcher is gone; `podrun attach 20260101-000004-dddd` takes it over, "
+        "`podrun stop 20260101-000004-dddd` ends it"
+    )
     assert [line.split()[0][-4:] for line in lines[1:]] == ["eeee", "dddd", "cccc", "bbbb", "aaaa"]
     assert [re.split(r"  +", line)[1] for line in lines[1:]] == [
         "running",
@@ -274,6 +279,12 @@ def test_status_of_a_run_that_goes_on(podrun: Podrun, make: Make) -> None:
     assert f"  supervisor  pid {os.getpid()} on this machine" in lines
     assert f"  logs        {run.directory.logs}" in lines
     assert any(line.startswith("  checkpoint  step 8, at ") for line in lines)
+    assert lines[3:6] == [
+        "  phase       training",
+        "  step        12/100  loss 1.0000",
+        "  time        elapsed 0:20  eta 1:02:05",
+    ]
+    assert (found["phase"], found["loss"], found["elapsed"], found["seconds_left"]) == ("training", 1.0, 20.0, 3725.0)
     assert [line.split() for line in lines[-2:]] == [
         ["0", "host-0", "training", "1m", "00s", "12", "200", "-"],
         ["1", "host-1", "training", "1m", "00s", "10", "201", "-"],
@@ -400,13 +411,15 @@ def test_logs_since_a_time(podrun: Podrun, make: Make) -> None:
     assert "logs have no times" in podrun("logs", "--since", "10s").err
 
 
-def test_logs_are_told_byte_for_byte_but_for_bars(sandbox: Sandbox, make: Make) -> None:
-    """What is not text is passed on; of a progress bar its last state; Windows' ends of lines are none."""
+def test_logs_are_told_as_text_and_raw_byte_for_byte(sandbox: Sandbox, make: Make) -> None:
+    """What is not text is shown as \\xff; of a progress bar its last state; Windows' ends of lines are none."""
     run = make("20260101-000001-aaaa")
     run.log("host-0", b"\xff\xfe\n 10%\r 50%\r100%\nfrom windows\r\n")
     command = [*sandbox.command, "logs", "--host", "host-0"]
     out = subprocess.run(command, env=sandbox.env, capture_output=True, check=True).stdout
-    assert out == b"\xff\xfe\n100%\nfrom windows\n"
+    assert out == b"\\xff\\xfe\n100%\nfrom windows\n"
+    raw = subprocess.run([*command, "--raw"], env=sandbox.env, capture_output=True, check=True).stdout
+    assert raw == b"\xff\xfe\n 10%\r 50%\r100%\nfrom windows\r\n"
 
 
 def test_logs_of_a_run_that_printed_nothing(podrun: Podrun, make: Make) -> None:

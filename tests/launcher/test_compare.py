@@ -228,8 +228,42 @@ def test_times_are_those_after_the_first_step() -> None:
     first, second = compare([measured("1", [90.0, 2.0, 4.0, 6.0]), measured("2", [None, 1.0, None, 2.0])])
     assert (first.median_step, first.total, first.steps, first.train_loss) == (4.0, 12.0, 4, 1.0)
     assert (second.median_step, second.total) == (1.5, 3.0)
-    assert (first.speedup_by_step, first.speedup_by_total) == (1.0, 1.0)
-    assert (second.speedup_by_step, second.speedup_by_total) == ((2 / 1 + 6 / 2) / 2, 12 / 3)
+    assert (first.speedup, first.speedup_interval, first.speedup_by_total) == (1.0, None, 1.0)
+    assert (second.speedup, second.speedup_by_total) == (4 / 1.5, 12 / 3)
+
+
+def test_a_slower_variant_is_never_called_faster() -> None:
+    """A few slow steps of the first variant do not make it so: each was 80 % slower by its own median, 2.3 times faster by
+    the mean of ratios."""
+    one = measured("1", [None, *[0.1] * 95, *[3.0] * 5])
+    two = measured("2", [None, *[0.18] * 100])
+    row = compare([one, two])[1]
+    assert row.speedup == 0.1 / 0.18
+    assert row.speedup_interval == (0.1 / 0.18, 0.1 / 0.18)
+    assert "0.56x (0.56-0.56)" in as_text([*compare([one, two])])
+
+
+def test_the_spread_of_a_speed_up() -> None:
+    """Where the steps of two variants overlap the interval holds 1; it is narrower the more steps there are."""
+    few, many = ([None, *[0.1 + 0.001 * (n * 37 % 100) for n in range(count)]] for count in (20, 500))
+    widths = []
+    for times in (few, many):
+        low, high = compare([measured("1", times), measured("2", times[:1] + times[:0:-1])])[1].speedup_interval or (
+            0,
+            0,
+        )
+        assert low < 1 < high
+        widths.append(high - low)
+    assert widths[1] < widths[0] / 2
+
+
+def test_an_ensemble_trains_several_models() -> None:
+    """Four models in a step that takes twice as long are trained twice as fast, and the table says what it counts."""
+    one, four = measured("1", [None, 0.1, 0.1]), replace(measured("4", [None, 0.2, 0.2]), models=4)
+    rows = compare([one, four])
+    assert (rows[1].speedup, rows[1].speedup_by_total) == (2.0, 2.0)
+    assert "a=4 trains 4 models in each step: its SPEED-UP is that of one model" in as_text(rows)
+    assert "models in each step" not in as_text(compare([one, one]))
 
 
 def test_a_variant_that_is_not_done() -> None:
@@ -241,8 +275,8 @@ def test_a_variant_that_is_not_done() -> None:
             measured("3", [], State.NOT_RUN),
         ]
     )
-    assert (rows[1].speedup_by_step, rows[1].speedup_by_total) == (2.0, None)
-    assert (rows[2].steps, rows[2].total, rows[2].train_loss, rows[2].speedup_by_step) == (0, None, None, None)
+    assert (rows[1].speedup, rows[1].speedup_by_total) == (2.0, None)
+    assert (rows[2].steps, rows[2].total, rows[2].train_loss, rows[2].speedup) == (0, None, None, None)
     text = as_text(rows)
     assert "failed: no more of it" in text and "not run" in text
 
@@ -250,14 +284,14 @@ def test_a_variant_that_is_not_done() -> None:
 def test_a_first_variant_without_times() -> None:
     """Nothing can be compared with it, and the table says so."""
     rows = compare([measured("1", [], State.FAILED), measured("2", [None, 1.0])])
-    assert (rows[1].speedup_by_step, rows[1].speedup_by_total) == (None, None)
+    assert (rows[1].speedup, rows[1].speedup_interval, rows[1].speedup_by_total) == (None, None, None)
     assert "there are no speed-ups, because a=1 has no step times" in as_text(rows)
 
 
 def test_the_table_names_its_numbers() -> None:
     """What is compared with what, how, and without which times."""
     text = as_text(compare([measured("1", [None, 0.002, 0.004]), measured("2", [None, 0.001])]))
-    assert "SPEED-UP against a=1: BY STEP is the mean of each step's ratio of times, BY TOTAL the ratio of the" in text
+    assert "SPEED-UP against a=1: BY MEDIAN is the ratio of the median steps (95 % of it by bootstrap over the" in text
     assert "without evaluation and checkpoints" in text
     assert "different numbers of steps" in text
 

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from podrun.launcher.failure import Failure, first_cause, from_error, from_exit
+from podrun.launcher.failure import (
+    LAUNCHER,
+    Evidence,
+    Failure,
+    first_cause,
+    from_error,
+    from_exit,
+    from_lost_agent,
+    is_mourning,
+    silent_host,
+)
 from podrun.runtime.contract import ErrorKind, EventKind, ExitCode, Phase
 
 if TYPE_CHECKING:
@@ -39,13 +50,93 @@ UNREACHED = Failure("host-3", None, "its agent is gone", ExitCode.UNAVAILABLE)
         ([RAISED, RAISED_LATER], RAISED),
         ([RAISED_LATER, RAISED], RAISED_LATER),
         ([RAISED, PEER_LOST, ABORTED], RAISED),
-        ([PEER_LOST, ABORTED], PEER_LOST),
+        ([PEER_LOST, ABORTED], ABORTED),
         ([ABORTED, PEER_LOST], ABORTED),
     ],
 )
 def test_first_cause(failures: list[Failure], cause: Failure) -> None:
     """The first failure that is no consequence, wherever it stands; if all are, the first that was seen."""
-    assert first_cause(failures) is cause
+    assert first_cause(Evidence(failures)) is cause
+
+
+def saved(host: int) -> Failure:
+    """A process that saved and stopped because some process was sent SIGTERM."""
+    return from_exit(f"host-{host}", host, ExitCode.PREEMPTED, 4, Phase.SAVE)
+
+
+def late(failed: Failure) -> Failure:
+    return replace(failed, late=True)
+
+
+EXITED = from_exit("host-0", 0, 1, None, None, is_program=True)
+DOWN = silent_host("host-3", 14.2, "connection refused", late=True)
+GIVEN_UP = silent_host("host-3", 16.0, "")
+UNHEARD = from_lost_agent("host-1", "its agent stopped: no word from the launcher for 10 s")
+
+
+@pytest.mark.parametrize(
+    ("evidence", "cause"),
+    [
+        (Evidence([PEER_LOST, DOWN]), DOWN),
+        (Evidence([saved(0), saved(1), DOWN]), DOWN),
+        (Evidence([saved(0), GIVEN_UP]), GIVEN_UP),
+        (Evidence([PEER_LOST, DOWN, RAISED]), RAISED),
+        (Evidence([GIVEN_UP, RAISED]), GIVEN_UP),
+        (Evidence([saved(0), UNHEARD]), UNHEARD),
+        (Evidence([saved(1), saved(0)], signalled=[("host-0", 0)]), saved(0)),
+        (Evidence([saved(1), saved(0)], signalled=[("host-0", 0), ("host-1", 1)]), saved(0)),
+        (Evidence([saved(1), saved(0)]), saved(1)),
+        (Evidence([PEER_LOST, saved(0)], signalled=[("host-0", 0)]), saved(0)),
+        (Evidence([saved(0), DOWN], signalled=[("host-0", 0)]), DOWN),
+        (Evidence([ABORTED, PEER_LOST], mourners=[("host-3", 3)]), ABORTED),
+        (Evidence([PEER_LOST, ABORTED], mourners=[("host-3", 3)]), PEER_LOST),
+        (Evidence([EXITED, KILLED], mourners=[("host-0", 0)]), KILLED),
+        (Evidence([EXITED, KILLED]), EXITED),
+        (Evidence([ABORTED, EXITED]), ABORTED),
+        (Evidence([EXITED, ABORTED]), EXITED),
+        (Evidence([ABORTED, EXITED, KILLED]), ABORTED),
+        (Evidence([ABORTED, EXITED], mourners=[("host-3", 3)]), EXITED),
+        (Evidence([EXITED, DOWN]), DOWN),
+        (Evidence([EXITED, silent_host("host-0", 14.0, "", late=True)]), EXITED),
+        (Evidence([PEER_LOST, late(RAISED)]), PEER_LOST),
+        (Evidence([late(RAISED), DOWN]), DOWN),
+        (Evidence([RAISED_LATER, late(RAISED)]), RAISED_LATER),
+    ],
+)
+def test_more_evidence(evidence: Evidence, cause: Failure) -> None:
+    """Hosts that fell silent, signals, last words and what came late decide between failures that explain nothing."""
+    assert first_cause(evidence) == cause
+
+
+def test_a_launcher_that_slept_blames_itself() -> None:
+    """Agents that heard nothing are the launcher's fault if it was asleep; another fault is not excused by that."""
+    cause = first_cause(Evidence([saved(0), UNHEARD], slept=31.2))
+    assert (cause.host, cause.code) == (LAUNCHER, ExitCode.UNAVAILABLE)
+    assert cause.what.startswith("was asleep for 31 s")
+    assert first_cause(Evidence([KILLED, UNHEARD], slept=31.2)) is KILLED
+
+
+def test_all_hosts_are_silent() -> None:
+    """Then it is the launcher's network; a pod of one host leaves that open."""
+    one, two = silent_host("host-0", 16.0, ""), silent_host("host-1", 16.0, "")
+    assert first_cause(Evidence([one, two], hosts=2)).host == LAUNCHER
+    assert first_cause(Evidence([one, two], hosts=3)) is one
+    assert first_cause(Evidence([one], hosts=1)) is one
+
+
+@pytest.mark.parametrize(
+    ("output", "mourns"),
+    [
+        (b"F1122 client.h:80] Terminating process because the JAX distributed service detected fatal errors.", True),
+        (b"ValueError: Gloo all-reduce failed: Connection closed", True),
+        (b"[Gloo] Rank 0 is connected to 1 peer ranks. Expected number of connected peer ranks is : 1", False),
+        (b"free(): double free detected in tcache 2", False),
+        (b"", False),
+    ],
+)
+def test_last_words(output: bytes, mourns: bool) -> None:
+    """JAX says why it aborts; who aborts without its words does so for a reason of its own."""
+    assert is_mourning(output) is mourns
 
 
 @pytest.mark.parametrize(
@@ -58,6 +149,8 @@ def test_first_cause(failures: list[Failure], cause: Failure) -> None:
         (error(ErrorKind.EXCEPTION, "\n\nValueError: boom"), "ValueError: boom", 1, False),
         (error(ErrorKind.EXCEPTION, ""), "exception", 1, False),
         (error(ErrorKind.EXCEPTION, "SystemExit: 7", code=7), "SystemExit: 7", 7, False),
+        (error(ErrorKind.EXCEPTION, "SystemExit: 256", code=256), "SystemExit: 256", 1, False),
+        (error(ErrorKind.EXCEPTION, "SystemExit: -1", code=-1), "SystemExit: -1", 255, False),
         (error(ErrorKind.EXCEPTION, "ValueError: boom", code=0), "ValueError: boom", 1, False),
         (
             error(ErrorKind.NOT_FINITE, "the loss is nan in step 3", step=3, code=1),
@@ -98,7 +191,8 @@ def test_details_of_an_error() -> None:
         (3, 4, Phase.TRAIN, "exited with code 3 after step 4", 3, False),
         (3, 0, Phase.TRAIN, "exited with code 3 after step 0", 3, False),
         (255, None, Phase.SETUP, "exited with code 255 during setup", 255, False),
-        (75, 4, Phase.SAVE, "was asked to stop from outside after step 4, and saved first", 75, False),
+        (75, 4, Phase.SAVE, "was asked to stop from outside after step 4, and saved first", 75, True),
+        (256, 4, Phase.TRAIN, "exited with code 256 after step 4", 1, False),
         (-signal.SIGKILL, 4, None, "SIGKILL after step 4 (out of memory, or killed by somebody)", 137, False),
         (-signal.SIGSEGV, None, Phase.COMPILE, "SIGSEGV during compile (a crash in native code)", 139, False),
         (-signal.SIGTERM, None, Phase.CONNECT, "was ended by SIGTERM during connect", 143, False),

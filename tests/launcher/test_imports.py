@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import resource
 import shutil
 import statistics
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from podrun.launcher import agent_file as agent_file_module
 from podrun.launcher.agent.main import MARK
 from podrun.launcher.agent_file import agent_file
 from podrun.launcher.cli import main
@@ -91,7 +93,7 @@ def test_all_of_the_runtime_imports_nothing_of_the_launcher() -> None:
 
 def test_the_contract_is_standard_library_only() -> None:
     """Both sides import it, also where nothing is installed; the schema adds pydantic and nothing of JAX."""
-    assert third_party(imported("import podrun.runtime.contract")) == set()
+    assert third_party(imported("import podrun.runtime.contract", "import podrun.runtime.lines")) == set()
     modules = imported("import podrun.runtime.config")
     assert not modules & JAX
     assert "pydantic" in third_party(modules)
@@ -144,7 +146,7 @@ def import_all(python: str, agent: Path) -> set[str]:
 
 def test_the_agent_starts_isolated(agent: Path) -> None:
     """Without site-packages and without the user's environment, as on a host where nothing is installed."""
-    command = [sys.executable, "-I", "-S", str(agent), "no-such", "command"]
+    command = [sys.executable, "-I", "-S", "-c", agent_file_module._START, str(agent), "no-such", "command"]
     done = subprocess.run(command, capture_output=True, text=True, env={})
     assert (done.returncode, done.stdout) == (1, MARK.decode())
     assert done.stderr == "agent: unknown command ['no-such', 'command']\n"
@@ -153,11 +155,14 @@ def test_the_agent_starts_isolated(agent: Path) -> None:
 
 def other_python(version: str) -> str:
     """An interpreter of another version; skips the test where there is none."""
-    found = shutil.which(f"python{version}")
-    asked = found and subprocess.run([found, "-c", "import sys; print(sys.executable)"], capture_output=True, text=True)
-    if not asked or asked.returncode:
-        pytest.skip(f"no python{version} here")
-    return asked.stdout.strip()
+    pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
+    beside = sorted(pyenv.glob(f"{version}.*/bin/python{version}"))
+    for python in filter(None, (shutil.which(f"python{version}"), *beside)):
+        # A shim of pyenv's stands for a version that may not be the chosen one.
+        asked = subprocess.run([python, "-c", "import sys; print(sys.executable)"], capture_output=True, text=True)
+        if asked.returncode == 0:
+            return asked.stdout.strip()
+    pytest.skip(f"no python{version} here")
 
 
 def test_the_agent_imports_in_python_3_8(agent: Path) -> None:
@@ -169,7 +174,7 @@ def test_the_agent_imports_in_python_3_8(agent: Path) -> None:
 def test_an_older_python_is_named(agent: Path, version: str) -> None:
     """It gets as far as the sentence that says so: what it reads first has no newer syntax."""
     python = other_python(version)
-    done = subprocess.run([python, str(agent), "facts"], capture_output=True, text=True)
+    done = subprocess.run([python, "-c", agent_file_module._START, str(agent), "facts"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"podrun needs Python 3.8 or newer for its agent; this is {version}.")
 

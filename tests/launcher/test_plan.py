@@ -98,6 +98,7 @@ def test_every_process_knows_who_it_is(slice: str, hosts: int, devices: int) -> 
     plan = plan_of(slice, attempt=2)
     for number, (host, env) in enumerate(zip(plan.hosts, environments(plan), strict=True)):
         assert WorkerEnv.from_env({**env, ENV_COORDINATOR: "127.0.0.1:1"}) == WorkerEnv(
+            address="127.0.0.1",
             run_id=plan.run_id,
             attempt=2,
             host=f"host-{number}",
@@ -304,9 +305,9 @@ def test_a_home_elsewhere() -> None:
     pod = pod_of(transport="ssh", home="/data/my home", python="/opt/py")
     plan = make(pod, JOB, attempt=2, code=replace(CODE, python="/data/my home/envs/3d/bin/python"))
     host = plan.hosts[1]
-    assert host.agent[:3] == ("/opt/py", "-I", "-S")
-    assert host.agent[3].startswith("/data/my home/agents/")
-    assert host.agent[4:] == ("run", "20260101-000000-abcd")
+    assert host.agent[:4] == ("/opt/py", "-I", "-S", "-c")
+    assert host.agent[5].startswith("/data/my home/agents/")
+    assert host.agent[6:] == ("run", "20260101-000000-abcd")
     assert host.directory == "/data/my home/runs/20260101-000000-abcd/hosts/host-1.2"
     assert plan.spec(host)["uses"][2:] == ["/data/my home/envs/3d"]
 

@@ -12,7 +12,6 @@ import sys
 import tarfile
 import time
 import uuid
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +32,7 @@ from podrun.launcher.slices import parse_slice
 from podrun.launcher.transport.local import LocalChannel, LocalTransport
 from podrun.runtime.contract import UserError
 
+from ..wheels import make_wheel
 from .powerless import POWERLESS
 
 pytestmark = pytest.mark.timeout(120)
@@ -174,11 +174,11 @@ def test_what_arrives_is_what_was_packed(case: Case) -> None:
 
 
 def contents(folder: Path) -> dict[str, tuple[str, bytes]]:
-    """name: (link target or whether it is executable, content)"""
+    """name: (link target or whether its owner may execute it, content)"""
     return {
         str(path.relative_to(folder)): (os.readlink(path), b"")
         if path.is_symlink()
-        else (str(path.stat().st_mode & 0o111), path.read_bytes())
+        else (str(path.stat().st_mode & 0o100), path.read_bytes())
         for path in folder.rglob("*")
         if path.is_symlink() or path.is_file()
     }
@@ -306,7 +306,7 @@ def test_a_file_where_the_home_should_be(case: Case) -> None:
     case.prepared()
     case.home.joinpath("bundles").rename(case.home / "moved")
     case.home.joinpath("bundles").write_text("")
-    assert f"cannot write {case.home}: File exists" in case.refused()
+    assert f"cannot write {case.home}: Not a directory" in case.refused()
 
 
 # --- the environment --------------------------------------------------------------------------------------------------
@@ -315,17 +315,7 @@ def test_a_file_where_the_home_should_be(case: Case) -> None:
 @pytest.fixture
 def requirements(tmp_path: Path) -> Path:
     """One tiny package, from a file: no network is asked."""
-    wheel = tmp_path / "tinypod-1.0-py3-none-any.whl"
-    info = "tinypod-1.0.dist-info"
-    files = {
-        "tinypod.py": "NAME = 'tiny'\n",
-        f"{info}/METADATA": "Metadata-Version: 2.1\nName: tinypod\nVersion: 1.0\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = "".join(f"{name},,\n" for name in [*files, f"{info}/RECORD"])
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for name, text in {**files, f"{info}/RECORD": record}.items():
-            archive.writestr(name, text)
+    wheel = make_wheel(tmp_path, "tinypod", {"tinypod.py": "NAME = 'tiny'\n"})
     path = tmp_path / "requirements.txt"
     path.write_text(f"# what the job needs\n--no-index\n{wheel}\n")
     return path
@@ -587,7 +577,8 @@ def test_old_environments_go(case: Case) -> None:
     case.prepared()
     for n in range(6):
         folder = case.home / "envs" / f"{n:016x}"
-        (folder / "bin").mkdir(parents=True)
+        folder.mkdir(parents=True)
+        (folder / store.DONE).write_text("{}")
         make_old(folder, 10 + n)
     assert case.prepared().pruned == 3
     assert case.there("envs") == {f"{n:016x}" for n in range(3)}

@@ -4,31 +4,42 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from podrun.launcher.inventory.simulated import simulated_pod
-from podrun.launcher.plan import make_plan
+from podrun.launcher.plan import LaunchPlan, make_plan
 from podrun.launcher.record.runs import RunDirectory
 from podrun.launcher.show.console import PlainConsole
-from podrun.launcher.show.report import report
+from podrun.launcher.show.report import last_line, report
 from podrun.launcher.show.view import View
 from podrun.launcher.slices import parse_slice
 from podrun.launcher.state import Outcome
 from podrun.runtime.config import Config
 
 
-@pytest.mark.parametrize("tensorboard", [True, False])
-def test_where_everything_is(tensorboard: bool) -> None:
-    """What was not written is not named."""
-    job = Config.model_validate({"steps": 3, "batch_size": 64, "log": {"tensorboard": tensorboard}})
+def plan_of(job: Config) -> LaunchPlan:
     pod = simulated_pod(parse_slice("cpu-1x2"))
-    plan = make_plan(pod, job, run_id="r", attempt=0, workdir=Path("/w"), cwd=Path("/"))
+    return make_plan(pod, job, run_id="r", attempt=0, workdir=Path("/w"), cwd=Path("/"))
+
+
+@pytest.mark.parametrize("installed", [True, False])
+@pytest.mark.parametrize("tensorboard", [True, False])
+def test_where_everything_is(
+    tensorboard: bool, installed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was not written is not named, and a command that is not installed not without saying so."""
+    if installed:
+        (tmp_path / "tensorboard").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    job = Config.model_validate({"steps": 3, "batch_size": 64, "log": {"tensorboard": tensorboard}})
+    plan = plan_of(job)
     out = io.StringIO()
     report(Outcome(0), plan, RunDirectory(Path("/runs/r")), cast(View, PlainConsole(out)))
     said = out.getvalue().splitlines()
-    board = ["tensorboard  tensorboard --logdir /w/tensorboard"] if tensorboard else []
+    missing = "/w/tensorboard  (pip install tensorboard; tensorboard --logdir ...)"
+    board = [f"tensorboard  {'tensorboard --logdir /w/tensorboard' if installed else missing}"] if tensorboard else []
     assert said == [
         "metrics      /w/metrics.jsonl",
         "checkpoints  /w/checkpoints",
@@ -36,3 +47,18 @@ def test_where_everything_is(tensorboard: bool) -> None:
         "logs         /runs/r/logs",
         "podrun: done",
     ]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        ({"saved_step": 7}, "; the checkpoint of step 7 is complete; the same command resumes the run"),
+        ({"no_checkpoint": True}, "; there is no checkpoint yet, so the same command begins anew"),
+        ({}, "; the same command goes on from the newest checkpoint, if there is one"),
+    ],
+)
+def test_what_the_same_command_will_do(outcome: dict[str, Any], words: str) -> None:
+    """A run that is interrupted promises no more than there is."""
+    plan = plan_of(Config.model_validate({"steps": 3, "batch_size": 64}))
+    stopped = Outcome(130, interrupted_by=2, **outcome)
+    assert last_line(stopped, plan) == f"interrupted{words} [exit code 130]"

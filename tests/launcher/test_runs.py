@@ -22,7 +22,7 @@ from podrun.launcher.record.follow import Output, follow
 from podrun.launcher.record.logs import Logs
 from podrun.launcher.record.runs import Recorder, RunDirectory, all_runs, find_run, new_run_id
 from podrun.launcher.record.spec import RunSpec, start_event
-from podrun.launcher.show.view import last_state
+from podrun.launcher.show.echo import last_state
 from podrun.launcher.slices import parse_slice
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import UserError
@@ -205,21 +205,35 @@ def test_a_supervisor_that_fails_lets_go() -> None:
 # --- taking a run over ----------------------------------------------------------------------------------------------
 
 
+OTHER_FIELDS: dict[str, dict[str, Any]] = {
+    "start": {
+        **dict.fromkeys(("run_id", "slice", "transport", "workdir", "logs"), "x"),
+        "attempt": 0,
+        "devices": 1,
+        "hosts": {"host-0": [0]},
+        "program": None,
+    },
+    "step": {"steps": 9},
+    "note": {"message": "x"},
+    "end": {"host": None, "message": "done"},
+}
+
+
 def event(name: str, process: int | None = None, **fields: Any) -> dict[str, Any]:
     place = {} if process is None else {"host": f"host-{process}", "process": process}
-    return {"event": name, **place, **fields}
+    return {"event": name, "time": 0.0, **place, **OTHER_FIELDS.get(name, {}), **fields}
 
 
 def begin(directory: RunDirectory, attempt: int) -> None:
     plan = directory.spec().plan(attempt, {})
     directory.begin(plan)
     record(directory, start_event(plan, directory.logs, 0.0))
-    record(directory, *({"event": "host", "host": f"host-{n}", "phase": "hello", "pid": n} for n in range(2)))
+    record(directory, *(event("host", host=f"host-{n}", phase="hello", pid=n) for n in range(2)))
 
 
 def started(directory: RunDirectory) -> None:
     for n in range(2):
-        record(directory, {"event": "host", "host": f"host-{n}", "phase": "started", "process": n, "pid": n})
+        record(directory, event("host", n, phase="started", pid=n))
 
 
 def test_an_attempt_that_has_only_begun() -> None:
@@ -282,7 +296,7 @@ def test_processes_of_a_host_are_told_apart() -> None:
     with Logs(directory.logs) as logs:
         for process in range(4):
             logs.write(f"host-{process // 2}.{process}", b"x" * process)
-    record(directory, {"event": "step", "host": "host-1", "process": 2, "step": 1})
+    record(directory, {**event("step", 2, step=1), "host": "host-1"})
     adoption = directory.adoption(directory.spec().plan(0, {}))
     assert adoption.offsets == {"host-0": {"0.out": 0, "1.out": 1}, "host-1": {"2.out": 2, "3.out": 3}}
     assert adoption.events == {("host-1", 2): 1}
@@ -342,12 +356,13 @@ def test_following_a_run_that_goes_on() -> None:
         watcher.start()
         wait_for(lambda: seen[-1:] == [None])
         with directory.events.open("a") as file:
-            file.write('{"event": "st')
+            line = json.dumps(event("step", 0, step=1)) + "\n"
+            file.write(line[:12])
             file.flush()
             moments = len(seen)
             wait_for(lambda: len(seen) > moments + 1)
             assert count() == 1
-            file.write('ep"}\n')
+            file.write(line[12:])
         wait_for(lambda: count() == 2)
         record(directory, event("note"), event("note"))
         wait_for(lambda: count() == 4)

@@ -244,7 +244,8 @@ def test_schema_command(sandbox: Sandbox) -> None:
     schema = json.loads(done.stdout)
     assert schema["type"] == "object"
     assert schema["additionalProperties"] is False
-    assert sorted(schema["required"]) == ["batch_size", "steps"]
+    assert schema["required"] == ["batch_size"]
+    assert schema["anyOf"] == [{"required": ["steps"]}, {"required": ["epochs"]}]
     assert set(schema["properties"]) == set(Config.model_fields)
     properties = list(walk(schema))
     assert len(properties) > 60

@@ -20,7 +20,7 @@ class Faulty:
     def __init__(self, inner: Any, options: dict[str, Any]) -> None:
         self._inner = inner
         self._options = options
-        self._batches = 0
+        self._batches = -1  # the first is what podrun looks at beforehand
         self.size = inner.size
 
     def gather(self, indices: Any, epochs: Any) -> Batch:
@@ -38,8 +38,10 @@ def _is_here(options: dict[str, Any]) -> bool:
 def misbehave(action: str, batch: Batch) -> Batch:
     if action == "raise":
         raise RuntimeError("the disk of my dreams is broken")
-    if action == "exit":
-        sys.exit(7)
+    if action.startswith("exit"):
+        sys.exit(int(action.removeprefix("exit")))
+    if action == "abort":
+        os.abort()
     if action == "leave":
         os._exit(0)
     if action == "kill":

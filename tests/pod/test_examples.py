@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ..conftest import Sandbox
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 QUICK = ("log.every=1", "eval.batches=1", "checkpoint.every=0")
 
 
+@pytest.mark.long
 def test_demo_on_a_simulated_v3_32(sandbox: Sandbox) -> None:
     """The demo's job starts on 4 processes x 8 devices, trains, saves and samples a text."""
     job = str(EXAMPLES / "gpt2_tiny.yaml")
@@ -25,6 +28,7 @@ def test_demo_on_a_simulated_v3_32(sandbox: Sandbox) -> None:
     assert logs == [f"host-{i}.log" for i in range(4)]
 
 
+@pytest.mark.long
 def test_shakespeare_with_another_text(sandbox: Sandbox) -> None:
     """The path to the text is given by an override."""
     job = str(EXAMPLES / "shakespeare_char.yaml")

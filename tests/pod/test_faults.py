@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -28,10 +29,12 @@ def faulty(action: str, process: int = 1, step: int = 5) -> tuple[str, ...]:
     ("action", "code", "cause"),
     [
         ("raise", 1, "RuntimeError: the disk of my dreams is broken in step 5"),
-        ("exit", 7, "SystemExit: 7 in step 5"),
+        ("exit7", 7, "SystemExit: 7 in step 5"),
+        ("exit256", 1, "SystemExit: 256 (exit codes are 1 to 255: 1) in step 5"),
         ("leave", 1, "exited with code 0"),
         ("kill", 137, "was ended by SIGKILL"),
         ("segv", 139, "was ended by SIGSEGV"),
+        ("abort", 134, "was ended by SIGABRT"),
     ],
 )
 def test_first_cause_is_named(start: Start, sandbox: Sandbox, action: str, code: int, cause: str) -> None:
@@ -53,6 +56,45 @@ def test_worker_killed_from_outside(start: Start, sandbox: Sandbox) -> None:
     assert run.end(timeout=60) == 137
     print(f"podrun ended {time.monotonic() - killed:.2f} s after the SIGKILL (promise: {PROMPT} s)")
     assert run.last_line.startswith("failed: host-0 (process 0): was ended by SIGKILL after step")
+    assert processes_of(sandbox) == {}
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_worker_asked_to_stop_from_outside(start: Start, sandbox: Sandbox, process: int) -> None:
+    """SIGTERM to one worker: JAX tells all, which save and stop; the one that was sent the signal is named."""
+    run = start(*POD)
+    run.wait_for_step(5)
+    kill(run.worker(process), signal.SIGTERM)
+    assert run.end(timeout=60) == 75
+    expected = f"failed: host-{process} (process {process}): was asked to stop from outside after step"
+    assert run.last_line.startswith(expected), run.stderr
+    assert {e["code"] for e in run.of("exit")} == {75}
+    assert run.of("checkpoint")
+    assert processes_of(sandbox) == {}
+
+
+@pytest.mark.long
+def test_launcher_asleep(start: Start, sandbox: Sandbox) -> None:
+    """Hosts end a run whose launcher is stopped for longer than their lease; the launcher blames itself."""
+    run = start(*POD)
+    run.wait_for_step(5)
+    kill(run.process.pid, signal.SIGSTOP)
+    time.sleep(13)  # the lease is 10
+    kill(run.process.pid, signal.SIGCONT)
+    assert run.end(timeout=60) == 69
+    assert re.match(r"failed: the launcher: was asleep for 1\d s", run.last_line), run.stderr
+    assert processes_of(sandbox) == {}
+
+
+@pytest.mark.long
+def test_launcher_naps(start: Start, sandbox: Sandbox) -> None:
+    """A launcher that is stopped for less than the lease goes on."""
+    run = start("--simulate", "--slice", "cpu-2x1", "small.yaml", "steps=2000", "eval.every=0")
+    run.wait_for_step(5)
+    kill(run.process.pid, signal.SIGSTOP)
+    time.sleep(6)
+    kill(run.process.pid, signal.SIGCONT)
+    assert run.end() == 0, run.stderr
     assert processes_of(sandbox) == {}
 
 
@@ -116,6 +158,34 @@ def test_ctrl_c_in_every_phase(start: Start, sandbox: Sandbox, phase: str) -> No
     assert processes_of(sandbox) == {}
 
 
+def test_a_program_that_ends_well_when_it_is_asked_to_stop(start: Start, sandbox: Sandbox) -> None:
+    """Its work was cut off all the same: Ctrl-C ends with 130, not with 0."""
+    run = start("--slice", "cpu-2x1", "--simulate", "--", "sh", "-c", "trap 'exit 0' TERM; sleep 600 & wait")
+    for _ in range(2):
+        run.wait_for(lambda event: event["event"] == "host" and event["phase"] == "started")
+    deadline = time.monotonic() + 60
+    while list(processes_of(sandbox).values()).count("sleep 600 ") < 2:  # the trap is set before it
+        assert time.monotonic() < deadline, processes_of(sandbox)
+        time.sleep(0.05)
+    kill(run.process.pid, signal.SIGINT)
+    assert run.end(timeout=60) == 130
+    assert processes_of(sandbox) == {}
+
+
+@pytest.mark.parametrize("phase", ["save", "sample"])
+def test_ctrl_c_around_a_long_sampling(start: Start, sandbox: Sandbox, phase: str) -> None:
+    """Just before the text is sampled, or meanwhile: podrun ends soon, the checkpoint is there, nothing is left."""
+    run = start("--slice", "cpu-2x1", "--simulate", "train.yaml", "steps=4", "sample.tokens=200000")
+    run.wait_for(lambda event: event["event"] == "checkpoint")  # of the last step: sampling is next
+    if phase == "sample":
+        run.wait_for(lambda event: event["event"] == "phase" and event["phase"] == "sample")
+    kill(run.process.pid, signal.SIGINT)
+    assert run.end(timeout=30) == 130
+    assert processes_of(sandbox) == {}
+    assert (sandbox.path / "runs/train/checkpoints/4").is_dir()
+    assert run.of("end")[-1]["left_behind"] == []
+
+
 def test_ctrl_c_while_training_saves(start: Start, sandbox: Sandbox) -> None:
     """Ctrl-C once saves the step that was reached; the same command goes on from there."""
     run = start(*POD)
@@ -153,6 +223,7 @@ def test_launcher_killed(start: Start, sandbox: Sandbox) -> None:
     assert processes_of(sandbox) == {}
 
 
+@pytest.mark.long
 def test_stop_among_evaluations_and_saves(start: Start, sandbox: Sandbox) -> None:
     """All processes find a common point to stop at, however often they evaluate, save and resume."""
     saved = 0
@@ -166,6 +237,7 @@ def test_stop_among_evaluations_and_saves(start: Start, sandbox: Sandbox) -> Non
     assert sorted(sandbox.losses("runs/small")) == list(range(1, saved + 1))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
 @pytest.mark.parametrize(
     "job",
@@ -184,6 +256,30 @@ def test_full_disk(start: Start, sandbox: Sandbox, job: tuple[str, ...]) -> None
         assert processes_of(sandbox) == {}
     finally:
         subprocess.run(["umount", "-l", str(small)], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
+@pytest.mark.parametrize("size", ["4k", "250k"], ids=["at the start", "on the way"])
+def test_full_home(sandbox: Sandbox, size: str) -> None:
+    """The last line says so when podrun's own folder is full."""
+    home = sandbox.path / "home"
+    home.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "none", str(home)], check=True)
+    try:
+        done = sandbox.podrun(*POD, "steps=100000", "log.every=1")
+        assert done.returncode == 1
+        assert "No space left on device" in done.stderr.splitlines()[-1]
+    finally:
+        subprocess.run(["umount", "-l", str(home)], check=True)
+
+
+def test_interrupted_before_the_first_checkpoint(start: Start, sandbox: Sandbox) -> None:
+    """A run that is stopped while it compiles has no checkpoint, and promises none."""
+    run = start(*faulty("hang", step=1))
+    run.wait_for(lambda e: e["event"] == "phase" and e["phase"] == "compile")
+    run.process.send_signal(signal.SIGINT)
+    assert run.end(timeout=60) == 130
+    assert run.last_line == "interrupted; there is no checkpoint yet, so the same command begins anew [exit code 130]"
 
 
 def test_nan_names_the_step(start: Start, sandbox: Sandbox) -> None:

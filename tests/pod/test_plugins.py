@@ -69,3 +69,18 @@ class Task(LanguageModel):
     assert (sandbox.path / "runs/train/sample.txt").read_text() == "mine was here 60 times"
     losses = sandbox.losses("runs/train")
     assert losses[6] < losses[1]
+
+
+def test_a_data_source_of_another_length(sandbox: Sandbox) -> None:
+    """7 tokens for a context of 32 end the run before anything is trained, with what, where, and what to do."""
+    _, code = re.findall(r"```(?:yaml|python)\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    file = sandbox.path / "my_data.py"
+    file.write_text(code.replace("config.model.context", "6"))
+    source = "data={name: 'my_data:squares', options: {count: 1000}}"
+    done = sandbox.podrun("--slice", "cpu-1x1", "--simulate", "train.yaml", "batch_size=12", source)
+    assert done.returncode == 2
+    last = done.stderr.splitlines()[-1]
+    assert f"data.name my_data:squares ({file}): its train examples have tokens [12, 7], expected [12, 33]" in last
+    assert "docs/plugins.md" in last
+    assert "Traceback" not in done.stderr
+    assert not (sandbox.path / "runs/train/metrics.jsonl").exists()

@@ -39,6 +39,7 @@ def kill_everything(sandbox: Sandbox) -> None:
                 pass
 
 
+@pytest.mark.long
 def test_kill_everything_five_times(start: Start, sandbox: Sandbox, uninterrupted: dict[int, float]) -> None:
     """Five times SIGKILL of everything at a random step; every loss equals the uninterrupted run's bit for bit."""
     chance = random.Random(0)
@@ -56,6 +57,7 @@ def test_kill_everything_five_times(start: Start, sandbox: Sandbox, uninterrupte
     assert not list(Path(sandbox.path / "runs/small/checkpoints").glob("*tmp*"))
 
 
+@pytest.mark.long
 def test_resume_on_other_slices(start: Start, sandbox: Sandbox, uninterrupted: dict[int, float]) -> None:
     """2x2, then 1x4, then 4x1: each goes on where the one before stopped, with the same losses to 1e-5."""
     for slice, until in (("cpu-2x2", 20), ("cpu-1x4", 40), ("cpu-4x1", None)):

@@ -10,6 +10,7 @@ STEPS = 50
 SLICES = ("cpu-1x4", "cpu-2x2", "cpu-4x1", "cpu-1x1")
 
 
+@pytest.mark.long
 def test_losses_agree_over_slices(sandbox: Sandbox) -> None:
     """50 losses and the validation loss agree to 1e-5 relative on 1x4, 2x2, 4x1 and 1x1."""
     results = {}

@@ -40,6 +40,7 @@ def run(sandbox: Sandbox, slice: str, workdir: str, *overrides: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_a_run_goes_on_under_one_strategy_after_another(sandbox: Sandbox) -> None:
     """On two hosts, in one workdir, each for five steps from the checkpoint of the one before: whole arrays, parts, whole
     again. All losses are those of a single device that was never interrupted, to 1e-5."""
@@ -75,6 +76,7 @@ def kernels(checkpoint: Path) -> dict[str, Any]:
     return {name: layer["kernel"] for name, layer in params.items()}
 
 
+@pytest.mark.long
 def test_an_ensemble_does_not_depend_on_the_hosts(sandbox: Sandbox) -> None:
     """Four members on one host and on two start bit for bit the same, end with the same losses, and resume."""
     (sandbox.path / "train.yaml").write_text(REGRESSION)
@@ -98,6 +100,7 @@ def test_an_ensemble_does_not_depend_on_the_hosts(sandbox: Sandbox) -> None:
         assert b == pytest.approx(a, rel=1e-3)
 
 
+@pytest.mark.long
 def test_lbfgs_on_two_hosts(sandbox: Sandbox) -> None:
     """Line searches of hosts that hold parts of the data agree: the losses are those of one host, under pmap and jit."""
     (sandbox.path / "train.yaml").write_text(LOGISTIC)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import signal
+import socket
 from collections.abc import Callable
+
+import pytest
 
 from ..conftest import Sandbox
 from .conftest import Run, processes_of
@@ -12,13 +15,16 @@ Start = Callable[..., Run]
 POD = ("--simulate", "--slice", "cpu-1x1", "train.yaml", "steps=100000", "eval.every=0")
 
 
+@pytest.mark.long
 def test_two_runs_of_one_workdir(start: Start, sandbox: Sandbox) -> None:
     """The second run is told who has the workdir and ends with code 2; the first goes on."""
     first = start(*POD)
     first.wait_for_step(1)
     second = sandbox.podrun(*POD)
     assert second.returncode == 2
-    assert "is in use by run 2" in second.stderr
+    run = first.of("start")[0]["run_id"]
+    pid = next(e["pid"] for e in first.of("host") if e["phase"] == "started")
+    assert f"is in use by run {run} (pid {pid} on {socket.gethostname()}); `podrun stop {run}` ends it" in second.stderr
     assert "--workdir" in second.stderr
     assert first.process.poll() is None
     first.process.send_signal(signal.SIGINT)

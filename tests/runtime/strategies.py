@@ -70,7 +70,7 @@ def dataset() -> Dataset:
 
 
 def make(config: Config, data: Dataset) -> Strategy:
-    return make_strategy(config, make_task(config, data), *make_optimizer(config))
+    return make_strategy(config, make_task(config, data), *make_optimizer(config, config.total_steps(1)))
 
 
 @functools.cache

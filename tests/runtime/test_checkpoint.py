@@ -221,9 +221,16 @@ def refusal(folder: Path, saved: Config, now: Config, fingerprint: bytes = FINGE
     ],
 )
 def test_another_job_is_refused(tmp_path: Path, saved: dict[str, Any], now: dict[str, Any], row: str) -> None:
-    """The message has the directory, the step, the key that differs with both values, and what to do."""
+    """The message has the directory, the step, the key that differs with both values, and what to do.
+
+    Its first line, which is also what a run ends with, names the first difference.
+    """
     message = refusal(tmp_path, job(**saved), job(**now))
-    assert message.startswith(f"workdir {tmp_path} holds a checkpoint (step 5) of another job:\n")
+    first, second = message.splitlines()[:2]
+    assert (
+        first
+        == f"workdir {tmp_path} holds a checkpoint (step 5) of another job: {second.strip().replace(':', ' is', 1)}"
+    )
     assert f"\n  {row}\n" in message
     assert message.endswith("choose another --workdir to start anew, or give the values of the checkpoint to resume it")
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from podrun.runtime.contract import UserError, Workdir, WorkerEnv
-from podrun.runtime.distributed import agree
+from podrun.runtime.distributed import agree, private_cache
 from podrun.runtime.progress import Reporter
-from podrun.runtime.workdir import claim
+from podrun.runtime.workdir import check_owner, claim
 
 ENV = WorkerEnv("run-1", 1, "host-0", 0, 1, (0, 1, 2, 3), "cpu-1x4", Path("unused"))
 
@@ -34,3 +35,40 @@ def test_a_workdir_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"workdir .*/file/a: cannot write there: Not a directory; .*--workdir"):
         claim(Workdir(tmp_path / "file" / "a"), ENV, Reporter(tmp_path / "events"))
+
+
+def test_compiled_programs_are_nobody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache is closed to others, whatever the umask and the mode it had; another user's is not used."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folders = [tmp_path / ".cache" / "podrun", tmp_path / ".cache" / "podrun" / "xla"]
+    before = os.umask(0)
+    try:
+        for _ in range(2):
+            assert private_cache() == str(folders[1])
+            assert [folder.stat().st_mode & 0o777 for folder in folders] == [0o700, 0o700]
+            folders[1].chmod(0o777)
+    finally:
+        os.umask(before)
+    if os.geteuid() == 0:
+        os.chown(folders[1], 65534, 65534)
+        assert private_cache() is None
+    monkeypatch.setenv("HOME", str(tmp_path / "file"))
+    (tmp_path / "file").write_text("")
+    assert private_cache() is None
+
+
+def test_a_workdir_of_another_projects_train_yaml(tmp_path: Path) -> None:
+    """The same command goes on; another job that only has the same name is told whose workdir it is."""
+    mine, theirs = (replace(ENV, owner=f"{user}:/home/{user}/train.yaml") for user in ("ann", "bob"))
+    for env in (mine, mine, ENV):  # ENV: the user chose the workdir
+        check_owner(Workdir(tmp_path), env)
+    with pytest.raises(UserError, match=r"ann:/home/ann/train\.yaml; choose another with --workdir NAME, or say"):
+        check_owner(Workdir(tmp_path), theirs)
+
+
+def test_the_owner_of_a_workdir_is_never_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("")
+    (tmp_path / ".podrun-owner").symlink_to(tmp_path / "precious")
+    with pytest.raises(UserError, match=r"\.podrun-owner there is a link, .*; remove it"):
+        check_owner(Workdir(tmp_path), replace(ENV, owner="ann:/train.yaml"))
+    assert (tmp_path / "precious").read_text() == ""

@@ -147,14 +147,38 @@ def test_the_ensemble_is_evaluated() -> None:
 
     members = [scores(p) for p in by_member]
     expected = scores(np.mean(by_member, axis=0))
-    best = {
-        "best_member_loss": min(m["loss"] for m in members),
-        "best_member_accuracy": max(m["accuracy"] for m in members),
-    }
-    assert expected["loss"] < np.mean([m["loss"] for m in members])  # Jensen's inequality
+    number = int(np.argmin([m["loss"] for m in members]))
+    best = {"best_member": number, **{f"best_member_{name}": value for name, value in members[number].items()}}
+    mean = {f"mean_member_{name}": np.mean([m[name] for m in members]) for name in expected}
+    assert expected["loss"] < mean["mean_member_loss"]  # Jensen's inequality
     for own, values in zip(found.pop("members"), members, strict=True):
         assert own == pytest.approx(values, rel=1e-5)
-    assert found == pytest.approx({**expected, **best}, rel=1e-5)
+    assert found == pytest.approx({**expected, **mean, **best}, rel=1e-5)
+
+
+def test_the_ensemble_is_scored_while_it_trains() -> None:
+    """Loss and accuracy of the averaged prediction for a training batch, before its step; the program is an evaluation's."""
+    one, batch = ensemble(), batches()[0]
+    state = place(one, initial())
+    weights = np.ones(8, np.float32)
+    one.evaluate(state, one.shard({**batch, "weights": weights}))  # compiles
+    before = compilations()
+    scores = one.scores(state, one.shard(batch))
+    assert compilations() == before
+    sums = jax.device_get(one.evaluate(state, one.shard({**batch, "weights": weights})))
+    expected = one.summarize(jax.tree.map(np.float64, sums))
+    assert scores == {f"ensemble_{name}": pytest.approx(expected[name]) for name in ("loss", "accuracy")}
+    assert scores["ensemble_loss"] < expected["mean_member_loss"]
+    assert strategy("single").scores(state, batch) == {}
+
+
+def test_the_best_member_is_one() -> None:
+    """Its loss and its accuracy are both its own, also if another one is right more often."""
+    sums = {"loss": 40.0, "correct": 9.0, "count": 10.0}
+    members = {"loss": [9.0, 4.0, *[8.0] * (DEVICES - 2)], "correct": [8.0, 6.0, *[7.0] * (DEVICES - 2)]}
+    arrays = {name: np.array(values) for name, values in {**members, "count": [10.0] * DEVICES}.items()}
+    found = ensemble().summarize({**sums, "members": arrays})
+    assert (found["best_member"], found["best_member_loss"], found["best_member_accuracy"]) == (1, 0.4, 0.6)
 
 
 def test_an_ensemble_goes_on_from_a_placed_state() -> None:

@@ -152,6 +152,29 @@ def test_a_divided_state() -> None:
     assert math.prod(parts.samples[0].part) * 4 == 256 * 256
 
 
+@pytest.mark.parametrize(
+    ("width", "head", "kept"),
+    [
+        (100, "fsdp 4 divides nothing: all 6 arrays are whole", "dense_[0-1].bias,"),
+        (
+            130,
+            "fsdp 4 divides nothing: all 6 arrays are whole",
+            "dense_1.kernel [130, 130]: no dimension is a multiple of 4",
+        ),
+        (256, "fsdp 4 divides 1 of 6 arrays", "dense_[0-1].bias,"),
+    ],
+)
+def test_what_fsdp_leaves_whole(width: int, head: str, kept: str) -> None:
+    """Why, by name: a user who asked for it sees at once that nothing, or not all, is divided."""
+    model = {"layers": 2, "width": width}
+    report = look(job(model=model, parallel={"name": "jit", "mesh": {"fsdp": 4}}), "v3-4", 78)
+    shown = text(report, "a job", 78)
+    flat = " ".join(shown.split())
+    assert head in flat and kept in flat and "at most 16,384 numbers, not worth dividing" in flat
+    assert max(map(len, shown.splitlines())) <= 78
+    assert "divides" not in text(look(job(parallel="jit"), "v3-4", 78), "a job", 78)
+
+
 def test_the_peak_of_a_tpu_slice() -> None:
     """It is known what the devices of a TPU slice are, although they are not here."""
     report = look(job(), "v3-4", 78)

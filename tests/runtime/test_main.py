@@ -76,6 +76,13 @@ def test_exit_code_of_a_kind(kind: ErrorKind, code: int) -> None:
         (ZeroDivisionError("division by zero"), 1, "ZeroDivisionError: division by zero", "Traceback"),
         (ValueError("Gloo all-reduce failed: closed"), 76, "ValueError: Gloo all-reduce failed: closed", "Traceback"),
         (SystemExit(7), 7, "SystemExit: 7", "Traceback"),
+        (SystemExit("no data"), 1, "SystemExit: no data", "Traceback"),
+        (SystemExit(True), 1, "SystemExit: True", "Traceback"),
+        (SystemExit(255), 255, "SystemExit: 255", "Traceback"),
+        (SystemExit(256), 1, "SystemExit: 256 (exit codes are 1 to 255: 1)", "Traceback"),
+        (SystemExit(300), 44, "SystemExit: 300 (exit codes are 1 to 255: 44)", "Traceback"),
+        (SystemExit(-1), 255, "SystemExit: -1 (exit codes are 1 to 255: 255)", "Traceback"),
+        (SystemExit(1 << 80), 1, f"SystemExit: {1 << 80} (exit codes are 1 to 255: 1)", "Traceback"),
     ],
 )
 def test_report_of_a_failure(
@@ -99,8 +106,8 @@ def test_report_of_a_failure(
 @pytest.mark.parametrize("code", [0, None])
 def test_a_plain_exit_before_the_end(tmp_path: Path, code: int | None) -> None:
     """sys.exit() in the user's code leaves the other processes alone, so it is a failure of the run."""
-    assert exit_code(SystemExit(code)) == ExitCode.DONE
-    report_failure(SystemExit(code), ExitCode.DONE, Reporter(tmp_path / "0.events"))
+    assert exit_code(SystemExit(code)) == ExitCode.FAILED
+    report_failure(SystemExit(code), ExitCode.FAILED, Reporter(tmp_path / "0.events"))
     event = json.loads((tmp_path / "0.events").read_text())
     assert (event["message"], event["code"]) == ("exited with code 0 before training was done", ExitCode.FAILED)
 
@@ -193,19 +200,24 @@ def test_no_such_attribute(modules: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "error", "message"),
+    ("code", "line", "message"),
     [
-        ("import no_such_library", ModuleNotFoundError, "No module named 'no_such_library'"),
-        ("import users_module.part", ModuleNotFoundError, "No module named 'users_module.part'"),
-        ("from json import no_such_name", ImportError, "cannot import name 'no_such_name'"),
-        ("1 / 0", ZeroDivisionError, "division by zero"),
-        ("(", SyntaxError, "was never closed"),
-        ("import json; json.no_such_name", AttributeError, "no_such_name"),
+        ("import no_such_library", 1, "ModuleNotFoundError: No module named 'no_such_library'"),
+        ("import users_module.part", 1, "ModuleNotFoundError: No module named 'users_module.part'"),
+        ("\nfrom json import no_such_name", 2, "ImportError: cannot import name 'no_such_name'"),
+        ("\n\n1 / 0", 3, "ZeroDivisionError: division by zero"),
+        ("(", 1, "SyntaxError: '(' was never closed"),
+        ("import json; json.no_such_name", 1, "AttributeError: module 'json' has no attribute 'no_such_name'"),
+        ("import sys; sys.exit(3)", 1, "SystemExit: 3"),
     ],
 )
-def test_an_error_in_the_users_module(modules: Path, code: str, error: type[Exception], message: str) -> None:
-    """It is passed on as it is: its traceback says more than podrun could."""
-    (modules / "users_module.py").write_text(code + "\n")
-    with pytest.raises(error, match=message) as raised:
+def test_an_error_in_the_users_module(
+    modules: Path, capsys: pytest.CaptureFixture[str], code: str, line: int, message: str
+) -> None:
+    """It is bad input, told with its place; the log has the traceback."""
+    file = modules / "users_module.py"
+    file.write_text(code + "\n")
+    with pytest.raises(UserError) as raised:
         plugins.load("users_module:Net", "model.name")
-    assert raised.type is error
+    assert f"model.name: importing 'users_module' fails ({file}, line {line}): {message}" in str(raised.value)
+    assert "Traceback" in capsys.readouterr().err

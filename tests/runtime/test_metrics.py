@@ -111,7 +111,7 @@ def test_tensorboard_is_told_of_a_resume(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tensorboard", [True, False])
 def test_writers_of_the_config(tmp_path: Path, tensorboard: bool) -> None:
     """metrics.jsonl always; TensorBoard's folder only if it is asked for."""
-    writers = make_writers(job(tensorboard=tensorboard), Workdir(tmp_path), resumed_from=0)
+    writers = make_writers(job(tensorboard=tensorboard), Workdir(tmp_path), 0, print)
     for writer in writers:
         writer.write(1, "train", {"loss": 1.0})
         writer.close()
@@ -122,8 +122,8 @@ def test_writers_of_the_config(tmp_path: Path, tensorboard: bool) -> None:
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="wandb is installed")
 def test_wandb_missing(tmp_path: Path) -> None:
     """The message says how to install it."""
-    with pytest.raises(UserError, match=r"log\.wandb needs the wandb library: pip install 'podrun\[wandb\]'"):
-        make_writers(job(tensorboard=False, wandb="project"), Workdir(tmp_path), resumed_from=0)
+    with pytest.raises(UserError, match=r"log\.wandb needs the wandb library: pip install wandb"):
+        make_writers(job(tensorboard=False, wandb="project"), Workdir(tmp_path), 0, print)
 
 
 # --- events ---------------------------------------------------------------------------------------------------------
@@ -169,3 +169,55 @@ def test_steps_are_reported_at_a_limited_rate(tmp_path: Path) -> None:
         reporter.progress(step, 10, {"loss": 1.0 / step}, every=1e9)
     events = [(e["event"], e["step"], e["steps"], e["loss"]) for e in reported(tmp_path / "0.events")]
     assert events == [("step", 1, 10, 1.0), ("step", 2, 10, 0.5), ("step", 10, 10, 0.1)]
+
+
+@pytest.mark.parametrize("resumed_from", [0, 2])
+@pytest.mark.parametrize(
+    "garbage", [b"\xff\xfe\n", b"my notes\n", b"\0\0\0\n", b"[1]\n", b'{"step": 1e999}\n', b"[" * 100_000 + b"\n"]
+)
+def test_a_file_that_is_no_metrics(tmp_path: Path, garbage: bytes, resumed_from: int) -> None:
+    """It is kept under another name, and what are records in it are taken over."""
+    path = tmp_path / "metrics.jsonl"
+    records = [b'{"step": 1, "kind": "train"}\n', b'{"step": 2, "kind": "train"}\n']
+    before = records[0] + garbage + records[1]
+    path.write_bytes(before)
+    notes: list[str] = []
+    JsonLines(path, resumed_from, notes.append).close()
+    assert path.read_bytes() == (b"".join(records) if resumed_from else b"")
+    assert (tmp_path / "metrics.jsonl.damaged-1").read_bytes() == before
+    assert len(notes) == 1
+    assert f"it is kept as {path}.damaged-1" in notes[0]
+
+
+def test_a_last_line_that_is_cut_off(tmp_path: Path) -> None:
+    """That is what a killed process leaves: nobody is told."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"st')
+    JsonLines(path, 1, lambda message: pytest.fail(message)).close()
+    assert path.read_bytes() == b'{"step": 1}\n'
+    assert [p.name for p in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "loop", "name that is too long"])
+def test_metrics_that_cannot_be_written(tmp_path: Path, kind: str) -> None:
+    """The path, the reason and a remedy, and no traceback."""
+    path = tmp_path / ("m" * 300 if kind.startswith("name") else "metrics.jsonl")
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "loop":
+        path.symlink_to(path)
+    reason = (
+        "metrics cannot be written to .*: .*; move it away" if kind.startswith("name") else "; remove it, or choose"
+    )
+    with pytest.raises(UserError, match=reason) as raised:
+        JsonLines(path, 0)
+    assert str(tmp_path) in str(raised.value) and path.name in str(raised.value)
+
+
+def test_tensorboard_that_cannot_be_written(tmp_path: Path) -> None:
+    """A file in the place of its folder is named, with what to do."""
+    (tmp_path / "tensorboard").write_text("mine")
+    with pytest.raises(
+        UserError, match=r"cannot be written to .*/tensorboard: File exists; move it away, .*tensorboard="
+    ):
+        TensorBoard(tmp_path / "tensorboard", 0)

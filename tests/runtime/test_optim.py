@@ -100,7 +100,7 @@ def test_what_is_decayed_in_gpt2() -> None:
 
 def optimizer(section: dict[str, Any], **schedule: Any) -> tuple[optax.GradientTransformation, optax.Schedule]:
     keys = {"steps": 10, "batch_size": 1, "optimizer": section, "schedule": schedule}
-    return make_optimizer(Config.model_validate(keys))
+    return make_optimizer(Config.model_validate(keys), steps=10)
 
 
 def tree(make: Callable[[tuple[int, ...]], Array]) -> Tree:
@@ -226,7 +226,9 @@ def quadratic(name: str, parallel: Any) -> Strategy:
     schedule = {"name": "constant", "warmup_steps": 2}
     keys = {"steps": 10, "batch_size": 4, "parallel": parallel, "schedule": schedule, "optimizer": section}
     config = Config.model_validate({"task": "regression", **keys})
-    return make_strategy(config, Quadratic(config, load_dataset(config)), *make_optimizer(config))
+    return make_strategy(
+        config, Quadratic(config, load_dataset(config)), *make_optimizer(config, config.total_steps(1))
+    )
 
 
 @functools.cache

@@ -149,7 +149,7 @@ def test_file_that_is_no_tokenizer(tmp_path: Path, content: str | None) -> None:
 def test_library_missing(monkeypatch: pytest.MonkeyPatch, file: Path | None) -> None:
     """Training and loading both say how to install it."""
     monkeypatch.setitem(sys.modules, "tokenizers", None)  # Python's own way to make an import fail
-    with pytest.raises(UserError, match=r"^tokenizer bpe needs the tokenizers library: pip install 'podrun\[bpe\]'$"):
+    with pytest.raises(UserError, match=r"^tokenizer bpe needs the tokenizers library: pip install tokenizers$"):
         make_tokenizer(BPETokenizer(file=file), TRAINING)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from podrun.launcher.slices import parse_slice
 
 from ..hosts import Hosts, wait_until
 from .conftest import Client
+from .pod import PodSandbox
 
 PORT = 8476
 Check = Callable[..., Report]
@@ -44,9 +45,9 @@ def pod_of(hosts: Hosts) -> Pod:
 def check(client: Client) -> Check:
     """Examines the four hosts; `changes` are to the pod."""
 
-    def run(workdir: str | None = None, **changes: object) -> Report:
+    def run(workdir: str | None = None, program: bool = False, **changes: object) -> Report:
         pod = replace(pod_of(client.hosts), **changes)  # type: ignore[arg-type]
-        return examine(client.transport(), pod, workdir, silent)
+        return examine(client.transport(), pod, workdir, silent, program=program)
 
     return run
 
@@ -117,27 +118,35 @@ def test_no_jax(check: Check, client: Client) -> None:
     assert "`requirements:`" in text
 
 
-def test_a_host_that_takes_itself_for_loopback(check: Check, client: Client) -> None:
-    """Debian's way: a line `127.0.1.1 NAME` in /etc/hosts."""
-    with_loopback = client.hosts.home_of("h3") / "etc_hosts"
-    with_loopback.write_text("127.0.0.1 localhost\n127.0.1.1 h3\n")
-    inside = f"{client.hosts.home_inside()}/etc_hosts"
-    on_host(client.hosts, "h3", "mount", "--bind", inside, "/etc/hosts")
-    try:
-        text = explain(check().findings)
-    finally:
-        on_host(client.hosts, "h3", "umount", "/etc/hosts")
-    assert text.startswith("h3: its own name h3 resolves to 127.0.1.1")
-    assert "/etc/hosts" in text.splitlines()[1]
+@pytest.fixture
+def debian(hosts: Hosts) -> Iterator[None]:
+    """All hosts but h0 have Debian's line `127.0.1.1 NAME` in /etc/hosts; the name of h0 does not resolve."""
+    for name in hosts.names:
+        file = hosts.home_of(name) / "etc_hosts"
+        file.write_text(f"127.0.0.1 localhost\n127.0.1.1 {name}\n" if name != "h0" else "127.0.0.1 localhost\n")
+        hosts.run_on(name, "mount", "--bind", str(hosts.home_inside() / "etc_hosts"), "/etc/hosts")
+    yield
+    for name in hosts.names:
+        hosts.run_on(name, "umount", "/etc/hosts")
 
 
-def test_a_host_whose_name_does_not_resolve(check: Check, client: Client) -> None:
-    on_host(client.hosts, "h1", "hostname", "nobody-knows-me")
-    try:
-        text = explain(check().findings)
-    finally:
-        on_host(client.hosts, "h1", "hostname", "h1")
-    assert text.startswith("h1: its own name nobody-knows-me does not resolve")
+@pytest.mark.usefixtures("debian")
+def test_hosts_that_take_themselves_for_loopback(check: Check) -> None:
+    """podrun gives JAX the address; a program that does without podrun's helper is told, all hosts in one finding."""
+    assert explain(check().findings) == ""
+    assert not [finding for finding in check().findings if finding.about == "host name"]
+    warnings = [finding for finding in check(program=True).findings if finding.about == "host name"]
+    assert [finding.hosts for finding in warnings] == [("h1", "h2", "h3"), ("h0",)]
+    assert not any(finding.fatal for finding in warnings)
+    assert all("/etc/hosts" in finding.remedy for finding in warnings)
+
+
+@pytest.mark.usefixtures("debian")
+def test_cpu_collectives_of_hosts_that_take_themselves_for_loopback(pod: PodSandbox) -> None:
+    done = pod.podrun(pod.write_pod(["h0", "h1"]), "small.yaml", "steps=2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = pod.podrun("--pod=pod.yaml", "--", sys.executable, pod.add("joined.py"))
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_host_that_is_down(check: Check, client: Client) -> None:
@@ -167,6 +176,7 @@ def test_the_command(client: Client, tmp_path: Path) -> None:
         "ssh": {"user": "root", "key": str(hosts.key), "known_hosts": str(hosts.known_hosts)},
         "python": sys.executable,
         "env": {"PYTHONPATH": f"{hosts.home_inside()}/site-of-h0"},
+        "workdir": str(tmp_path),  # which all hosts see
     }
     (tmp_path / "pod.yaml").write_text(json.dumps(pod))
     done = hosts.run([sys.executable, "-m", "podrun.launcher.cli", "check", "--pod", str(tmp_path / "pod.yaml")])

@@ -73,6 +73,7 @@ def test_connections_killed(counting: Callable[[int, float], Run], pod: PodSandb
     check_logs(run, pod, 80)
 
 
+@pytest.mark.long
 def test_link_down_and_up(counting: Callable[[int, float], Run], pod: PodSandbox) -> None:
     """A host that cannot be reached for five seconds is waited for."""
     run = counting(140, 0.1)
@@ -84,6 +85,7 @@ def test_link_down_and_up(counting: Callable[[int, float], Run], pod: PodSandbox
     check_logs(run, pod, 140)
 
 
+@pytest.mark.long
 def test_link_down_for_good(counting: Callable[[int, float], Run], pod: PodSandbox, names: list[str]) -> None:
     """The run ends with that host as the first cause, says that it could not look there, and the host cleans up itself."""
     run = counting(6000, 0.1)
@@ -110,6 +112,7 @@ def test_host_dies(make_hosts: Callable[..., Hosts], tmp_path: Path, pod: PodSan
         own.close()
 
 
+@pytest.mark.long
 def test_launcher_killed(counting: Callable[[int, float], Run], pod: PodSandbox, names: list[str]) -> None:
     """The hosts notice within the lease that nobody is there any more, and end everything."""
     run = counting(6000, 0.1)
@@ -171,6 +174,7 @@ def test_stop_ends_what_ignores_signals(pod: PodSandbox, names: list[str]) -> No
                     process.kill()
 
 
+@pytest.mark.long
 def test_detached(pod: PodSandbox, names: list[str]) -> None:
     """A run without a terminal goes on when its supervisor is killed; `attach` takes it over, and not a line is missing."""
     option = pod.write_pod(names)
@@ -190,6 +194,7 @@ def test_detached(pod: PodSandbox, names: list[str]) -> None:
     wait_until_gone(pod.hosts, names, 2)
 
 
+@pytest.mark.long
 def test_one_run_at_a_time(counting: Callable[[int, float], Run], pod: PodSandbox) -> None:
     """A host that another run has is not shared; the other run is named with its user."""
     run = counting(6000, 0.1)
@@ -217,6 +222,7 @@ def is_pid_inside(process: Process, pid: int) -> bool:
     return str(pid) in line.split()[1:]
 
 
+@pytest.mark.long
 def test_detached_and_cut_off(pod: PodSandbox) -> None:
     """What a detached run leaves on a host that could not be reached is ended by another `stop`, and `clean` waits for it."""
     done = pod.podrun(pod.write_pod(["h0", "h1"]), "--detach", "--", "python3", pod.add("stubborn.py"))

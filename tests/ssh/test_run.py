@@ -80,6 +80,7 @@ def trained(shared_hosts: Hosts, tmp_path_factory: pytest.TempPathFactory) -> Po
     return pod
 
 
+@pytest.mark.long
 def test_same_losses_as_simulated(trained: PodSandbox) -> None:
     """The transport is the only difference."""
     there, here = trained.losses("shared/demo"), trained.losses("simulated")

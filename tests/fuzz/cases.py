@@ -1,0 +1,128 @@
+"""What the fuzzers share: how many cases, hostile values, and the guards of time and memory.
+
+PODRUN_FUZZ_CASES sets the number of cases, PODRUN_FUZZ_SEED another series of them; the seed of a failure is printed.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+T = TypeVar("T")
+SEED = int(os.environ.get("PODRUN_FUZZ_SEED", "0"))
+SHORT, MEDIUM = 50, 500
+_LIMIT = 36_000 if "PODRUN_FUZZ_CASES" in os.environ else 300
+NUMBERS = [
+    pytest.param(SHORT, marks=pytest.mark.timeout(_LIMIT)),
+    pytest.param(MEDIUM, marks=[pytest.mark.long, pytest.mark.timeout(36_000)]),
+]
+_CASE = 20.0  # seconds; a guard against a wait without end on a busy machine, not a measurement
+_GROWTH = 200 << 20  # bytes; hypothesis itself keeps a tree of what it has tried
+
+HUGE = [2**31, -(2**31), 2**53, 2**63, 2**64, 10**30, -1, 0, 1, 1e308, -1e308]
+_texts = st.one_of(
+    st.text(max_size=12),
+    st.sampled_from(
+        [
+            "",
+            "\0",
+            "\ud800",
+            "\udc80",
+            "\x1b[31m\x1b]52;c;AA\x07",
+            "[/red]",
+            "../..",
+            "host-0",
+            "0.out",
+            "a\nb",
+            "9" * 400,
+        ]
+    ),
+)
+junk = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-3, 300), st.sampled_from(HUGE), st.floats(), _texts),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(_texts, inner, max_size=3)),
+    max_leaves=8,
+)
+"""Any JSON value, and such as JSON has not: NaN, halves of surrogate pairs, numbers beyond all limits."""
+
+raw_lines = st.one_of(
+    st.binary(max_size=40).map(lambda data: data.replace(b"\n", b"")),
+    junk.map(lambda value: json.dumps(value).encode()),
+    st.sampled_from(
+        [
+            b"",
+            b"{",
+            b"\xff\xfe{}",
+            b'{"type":1e999}',
+            b'{"event":"step","time":1e999}',
+            b"[" * 3000,
+            b'{"a":' * 3000,
+            b"[" * 60 + b"]" * 60,
+            b"9" * 6000,
+            b'{"type": "wake"}',
+            b'{"type": "lost", "reason": "x", "left": null, "silent": false}',
+        ]
+    ),
+)
+"""Lines that are no frame at all, nor an event."""
+
+
+@st.composite
+def damaged(draw: st.DrawFn, whole: st.SearchStrategy[dict[str, Any]]) -> bytes:
+    """Draw a line with a sound object, or one of which a field is missing, is something else, or is one too many."""
+    value = dict(draw(whole))
+    for _ in range(draw(st.integers(0, 2))):
+        name = draw(st.sampled_from(sorted(value) or ["x"]))
+        if draw(st.booleans()):
+            value[name] = draw(junk)
+        elif draw(st.booleans()):
+            value.pop(name, None)
+        else:
+            value[draw(_texts)] = draw(junk)
+    return json.dumps(value).encode()
+
+
+def fuzz(cases: st.SearchStrategy[T], check: Callable[[T], object], number: int) -> None:
+    """Call `check` with `number` cases, one after the other. It fails with the smallest case that fails."""
+    number = int(os.environ.get("PODRUN_FUZZ_CASES", number))
+    done = 0
+    longest = 0.0
+    before = 0
+
+    def measured(case: T) -> None:
+        nonlocal done, longest, before
+        began = time.perf_counter()
+        check(case)
+        longest = max(longest, time.perf_counter() - began)
+        done += 1
+        if done == number // 4:  # by now everything is imported, and caches are full
+            before = _memory()
+
+    run = hypothesis.given(cases)(measured)
+    run = hypothesis.settings(
+        max_examples=number,
+        deadline=timedelta(seconds=_CASE),
+        database=None,
+        print_blob=True,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )(run)
+    hypothesis.seed(SEED)(run)()
+    growth = _memory() - before
+    print(f"{done} cases (seed {SEED}), longest {longest:.2f} s, growth {growth / 2**20:.1f} MB")
+    assert done >= number
+    assert growth < _GROWTH
+
+
+def _memory() -> int:
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

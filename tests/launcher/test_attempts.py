@@ -1,0 +1,74 @@
+"""After which ends a run is started again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podrun.launcher import attempts
+from podrun.launcher.attempts import carry_out, is_worth_another
+from podrun.launcher.failure import LAUNCHER, Failure
+from podrun.launcher.inventory.simulated import simulated_pod
+from podrun.launcher.plan import Program
+from podrun.launcher.record.runs import RunDirectory
+from podrun.launcher.record.spec import RunSpec
+from podrun.launcher.show.console import NoConsole
+from podrun.launcher.slices import parse_slice
+from podrun.launcher.state import Outcome
+from podrun.runtime.config import Launch
+from podrun.runtime.contract import ExitCode
+
+from .test_ends import plan_of
+
+FAILED = Failure("host-0", 0, "exited with code 1", ExitCode.FAILED)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "again"),
+    [
+        (Outcome(1, FAILED), True),
+        (Outcome(0), False),
+        (Outcome(69, FAILED, finished=True), False),
+        (Outcome(1, replace(FAILED, host=LAUNCHER)), False),
+        (Outcome(69, FAILED, unprepared=True), False),
+    ],
+    ids=["failed", "done", "after all was done", "the launcher", "unprepared"],
+)
+def test_what_is_worth_another_attempt(outcome: Outcome, again: bool, tmp_path: Path) -> None:
+    assert is_worth_another(outcome, plan_of("cpu-1x1", tmp_path, "true")) is again
+
+
+class Unlucky:
+    """A supervisor whose first attempt leaves something behind, which the second look at the host finds gone, or not."""
+
+    left: list[str]
+    outcomes: Iterator[Outcome]
+
+    def __init__(self, *args: Any) -> None:
+        pass
+
+    def interrupt(self, number: int) -> None:
+        pass
+
+    def run(self) -> Outcome:
+        return next(self.outcomes)
+
+
+@pytest.mark.parametrize("left", [[], ["host-0: its agent does not answer"]], ids=["gone", "still there"])
+def test_no_restart_beside_what_is_left(left: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(attempts, "Supervisor", Unlucky)
+    behind = ["host-0: its agent does not answer"]
+    ends = [Outcome(1, FAILED, left_behind=behind), Outcome(143, interrupted_by=15, left_behind=left), Outcome(0)]
+    monkeypatch.setattr(Unlucky, "outcomes", iter(ends), raising=False)
+    job = Program(("true",), Launch.model_validate({"max_restarts": 1}))
+    spec = RunSpec("20260101-000000-abcd", simulated_pod(parse_slice("cpu-1x1")), job, tmp_path / "work", tmp_path)
+    directory = RunDirectory.create(spec)
+    code = carry_out(spec, directory, NoConsole())
+    assert (code, directory.attempt()) == ((1, 0) if left else (0, 1))
+    end = directory.end()
+    assert end is not None and end["left_behind"] == left

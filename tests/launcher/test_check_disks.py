@@ -1,0 +1,57 @@
+"""What `podrun check` says of room that a start may not need, and of a workdir that a start may bring."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podrun.launcher.agent import facts as facts_of_host
+from podrun.launcher.checks.check import compare
+from podrun.launcher.checks.environment import check_environment
+
+from .test_check import changed, healthy
+
+
+@pytest.mark.parametrize("workdir", [{**healthy()["disk_home"], "free": 0, "writable": False}, {"error": "no answer"}])
+def test_a_workdir_that_setup_may_mount_is_judged_at_a_start(workdir: dict[str, Any]) -> None:
+    """Before it, what is wrong there is a warning. A full /tmp on the same disk stays an error."""
+    pod, facts = changed("cpu-1x1", {"a": {"disk_workdir": workdir}})
+    (finding,) = compare(pod, facts, program=False, before_setup=True)
+    assert not finding.fatal
+    assert finding.remedy.startswith("nothing, if `setup:` mounts it")
+    assert [f.fatal for f in compare(pod, facts, program=False)] == [True]
+    if "error" not in workdir:
+        facts["a"]["disk_tmp"] = workdir
+        assert [f.fatal for f in compare(pod, facts, program=False, before_setup=True)] == [True]
+
+
+@pytest.mark.parametrize(("free", "extends", "fatal"), [(300, True, False), (90, True, True), (300, False, True)])
+def test_an_environment_that_can_be_extended_needs_less_room(free: int, extends: bool, fatal: bool) -> None:
+    """As at the start itself."""
+    interpreter = {**healthy()["interpreter"], "packages": None, "extends": extends}
+    pod, facts = changed("cpu-1x1", {"a": {"interpreter": interpreter, "disk_home/free": free * 10**6}})
+    (finding,) = check_environment(pod, facts, "jax\n", program=True)
+    assert finding.fatal == fatal
+
+
+def test_a_host_says_whether_there_is_an_environment_to_extend(tmp_path: Path) -> None:
+    """A complete one, of the same Python and of fewer lines."""
+    version = facts_of_host.gather({"python": sys.executable})["interpreter"]["version"]
+    folder = tmp_path / "envs" / ("a" * 16)
+    folder.mkdir(parents=True, mode=0o700)
+    (folder / "requirements.txt").write_text("numpy\n")
+
+    def extends(requirements: str) -> bool:
+        request = {"python": "/nowhere/python", "python_before": sys.executable, "home": str(tmp_path)}
+        return bool(facts_of_host.gather({**request, "requirements": requirements})["interpreter"]["extends"])
+
+    assert not extends("numpy\nscipy\n")
+    (folder / "podrun.json").write_text(json.dumps({"python": f"{version} cpython"}))
+    assert extends("numpy\nscipy\n")
+    assert not extends("scipy\n")
+    (folder / "podrun.json").write_text(json.dumps({"python": "3.1.0 cpython"}))
+    assert not extends("numpy\nscipy\n")

@@ -1,0 +1,143 @@
+"""How attempts end when something happens in their last seconds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podrun.launcher.failure import LAUNCHER
+from podrun.launcher.inventory.simulated import simulated_pod
+from podrun.launcher.plan import LaunchPlan, Program, make_plan
+from podrun.launcher.record.logs import Logs, log_path
+from podrun.launcher.slices import parse_slice
+from podrun.launcher.state import Outcome
+from podrun.launcher.supervisor import Supervisor
+from podrun.launcher.transport.local import LocalTransport
+from podrun.runtime.config import Launch
+from podrun.runtime.contract import ExitCode
+
+from .test_leases import Watching
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def plan_of(slice: str, folder: Path, *command: str, lease: float = 10.0) -> LaunchPlan:
+    pod = replace(simulated_pod(parse_slice(slice)), home=str(folder), python=sys.executable)
+    program = Program(command, Launch())
+    plan = make_plan(pod, program, run_id="r-1", attempt=0, workdir=folder / "work", cwd=folder)
+    return replace(plan, lease=lease)
+
+
+def carry_out(
+    plan: LaunchPlan, logs: Logs, react: Callable[[Supervisor, dict[str, Any]], None] = lambda supervisor, event: None
+) -> Outcome:
+    """One attempt; `react` is called with each of its events."""
+    watching = Watching()
+    supervisor = Supervisor(plan, LocalTransport(plan.pod), logs, watching)
+    watching.react = lambda event: react(supervisor, event)
+    return supervisor.run()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    return folder
+
+
+def test_an_agent_that_is_asked_to_end_by_somebody_else(tmp_path: Path, folder: Path) -> None:
+    """Its processes were stopped before they had finished, and podrun had not asked for it: that is no success."""
+    pids: list[int] = []
+
+    def react(supervisor: Supervisor, event: dict[str, Any]) -> None:
+        if event.get("phase") == "hello":
+            pids.append(event["pid"])
+        elif event.get("phase") == "started":
+            os.kill(pids[0], signal.SIGTERM)
+
+    with Logs(folder) as logs:
+        outcome = carry_out(plan_of("cpu-1x1", tmp_path, "sleep", "60"), logs, react)
+    assert outcome.code == ExitCode.UNAVAILABLE and outcome.cause is not None
+    assert outcome.cause.what == f"its agent stopped: the agent got signal {signal.SIGTERM:d}"
+
+
+class SlowLogs(Logs):
+    """Takes the output of the second host only some leases after the first host has confirmed its end."""
+
+    def __init__(self, folder: Path, lease: float) -> None:
+        super().__init__(folder)
+        self.lease = lease
+        self.first_stopped = threading.Event()
+
+    def write(self, name: str, data: bytes) -> None:
+        if name == "host-1":
+            assert self.first_stopped.wait(20)
+            threading.Event().wait(2.5 * self.lease)
+        super().write(name, data)
+
+
+def test_output_that_takes_longer_than_a_lease(tmp_path: Path, folder: Path) -> None:
+    """A host that has confirmed its end keeps its agent until all others have, too."""
+    lease = 2.0
+
+    def react(supervisor: Supervisor, event: dict[str, Any]) -> None:
+        if event.get("phase") in ("stopped", "lost") and event["host"] == "host-0":
+            logs.first_stopped.set()
+
+    with SlowLogs(folder, lease) as logs:
+        outcome = carry_out(plan_of("cpu-2x1", tmp_path, "echo", "x", lease=lease), logs, react)
+    assert (outcome.code, outcome.failures, outcome.left_behind) == (ExitCode.DONE, [], [])
+    assert log_path(folder, "host-1").read_bytes() == b"x\n"
+
+
+def test_a_log_that_cannot_be_opened(tmp_path: Path, folder: Path) -> None:
+    """It is the launcher's trouble: the agent is there, its processes end in order, and what they printed stays there."""
+    folder.rmdir()
+    plan = plan_of("cpu-1x1", tmp_path, "echo", "kept")
+    with Logs(folder) as logs:
+        outcome = carry_out(plan, logs)
+    assert [failed.host for failed in outcome.failures] == [LAUNCHER] and outcome.code == ExitCode.FAILED
+    assert outcome.cause is not None
+    assert outcome.cause.what.startswith("cannot write what host-0 prints to its log: No such file")
+    assert outcome.left_behind == []
+    assert (Path(plan.hosts[0].directory) / "0.out").read_bytes() == b"kept\n"
+
+
+class PatientLogs(Logs):
+    """Takes output slower than it is printed; `began` is called with the first of it."""
+
+    began: Callable[[], None]
+
+    def write(self, name: str, data: bytes) -> None:
+        if not self.size(name):
+            self.began()
+        threading.Event().wait(0.005)
+        super().write(name, data)
+
+
+def test_a_line_of_which_the_rest_was_not_waited_for(tmp_path: Path, folder: Path) -> None:
+    """Ctrl-C twice: what came of a line is in the log as it was printed, and nothing is written into its middle."""
+    events: list[dict[str, Any]] = []
+
+    def react(supervisor: Supervisor, event: dict[str, Any]) -> None:
+        def stop_twice() -> None:
+            supervisor.interrupt(signal.SIGINT)
+            supervisor.interrupt(signal.SIGINT)
+
+        events.append(event)
+        logs.began = stop_twice
+
+    with PatientLogs(folder) as logs:
+        command = "head -c 50000000 /dev/zero | tr '\\0' x; sleep 60"
+        outcome = carry_out(plan_of("cpu-1x1", tmp_path, "sh", "-c", command), logs, react)
+    assert outcome.code == 128 + signal.SIGINT
+    assert any("bytes of what host-0 printed are not here" in str(event.get("message")) for event in events)
+    assert set(log_path(folder, "host-0").read_bytes()) == set(b"x")

@@ -1,0 +1,101 @@
+"""README and examples, taken at their word: their jobs are valid on the slices that they name."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from podrun.launcher.home import install_command
+from podrun.runtime.config.files import IDX_FILES
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+IMAGES = "fashion-mnist/data/fashion"
+
+
+def block(name: str) -> str:
+    """The file of that name in README."""
+    found = re.search(rf"```yaml\n# {re.escape(name)}\n(.*?)```", README, re.DOTALL)
+    assert found, name
+    return found[1]
+
+
+def commands(text: str) -> list[str]:
+    """What is typed to train a job: of those who come back at once and the like, the job is the same."""
+    lines = (line.strip().split("   #")[0].strip() for line in text.splitlines())
+    runs = (line for line in lines if re.match(r"podrun (?!init|check|inspect|compare).*\.yaml", line))
+    return [re.sub(r" --(detach|dry-run)", "", line) for line in runs]
+
+
+EXAMPLES = {path.name: path for path in sorted((ROOT / "examples").glob("*.yaml"))}
+ALL = sorted(
+    {*commands(README), *(c for path in EXAMPLES.values() for c in commands(path.read_text().replace("#", " ")))}
+)
+
+
+def podrun(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PODRUN_HOME": str(folder / "home"), "WANDB_API_KEY": "hush"}
+    command = [sys.executable, "-m", "podrun.launcher.cli", *words]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """README's files, and the data that README and the examples say how to get."""
+    folder = tmp_path_factory.mktemp("readme")
+    (folder / "train.yaml").write_text(block("train.yaml"))
+    (folder / "pod.yaml").write_text(block("pod.yaml"))
+    (folder / "examples").symlink_to(ROOT / "examples")
+    (folder / IMAGES).mkdir(parents=True)
+    (folder / "data").mkdir()
+    for name in ("input.txt", "train.bin", "val.bin", *(f"{IMAGES}/{name}.gz" for name in IDX_FILES)):
+        (folder / name).write_text("some data\n" * 2000)
+    return folder
+
+
+def test_readme_has_commands() -> None:
+    """Those below are all that there are."""
+    assert "podrun --slice v3-32 --pod pod.yaml train.yaml" in ALL
+    assert sum("--simulate train.yaml" in command for command in ALL) >= 4
+    assert all(any(f"examples/{name}" in command for command in ALL) for name in EXAMPLES)
+
+
+@pytest.mark.parametrize("command", ALL)
+def test_a_command_would_start(folder: Path, command: str) -> None:
+    """Nothing that can be known beforehand keeps it from training."""
+    done = podrun(folder, "run", "--dry-run", *shlex.split(command)[1:])
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["fashion_mnist", "ensemble"])
+def test_data_that_is_missing_says_where_it_is(tmp_path: Path, name: str) -> None:
+    """The folder, and where its files come from: in the message, the example and README."""
+    job = EXAMPLES[f"{name}.yaml"]
+    done = podrun(tmp_path, "--slice", "cpu-1x2", "--simulate", "--dry-run", str(job))
+    source = "https://github.com/zalandoresearch/fashion-mnist"
+    assert done.returncode == 2 and IMAGES in done.stderr
+    for text in (done.stderr, job.read_text(), README):
+        assert source in text
+
+
+def test_every_file_of_the_jobs_has_a_source() -> None:
+    """A new user has none of them."""
+    for text in (README, EXAMPLES["shakespeare_char.yaml"].read_text()):
+        assert (
+            "curl -O https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt" in text
+        )
+
+
+def test_no_remedy_installs_podrun_from_an_index() -> None:
+    """There, its name may be anybody's."""
+    files = [*ROOT.glob("launcher/**/*.py"), *ROOT.glob("runtime/**/*.py"), *ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    assert len(files) > 100
+    wrong = re.compile(r"pip install ['\"]?podrun")
+    assert [file.name for file in files if wrong.search(file.read_text())] == []
+    assert re.fullmatch(r"python3 -m pip install (/.*|\. \(in podrun's folder\))", install_command("python3"))

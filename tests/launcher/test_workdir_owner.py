@@ -1,0 +1,28 @@
+"""Whose a workdir on hosts is: the job's, on whatever machine podrun runs."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import pytest
+
+from podrun.launcher.plan import Program
+from podrun.launcher.pod import Host, Pod
+from podrun.launcher.run import Request, owner_of_workdir
+from podrun.launcher.slices import parse_slice
+from podrun.runtime.config import Launch
+
+POD = Pod(parse_slice("cpu-1x1"), (Host("h0", "h0"),), transport="ssh", platform="cpu")
+
+
+def owner(train: Path) -> str:
+    return owner_of_workdir(Request(train), Program((), Launch()), POD)
+
+
+def test_a_machine_with_another_name_may_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A laptop that was renamed, or a new container. A job of the same name in another project may not."""
+    before = owner(tmp_path / "one" / "train.yaml")
+    monkeypatch.setattr(platform, "node", lambda: "renamed")
+    assert owner(tmp_path / "one" / "train.yaml") == before != ""
+    assert owner(tmp_path / "two" / "train.yaml") != before

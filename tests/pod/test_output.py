@@ -1,0 +1,177 @@
+"""However much a program prints, and in whatever shape: all of it is in its log, and podrun still listens."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ..conftest import Sandbox
+from .conftest import Run, kill, processes_of
+
+Start = Callable[..., Run]
+ONE = ("--simulate", "--slice", "cpu-1x1")
+PRINT = """
+import os, sys
+piece = (sys.argv[2] * 65536).encode()[:65536]
+left = int(sys.argv[1])
+while left:
+    left -= os.write(1, piece[:left])
+"""
+MEMORY = 200 << 20  # bytes that the launcher may have at most
+
+
+def log_of(run: Run) -> Path:
+    return Path(run.of("start")[0]["logs"]) / "host-0.log"
+
+
+def peak(pid: int) -> int:
+    """Bytes of memory that a process has had at most; 0 if it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM")), 0)
+
+
+def digest(size: int, word: str) -> str:
+    """Of the log: a last line without an end gets one."""
+    piece = (word * 65536).encode()[:65536]
+    whole = hashlib.sha256()
+    for _ in range(size // len(piece)):
+        whole.update(piece)
+    last = piece[: size % len(piece)]
+    whole.update(last if last.endswith(b"\n") else last + b"\n")
+    return whole.hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("size", "word"),
+    [
+        pytest.param(50_000_000, "x", id="50 MB without an end of line"),
+        pytest.param(100_000_000, "a line of output\n", id="100 MB of lines"),
+        pytest.param(1_000_000_000, "a line of output\n", id="1 GB of lines", marks=pytest.mark.long),
+    ],
+)
+def test_all_output_arrives(start: Start, sandbox: Sandbox, size: int, word: str) -> None:
+    """Byte for byte, with exit code 0, and without being kept in the launcher's memory."""
+    run = start(*ONE, "--", sys.executable, "-c", PRINT, str(size), word)
+    most = 0
+    while run.process.poll() is None:
+        most = max(most, peak(run.process.pid))
+        time.sleep(0.02)
+    assert run.end(600) == 0, run.stderr
+    with log_of(run).open("rb") as data:
+        assert hashlib.file_digest(data, "sha256").hexdigest() == digest(size, word)
+    assert 0 < most < MEMORY
+    assert processes_of(sandbox) == {}
+
+
+def test_relays_killed_under_heavy_output(start: Start, sandbox: Sandbox) -> None:
+    """Twenty connections are killed while a program prints all the time: no line is missing, none comes twice."""
+    lines = 1_000_000
+    run = start(*ONE, "--", sys.executable, "-c", f"for i in range({lines}): print(i)")
+    run.wait_for(lambda e: e["event"] == "host" and e["phase"] == "started")
+    killed: set[int] = set()
+    while run.process.poll() is None and len(killed) < 20:
+        for pid, command in processes_of(sandbox).items():
+            relay = "agents/" in command and parent(pid) == run.process.pid
+            if relay and pid not in killed:
+                killed.add(pid)
+                try:
+                    kill(pid)
+                except ProcessLookupError:
+                    pass
+        time.sleep(0.01)
+    assert run.end() == 0, run.stderr
+    assert killed
+    assert log_of(run).read_bytes() == b"".join(b"%d\n" % i for i in range(lines))
+    assert processes_of(sandbox) == {}
+
+
+def parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    except OSError:
+        return 0
+
+
+def test_ctrl_c_on_a_slow_terminal(sandbox: Sandbox) -> None:
+    """A terminal that shows 64 KB a second says at once that podrun stops, and the run ends, however much is printed."""
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [*sandbox.command, *ONE, "--", "sh", "-c", "yes some line of output"],
+        cwd=sandbox.path,
+        env=sandbox.env,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+    )
+    os.close(terminal)
+    shown = bytearray()
+
+    def read_slowly() -> None:
+        while True:
+            try:
+                data = os.read(controller, 640)
+            except OSError:
+                return
+            shown.extend(data)
+            time.sleep(0.01)
+
+    reader = threading.Thread(target=read_slowly, daemon=True)
+    reader.start()
+    try:
+        wait_until(lambda: shown.count(b"some line of output") > 1000)
+        before = len(shown)
+        process.send_signal(signal.SIGINT)
+        wait_until(lambda: b"stopping" in shown[before:])
+        behind = bytes(shown[before:]).index(b"stopping")
+        print(f"{behind} bytes were shown before the note")
+        assert behind < 64_000, "the note waits for output"
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
+        process.wait()
+        os.close(controller)
+
+
+def test_a_failed_run_on_a_terminal_that_takes_nothing(sandbox: Sandbox) -> None:
+    """Ctrl-C ends podrun although the report of the failure goes to the same terminal."""
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [*sandbox.command, *ONE, "--", "sh", "-c", "yes some line of output | head -n 200000; exit 3"],
+        cwd=sandbox.path,
+        env=sandbox.env,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+    )
+    os.close(terminal)
+    try:
+        wait_until(lambda: any('"exit"' in path.read_text() for path in sandbox.path.glob("home/runs/*/events.jsonl")))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 3
+    finally:
+        process.kill()
+        process.wait()
+        os.close(controller)
+    assert processes_of(sandbox) == {}
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -1,0 +1,54 @@
+"""A host that is gone is the first cause, whatever the others say when they lose it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ..hosts import Hosts
+from ..pod.conftest import Run
+from .pod import PodSandbox
+from .test_faults import wait_until_gone
+
+NAMES = ["h0", "h1"]
+
+
+@pytest.fixture
+def training(make_hosts: Callable[..., Hosts], pod: PodSandbox) -> Iterator[Callable[[], tuple[PodSandbox, Run]]]:
+    """Starts a training on two hosts of its own and waits for its first steps."""
+    sandbox = PodSandbox(pod.path, make_hosts(2))
+
+    def start() -> tuple[PodSandbox, Run]:
+        option = sandbox.write_pod(NAMES)
+        run = sandbox.run(option, "small.yaml", "steps=1000000", "eval.every=0", "checkpoint.every=1000000")
+        run.wait_for_step(20)
+        return sandbox, run
+
+    yield start
+    sandbox.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dead", NAMES)
+def test_a_host_dies_and_its_sockets_are_reset(training: Callable[[], tuple[PodSandbox, Run]], dead: str) -> None:
+    """The other process says at once that it lost a peer; it is the dead host that is named."""
+    sandbox, run = training()
+    (alive,) = set(NAMES) - {dead}
+    sandbox.hosts.kill(dead)
+    assert run.end(90) == 69, run.stderr
+    assert run.last_line.startswith(f"failed: {dead}: has not answered for"), run.stderr
+    assert f"could not confirm that nothing is left on {dead}" in run.stderr
+    wait_until_gone(sandbox.hosts, [alive], 5)
+
+
+@pytest.mark.long
+def test_only_the_way_to_a_host_is_cut(training: Callable[[], tuple[PodSandbox, Run]]) -> None:
+    """Its agent hears nothing and ends its worker, and all save and stop; nobody else has asked them to."""
+    sandbox, run = training()
+    sandbox.hosts.block("h1", 22, "10.77.0.1")
+    assert run.end(120) == 69, run.stderr
+    assert run.last_line.startswith("failed: h1: "), run.stderr
+    assert {e["code"] for e in run.of("exit")} <= {75, 76, -9}  # -9: its save took longer than launch.stop_grace
+    sandbox.hosts.restore()
+    wait_until_gone(sandbox.hosts, NAMES, 40)

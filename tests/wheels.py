@@ -1,0 +1,30 @@
+"""Tiny wheels, for environments that are built without a network."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def make_wheel(folder: Path, name: str, files: Mapping[str, str], version: str = "1.0") -> Path:
+    """Write a wheel that installs `files` into site-packages."""
+    wheel = folder / f"{name}-{version}-py3-none-any.whl"
+    info = f"{name}-{version}.dist-info"
+    contents = {
+        **files,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{path},,\n" for path in [*contents, f"{info}/RECORD"])
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, text in {**contents, f"{info}/RECORD": record}.items():
+            archive.writestr(path, text)
+    return wheel
+
+
+def packages_of_this_python(folder: Path) -> Path:
+    """Write a wheel that makes what is installed here visible in the environment that it is installed into."""
+    paths = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    return make_wheel(folder, "outerpod", {"outerpod.pth": "\n".join(paths) + "\n"})
