@@ -1,19 +1,23 @@
 # make demo    sets everything up in .venv and trains a small GPT-2 on a simulated v3-32
-# make test    sets everything up in .venv and runs the tests
+# make test    sets everything up in .venv and runs the tests, but the long ones
+# make long    the tests that take minutes each: what CI runs besides
 # make check   what CI checks besides: lint, format, types
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check clean
+.PHONY: demo test long check clean
 
 demo: $(VENV)/installed
 	$(BIN)/podrun --slice v3-32 --simulate examples/gpt2_tiny.yaml
 
 test: $(VENV)/installed
 	# Two at a time: many tests wait, for hosts that are cut off or for leases to end. What a file shares is made once.
-	$(BIN)/python -m pytest --durations=20 -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not long" --durations=20 -n 2 --dist loadfile --no-loadscope-reorder
+
+long: $(VENV)/installed
+	$(BIN)/python -m pytest -m long --durations=20 -n 2 --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/installed
 	$(BIN)/ruff check .
@@ -27,7 +31,7 @@ check: $(VENV)/installed
 $(VENV)/installed: setup.py setup.cfg pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "podrun needs Python 3.11 or newer; try: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
-	@echo "installing podrun, JAX and the test tools into $(VENV) (about 700 MB, a minute or two) ..."
+	@echo "installing podrun, JAX and the test tools into $(VENV) (about 1.3 GB, a few minutes) ..."
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[test]"
 	@touch $@
 
