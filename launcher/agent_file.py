@@ -140,7 +140,8 @@ def _why_not(pod: Pod, code: int | None, complaint: str, noise: bytes) -> str:
     if "Errno" in last or "No space" in last:
         reason = last.rpartition("] ")[2].partition(": ")[0]
         return f"cannot write to podrun's folder {pod.home}: {reason}; give another with `home:` in the pod file"
-    if len(noise) > _NOISE_LIMIT:
+    if len(noise) > _NOISE_LIMIT:  # read up to anywhere: its last line may be half of one
+        words = _last_line((noise.rpartition(b"\n")[0] or noise).decode(errors="replace"))
         return (
             f"its login scripts print more than {_NOISE_LIMIT >> 10} KB, and podrun's agent did not start by then; they must "
             f"print nothing where there is no terminal; the last of it: {words}"

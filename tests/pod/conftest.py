@@ -37,7 +37,10 @@ class Run:
     def _read_events(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self._news.put(json.loads(line))
+            try:
+                self._news.put(json.loads(line))
+            except ValueError:
+                self._news.put({"event": "no event", "line": line})
         self._news.put(None)
 
     def _read_stderr(self) -> None:
@@ -48,11 +51,18 @@ class Run:
         """The next event that is wanted. Fails if podrun ends first."""
         deadline = time.monotonic() + timeout
         while True:
-            event = self._news.get(timeout=max(0.1, deadline - time.monotonic()))
+            event = self._next(max(0.1, deadline - time.monotonic()))
             assert event is not None, f"podrun ended; stderr:\n{self.stderr}\nevents: {self.events[-5:]}"
-            self.events.append(event)
             if wanted(event):
                 return event
+
+    def _next(self, timeout: float) -> Event | None:
+        """Wait for the next event, and record it; None at the end of the output."""
+        event = self._news.get(timeout=timeout)
+        if event is not None:
+            assert event["event"] != "no event", f"a line of --json is no event: {event['line']!r}; before it: {self.events[-3:]}"
+            self.events.append(event)
+        return event
 
     def wait_for_step(self, step: int) -> Event:
         return self.wait_for(lambda e: e["event"] == "step" and e["step"] >= step)
@@ -62,8 +72,8 @@ class Run:
         code = self.process.wait(timeout)
         for thread in self._threads:
             thread.join(timeout=10)
-        while (event := self._news.get(timeout=10)) is not None:
-            self.events.append(event)
+        while self._next(timeout=10) is not None:
+            pass
         return code
 
     def of(self, kind: str) -> list[Event]:

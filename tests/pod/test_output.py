@@ -124,7 +124,7 @@ def test_ctrl_c_on_a_slow_terminal(sandbox: Sandbox) -> None:
         while True:
             try:
                 data = os.read(controller, 640)
-            except OSError:
+            except OSError:  # nobody has the other end open
                 return
             shown.extend(data)
             time.sleep(0.01)
@@ -143,6 +143,7 @@ def test_ctrl_c_on_a_slow_terminal(sandbox: Sandbox) -> None:
     finally:
         process.kill()
         process.wait()
+        reader.join()  # before the number of its file may be another's
         os.close(controller)
 
 
