@@ -100,10 +100,10 @@ Answer = tuple[float, float, float]
 
 
 def run_podrun(key: str, known_hosts: str, addresses: list[str]) -> Answer:
-    from podrun.launcher.fanout import fan_out
-    from podrun.launcher.pod import Host, Pod, Ssh
-    from podrun.launcher.slices import parse_slice
-    from podrun.launcher.transport.ssh import SshTransport
+    from podrun.launcher.pod.fan_out import fan_out
+    from podrun.launcher.pod.pod import Host, Pod, Ssh
+    from podrun.launcher.pod.slices import parse_slice
+    from podrun.launcher.transport.ssh.transport import SshTransport
 
     ssh = Ssh(user="root", key=Path(key), known_hosts=Path(known_hosts))
     hosts = [Host(address, address) for address in addresses]
@@ -154,7 +154,7 @@ def ssh_options(key: str, known_hosts: str, kex: str | None) -> list[str]:
 
 
 def run_ssh(key: str, known_hosts: str, addresses: list[str]) -> Answer:
-    from podrun.launcher.fanout import fan_out
+    from podrun.launcher.pod.fan_out import fan_out
 
     options = ssh_options(key, known_hosts, CURVE)
 

@@ -73,8 +73,8 @@ def measure(slice_name: str, model: dict[str, int], rounds: int, steps: int) -> 
 def run_pod(slice_name: str, job: dict[str, Any], command: list[str]) -> Any:
     """Starts a worker for each process of a simulated pod, as podrun would; returns the JSON that the first one prints."""
     from podrun.launcher.inventory.simulated import simulated_pod
-    from podrun.launcher.plan import make_plan
-    from podrun.launcher.slices import parse_slice
+    from podrun.launcher.plan.plan import make_plan
+    from podrun.launcher.pod.slices import parse_slice
     from podrun.runtime.config import Config
 
     config = Config.model_validate(job)

@@ -1,5 +1,5 @@
 """`python -m podrun.launcher`: the command `podrun`."""
 
-from .entry import main
+from .cli.entry import main
 
 main()

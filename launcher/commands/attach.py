@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from podrun.runtime.contract import EventKind, ExitCode, UserError
 
-from ..background import broken, ended, goes_on, take_over
-from ..record.follow import Output, follow
-from ..record.runs import find_run
-from ..show.console import make_console
-from ..signals import Signals
+from ..rundir.follow import Output, follow
+from ..rundir.runs import find_run
+from ..supervise.background import broken, ended, goes_on, take_over
+from ..supervise.signals import Signals
+from ..view.console import make_console
 
 
 def attach(name: str | None, as_json: bool) -> int:

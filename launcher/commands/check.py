@@ -13,13 +13,13 @@ from pathlib import Path
 
 from podrun.runtime.contract import UserError
 
-from ..checks.base import name_hosts
-from ..checks.check_table import render, summary
-from ..checks.examine import Report, examine
 from ..inventory.find import PodRequest, find_pod
-from ..pod import WORKDIRS, Pod
-from ..show.terminal import overwrite_line
+from ..pod.pod import WORKDIRS, Pod
+from ..preflight.base import name_hosts
+from ..preflight.examine import Report, examine
+from ..preflight.table import render, summary
 from ..transport.base import load_transport
+from ..view.terminal import overwrite_line
 
 
 @dataclass(frozen=True)

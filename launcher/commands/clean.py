@@ -11,17 +11,17 @@ import click
 
 from podrun.runtime.contract import ExitCode, UserError
 
-from ..checks.ask import ask
-from ..errors import HostError
-from ..fanout import fan_out
-from ..inventory.fold import fold
-from ..pod import Host, Pod
-from ..record.old_runs import OldRun, old_run, old_runs, remove, remove_unfinished
-from ..record.runs import RunDirectory
-from ..show.text_table import shorten, text_table
-from ..show.times import duration, parse_duration, size
+from ..pod.errors import HostError
+from ..pod.fan_out import fan_out
+from ..pod.fold import fold
+from ..pod.pod import Host, Pod
+from ..remote.ask import ask
+from ..request.hosts import Chosen, choose
+from ..rundir.old_runs import OldRun, old_run, old_runs, remove, remove_unfinished
+from ..rundir.runs import RunDirectory
 from ..transport.base import Transport, load_transport
-from .hosts import Chosen, choose
+from ..view.text_table import shorten, text_table
+from ..view.times import duration, parse_duration, size
 
 _LONG = "7d"
 

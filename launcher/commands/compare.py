@@ -18,10 +18,10 @@ from ..compare.folder import CURVE, STEPS, TABLE, TIMES
 from ..compare.output import as_record, as_text, write_steps, write_table
 from ..compare.plots import can_plot, plot_convergence, plot_times
 from ..compare.prepare import Comparison, prepare
-from ..errors import HostError
+from ..pod.errors import HostError
 
 if TYPE_CHECKING:
-    from ..run import Request
+    from ..request.run import Request
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from typing import IO
 
 from podrun.runtime.contract import ExitCode, UserError
 
-from ..checks.base import name_hosts
-from ..inventory.fold import fold
-from ..remote import Execution, Result
-from ..signals import Signals
+from ..pod.fold import fold
+from ..preflight.base import name_hosts
+from ..remote.execution import Execution, Result
+from ..request.hosts import Chosen, choose
+from ..supervise.signals import Signals
 from ..transport.base import load_transport
-from .hosts import Chosen, choose
 
 _LOOK = 0.1  # seconds between two looks for Ctrl-C
 _PATIENCE = 5.0  # seconds after Ctrl-C for the hosts to confirm that the command is killed

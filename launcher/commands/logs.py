@@ -9,12 +9,12 @@ from typing import IO
 
 from podrun.runtime.contract import ExitCode, UserError
 
-from ..record.log_files import LogFile, first_offset, log_files
-from ..record.log_view import Follower, show
-from ..record.run_summary import State, state_of
-from ..record.runs import RunDirectory, find_run
-from ..show.terminal import unguarded
-from ..show.times import parse_since
+from ..rundir.log_files import LogFile, first_offset, log_files
+from ..rundir.log_view import Follower, show
+from ..rundir.run_summary import State, state_of
+from ..rundir.runs import RunDirectory, find_run
+from ..view.terminal import unguarded
+from ..view.times import parse_since
 
 _LOOK = 0.2  # seconds between two looks for something new
 _LAST = 20  # lines of each process that `-f` begins with

@@ -10,11 +10,11 @@ from dataclasses import asdict
 
 from podrun.runtime.contract import ExitCode
 
-from ..home import podrun_home
-from ..record.run_summary import State, Summary, summarize
-from ..record.runs import all_runs
-from ..show.text_table import shorten, text_table
-from ..show.times import duration, moment
+from ..pod.home import podrun_home
+from ..rundir.run_summary import State, Summary, summarize
+from ..rundir.runs import all_runs
+from ..view.text_table import shorten, text_table
+from ..view.times import duration, moment
 
 _RECENT = 10  # ended runs that are shown without --all
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from podrun.runtime.contract import UserError
 
-from ..errors import HostError
-from ..inventory.fold import fold
-from ..pod import Host, Pod
-from ..record.runs import RunDirectory
-from .hosts import Chosen, choose
+from ..pod.errors import HostError
+from ..pod.fold import fold
+from ..pod.pod import Host, Pod
+from ..request.hosts import Chosen, choose
+from ..rundir.runs import RunDirectory
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ def _by_process(pod: Pod, process: int, run: RunDirectory | None) -> Host | None
 
 def ssh_command(pod: Pod, host: Host, argv: Sequence[str], *, terminal: bool) -> list[str]:
     """The command line of OpenSSH's client. Raises UserError for an address that is none."""
-    from ..transport.ssh import split_target
-    from ..transport.ssh_channel import command_line
-    from ..transport.ssh_errors import Unreachable
+    from ..transport.ssh.channel import command_line
+    from ..transport.ssh.errors import Unreachable
+    from ..transport.ssh.transport import split_target
 
     try:
         user, name, port = split_target(host.address)

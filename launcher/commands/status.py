@@ -11,13 +11,13 @@ from typing import Any
 from podrun.runtime.contract import ExitCode
 from podrun.runtime.lines import clock, describe_step
 
-from ..inventory.fold import fold
-from ..record.run_status import ProcessStatus, RunStatus, read_status
-from ..record.run_summary import State, Summary, summarize
-from ..record.runs import RunDirectory, find_run
-from ..show.console import phase_words
-from ..show.text_table import shorten, text_table
-from ..show.times import duration, moment
+from ..pod.fold import fold
+from ..rundir.run_status import ProcessStatus, RunStatus, read_status
+from ..rundir.run_summary import State, Summary, summarize
+from ..rundir.runs import RunDirectory, find_run
+from ..view.console import phase_words
+from ..view.text_table import shorten, text_table
+from ..view.times import duration, moment
 
 _ROWS = 16  # processes that have a row each; of more, those in the same state share one
 

@@ -8,10 +8,10 @@ import time
 
 from podrun.runtime.contract import Event, EventKind, ExitCode, UserError
 
-from ..attempts import finish
-from ..background import take_over
-from ..record.follow import follow
-from ..record.runs import RunDirectory, all_runs, find_run
+from ..rundir.follow import follow
+from ..rundir.runs import RunDirectory, all_runs, find_run
+from ..supervise.background import take_over
+from ..supervise.run import finish
 
 _LIMIT = 180.0  # seconds; a save that has begun may take a minute
 

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 from podrun.runtime.contract import Event, EventKind, ExitCode, UserError
 
-from ..attempts import carry_out
-from ..record.runs import RunDirectory, new_run_id
-from ..record.spec import RunSpec
-from ..run import make_workdir
-from ..show.console import Console, LiveConsole, PlainConsole
-from ..signals import Signals
+from ..request.run import make_workdir
+from ..rundir.runs import RunDirectory, new_run_id
+from ..rundir.spec import RunSpec
+from ..supervise.run import carry_out
+from ..supervise.signals import Signals
+from ..view.console import Console, LiveConsole, PlainConsole
 from .collect import collect
 from .prepare import Comparison
 from .table import Measured, State
 from .variants import Variant
 
 if TYPE_CHECKING:
-    from ..code.code_sync import Bundle
+    from ..staging.bundles import Bundle
 
 
 class _Plain(PlainConsole):

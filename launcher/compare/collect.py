@@ -10,11 +10,11 @@ from podrun.runtime.config import Config, Ensemble
 from podrun.runtime.contract import Event, EventKind, Phase, Workdir
 
 from ..agent.schema import Malformed, count, loads, number, record
-from ..errors import HostError
-from ..events import LIMIT
-from ..record import run_summary
-from ..record.runs import RunDirectory
-from ..record.spec import RunSpec
+from ..pod.errors import HostError
+from ..rundir import run_summary
+from ..rundir.events import LIMIT
+from ..rundir.runs import RunDirectory
+from ..rundir.spec import RunSpec
 from .files import files_of
 from .table import Measured, State, Step
 from .variants import Variant

@@ -9,9 +9,9 @@ from typing import Protocol
 
 from podrun.runtime.contract import ExitCode, UserError
 
-from ..errors import HostError
-from ..pod import Pod
-from ..remote import KEPT, Execution
+from ..pod.errors import HostError
+from ..pod.pod import Pod
+from ..remote.execution import KEPT, Execution
 from ..transport.base import load_transport
 
 _TIMEOUT = 60.0  # seconds for one command

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from podrun.runtime.contract import UserError
 
-from ..pod import Pod
+from ..pod.pod import Pod
 from .files import LocalFiles, files_of
 
 TABLE, STEPS, CURVE, TIMES = RESULTS = ("compare.csv", "steps.csv", "convergence.png", "step_time.png")

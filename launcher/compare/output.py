@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..show.text_table import shorten, text_table, wrap
+from ..view.text_table import shorten, text_table, wrap
 from .table import Row, State, step_times
 
 _DECIMALS = 5  # of a number in the table; smaller ones have an exponent

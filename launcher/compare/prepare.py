@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from podrun.runtime.config import Config
 from podrun.runtime.contract import UserError
 
-from ..inventory.secrets import read_secrets
-from ..record.spec import RunSpec
-from ..run import Checked, Request, examine
+from ..pod.secret_values import read_secrets
+from ..request.run import Checked, Request, examine
+from ..rundir.spec import RunSpec
 from .folder import Folders, new_folders
 from .variants import Variant, find_variants
 
 if TYPE_CHECKING:
-    from ..code.code_sync import Bundle
+    from ..staging.bundles import Bundle
 
 _CACHE = "JAX_ENABLE_COMPILATION_CACHE"
 
@@ -83,8 +83,8 @@ def _with_code(specs: list[RunSpec]) -> tuple[list[RunSpec], tuple[Bundle, ...]]
     """All variants run the code as it is now. Raises UserError if the project cannot be sent."""
     if specs[0].pod.transport == "local":
         return specs, ()
-    from ..code.prepare import worker_python
-    from ..ready import with_code
+    from ..staging.prepare import worker_python
+    from ..supervise.ready import with_code
 
     first, bundles = with_code(specs[0])
     assert first.code is not None

@@ -10,14 +10,14 @@ from typing import TypeVar
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import UserError
 
-from ..input.config_mistakes import Row, mistake_row, mistakes_error, short
-from ..pod import Host, Pod
-from ..slices import Slice, parse_slice
+from ..pod.pod import Host, Pod
+from ..pod.ranges import LIMIT, count, expand, split_hosts
+from ..pod.slices import Slice, parse_slice
+from ..yamlfile.mistakes import Row, mistake_row, mistakes_error, short
 from .fits import misfit
 from .hostfile import read_hostfile
 from .pod_checks import check_pod, duplicates
 from .pod_file import read_pod_file
-from .ranges import LIMIT, count, expand, split_hosts
 from .simulated import simulated_pod
 
 _PLATFORMS = {"tpu": "tpu", "gpu": "cuda", "cpu": "cpu"}

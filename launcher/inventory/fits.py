@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..slices import TPU_SLICES, Slice
+from ..pod.slices import TPU_SLICES, Slice
 
 _SHOWN = 4  # slices that are suggested
 

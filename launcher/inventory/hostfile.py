@@ -7,8 +7,8 @@ from pathlib import Path
 
 from podrun.runtime.contract import UserError
 
-from ..input.config_mistakes import Row, mistakes_error, short
-from .ranges import LIMIT, count, expand
+from ..pod.ranges import LIMIT, count, expand
+from ..yamlfile.mistakes import Row, mistakes_error, short
 
 
 @dataclass(frozen=True)

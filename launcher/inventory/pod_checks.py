@@ -8,10 +8,10 @@ from pathlib import Path
 
 from podrun.runtime.contract import UserError
 
-from ..input.config_mistakes import Row, mistake_row
-from ..pod import Host
+from ..pod.pod import Host
+from ..pod.secret_values import Secrets, missing_secrets, not_set, read_secrets_file
+from ..yamlfile.mistakes import Row, mistake_row
 from .pod_file import Described
-from .secrets import Secrets, missing_secrets, not_set, read_secrets_file
 
 Mistake = tuple[str, str]
 """A dotted key, and what is wrong with it."""

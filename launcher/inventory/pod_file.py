@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ..input.config_mistakes import Row, describe_mistakes
-from ..input.near import near_files
-from ..input.yaml_file import read_mapping
-from ..pod import Host, Ssh
+from ..pod.pod import Host, Ssh
+from ..yamlfile.mistakes import Row, describe_mistakes
+from ..yamlfile.near import near_files
+from ..yamlfile.yaml_file import read_mapping
 from .pod_schema import PodFile
 
 

@@ -12,10 +12,10 @@ from pydantic_core import PydanticCustomError
 from podrun.runtime.config import Section, Variable
 from podrun.runtime.contract import UserError
 
-from ..input.config_mistakes import SECRET
-from ..pod import Host
-from ..slices import parse_slice
-from .ranges import LIMIT, count, expand, split_hosts
+from ..pod.pod import Host
+from ..pod.ranges import LIMIT, count, expand, split_hosts
+from ..pod.slices import parse_slice
+from ..yamlfile.mistakes import SECRET
 
 _JUMP = re.compile(r"([^@\s:,/-][^@\s:,/]*@)?([^@\s:,/\[\]-][^@\s:,/\[\]]*|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*")

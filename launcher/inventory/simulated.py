@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..pod import Host, Pod
-from ..slices import Slice
+from ..pod.pod import Host, Pod
+from ..pod.slices import Slice
 
 
 def simulated_pod(slice: Slice) -> Pod:

@@ -1,1 +1,1 @@
-"""How a host is reached: one module per way, found by name."""
+"""Reach a host: one module for each way, found by name."""

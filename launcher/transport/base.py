@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import cast
 
-from ..fanout import WINDOW
-from ..open_files import raise_limit
-from ..pod import Host, Pod
+from ..pod.fan_out import WINDOW
+from ..pod.pod import Host, Pod
+from .open_files import raise_limit
 
 
 class Channel(ABC):

@@ -9,10 +9,10 @@ import tempfile
 from collections.abc import Sequence
 from typing import IO
 
-from ..errors import HostError
-from ..open_files import restore_limit
-from ..pod import Host, Pod
+from ..pod.errors import HostError
+from ..pod.pod import Host, Pod
 from .base import Channel, Transport
+from .open_files import restore_limit
 
 _END = 2.0  # seconds that a command gets to end after its stdin was closed
 

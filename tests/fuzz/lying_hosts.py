@@ -9,7 +9,7 @@ from typing import Any
 
 from podrun.launcher.agent.main import MARK
 from podrun.launcher.agent.relay import GONE
-from podrun.launcher.pod import Host
+from podrun.launcher.pod.pod import Host
 from podrun.launcher.transport.base import Channel, Transport
 
 

@@ -13,25 +13,25 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from podrun.launcher import failures
 from podrun.launcher.agent.protocol import ANSWERS, FROM_AGENT, FROM_PREPARE, TO_AGENT, Malformed, parse, parse_answer
-from podrun.launcher.checks.ask import ask
-from podrun.launcher.checks.check_table import render
-from podrun.launcher.checks.examine import examine
-from podrun.launcher.code.prepare import Prepared, prepare_hosts
-from podrun.launcher.errors import HostError
-from podrun.launcher.plan import LaunchPlan, Program, make_plan
-from podrun.launcher.pod import Host, Pod
-from podrun.launcher.record.logs import Logs
-from podrun.launcher.record.run_status import read_status
-from podrun.launcher.record.runs import Recorder, RunDirectory
-from podrun.launcher.record.spec import start_event
-from podrun.launcher.show.console import JsonConsole, PlainConsole
-from podrun.launcher.show.report import end_event, report
-from podrun.launcher.show.view import View
-from podrun.launcher.slices import parse_slice
-from podrun.launcher.state import Outcome
-from podrun.launcher.supervisor import Supervisor
+from podrun.launcher.plan.plan import LaunchPlan, Program, make_plan
+from podrun.launcher.pod.errors import HostError
+from podrun.launcher.pod.pod import Host, Pod
+from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.preflight.examine import examine
+from podrun.launcher.preflight.table import render
+from podrun.launcher.remote.ask import ask
+from podrun.launcher.rundir.logs import Logs
+from podrun.launcher.rundir.run_status import read_status
+from podrun.launcher.rundir.runs import Recorder, RunDirectory
+from podrun.launcher.rundir.spec import start_event
+from podrun.launcher.staging.prepare import Prepared, prepare_hosts
+from podrun.launcher.supervise import failures
+from podrun.launcher.supervise.attempt import Supervisor
+from podrun.launcher.supervise.report import end_event, report
+from podrun.launcher.supervise.state import Outcome
+from podrun.launcher.supervise.view import View
+from podrun.launcher.view.console import JsonConsole, PlainConsole
 from podrun.runtime.config import Launch
 
 from .cases import NUMBERS, damaged, fuzz, junk, raw_lines

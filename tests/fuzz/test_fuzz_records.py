@@ -12,17 +12,18 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from podrun.launcher import background
-from podrun.launcher.commands import attach, clean, hosts, logs, ps, status, stop
+from podrun.launcher.commands import attach, clean, logs, ps, status, stop
 from podrun.launcher.compare.collect import collect
 from podrun.launcher.compare.variants import Variant
 from podrun.launcher.inventory.find import PodRequest
-from podrun.launcher.plan import Program
-from podrun.launcher.pod import Host, Pod
-from podrun.launcher.record.runs import RunDirectory
-from podrun.launcher.record.spec import RunSpec
-from podrun.launcher.show.terminal import guarded_streams
-from podrun.launcher.slices import parse_slice
+from podrun.launcher.plan.plan import Program
+from podrun.launcher.pod.pod import Host, Pod
+from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.request import hosts
+from podrun.launcher.rundir.runs import RunDirectory
+from podrun.launcher.rundir.spec import RunSpec
+from podrun.launcher.supervise import background
+from podrun.launcher.view.terminal import guarded_streams
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import UserError
 

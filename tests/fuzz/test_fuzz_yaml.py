@@ -9,11 +9,11 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from podrun.launcher.input.train_file import read_config
 from podrun.launcher.inventory.hostfile import read_hostfile
 from podrun.launcher.inventory.pod_file import read_pod_file
-from podrun.launcher.inventory.ranges import expand, split_hosts
-from podrun.launcher.slices import parse_slice
+from podrun.launcher.pod.ranges import expand, split_hosts
+from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.request.train_file import read_config
 from podrun.runtime.contract import UserError
 
 from .cases import NUMBERS, fuzz, junk

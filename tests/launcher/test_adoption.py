@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from podrun.launcher.record.logs import Logs
-from podrun.launcher.record.runs import Recorder
-from podrun.launcher.show.console import NoConsole
-from podrun.launcher.show.view import View
-from podrun.launcher.supervisor import Supervisor
+from podrun.launcher.rundir.logs import Logs
+from podrun.launcher.rundir.runs import Recorder
+from podrun.launcher.supervise.attempt import Supervisor
+from podrun.launcher.supervise.view import View
 from podrun.launcher.transport.local import LocalTransport
+from podrun.launcher.view.console import NoConsole
 
 from .test_runs import begin, make, started
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher import agent_file as agent_file_module
 from podrun.launcher.agent.main import MARK
-from podrun.launcher.agent_file import agent_command, agent_file, open_agent
-from podrun.launcher.errors import HostError
-from podrun.launcher.pod import Host, Pod
-from podrun.launcher.slices import parse_slice
+from podrun.launcher.pod.errors import HostError
+from podrun.launcher.pod.pod import Host, Pod
+from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.remote import agent_file as agent_file_module
+from podrun.launcher.remote.agent_file import agent_command, agent_file, open_agent
 from podrun.launcher.transport.base import Channel
 from podrun.launcher.transport.local import LocalTransport
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher import attempts
-from podrun.launcher.attempts import carry_out, is_worth_another
-from podrun.launcher.failure import LAUNCHER, Failure
 from podrun.launcher.inventory.simulated import simulated_pod
-from podrun.launcher.plan import Program
-from podrun.launcher.record.runs import RunDirectory
-from podrun.launcher.record.spec import RunSpec
-from podrun.launcher.show.console import NoConsole
-from podrun.launcher.slices import parse_slice
-from podrun.launcher.state import Outcome
+from podrun.launcher.plan.plan import Program
+from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.rundir.runs import RunDirectory
+from podrun.launcher.rundir.spec import RunSpec
+from podrun.launcher.supervise import run as attempts
+from podrun.launcher.supervise.cause import LAUNCHER, Failure
+from podrun.launcher.supervise.run import carry_out, is_worth_another
+from podrun.launcher.supervise.state import Outcome
+from podrun.launcher.view.console import NoConsole
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import ExitCode
 

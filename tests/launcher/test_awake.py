@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass, replace
 
-from podrun.launcher.awake import AwakeClock
-from podrun.launcher.failure import Failure, from_error, from_exit
-from podrun.launcher.failures import SAVE_GRACE, SETTLE, Failures
+from podrun.launcher.supervise.awake import AwakeClock
+from podrun.launcher.supervise.cause import Failure, from_error, from_exit
+from podrun.launcher.supervise.failures import SAVE_GRACE, SETTLE, Failures
 from podrun.runtime.contract import ErrorKind, EventKind, ExitCode, Phase
 
 

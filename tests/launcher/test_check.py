@@ -21,16 +21,16 @@ import pytest
 
 from podrun.launcher.agent import devices, facts, port, shared
 from podrun.launcher.agent.packages import PACKAGES
-from podrun.launcher.checks.ask import ask, asking
-from podrun.launcher.checks.check import Facts, Finding, compare, explain, fatal_findings, with_skew
-from podrun.launcher.checks.check_table import render, summary
-from podrun.launcher.checks.devices import age
-from podrun.launcher.checks.examine import Report, examine
-from podrun.launcher.code.runtime_packages import NEEDED
-from podrun.launcher.errors import HostError
 from podrun.launcher.inventory.simulated import simulated_pod
-from podrun.launcher.pod import Host, Pod
-from podrun.launcher.slices import parse_slice
+from podrun.launcher.pod.errors import HostError
+from podrun.launcher.pod.pod import Host, Pod
+from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.preflight.check import Facts, Finding, compare, explain, fatal_findings, with_skew
+from podrun.launcher.preflight.devices import age
+from podrun.launcher.preflight.examine import Report, examine
+from podrun.launcher.preflight.table import render, summary
+from podrun.launcher.remote.ask import ask, asking
+from podrun.launcher.staging.runtime_packages import NEEDED
 from podrun.launcher.transport.local import LocalTransport
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from podrun.launcher.agent import facts as facts_of_host
-from podrun.launcher.checks.check import compare
-from podrun.launcher.checks.environment import check_environment
+from podrun.launcher.preflight.check import compare
+from podrun.launcher.preflight.environment import check_environment
 
 from .test_check import changed, healthy
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.code import project_files
-from podrun.launcher.code.code_sync import Bundle, podrun_bundle, project_bundle
+from podrun.launcher.staging import project_files
+from podrun.launcher.staging.bundles import Bundle, podrun_bundle, project_bundle
 from podrun.runtime.contract import UserError
 
 from .powerless import POWERLESS
@@ -193,7 +193,7 @@ def test_podrun_from_site_packages_is_the_same(tmp_path: Path) -> None:
     source = Path(__file__).parents[2]
     for part in ("launcher", "runtime"):
         shutil.copytree(source / part, tmp_path / "podrun" / part, ignore=shutil.ignore_patterns("__pycache__"))
-    code = "from podrun.launcher.code.code_sync import podrun_bundle; import podrun.runtime as runtime; "
+    code = "from podrun.launcher.staging.bundles import podrun_bundle; import podrun.runtime as runtime; "
     code += "print(podrun_bundle().name, runtime.__file__)"
     # Without the hook of an editable install, which -S leaves out with all of site-packages.
     done = subprocess.run(
@@ -311,7 +311,7 @@ def test_an_unreadable_folder_is_named(tmp_path: Path) -> None:
 def _error_without_power(folder: Path) -> str:
     """What podrun says to a user who may not read everything, as root may."""
     code = (
-        "import sys; from pathlib import Path; from podrun.launcher.code.code_sync import project_bundle\n"
+        "import sys; from pathlib import Path; from podrun.launcher.staging.bundles import project_bundle\n"
         "try: project_bundle(Path(sys.argv[1]))\n"
         "except Exception as error: print(error)"
     )

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from podrun.launcher import comeback
-from podrun.launcher.comeback import Comeback
-from podrun.launcher.pod import Host, Pod
-from podrun.launcher.slices import parse_slice
+from podrun.launcher.pod.pod import Host, Pod
+from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.supervise import comeback
+from podrun.launcher.supervise.comeback import Comeback
 from podrun.runtime.contract import ExitCode
 
 from .test_prepare import Behind

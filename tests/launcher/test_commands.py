@@ -18,21 +18,21 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.cli import main
+from podrun.launcher.cli.root import main
 from podrun.launcher.commands.ssh import find_host, ssh_command
-from podrun.launcher.inventory.fold import fold
-from podrun.launcher.inventory.ranges import expand, split_hosts
 from podrun.launcher.inventory.simulated import simulated_pod
-from podrun.launcher.plan import Program
-from podrun.launcher.pod import Host, Pod, Ssh
-from podrun.launcher.record import backwards
-from podrun.launcher.record.log_files import LogFile, since_offset
-from podrun.launcher.record.logs import Logs, index_path, log_path
-from podrun.launcher.record.runs import RunDirectory
-from podrun.launcher.record.spec import RunSpec
-from podrun.launcher.show.times import duration, parse_duration, parse_since
-from podrun.launcher.show.times import size as size_text
-from podrun.launcher.slices import parse_slice
+from podrun.launcher.plan.plan import Program
+from podrun.launcher.pod.fold import fold
+from podrun.launcher.pod.pod import Host, Pod, Ssh
+from podrun.launcher.pod.ranges import expand, split_hosts
+from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.rundir import backwards
+from podrun.launcher.rundir.log_files import LogFile, since_offset
+from podrun.launcher.rundir.logs import Logs, index_path, log_path
+from podrun.launcher.rundir.runs import RunDirectory
+from podrun.launcher.rundir.spec import RunSpec
+from podrun.launcher.view.times import duration, parse_duration, parse_since
+from podrun.launcher.view.times import size as size_text
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import UserError
 
@@ -538,7 +538,7 @@ def test_following_notices_that_nobody_supervises_the_run_any_more(
 def test_the_index_of_a_log_is_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mark a second at most, however much is printed; none while nothing is."""
     clock = [1000.0]
-    monkeypatch.setattr("podrun.launcher.record.logs.time.time", lambda: clock[0])
+    monkeypatch.setattr("podrun.launcher.rundir.logs.time.time", lambda: clock[0])
     with Logs(tmp_path) as logs:
         for moment in (1000.0, 1000.4, 1000.9, 1001.5, 1009.0, 1009.1):
             clock[0] = moment

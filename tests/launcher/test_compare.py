@@ -20,7 +20,7 @@ from podrun.launcher.compare.plots import plot_convergence, plot_times, running_
 from podrun.launcher.compare.table import Measured, State, Step, compare
 from podrun.launcher.compare.variants import Variant, find_variants, short_keys, split_values
 from podrun.launcher.inventory.simulated import simulated_pod
-from podrun.launcher.slices import parse_slice
+from podrun.launcher.pod.slices import parse_slice
 from podrun.runtime.config import Config
 from podrun.runtime.contract import UserError
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.failure import LAUNCHER
 from podrun.launcher.inventory.simulated import simulated_pod
-from podrun.launcher.plan import LaunchPlan, Program, make_plan
-from podrun.launcher.record.logs import Logs, log_path
-from podrun.launcher.slices import parse_slice
-from podrun.launcher.state import Outcome
-from podrun.launcher.supervisor import Supervisor
+from podrun.launcher.plan.plan import LaunchPlan, Program, make_plan
+from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.rundir.logs import Logs, log_path
+from podrun.launcher.supervise.attempt import Supervisor
+from podrun.launcher.supervise.cause import LAUNCHER
+from podrun.launcher.supervise.state import Outcome
 from podrun.launcher.transport.local import LocalTransport
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import ExitCode

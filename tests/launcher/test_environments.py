@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from podrun.launcher.agent import facts
-from podrun.launcher.code import preparations
-from podrun.launcher.code import prepare as prepare_module
-from podrun.launcher.code.preparations import EndedError, Refusal
-from podrun.launcher.errors import HostError
-from podrun.launcher.fanout import WINDOW
-from podrun.launcher.pod import Host, Pod
+from podrun.launcher.pod.errors import HostError
+from podrun.launcher.pod.fan_out import WINDOW
+from podrun.launcher.pod.pod import Host, Pod
+from podrun.launcher.staging import preparations
+from podrun.launcher.staging import prepare as prepare_module
+from podrun.launcher.staging.preparations import EndedError, Refusal
 from podrun.launcher.transport.local import LocalChannel, LocalTransport
 
 from ..wheels import make_wheel

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from podrun.launcher.cli_guard import guard
-from podrun.launcher.pod import Host, Pod
-from podrun.launcher.slices import parse_slice
+from podrun.launcher.cli.guard import guard
+from podrun.launcher.pod.pod import Host, Pod
+from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.transport.local import LocalTransport
 from podrun.runtime.contract import failure_code
 

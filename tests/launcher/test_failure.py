@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from podrun.launcher.failure import (
+from podrun.launcher.supervise.cause import (
     LAUNCHER,
     Evidence,
     Failure,

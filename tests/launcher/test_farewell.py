@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.pod import Host, Pod
-from podrun.launcher.session import Session
+from podrun.launcher.pod.pod import Host, Pod
+from podrun.launcher.remote.session import Session
 from podrun.launcher.transport.local import LocalChannel
 
 from .test_ends import plan_of

@@ -13,16 +13,16 @@ from podrun.launcher.agent.address import own_address
 from podrun.launcher.agent.connection import CHUNK
 from podrun.launcher.agent.news import News
 from podrun.launcher.agent.protocol import FROM_AGENT, STREAM_LIMIT, WORDS, Lines, parse
-from podrun.launcher.plan import Program, make_plan
-from podrun.launcher.pod import Host, Pod
-from podrun.launcher.record.logs import Logs
-from podrun.launcher.record.runs import Recorder
-from podrun.launcher.record.spec import start_event
-from podrun.launcher.show.console import PlainConsole
-from podrun.launcher.show.view import View
-from podrun.launcher.slices import parse_slice
-from podrun.launcher.state import Outcome
-from podrun.launcher.supervisor import Supervisor
+from podrun.launcher.plan.plan import Program, make_plan
+from podrun.launcher.pod.pod import Host, Pod
+from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.rundir.logs import Logs
+from podrun.launcher.rundir.runs import Recorder
+from podrun.launcher.rundir.spec import start_event
+from podrun.launcher.supervise.attempt import Supervisor
+from podrun.launcher.supervise.state import Outcome
+from podrun.launcher.supervise.view import View
+from podrun.launcher.view.console import PlainConsole
 from podrun.runtime.config import Launch
 from tests.fuzz.lying_hosts import LyingTransport
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from podrun.launcher import agent_file as agent_file_module
 from podrun.launcher.agent.main import MARK
-from podrun.launcher.agent_file import agent_file
-from podrun.launcher.cli import main
+from podrun.launcher.cli.root import main
+from podrun.launcher.remote import agent_file as agent_file_module
+from podrun.launcher.remote.agent_file import agent_file
 
 if TYPE_CHECKING:
     from tests.conftest import Sandbox

@@ -9,10 +9,10 @@ import pytest
 from podrun.launcher.inventory.find import PodRequest, find_pod
 from podrun.launcher.inventory.fits import misfit
 from podrun.launcher.inventory.hostfile import Hostfile, read_hostfile
-from podrun.launcher.inventory.ranges import expand, split_hosts
-from podrun.launcher.inventory.secrets import read_secrets
-from podrun.launcher.pod import Host, Pod, Ssh
-from podrun.launcher.slices import parse_slice
+from podrun.launcher.pod.pod import Host, Pod, Ssh
+from podrun.launcher.pod.ranges import expand, split_hosts
+from podrun.launcher.pod.secret_values import read_secrets
+from podrun.launcher.pod.slices import parse_slice
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import UserError
 

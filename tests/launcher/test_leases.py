@@ -15,16 +15,17 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher import heartbeat, session
-from podrun.launcher.fanout import fan_out
-from podrun.launcher.heartbeat import Heartbeat
 from podrun.launcher.inventory.simulated import simulated_pod
-from podrun.launcher.plan import LaunchPlan, Program, attached_lease, make_plan
-from podrun.launcher.pod import Host, Pod
-from podrun.launcher.record.logs import Logs
-from podrun.launcher.session import Session
-from podrun.launcher.slices import parse_slice
-from podrun.launcher.supervisor import Supervisor
+from podrun.launcher.plan.plan import LaunchPlan, Program, attached_lease, make_plan
+from podrun.launcher.pod.fan_out import fan_out
+from podrun.launcher.pod.pod import Host, Pod
+from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.remote import session
+from podrun.launcher.remote.session import Session
+from podrun.launcher.rundir.logs import Logs
+from podrun.launcher.supervise import heartbeat
+from podrun.launcher.supervise.attempt import Supervisor
+from podrun.launcher.supervise.heartbeat import Heartbeat
 from podrun.launcher.transport.local import LocalChannel, LocalTransport
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import ExitCode

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from podrun.launcher.record import logs as logs_module
-from podrun.launcher.record.logs import Logs, index_path, log_path, tail
+from podrun.launcher.rundir import logs as logs_module
+from podrun.launcher.rundir.logs import Logs, index_path, log_path, tail
 
 
 def texts(folder: Path) -> dict[str, bytes]:
@@ -112,7 +112,7 @@ def test_a_disk_that_takes_a_part_is_told(tmp_path: Path) -> None:
     """What was taken counts, and the rest raises: a size is never larger than what is there."""
     code = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
     code += "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)); "
-    code += "from podrun.launcher.record.logs import Logs; from pathlib import Path; logs = Logs(Path('.'))\n"
+    code += "from podrun.launcher.rundir.logs import Logs; from pathlib import Path; logs = Logs(Path('.'))\n"
     code += "try: logs.write('host-0', b'x' * 70); logs.write('host-0', b'y' * 70)\n"
     code += "except OSError as error: print(error.errno, logs.size('host-0'))\n"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)

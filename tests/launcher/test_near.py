@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.input.near import near_files
+from podrun.launcher.yamlfile.near import near_files
 
 
 @pytest.mark.parametrize(

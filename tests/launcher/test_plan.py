@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from podrun.launcher.inventory.simulated import simulated_pod
-from podrun.launcher.plan import Code, LaunchPlan, Program, make_plan
-from podrun.launcher.pod import Pod
-from podrun.launcher.slices import parse_slice
+from podrun.launcher.plan.plan import Code, LaunchPlan, Program, make_plan
+from podrun.launcher.pod.pod import Pod
+from podrun.launcher.pod.slices import parse_slice
 from podrun.runtime.config import Config, Launch
 from podrun.runtime.contract import CONFIG_FILE, ENV_COORDINATOR, WorkerEnv
 

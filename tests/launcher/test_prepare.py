@@ -21,14 +21,14 @@ import pytest
 
 from podrun.launcher.agent import store
 from podrun.launcher.agent.extract import DamagedError, extract
-from podrun.launcher.agent_file import open_agent
-from podrun.launcher.code import prepare as prepare_module
-from podrun.launcher.code.code_sync import Bundle, podrun_bundle, project_bundle
-from podrun.launcher.code.prepare import Prepared, prepare_hosts
-from podrun.launcher.code.requirements import environment_key, worker_python
-from podrun.launcher.errors import HostError
-from podrun.launcher.pod import Host, Pod
-from podrun.launcher.slices import parse_slice
+from podrun.launcher.pod.errors import HostError
+from podrun.launcher.pod.pod import Host, Pod
+from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.remote.agent_file import open_agent
+from podrun.launcher.staging import prepare as prepare_module
+from podrun.launcher.staging.bundles import Bundle, podrun_bundle, project_bundle
+from podrun.launcher.staging.prepare import Prepared, prepare_hosts
+from podrun.launcher.staging.requirements import environment_key, worker_python
 from podrun.launcher.transport.local import LocalChannel, LocalTransport
 from podrun.runtime.contract import UserError
 
@@ -448,9 +448,9 @@ def test_setup_may_leave_a_daemon(case: Case) -> None:
 
 LAUNCHER = """
 import sys
-from podrun.launcher.pod import Host, Pod
-from podrun.launcher.code.prepare import prepare_hosts
-from podrun.launcher.slices import parse_slice
+from podrun.launcher.pod.pod import Host, Pod
+from podrun.launcher.staging.prepare import prepare_hosts
+from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.transport.local import LocalTransport
 home, mark = sys.argv[1:]
 setup = ("setsid sleep 1000 & sleep 1000 & touch started; sleep 1000",)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.home import install_command
+from podrun.launcher.pod.home import install_command
 from podrun.runtime.config.files import IDX_FILES
 
 ROOT = Path(__file__).parents[2]

@@ -9,13 +9,13 @@ from typing import Any, cast
 import pytest
 
 from podrun.launcher.inventory.simulated import simulated_pod
-from podrun.launcher.plan import LaunchPlan, make_plan
-from podrun.launcher.record.runs import RunDirectory
-from podrun.launcher.show.console import PlainConsole
-from podrun.launcher.show.report import last_line, report
-from podrun.launcher.show.view import View
-from podrun.launcher.slices import parse_slice
-from podrun.launcher.state import Outcome
+from podrun.launcher.plan.plan import LaunchPlan, make_plan
+from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.rundir.runs import RunDirectory
+from podrun.launcher.supervise.report import last_line, report
+from podrun.launcher.supervise.state import Outcome
+from podrun.launcher.supervise.view import View
+from podrun.launcher.view.console import PlainConsole
 from podrun.runtime.config import Config
 
 

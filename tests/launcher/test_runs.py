@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 from podrun.launcher.inventory.simulated import simulated_pod
-from podrun.launcher.plan import Program
-from podrun.launcher.record.follow import Output, follow
-from podrun.launcher.record.logs import Logs
-from podrun.launcher.record.runs import Recorder, RunDirectory, all_runs, find_run, new_run_id
-from podrun.launcher.record.spec import RunSpec, start_event
-from podrun.launcher.show.echo import last_state
-from podrun.launcher.slices import parse_slice
+from podrun.launcher.plan.plan import Program
+from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.rundir.follow import Output, follow
+from podrun.launcher.rundir.logs import Logs
+from podrun.launcher.rundir.runs import Recorder, RunDirectory, all_runs, find_run, new_run_id
+from podrun.launcher.rundir.spec import RunSpec, start_event
+from podrun.launcher.view.echo import last_state
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import UserError
 
@@ -168,7 +168,7 @@ def test_one_supervisor_at_a_time() -> None:
 HOLD = """
 import sys, time
 from pathlib import Path
-from podrun.launcher.record.runs import RunDirectory
+from podrun.launcher.rundir.runs import RunDirectory
 with RunDirectory(Path(sys.argv[1])).supervise():
     print("held", flush=True)
     time.sleep(60)

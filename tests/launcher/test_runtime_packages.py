@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.code.runtime_packages import NEEDED, TENSORBOARD, lacking, pinned, space_needed
+from podrun.launcher.staging.runtime_packages import NEEDED, TENSORBOARD, lacking, pinned, space_needed
 
 from ..conftest import Sandbox
 

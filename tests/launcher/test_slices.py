@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from podrun.launcher.slices import GENERATIONS, TPU_SLICES, Slice, find_slices, nearest_slices, parse_slice, slice_table
+from podrun.launcher.pod.slices import (
+    GENERATIONS,
+    TPU_SLICES,
+    Slice,
+    find_slices,
+    nearest_slices,
+    parse_slice,
+    slice_table,
+)
 from podrun.runtime.contract import UserError
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.plan import Code, Program
-from podrun.launcher.pod import Host, Pod, Ssh
-from podrun.launcher.record.spec import RunSpec, start_event
-from podrun.launcher.slices import parse_slice
+from podrun.launcher.plan.plan import Code, Program
+from podrun.launcher.pod.pod import Host, Pod, Ssh
+from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.rundir.spec import RunSpec, start_event
 from podrun.runtime.config import Config, Launch
 
 POD = Pod(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from podrun.launcher.failure import Failure
-from podrun.launcher.state import Outcome
+from podrun.launcher.supervise.cause import Failure
+from podrun.launcher.supervise.state import Outcome
 from podrun.runtime.contract import ExitCode
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.show.printable import printable, without_colours
+from podrun.launcher.view.printable import printable, without_colours
 from tests.conftest import Sandbox
 
 LAUNCHER = Path(__file__).parents[2] / "launcher"

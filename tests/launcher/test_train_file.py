@@ -11,7 +11,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from podrun.launcher.input.train_file import read_config
+from podrun.launcher.request.train_file import read_config
 from podrun.runtime.config import BPETokenizer, Config, GPT2Model, Plugin, Pmap, TextData
 from podrun.runtime.contract import UserError
 

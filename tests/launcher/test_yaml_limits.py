@@ -9,14 +9,14 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from podrun.launcher.input.train_file import read_config
-from podrun.launcher.input.yaml_file import BYTES, DEPTH, parse, yaml_problem
 from podrun.launcher.inventory.find import PodRequest, find_pod
 from podrun.launcher.inventory.hostfile import read_hostfile
 from podrun.launcher.inventory.pod_file import read_pod_file
 from podrun.launcher.inventory.pod_schema import PodFile
-from podrun.launcher.inventory.ranges import LIMIT, expand, split_hosts
-from podrun.launcher.slices import parse_slice
+from podrun.launcher.pod.ranges import LIMIT, expand, split_hosts
+from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.request.train_file import read_config
+from podrun.launcher.yamlfile.yaml_file import BYTES, DEPTH, parse, yaml_problem
 from podrun.runtime.contract import UserError
 
 pytestmark = pytest.mark.timeout(60)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from podrun.launcher.slices import GENERATIONS
+from podrun.launcher.pod.slices import GENERATIONS
 from podrun.runtime.config import Config
 from podrun.runtime.data.base import Dataset
 from podrun.runtime.flops import step_flops

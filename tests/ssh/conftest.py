@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.errors import HostError
-from podrun.launcher.pod import Host, Pod, Ssh
-from podrun.launcher.slices import parse_slice
-from podrun.launcher.transport.ssh import SshTransport
-from podrun.launcher.transport.ssh_channel import SshChannel
+from podrun.launcher.pod.errors import HostError
+from podrun.launcher.pod.pod import Host, Pod, Ssh
+from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.transport.ssh.channel import SshChannel
+from podrun.launcher.transport.ssh.transport import SshTransport
 
 from ..conftest import make_sandbox
 from ..hosts import Hosts, why_not

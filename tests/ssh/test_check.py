@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from podrun.launcher.agent import port
-from podrun.launcher.checks.check import explain
-from podrun.launcher.checks.examine import Report, examine
-from podrun.launcher.pod import Host, Pod, Ssh
-from podrun.launcher.slices import parse_slice
+from podrun.launcher.pod.pod import Host, Pod, Ssh
+from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.preflight.check import explain
+from podrun.launcher.preflight.examine import Report, examine
 
 from ..hosts import Hosts, wait_until
 from .conftest import Client

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from podrun.launcher.errors import HostError
-from podrun.launcher.pod import Host
-from podrun.launcher.transport import ssh_errors, ssh_link
+from podrun.launcher.pod.errors import HostError
+from podrun.launcher.pod.pod import Host
+from podrun.launcher.transport.ssh import errors as ssh_errors
+from podrun.launcher.transport.ssh import link as ssh_link
 
 from .conftest import Client
 
@@ -128,7 +129,7 @@ def test_errors_that_a_later_attempt_may_mend_are_told_from_others() -> None:
 THREADS = """
 import threading
 from paramiko import Transport
-import podrun.launcher.transport.ssh
+import podrun.launcher.transport.ssh.transport
 
 class Closing(Transport):
     def __init__(self):

@@ -1,0 +1,78 @@
+"""The command `compare`. Added to the main group by `cli`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .guard import PROGRAM, guard
+
+
+@click.command()
+@click.option("--slice", "-s", metavar="TYPE", help="What the pod is: v3-32, cpu-2x4.")
+@click.option("--pod", type=click.Path(path_type=Path), metavar="FILE", help="Where its hosts are.")
+@click.option("--hosts", metavar="LIST", help="Hosts instead of those of --pod: tpu-[0-3] or 10.0.0.5,10.0.0.6.")
+@click.option(
+    "--hostfile", type=click.Path(path_type=Path), metavar="FILE", help="The same from lines of `HOST slots=N`."
+)
+@click.option("--simulate", is_flag=True, help="Run the slice on this machine.")
+@click.option(
+    "--over",
+    multiple=True,
+    required=True,
+    metavar="KEY=A,B",
+    help="Values of a key of train.yaml, each a variant; of several --over every combination.",
+)
+@click.option(
+    "--workdir",
+    "-w",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="A new folder, which gets one for each variant.  [default: runs/NAME-compare, numbered if that is there]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the table as JSON; the progress goes to stderr.")
+@click.argument("train", type=click.Path(path_type=Path), metavar="train.yaml [key.path=value ...]")
+@click.argument("overrides", nargs=-1, metavar="")
+@click.pass_context
+def compare(
+    ctx: click.Context,
+    train: Path,
+    overrides: tuple[str, ...],
+    over: tuple[str, ...],
+    slice: str | None,
+    pod: Path | None,
+    hosts: str | None,
+    hostfile: Path | None,
+    simulate: bool,
+    workdir: Path | None,
+    as_json: bool,
+) -> None:
+    """Train a job in several variants, one after another on the same pod, and compare times and losses.
+
+    \b
+    A variant that fails does not keep the others from being run; Ctrl-C ends the comparison.
+    Both print the table of what there is. Exit code: Ctrl-C's, or the first failure's.
+    \b
+    Examples:
+      podrun compare --slice cpu-2x4 --simulate train.yaml --over parallel=pmap,single
+      podrun compare --pod pod.yaml train.yaml steps=200 \\
+        --over optimizer.learning_rate=1e-3,1e-2 --over model.layers=2,4
+    """
+    if PROGRAM in ctx.meta:
+        raise click.UsageError(
+            "it takes a train.yaml; of a program of your own podrun knows neither steps nor losses", ctx
+        )
+
+    def action() -> int:
+        from ..commands.compare import CompareRequest
+        from ..commands.compare import compare as compare_request
+        from ..request.run import Request
+
+        request = Request(train, overrides, slice, pod, simulate, workdir, hosts=hosts, hostfile=hostfile)
+        return compare_request(CompareRequest(request, over, as_json))
+
+    guard(action)
+
+
+COMMANDS: tuple[click.Command, ...] = (compare,)

@@ -1,0 +1,130 @@
+"""Commands about the hosts of a pod: `exec`, `ssh`, `clean`. Added to the main group by `cli`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from .guard import PROGRAM, guard
+
+if TYPE_CHECKING:
+    from ..request.hosts import Chosen
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option("--pod", type=click.Path(path_type=Path), metavar="FILE", help="The hosts of a pod file."),
+    click.option("--hosts", metavar="LIST", help="These hosts: tpu-[0-3] or 10.0.0.5,10.0.0.6; how, --pod may say."),
+    click.option("--hostfile", type=click.Path(path_type=Path), metavar="FILE", help="The hosts of a hostfile."),
+    click.option("--slice", "-s", metavar="TYPE", help="What they are; only --simulate needs it."),
+    click.option("--simulate", is_flag=True, help="This machine, once for every host of the slice."),
+)
+
+
+def _pod_options(function: F) -> F:
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def _chosen(where: dict[str, Any], run: str | None) -> Chosen:
+    from ..inventory.find import PodRequest
+    from ..request.hosts import Chosen
+
+    return Chosen(PodRequest(where["slice"], where["pod"], where["hosts"], where["hostfile"], where["simulate"]), run)
+
+
+@click.command(name="exec")
+@_pod_options
+@click.option("--run", metavar="RUN", help="The hosts of a run.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Kill it after that.")
+@click.option("--json", "as_json", is_flag=True, help="Print exit code and output of every host as JSON.")
+@click.argument("command", nargs=-1, metavar="-- COMMAND [ARGS ...]")
+@click.pass_context
+def execute(
+    ctx: click.Context, /, command: tuple[str, ...], run: str | None, timeout: float | None, as_json: bool, **where: Any
+) -> None:
+    """Run a command on every host at once; equal outputs are shown once.
+
+    Its arguments arrive as they are; for pipes and variables of the hosts: -- sh -c '...'.
+    Exit code: the largest of all hosts; 69 for one that cannot be reached, 124 after --timeout.
+
+    \b
+    Examples:
+      podrun exec --pod pod.yaml -- nvidia-smi -L
+      podrun exec --hosts "tpu-[0-3]" -- df -h /tmp
+      podrun exec --run 4f2a --timeout 10 -- sh -c 'ps aux | grep python'
+    """
+
+    def action() -> int:
+        from ..commands.exec import ExecRequest
+        from ..commands.exec import execute as execute_request
+
+        # What stands before `--` is a slip that would change what is run.
+        argv = () if command else ctx.meta.get(PROGRAM, ())
+        return execute_request(ExecRequest(_chosen(where, run), argv, timeout, as_json))
+
+    guard(action)
+
+
+@click.command()
+@_pod_options
+@click.option("--run", metavar="RUN", help="The hosts of a run.")
+@click.argument("host", metavar="HOST [-- COMMAND [ARGS ...]]")
+@click.pass_context
+def ssh(ctx: click.Context, /, host: str, run: str | None, **where: Any) -> None:
+    """Log in to one host, with the user, key, port and jump host that podrun uses.
+
+    HOST is a host's name or its beginning, or the id of a process.
+
+    
+    Examples:
+      podrun ssh --pod pod.yaml tpu-3
+      podrun ssh --run 4f2a 0 -- htop
+    """
+
+    def action() -> int:
+        from ..commands.ssh import SshRequest
+        from ..commands.ssh import ssh as ssh_request
+
+        return ssh_request(SshRequest(_chosen(where, run), host, ctx.meta.get(PROGRAM, ())))
+
+    guard(action)
+
+
+@click.command()
+@_pod_options
+@click.option("--older-than", metavar="TIME", help="90s, 10m, 2h, 7d.  [default: 7d; with RUN: 0]")
+@click.option("--dry-run", is_flag=True, help="List what would be removed.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.argument("run", required=False, metavar="[RUN]")
+def clean(run: str | None, older_than: str | None, dry_run: bool, yes: bool, **where: Any) -> None:
+    """Remove what runs that are over have left behind.
+
+    
+    Without a pod: their run directories on this machine (logs, events), not their workdirs.
+    With a pod:    on its hosts, folders and processes of runs without a live agent there, and
+                   bundles and environments that nothing uses.
+    With RUN:      that run's directory here, and what it has left on its hosts.
+
+    A run that goes on is never touched, nor anything of another user.
+
+    
+    Examples:
+      podrun clean --older-than 30d --dry-run
+      podrun clean --pod pod.yaml
+    """
+
+    def action() -> int:
+        from ..commands.clean import CleanRequest
+        from ..commands.clean import clean as clean_request
+
+        return clean_request(CleanRequest(_chosen(where, run), older_than, dry_run, yes))
+
+    guard(action)
+
+
+COMMANDS: tuple[click.Command, ...] = (execute, ssh, clean)

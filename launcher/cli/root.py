@@ -1,0 +1,368 @@
+"""The command line: parse, call one function, print. Heavy modules are imported only by the command that needs them."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from ..view.terminal import guarded_streams
+from . import compare, job, pods, runs
+from .guard import PROGRAM
+from .guard import guard as _guard
+
+_EXAMPLES = """\b
+Examples:
+  podrun --slice v3-32 --simulate examples/gpt2_tiny.yaml
+  podrun --slice cpu-2x2 --simulate train.yaml steps=200 optimizer.learning_rate=1e-3
+  podrun --slice v3-32 --simulate --dry-run train.yaml
+  podrun slices v5
+"""
+
+_EXIT_CODES = """\b
+Exit codes:
+  0 done                      2 bad input, nothing was trained
+  1 the training failed      69 a host or process never started, or was lost
+  75 preempted, saved        76 lost another process (and no other cause was found)
+  130 Ctrl-C               128+N ended by signal N
+  any other code is the first failed process's own
+"""
+
+
+_TYPED = "podrun.typed"
+"""Name in the context's `meta` of all that was typed."""
+
+
+class _DefaultRun(click.Group):
+    """`podrun train.yaml` is short for `podrun run train.yaml`."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        with guarded_streams():
+            return super().main(*args, **kwargs)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_TYPED] = args
+        if "--" in args:  # what follows is a program of the user's own; click would mix it with our arguments
+            at = args.index("--")
+            ctx.meta[PROGRAM] = tuple(args[at + 1 :])
+            args = args[:at] or ["run"]
+        own = {"--help", "-h", "--version", *self.commands}
+        if args and args[0] not in own:
+            self._check_spelling(ctx, args[0])
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+    def _check_spelling(self, ctx: click.Context, word: str) -> None:
+        """`podrun stat` means a command, `podrun train.yaml` a job."""
+        if word.startswith("-") or set(word) & set("./=") or Path(word).exists():
+            return
+        if near := difflib.get_close_matches(word, self.commands, n=2):
+            _leave(click.UsageError(f"there is no command or job {word!r}; did you mean {' or '.join(near)}?", ctx))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            _leave(error)
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_usage(ctx.command_path, "[OPTIONS] train.yaml [key.path=value ...]")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        run_context = click.Context(self.commands["run"], info_name="run", parent=ctx)
+        self.commands["run"].format_options(run_context, formatter)
+        self.format_commands(ctx, formatter)
+
+
+def _leave(error: click.UsageError) -> NoReturn:
+    """Says what is wrong with the command line, in the way in which podrun says all that is wrong."""
+    message = error.format_message().strip().removesuffix(".")
+    name = error.ctx.info_name if error.ctx else "run"
+    command = f"podrun {name}" if name in main.commands else "podrun"
+    remedy = f"`{command} --help` lists what it takes"
+    if isinstance(error, click.NoSuchOption) and (override := _override(error)):
+        message, remedy = f"no such option {error.option_name!r}", override
+    click.echo(f"podrun: {message[:1].lower()}{message[1:]}\n{remedy}", err=True)
+    sys.exit(error.exit_code)
+
+
+def _override(error: click.NoSuchOption) -> str | None:
+    """Return the override that was meant by an option like `--steps 100` which is a key of train.yaml, if it is one."""
+    if error.ctx is None:
+        return None
+    from ..yamlfile.option_key import meant_override
+
+    return meant_override(error.option_name, error.ctx.meta.get(_TYPED, ()))
+
+
+def _version() -> str:
+    try:
+        return version("podrun")
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _complete_slice(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from ..pod.slices import TPU_SLICES
+
+    return [name for name in [*TPU_SLICES, "cpu-1x1", "cpu-2x2", "cpu-2x4", "gpu-1x8"] if name.startswith(incomplete)]
+
+
+@click.group(
+    cls=_DefaultRun,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=_EXAMPLES + "\n\n" + _EXIT_CODES,
+)
+@click.version_option(_version(), prog_name="podrun")
+def main() -> None:
+    """Trains a JAX model on every host of a TPU pod slice, a GPU cluster, or a pod simulated on this machine."""
+
+
+@main.command()
+@click.option("--slice", "-s", metavar="TYPE", shell_complete=_complete_slice, help="What the pod is: v3-32, cpu-2x4.")
+@click.option(
+    "--pod", type=click.Path(path_type=Path), metavar="FILE", help="Where its hosts are; `podrun init` writes one."
+)
+@click.option("--hosts", metavar="LIST", help="Hosts instead of those of --pod: tpu-[0-3] or 10.0.0.5,10.0.0.6.")
+@click.option(
+    "--hostfile", type=click.Path(path_type=Path), metavar="FILE", help="The same from lines of `HOST slots=N`."
+)
+@click.option(
+    "--simulate", is_flag=True, help="Run the slice on this machine: a process per host, virtual CPU devices."
+)
+@click.option(
+    "--workdir",
+    "-w",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Checkpoints and metrics; the same workdir resumes the run.  [default: runs/NAME-OF-TRAIN-YAML]",
+)
+@click.option("--dry-run", is_flag=True, help="Print per host the command, environment and files; start nothing.")
+@click.option(
+    "--detach", "-d", is_flag=True, help="Come back when all hosts have started; the run goes on without you."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines.")
+@click.argument("job", nargs=-1, metavar="train.yaml [key.path=value ...] | -- PROGRAM [ARGS ...]")
+@click.pass_context
+def run(
+    ctx: click.Context,
+    job: tuple[str, ...],
+    slice: str | None,
+    pod: Path | None,
+    hosts: str | None,
+    hostfile: Path | None,
+    simulate: bool,
+    workdir: Path | None,
+    dry_run: bool,
+    detach: bool,
+    as_json: bool,
+) -> None:
+    """Train, or run a program of your own; `podrun train.yaml` and `podrun -- PROGRAM` mean the same.
+
+    \b
+    Examples:
+      podrun --slice v3-32 --simulate train.yaml
+      podrun --slice cpu-1x2 --simulate train.yaml steps=50 model.layers=2
+      podrun --pod pod.yaml --detach train.yaml
+      podrun --pod pod.yaml -- python my_train.py --my-option
+    """
+    program: tuple[str, ...] = ctx.meta.get(PROGRAM, ())
+    if PROGRAM in ctx.meta and not program:
+        raise click.UsageError("there is no program behind the `--`", ctx)
+    if job and job[0] in main.commands and not Path(job[0]).exists():
+        raise click.UsageError(f"a command comes before its options: podrun {job[0]} ...", ctx)
+    if not program and not job:
+        raise click.MissingParameter(param_hint="'train.yaml'", param_type="argument", ctx=ctx)
+
+    def action() -> int:
+        from ..request.run import Request
+        from ..request.run import run as run_request
+
+        train = None if program else Path(job[0])
+        return run_request(
+            Request(
+                train=train,
+                overrides=job if program else job[1:],
+                slice=slice,
+                pod=pod,
+                simulate=simulate,
+                workdir=workdir,
+                dry_run=dry_run,
+                json=as_json,
+                hosts=hosts,
+                hostfile=hostfile,
+                program=program,
+                detach=detach,
+            )
+        )
+
+    _guard(action)
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path), default="pod.yaml", metavar="[FILE]")
+@click.option("--slice", "-s", metavar="TYPE", shell_complete=_complete_slice, help="What the pod is: v3-32, gpu-2x8.")
+@click.option("--hosts", metavar="LIST", help="Names, addresses, ranges (tpu-[0-3]), a hostfile, or local.")
+@click.option("--user", metavar="NAME", help="User on the hosts.  [default: from your SSH configuration]")
+@click.option("--key", metavar="FILE", help="Private key.  [default: your SSH agent and configuration]")
+@click.option("--workdir", "-w", metavar="DIR", help="Folder that all hosts share, for checkpoints.")
+@click.option("--python", metavar="PATH", help="Python 3.11+ on the hosts.")
+@click.option("--yes", "-y", is_flag=True, help="Ask nothing; what is not given is left out.")
+@click.option("--force", is_flag=True, help="Write over a file that exists.")
+def init(file: Path, yes: bool, force: bool, **given: str | None) -> None:
+    """Write a first pod file, FILE or pod.yaml, from a few questions.
+
+    \b
+    Examples:
+      podrun init
+      podrun init tpu.yaml --slice v3-32 --hosts "tpu-[0-3]" --user me --yes
+    """
+
+    def action() -> None:
+        from ..commands.init import init as write_pod_file
+
+        write_pod_file(file, given, yes=yes, force=force)
+
+    _guard(action)
+
+
+@main.command()
+@click.option("--slice", "-s", metavar="TYPE", shell_complete=_complete_slice, help="What the pod is: v3-32, cpu-2x4.")
+@click.option("--pod", type=click.Path(path_type=Path), metavar="FILE", help="Where its hosts are.")
+@click.option("--hosts", metavar="LIST", help="Hosts instead of those of --pod: tpu-[0-3] or 10.0.0.5,10.0.0.6.")
+@click.option(
+    "--hostfile", type=click.Path(path_type=Path), metavar="FILE", help="The same from lines of `HOST slots=N`."
+)
+@click.option("--simulate", is_flag=True, help="Check this machine, as the hosts of a simulated pod.")
+@click.option("--workdir", "-w", metavar="DIR", help="Folder on the hosts that all of them must share.")
+@click.option("--json", "as_json", is_flag=True, help="Print all facts and findings as JSON.")
+def check(
+    slice: str | None,
+    pod: Path | None,
+    hosts: str | None,
+    hostfile: Path | None,
+    simulate: bool,
+    workdir: str | None,
+    as_json: bool,
+) -> None:
+    """Ask every host whether it is ready for a run; say which is not, and what to do.
+
+    \b
+    Exit code: 0 ready, 2 a run would fail, 69 a host cannot be reached.
+    \b
+    Examples:
+      podrun check --pod pod.yaml
+      podrun check --slice gpu-2x8 --hosts gpu-a,gpu-b --workdir /shared/runs
+    """
+
+    def action() -> int:
+        from ..commands.check import CheckRequest
+        from ..commands.check import check as check_request
+        from ..inventory.find import PodRequest
+
+        return check_request(CheckRequest(PodRequest(slice, pod, hosts, hostfile, simulate), workdir, as_json))
+
+    _guard(action)
+
+
+@main.command()
+@click.argument("type", required=False, metavar="[TYPE]", shell_complete=_complete_slice)
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def slices(type: str | None, as_json: bool) -> None:
+    """List the TPU slice types, or those that start with TYPE.
+
+    \b
+    Examples:
+      podrun slices            all TPU types
+      podrun slices v5p        one generation
+      podrun slices v3-32      one slice
+      podrun slices gpu-2x8    2 hosts of 8 GPUs (cpu-HxD likewise)
+    """
+
+    def action() -> None:
+        import json
+        from dataclasses import asdict
+
+        from ..pod.slices import find_slices, slice_table
+
+        found = find_slices(type)
+        click.echo(json.dumps([asdict(s) for s in found], indent=1) if as_json else slice_table(found))
+
+    _guard(action)
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines.")
+@click.argument("run", required=False, metavar="[RUN]")
+def attach(run: str | None, as_json: bool) -> None:
+    """Watch a run, from any shell; Ctrl-C leaves it running. RUN: its id or the end of it; the newest without.
+
+    \b
+    Example: podrun attach 4f2a
+    """
+
+    def action() -> int:
+        from ..commands.attach import attach
+
+        return attach(run, as_json)
+
+    _guard(action)
+
+
+@main.command()
+@click.option("--now", is_flag=True, help="Do not wait for a checkpoint.")
+@click.argument("run", required=False, metavar="[RUN]")
+def stop(run: str | None, now: bool) -> None:
+    """End a run: it saves a checkpoint, as after Ctrl-C. RUN: its id or the end of it; the only one that runs without.
+
+    \b
+    Example: podrun stop 4f2a
+    """
+
+    def action() -> int:
+        from ..commands.stop import stop
+
+        return stop(run, now)
+
+    _guard(action)
+
+
+@main.command()
+def schema() -> None:
+    """Print the JSON Schema of train.yaml, for editors.
+
+    \b
+    Example: podrun schema > train.schema.json, and on top of train.yaml:
+      # yaml-language-server: $schema=train.schema.json
+    """
+
+    def action() -> None:
+        import json
+
+        from podrun.runtime.config import train_schema
+
+        click.echo(json.dumps(train_schema(), indent=1))
+
+    _guard(action)
+
+
+@main.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script for a shell.
+
+    \b
+    Example: eval "$(podrun completion bash)"
+    """
+    from click.shell_completion import get_completion_class
+
+    kind: Any = get_completion_class(shell)
+    click.echo(kind(main, {}, "podrun", "_PODRUN_COMPLETE").source())
+
+
+for command in (*runs.COMMANDS, *pods.COMMANDS, *compare.COMMANDS, *job.COMMANDS):
+    main.add_command(command)

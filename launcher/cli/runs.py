@@ -1,0 +1,82 @@
+"""Commands about runs that exist: `ps`, `status`, `logs`. Added to the main group by `cli`."""
+
+from __future__ import annotations
+
+import click
+
+from .guard import guard
+
+
+@click.command()
+@click.option("--all", "-a", "show_all", is_flag=True, help="All that ended, too, not just the last ones.")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def ps(show_all: bool, as_json: bool) -> None:
+    """List your runs: those that go on, and the last that ended.
+
+    \b
+    States: running, done, failed CODE, interrupted, and abandoned: not ended, but its
+    launcher is gone; `podrun attach RUN` takes it over, `podrun stop RUN` ends it.
+    """
+
+    def action() -> int:
+        from ..commands.ps import ps
+
+        return ps(show_all, as_json)
+
+    guard(action)
+
+
+@click.command()
+@click.argument("run", required=False, metavar="[RUN]")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def status(run: str | None, as_json: bool) -> None:
+    """Say what every process of a run does, or how the run ended.
+
+    RUN is the beginning or the end of a run's id; without it, the newest run.
+
+    \b
+    Example: podrun status 4f2a
+    """
+
+    def action() -> int:
+        from ..commands.status import status
+
+        return status(run, as_json)
+
+    guard(action)
+
+
+@click.command()
+@click.argument("run", required=False, metavar="[RUN]")
+@click.option("--follow", "-f", is_flag=True, help="Go on until the run ends; Ctrl-C leaves it alone.")
+@click.option("--host", "hosts", multiple=True, metavar="NAME", help="Only of this host: tpu-0, or tpu-[0-3].")
+@click.option("--since", metavar="TIME", help="What arrived after that: 10m ago, or at 10:30 or 2026-01-31T10:30.")
+@click.option(
+    "--lines", "-n", type=click.IntRange(min=0), metavar="N", help="Only the last N of each process.  [with -f: 20]"
+)
+@click.option("--raw", is_flag=True, help="Every byte as it was printed, also those that a terminal obeys.")
+def logs(
+    run: str | None, follow: bool, hosts: tuple[str, ...], since: str | None, lines: int | None, raw: bool
+) -> None:
+    """Show what the processes of a run printed, in the order in which it arrived here.
+
+    RUN is the beginning or the end of a run's id; without it, the newest run.
+    Control characters are shown as \\x1b and the like; colours stay.
+
+    \b
+    Examples:
+      podrun logs -f
+      podrun logs 4f2a --host tpu-3 -n 100
+      podrun logs 4f2a --since 10m | grep -i error
+    """
+
+    def action() -> int:
+        from ..commands.logs import LogsRequest
+        from ..commands.logs import logs as show
+
+        return show(LogsRequest(run, follow, hosts, since, lines, raw))
+
+    guard(action)
+
+
+COMMANDS: tuple[click.Command, ...] = (ps, status, logs)

@@ -1,1 +1,0 @@
-"""The code that hosts need: which files, packed by content, and what brings them there."""

@@ -1,0 +1,279 @@
+"""`podrun init`: a first pod file, from a few questions or from options."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from podrun.runtime.contract import UserError
+
+from ..inventory.fits import misfit
+from ..inventory.hostfile import read_hostfile
+from ..inventory.pod_checks import check_pod
+from ..inventory.pod_file import describe
+from ..pod.slices import parse_slice
+from ..staging.runtime_packages import pinned
+from ..yamlfile.yaml_file import parse
+
+LOCAL = "local"
+"""The answer for hosts that are processes on this machine."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What `podrun init` wants to know."""
+
+    name: str
+    """The option without its dashes."""
+    text: str
+    required: bool = False
+    remote: bool = False
+    """Only asked if the hosts are other machines."""
+
+
+QUESTIONS = (
+    Question("slice", "What is the pod? A TPU type (v3-32, v5litepod-16, ...), or gpu-HxD, cpu-HxD", required=True),
+    Question("hosts", f"Its hosts: names, addresses, ranges (tpu-[0-3]), a hostfile, or {LOCAL}", required=True),
+    Question("user", "User there (empty: as in your SSH configuration)", remote=True),
+    Question("key", "Private key (empty: your SSH agent and configuration)", remote=True),
+    Question("workdir", "Folder that all hosts share, for checkpoints (empty: say it later)", remote=True),
+    Question("python", "Python 3.11+ with JAX and flax there (empty: podrun makes an environment)", remote=True),
+)
+
+Values = dict[str, Any]
+"""What a pod file says, as YAML would give it."""
+
+
+def init(file: Path, given: Mapping[str, str | None], *, yes: bool, force: bool) -> None:
+    """Writes `file`. `given` are the answers that need no question, by the names of `QUESTIONS`.
+
+    Raises UserError for answers that cannot be right, or if there is nobody to ask; KeyboardInterrupt for Ctrl-C.
+    """
+    _check_target(file, force)
+    values = _known(file, given)
+    if yes or not sys.stdin.isatty():
+        _check_required(values)
+    else:
+        try:
+            values = _ask(file, values, given)
+        except click.Abort:
+            raise KeyboardInterrupt from None
+    requirements = _requirements(file, values)
+    text = render(file, values)
+    problems = _problems(file, parse(text)[0])
+    if problems:  # two answers that do not fit each other
+        raise UserError("\n".join(problems))
+    _write(file, text)
+    if requirements:
+        click.echo(requirements)
+    name = shlex.quote(str(file))
+    click.echo(
+        f"wrote {file}\nnext, see whether all hosts can be reached:\n  podrun check --pod {name}\n"
+        f"then train:\n  podrun --pod {name} train.yaml"
+    )
+
+
+def _requirements(file: Path, values: Values) -> str | None:
+    """Write what podrun's runtime needs into a requirements.txt, unless the hosts have an interpreter for it.
+
+    Returns what has been done. A requirements.txt that is there already is used unchanged.
+    """
+    if "transport" in values or "python" in values:
+        return None
+    values["requirements"] = "requirements.txt"
+    path = file.with_name("requirements.txt")
+    if path.exists():
+        return f"using {path}: the hosts get an environment with it"
+    _write(path, pinned(parse_slice(values["slice"]).kind))
+    return f"wrote {path}: the hosts get an environment with what podrun's runtime needs"
+
+
+def _check_target(file: Path, force: bool) -> None:
+    if file.is_dir():
+        raise UserError(f"{file} is a folder; give the name of the file to write, for example {file / 'pod.yaml'}")
+    if file.exists() and not force:
+        raise UserError(f"{file} exists already; give another name, or --force to write over it")
+    if not file.parent.is_dir():
+        raise UserError(f"cannot write {file}: there is no folder {file.parent}; make it, or give another name")
+
+
+# --- answers --------------------------------------------------------------------------------------------------------
+
+
+def _known(file: Path, given: Mapping[str, str | None]) -> Values:
+    """What the options say. Raises one UserError with all of their mistakes."""
+    values: Values = {}
+    problems = []
+    for question in QUESTIONS:
+        answer = given.get(question.name)
+        if answer is None:
+            continue
+        try:
+            values = _with(file, values, question, answer)
+        except UserError as error:
+            problems.append(f"--{question.name}: {error}")
+    if problems:
+        raise UserError("\n".join(problems))
+    return values
+
+
+def _check_required(values: Values) -> None:
+    missing = [f"--{q.name}" for q in QUESTIONS if q.required and q.name not in values and not _is_local(values, q)]
+    if missing:
+        others = ", ".join(f"--{q.name}" for q in QUESTIONS if not q.required)
+        raise UserError(
+            f"there is nobody to ask (--yes, or no terminal): give {' and '.join(missing)}; "
+            f"these may be left out: {others}"
+        )
+
+
+def _is_local(values: Values, question: Question) -> bool:
+    return question.name == "hosts" and "transport" in values
+
+
+def _ask(file: Path, values: Values, given: Mapping[str, str | None]) -> Values:
+    """Asks what is not given yet; an answer that cannot be right is explained and asked for again."""
+    for question in QUESTIONS:
+        if given.get(question.name) is not None or (question.remote and "transport" in values):
+            continue
+        while True:
+            default = None if question.required else ""
+            answer = click.prompt(question.text, default=default, show_default=False).strip()
+            if not answer and not question.required:
+                break
+            try:
+                values = _with(file, values, question, answer)
+                break
+            except UserError as error:
+                click.echo(f"  {error}")
+    return values
+
+
+def _with(file: Path, values: Values, question: Question, answer: str) -> Values:
+    """`values` and one more answer. Raises UserError if they cannot be right."""
+    values = dict(values)
+    if question.name in ("user", "key"):
+        values["ssh"] = {**values.get("ssh", {}), question.name: _here(answer) if question.name == "key" else answer}
+    elif question.name == "hosts":
+        values.update(_hosts(answer))
+    else:
+        values[question.name] = answer
+    problems = _problems(file, values)
+    if problems:
+        raise UserError("\n".join(problems))
+    return values
+
+
+def _hosts(answer: str) -> Values:
+    if answer == LOCAL:
+        return {"transport": "local"}
+    if "/" in answer or Path(answer).is_file():
+        return {"hosts": list(read_hostfile(Path(answer)).hosts)}
+    return {"hosts": answer}
+
+
+def _here(path: str) -> str:
+    """A path of the person who types is relative to the current folder; one in a pod file, to that file."""
+    return path if path.startswith("~") else str(Path(path).absolute())
+
+
+def _problems(file: Path, values: Values) -> list[str]:
+    """What is wrong with the values of a pod file, of which some may not be there yet; without lines and keys."""
+    described = describe(file, values, {})
+    rows = [*described.mistakes, *check_pod(described, other_hosts="hosts" not in values)]
+    problems = [text.partition(": ")[2] for _, text in rows]
+    if described.hosts and described.file.slice:
+        what = misfit(parse_slice(described.file.slice), len(described.hosts))
+        problems += [what] if what else []
+    return problems
+
+
+# --- the file -------------------------------------------------------------------------------------------------------
+
+
+def render(file: Path, values: Values) -> str:
+    """A commented pod file."""
+    slice = parse_slice(values["slice"])
+    hosts = "1 host" if slice.hosts == 1 else f"{slice.hosts} hosts"
+    lines = [
+        "# A pod: what it is, where its hosts are, and what they need.",
+        "#",
+        f"#   podrun check --pod {shlex.quote(str(file))}",
+        f"#   podrun --pod {shlex.quote(str(file))} train.yaml",
+        "",
+        f"slice: {values['slice']}    # {hosts} x {slice.devices_per_host} devices; `podrun slices` lists the TPU types",
+        "",
+    ]
+    if "transport" in values:
+        return "\n".join([*lines, "transport: local    # the hosts are processes on this machine", ""])
+    return "\n".join(
+        [*lines, *_hosts_lines(values["hosts"]), "", *_ssh_lines(values.get("ssh", {})), "", *_rest(values)]
+    )
+
+
+def _hosts_lines(hosts: str | list[str]) -> list[str]:
+    lines = ["# Names, addresses or entries of your SSH configuration, in the order of their process ids."]
+    if isinstance(hosts, str):
+        return [*lines, f"hosts: {_scalar(hosts)}"]
+    return [*lines, "hosts:", *(f"  - {_scalar(host)}" for host in hosts)]
+
+
+def _ssh_lines(ssh: Mapping[str, str]) -> list[str]:
+    lines = ["# How they are reached. What is not said here comes from your SSH configuration."]
+    lines += ["ssh:"] if ssh else ["# ssh:"]
+    for key, example in (("user", "me"), ("key", "~/.ssh/id_ed25519")):
+        lines.append(f"  {key}: {_scalar(ssh[key])}" if key in ssh else f"#   {key}: {example}")
+    return [
+        *lines,
+        "#   jump: me@gateway.example.org      # a host in between",
+        "#   host_keys: accept-new             # trust a host that is seen for the first time",
+    ]
+
+
+def _rest(values: Values) -> list[str]:
+    def line(key: str, example: str, comment: str) -> str:
+        said = f"{key}: {_scalar(values[key])}" if key in values else f"# {key}: {example}"
+        return f"{said:<36}  # {comment}"
+
+    return [
+        line("workdir", "/mnt/shared/runs", "a folder that all hosts share; it holds a folder for each run"),
+        line("python", "/opt/venv/bin/python", "Python 3.11+ on the hosts"),
+        line(
+            "requirements",
+            "requirements.txt",
+            "the workers run in a virtual environment with it, made at the first start",
+        ),
+        line("env", "{HF_HOME: /mnt/shared/hf}", "environment variables of the workers"),
+        line("secrets", "[HF_TOKEN]", "the same, with values from your environment or from secrets_file"),
+        line("ports", "41000-41999", "where the hosts reach process 0; default: any"),
+        "",
+    ]
+
+
+def _scalar(text: str) -> str:
+    """The text as YAML, in quotes if it would not come back as it is."""
+    try:
+        plain = parse(f"key: {text}    # comment")[0] == {"key": text}
+    except yaml.YAMLError:
+        plain = False
+    return text if plain else json.dumps(text, ensure_ascii=False)
+
+
+def _write(file: Path, text: str) -> None:
+    """All of the file or nothing."""
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(file)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise UserError(f"cannot write {file}: {error.strerror}; give another name") from None

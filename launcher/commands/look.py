@@ -1,0 +1,166 @@
+"""`podrun inspect`: a job looked at before it runs, in one process on this machine."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from podrun.runtime.config import Config
+from podrun.runtime.contract import ExitCode, UserError
+
+from ..pod.pod import Pod
+from ..request.run import Request, examine
+from ..request.train_file import read_config
+from ..view.waiting import waiting
+
+_MOST_DEVICES = 512
+"""Of a mesh that is typed; more take minutes."""
+
+
+@dataclass(frozen=True)
+class InspectRequest:
+    """What the user typed."""
+
+    train: Path
+    overrides: tuple[str, ...] = ()
+    slice: str | None = None
+    json: bool = False
+
+
+@dataclass(frozen=True)
+class ArraysRequest:
+    """Arrays to be laid out over a mesh, as typed."""
+
+    mesh: str
+    arrays: tuple[str, ...]
+    json: bool = False
+
+
+def inspect_arrays(request: ArraysRequest) -> int:
+    """Print how the arrays lie on the mesh, and return 0. Raises UserError."""
+    if not request.arrays or len(request.arrays) > 2:
+        raise UserError(
+            f"--mesh lays out one array, or two and their product, but there are {len(request.arrays)}; "
+            'for example: podrun inspect --mesh data=4,model=2 --array "16@data,32@model" --array "32@model,8"'
+        )
+    mesh = _parse_mesh(request.mesh)
+    devices = math.prod(mesh.values())
+    asked = {"mesh": mesh, "arrays": request.arrays, "width": _width(), "json": request.json}
+    with waiting(f"laying out the arrays over {devices} virtual devices"):
+        done = _run_worker(asked, sys.executable, {}, devices)
+    return _show(done, devices)
+
+
+def _parse_mesh(text: str) -> dict[str, int]:
+    """`data=4,model=2`. Raises UserError."""
+    axes: dict[str, int] = {}
+    for part in text.replace(" ", "").split(","):
+        name, _, size = part.partition("=")
+        if not name.isidentifier() or not size.isdecimal() or int(size[:9]) == 0 or name in axes:
+            raise UserError(f"--mesh {text}: {part!r} is not a new axis and its size; write it like data=4,model=2")
+        axes[name] = int(size[:9])
+    if math.prod(axes.values()) > _MOST_DEVICES:
+        raise UserError(
+            f"--mesh {text}: {math.prod(axes.values())} devices; at most {_MOST_DEVICES} are simulated here"
+        )
+    return axes
+
+
+def inspect(request: InspectRequest) -> int:
+    """Prints what the job is and returns 0, or why its code fails and returns 1. Raises UserError."""
+    config, pod = _check(request)
+    asked = {
+        "config": config.model_dump(mode="json"),
+        "slice": pod.slice.name,
+        "title": str(request.train),
+        "width": _width(),
+        "json": request.json,
+    }
+    with waiting(f"compiling the step for {pod.slice.devices} virtual devices"):
+        python, env = config.launch.python or sys.executable, {**pod.env, **config.launch.env}
+        done = _run_worker(asked, python, env, pod.slice.devices)
+    return _show(done, pod.slice.devices)
+
+
+def _show(done: subprocess.CompletedProcess[str], devices: int) -> int:
+    """Print the answer and return 0, or what failed and return 1. Raises UserError with what the user can mend."""
+    answer = done.stdout.strip()
+    if done.returncode == ExitCode.BAD_CONFIG and answer:
+        raise UserError(answer)
+    if done.returncode == ExitCode.DONE and answer:
+        print(answer)
+        return ExitCode.DONE
+    print(f"podrun: {_failure(done, answer, devices)}", file=sys.stderr)
+    return ExitCode.FAILED
+
+
+def _check(request: InspectRequest) -> tuple[Config, Pod]:
+    """As for a simulated run. Raises one UserError with everything that can be found wrong."""
+    checked, problems = examine(
+        Request(
+            train=request.train,
+            overrides=request.overrides,
+            slice=_slice(request),
+            simulate=True,
+            workdir=Path(tempfile.gettempdir()),  # nothing is written: the job's own need not be there
+        )
+    )
+    if checked is None:
+        raise UserError("\n".join(problems))
+    assert isinstance(checked.job, Config)
+    return checked.job, checked.pod
+
+
+def _slice(request: InspectRequest) -> str | None:
+    """What was typed, or what train.yaml says, or one device. None: what its pod file says."""
+    if request.slice:
+        return request.slice
+    try:
+        launch = read_config(request.train, request.overrides).launch
+    except UserError:  # which is reported later, with all others
+        return "cpu-1x1"
+    return launch.slice or (None if launch.pod else "cpu-1x1")
+
+
+def _width() -> int:
+    return min(shutil.get_terminal_size((100, 24)).columns, 120)
+
+
+def _run_worker(
+    asked: dict[str, Any], python: str, env: Mapping[str, str], devices: int
+) -> subprocess.CompletedProcess[str]:
+    """Run the process that answers. It has as many virtual CPU devices."""
+    virtual = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
+    return subprocess.run(
+        [python, "-m", "podrun.runtime.inspect"],
+        input=json.dumps(asked),
+        env={**os.environ, **env, **virtual},
+        capture_output=True,
+        text=True,
+        errors="replace",
+    )
+
+
+def _failure(done: subprocess.CompletedProcess[str], answer: str, devices: int) -> str:
+    """What the process said last, and what to do."""
+    last = (answer or done.stderr.strip() or "it said nothing").splitlines()[-3 if answer else -1 :]
+    said = "\n".join(last)
+    if done.returncode < 0:
+        why = "probably for want of memory" if done.returncode == -9 else said
+        return (
+            f"the process that looked at the job on {devices} virtual devices was ended by signal "
+            f"{-done.returncode}: {why}\nlook at it on a smaller slice, for example with --slice cpu-1x2"
+        )
+    return (
+        f"the job fails before its first step: {said}\n"
+        "`podrun --slice cpu-1x1 --simulate` with the same train.yaml shows the whole traceback"
+    )

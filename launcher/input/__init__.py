@@ -1,1 +1,0 @@
-"""What the user writes: YAML files and overrides, and their mistakes as rows for people."""

@@ -1,0 +1,1 @@
+"""PURE: (pod, job) to everything that will happen on every host."""

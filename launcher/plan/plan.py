@@ -1,0 +1,302 @@
+"""PURE: (pod, job) -> LaunchPlan, everything that will be done on every host, printable before it is done."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from podrun.runtime.config import Config, Launch
+from podrun.runtime.contract import (
+    CONFIG_FILE,
+    ENV_ADDRESS,
+    ENV_OWNER,
+    ENV_WORKDIR,
+    WorkerEnv,
+    events_stream,
+    output_stream,
+)
+
+from ..pod.pod import Host, Pod
+from ..remote.agent_file import agent_command
+
+LEASE = 10.0  # seconds without a word from the launcher after which the agents of an attached run stop
+LEASE_PER_HOST = 0.1  # the same for each of very many hosts that share this machine, and wait for its cores
+NETWORK_LEASE = 15.0  # the same where a connection may drop and come back
+DETACHED_LEASE = 24 * 3600.0  # of a run that may be left alone: until somebody comes back to it
+_HIDDEN = "(secret)"
+
+
+@dataclass(frozen=True)
+class Program:
+    """The user's own program, instead of podrun's runtime with a config."""
+
+    argv: tuple[str, ...]
+    launch: Launch
+
+
+@dataclass(frozen=True)
+class Code:
+    """Where the code is on the hosts; a leading `~/` is the login directory."""
+
+    project: str
+    """Folder with the project: every run gets a copy."""
+    subfolder: str
+    """The folder in it in which podrun was called."""
+    podrun: str
+    """Folder that holds podrun.runtime, for PYTHONPATH."""
+    python: str
+    """Interpreter of the workers."""
+
+
+@dataclass(frozen=True)
+class ProcessPlan:
+    """One worker process."""
+
+    process_id: int
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str
+    """On the host; relative to the run's folder there, or absolute."""
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """What happens on one host: its agent, the files it writes, the processes it starts."""
+
+    host: Host
+    agent: tuple[str, ...]
+    directory: str
+    """The run's folder on the host; a leading `~/` is the login directory."""
+    files: Mapping[str, str]
+    processes: tuple[ProcessPlan, ...]
+    coordinator: bool
+    """This host reserves the port of process 0."""
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """One attempt of one run."""
+
+    run_id: str
+    attempt: int
+    pod: Pod
+    job: Config | Program
+    workdir: Path
+    lease: float
+    """Seconds without a word from the launcher after which the agents stop."""
+    code: Code | None
+    """None: the hosts are this machine, and use what is here."""
+    secrets: Mapping[str, str] = field(repr=False)
+    """Environment that is never printed nor recorded."""
+    hosts: tuple[HostPlan, ...] = field(repr=False)
+
+    @property
+    def launch(self) -> Launch:
+        return self.job.launch
+
+    @property
+    def is_program(self) -> bool:
+        return isinstance(self.job, Program)
+
+    def log_name(self, host: HostPlan, process_id: int) -> str:
+        """Name of the log of a process, without its ending."""
+        return host.host.name if len(host.processes) == 1 else f"{host.host.name}.{process_id}"
+
+    def spec(self, host: HostPlan) -> dict[str, Any]:
+        """What the agent on `host` is told, over its stdin. Contains the secrets."""
+        return self._spec(host, self.secrets)
+
+    def _spec(self, host: HostPlan, secrets: Mapping[str, str]) -> dict[str, Any]:
+        return {
+            "run": self.run_id,
+            "attempt": self.attempt,
+            "home": self.pod.home,
+            "dir": host.directory,
+            "lease": self.lease,
+            "grace": self.launch.stop_grace,
+            "files": dict(host.files),
+            "code": self.code.project if self.code else None,
+            "uses": self._uses(),
+            "exclusive": self.pod.transport != "local",
+            "devices": self.pod.platform,
+            "coordinator": host.coordinator,
+            "ports": list(self.pod.ports) if self.pod.ports else None,
+            "internal": host.host.internal,
+            "processes": [
+                {
+                    "process": p.process_id,
+                    "argv": list(p.argv),
+                    "env": {**p.env, **secrets},
+                    "path": self._path(),
+                    "threads": len(p.env["PODRUN_LOCAL_DEVICE_IDS"].split(",")) if self.pod.platform == "cpu" else None,
+                    "cwd": p.cwd,
+                    "output": output_stream(p.process_id),
+                    "events": events_stream(p.process_id),
+                }
+                for p in host.processes
+            ],
+        }
+
+    def _uses(self) -> list[str]:
+        """Folders on a host that must not be pruned while the run goes on."""
+        if self.code is None:
+            return []
+        python = PurePosixPath(self.code.python)
+        own = [str(python.parents[1])] if f"{self.pod.home}/envs/" in str(python) else []
+        return [self.code.project, self.code.podrun, *own]
+
+    def _path(self) -> dict[str, list[str]]:
+        """Folders that go before the host's own in the workers' PATH and PYTHONPATH."""
+        if self.code is None:
+            return {}
+        folder = str(PurePosixPath(self.code.python).parent)
+        return {"PYTHONPATH": [self.code.podrun], **({"PATH": [folder]} if folder != "." else {})}
+
+    def render(self) -> str:
+        """The plan as text: per host the command, the environment and the files, quoted for a POSIX shell."""
+        slice = self.pod.slice
+        lines = [
+            f"run {self.run_id}: {slice.name}, {slice.hosts} hosts x {slice.devices_per_host} devices "
+            f"({self.pod.platform}), reached by {self.pod.transport}",
+            f"workdir {self.workdir}",
+        ]
+        if self.code:
+            lines += [f"project {self.code.project}", f"podrun  {self.code.podrun}"]
+        for host in self.hosts:
+            lines += ["", f"{host.host.name} ({host.host.address})", f"  agent    {shlex.join(host.agent)}"]
+            for process in host.processes:
+                lines += [f"  process  {process.process_id}", f"  cwd      {shlex.quote(process.cwd)}"]
+                lines += [
+                    f"  env      {name}={shlex.quote(value)}"
+                    for name, value in sorted(process.env.items())
+                    if name not in self.secrets
+                ]
+                lines += [f"  env      {name}={_HIDDEN}" for name in sorted(self.secrets)]
+                lines += [f"  path     {name}={':'.join(folders)}" for name, folders in self._path().items()]
+                lines += [f"  command  {shlex.join(process.argv)}"]
+            lines += [f"  file     {host.directory}/{name} ({len(text)} bytes)" for name, text in host.files.items()]
+        if isinstance(self.job, Config):
+            lines += ["", f"{CONFIG_FILE} on every host:", self.job.model_dump_json(indent=2)]
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """The plan as a record of the run, without the values of secrets."""
+        hidden = dict.fromkeys(self.secrets, _HIDDEN)
+        return json.dumps(
+            {
+                "run_id": self.run_id,
+                "attempt": self.attempt,
+                "slice": self.pod.slice.name,
+                "transport": self.pod.transport,
+                "workdir": str(self.workdir),
+                "hosts": [
+                    {"host": h.host.name, "address": h.host.address, **self._spec(h, hidden)} for h in self.hosts
+                ],
+            },
+            indent=1,
+        )
+
+
+def make_plan(
+    pod: Pod,
+    job: Config | Program,
+    *,
+    run_id: str,
+    attempt: int,
+    workdir: Path,
+    cwd: Path,
+    code: Code | None = None,
+    secrets: Mapping[str, str] | None = None,
+    detached: bool = False,
+    owner: str = "",
+) -> LaunchPlan:
+    """The plan of one attempt. Paths are those on the hosts."""
+    if isinstance(job, Config):
+        # The workers get the job as it was resolved here: no default of theirs can differ.
+        job = job.model_copy(update={"launch": job.launch.model_copy(update={"workdir": workdir})})
+    python = code.python if code else job.launch.python or pod.python or sys.executable
+    argv = job.argv if isinstance(job, Program) else (python, "-m", "podrun.runtime")
+    hosts = tuple(
+        HostPlan(
+            host=host,
+            agent=agent_command(pod, "run", run_id),
+            directory=(directory := f"{pod.home}/runs/{run_id}/hosts/{host.name}.{attempt}"),
+            files={CONFIG_FILE: job.model_dump_json(indent=1)} if isinstance(job, Config) else {},
+            processes=tuple(
+                ProcessPlan(
+                    process_id=worker.process_id,
+                    argv=argv,
+                    env=_worker_env(pod, job.launch, workdir, worker, owner),
+                    cwd=str(PurePosixPath("code", code.subfolder)) if code else os.fspath(cwd),
+                )
+                for worker in _workers(pod, job.launch, number, host, run_id, attempt, directory)
+            ),
+            coordinator=number == 0,
+        )
+        for number, host in enumerate(pod.hosts)
+    )
+    lease = DETACHED_LEASE if detached else attached_lease(pod)
+    return LaunchPlan(run_id, attempt, pod, job, workdir, lease, code, dict(secrets or {}), hosts)
+
+
+def attached_lease(pod: Pod) -> float:
+    """Return the lease under a launcher that stays; no host is given up sooner, whatever lease its agent has."""
+    return max(LEASE, LEASE_PER_HOST * len(pod.hosts)) if pod.transport == "local" else NETWORK_LEASE
+
+
+def _workers(
+    pod: Pod, launch: Launch, number: int, host: Host, run_id: str, attempt: int, directory: str
+) -> list[WorkerEnv]:
+    """The processes of one host: one with all its devices, or one for each."""
+    devices = range(pod.slice.devices_per_host)
+    shares = [tuple(devices)] if launch.process_per == "host" else [(device,) for device in devices]
+    return [
+        WorkerEnv(
+            run_id=run_id,
+            attempt=attempt,
+            host=host.name,
+            process_id=number * len(shares) + i,
+            num_processes=len(pod.hosts) * len(shares),
+            local_device_ids=share,
+            slice=pod.slice.name,
+            directory=Path(directory),
+        )
+        for i, share in enumerate(shares)
+    ]
+
+
+def _worker_env(pod: Pod, launch: Launch, workdir: Path, worker: WorkerEnv, owner: str) -> dict[str, str]:
+    return {
+        **_platform_env(pod, worker),
+        **({ENV_ADDRESS: "127.0.0.1"} if pod.transport == "local" else {}),
+        "PYTHONUNBUFFERED": "1",
+        **pod.env,
+        **launch.env,
+        **worker.to_env(),
+        ENV_WORKDIR: str(workdir),
+        **({ENV_OWNER: owner} if owner else {}),
+    }
+
+
+def _platform_env(pod: Pod, worker: WorkerEnv) -> dict[str, str]:
+    """What makes JAX see the devices of the slice, and nothing else if they are missing."""
+    if pod.platform == "cuda":
+        # A program that leaves them out of jax.distributed.initialize would get what SLURM_LOCALID says, if that is set.
+        ids = ",".join(map(str, worker.local_device_ids))
+        return {"JAX_PLATFORMS": "cuda,cpu", "JAX_LOCAL_DEVICE_IDS": ids}
+    if pod.platform != "cpu":
+        return {"JAX_PLATFORMS": f"{pod.platform},cpu"}
+    return {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_NUM_CPU_DEVICES": str(worker.local_devices),
+        # glibc gives large buffers back to the kernel at each free and faults them in again at each step; keeping them
+        # takes a quarter off a step (docs/performance.md).
+        "MALLOC_MMAP_THRESHOLD_": str(1 << 32),
+        "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
+    }

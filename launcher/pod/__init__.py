@@ -1,0 +1,1 @@
+"""Slices, pods and hosts: what the rest of the launcher talks about."""

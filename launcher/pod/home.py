@@ -1,0 +1,53 @@
+"""Where podrun keeps its files on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from podrun.runtime.contract import UserError
+
+from ..agent.private import UnsafeError, private_path
+
+
+def podrun_home() -> Path:
+    """Where run directories live: $PODRUN_HOME, or ~/.podrun."""
+    try:
+        return Path(os.environ.get("PODRUN_HOME") or "~/.podrun").expanduser().absolute()
+    except RuntimeError:
+        raise UserError("there is no home directory for podrun's files; set PODRUN_HOME to a folder") from None
+
+
+def private_folder(*below: str) -> Path:
+    """Make a folder in podrun's own, for this user alone. Raises UserError if others could change it, OSError."""
+    try:
+        return Path(private_path(str(podrun_home()), *below))
+    except UnsafeError as error:
+        raise UserError(str(error)) from None
+
+
+def private(path: str, flags: int) -> int:
+    """`opener` of `open`: a new file is for this user alone."""
+    return os.open(path, flags, 0o600)
+
+
+def install_command(python: str) -> str:
+    """Return what installs this podrun for another interpreter: never by its name, which in an index may be another's."""
+    folder = _source()
+    if folder is None:
+        return f"{shlex.quote(python)} -m pip install . (in podrun's folder)"
+    return f"{shlex.quote(python)} -m pip install {shlex.quote(str(folder))}"
+
+
+def _source() -> Path | None:
+    """Return the folder that podrun was installed from, if it is still there."""
+    try:
+        url = urlsplit(json.loads(distribution("podrun").read_text("direct_url.json") or "{}").get("url", ""))
+    except (PackageNotFoundError, ValueError):
+        return None
+    folder = Path(unquote(url.path))
+    return folder if url.scheme == "file" and (folder / "setup.py").is_file() else None

@@ -1,0 +1,101 @@
+"""Values that nobody may see: from a file of NAME=VALUE lines, and from the launcher's own environment."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from podrun.runtime.contract import UserError
+
+from .pod import Pod
+
+_LINE = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)\s*=\s*(.*)")
+_QUOTED = re.compile(r"(['\"])(.*?)\1\s*(?:#.*)?")
+
+
+class Secrets(Mapping[str, str]):
+    """Names and values. Its repr has the names only, so that no log and no traceback shows a value."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> str:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Secrets({', '.join(self._values)})"
+
+
+def read_secrets(pod: Pod, env: Mapping[str, str] = os.environ) -> Secrets:
+    """The value of each name in `pod.secrets`: the environment's, else that of `pod.secrets_file`.
+
+    Raises UserError that names what is missing and where it was looked for, or what is wrong with the file.
+    """
+    in_file = read_secrets_file(pod.secrets_file) if pod.secrets_file and pod.secrets else Secrets({})
+    missing = missing_secrets(pod.secrets, in_file, env)
+    if missing:
+        raise UserError("\n".join(f"secrets: {not_set(name, pod.secrets_file)}" for name in missing))
+    return Secrets({name: env.get(name) or in_file[name] for name in pod.secrets})
+
+
+def missing_secrets(names: Sequence[str], in_file: Mapping[str, str], env: Mapping[str, str] = os.environ) -> list[str]:
+    """The names that have no value, or an empty one, in both."""
+    return [name for name in names if not env.get(name) and not in_file.get(name)]
+
+
+def not_set(name: str, file: Path | None) -> str:
+    """What to do about a secret that has no value."""
+    places = f"the environment or {file}" if file else "the environment"
+    remedy = f"export it, or write {name}=VALUE into {file or 'a file and name that under secrets_file'}"
+    return f"{name} is not set in {places}; {remedy}"
+
+
+def read_secrets_file(path: Path) -> Secrets:
+    """What the file says. Empty lines, `# comments`, `export ` and quotes around a value are allowed.
+
+    Raises UserError if it cannot be read, if others may read it, or for a line that is not NAME=VALUE.
+    """
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; give a file of NAME=VALUE lines") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not a text file (not UTF-8); give a file of NAME=VALUE lines") from None
+    if mode & 0o077:
+        raise UserError(f"others may read {path} (its mode is {mode:04o}); run: chmod 600 {path}")
+    values, wrong = {}, []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        try:
+            name, value = _parse_line(line.strip())
+            values[name] = value
+        except ValueError as error:
+            wrong.append(f"line {number} {error}")
+    if wrong:
+        raise UserError(f"{path}: {'; '.join(wrong[:5])}")
+    return Secrets(values)
+
+
+def _parse_line(line: str) -> tuple[str, str]:
+    """Raises ValueError, without any of the line, if it is not NAME=VALUE."""
+    found = _LINE.fullmatch(line)
+    if found is None:
+        raise ValueError("is not NAME=VALUE")
+    name, value = found[1], found[2]
+    if value[:1] in ("'", '"'):
+        quoted = _QUOTED.fullmatch(value)
+        if quoted is None:
+            raise ValueError("has a quote that is not closed")
+        value = quoted[2]
+    return name, value

@@ -1,0 +1,130 @@
+"""Accelerators: as many as the slice says, and used by nobody else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..pod.pod import Pod
+from .base import Facts, FactsByHost, Finding, each, group, known
+
+_MONITORS = {
+    "nvidia-persistenced",
+    "nv-hostengine",
+    "dcgm-exporter",
+    "dcgmi",
+    "nvidia-smi",
+    "nvtop",
+    "nvitop",
+    "gpustat",
+}
+_OTHERS_NAMED = 3  # holders of a host that are described before the rest is counted
+_UNSURE = ("tpu7x",)  # generations whose device files have not been seen
+
+
+def check_devices(pod: Pod, facts: FactsByHost) -> list[Finding]:
+    if pod.platform == "cpu":
+        return []
+    return [
+        *each(facts, "devices", lambda nodes: _count(pod, nodes), about="devices"),
+        *_holders(pod, facts),
+        *_lock(pod, facts),
+    ]
+
+
+def own_nodes(pod: Pod, nodes: dict[str, list[str]]) -> list[str]:
+    """The device files of the pod's platform."""
+    if pod.platform == "cuda":
+        return nodes["nvidia"]
+    return max(nodes["accel"], nodes["vfio"], key=len)
+
+
+def expected(pod: Pod) -> int:
+    """Device files of one host."""
+    return pod.slice.devices_per_host if pod.platform == "cuda" else pod.slice.chips // pod.slice.hosts
+
+
+def _count(pod: Pod, nodes: dict[str, list[str]]) -> tuple[str, str, bool] | None:
+    count, wanted = len(own_nodes(pod, nodes)), expected(pod)
+    what, where = ("GPU", "/dev/nvidia*") if pod.platform == "cuda" else ("TPU chip", "/dev/accel*, /dev/vfio/*")
+    if count == wanted:
+        return None
+    said = f"{_plural(count, what)} ({where}), but {pod.slice.name} has {wanted} on every host"
+    if count > wanted:
+        return said, "the others stay idle; give the slice that uses them with --slice, or leave it so", False
+    remedy = "check that these are the slice's hosts, and that a container, if this is one, was given the devices"
+    return said, remedy, not pod.slice.name.startswith(_UNSURE)
+
+
+def _holders(pod: Pod, facts: FactsByHost) -> list[Finding]:
+    """One finding for hosts on which the same commands of the same users have the devices."""
+    held: dict[str, tuple[tuple[str, str], ...]] = {}
+    for host, f in facts.items():
+        if known(f, "holders") and (users := _users(pod, f)):
+            held[host] = tuple((p["user"], p["command"]) for p in users)
+    found = []
+    for _, hosts in group(held):
+        first = facts[hosts[0]]
+        text = _describe(_users(pod, first), first["clock"]["answered"], hosts)
+        pids = " ".join(str(p["pid"]) for p in _users(pod, first))
+        remedy = f"wait for it, or end it there (`kill {pids}`; a run of podrun's: `podrun stop`)"
+        if len(hosts) > 1:
+            remedy = "wait for it, or end it on each host (a run of podrun's: `podrun stop`)"
+        found.append(Finding(hosts, text, remedy, pod.platform == "tpu", "in use"))
+    return found
+
+
+def _users(pod: Pod, facts: Facts) -> list[Facts]:
+    nodes = set(own_nodes(pod, facts["devices"])) if known(facts, "devices") else set()
+    return [
+        p
+        for p in facts["holders"]["processes"]
+        if nodes & set(p["files"]) and p["command"].split(" ")[0].rpartition("/")[2] not in _MONITORS
+    ]
+
+
+def _describe(users: list[Facts], now: float, hosts: tuple[str, ...]) -> str:
+    on = f" on {hosts[0]}" if len(hosts) > 1 else ""
+    texts = [
+        f"{p['command']} (pid {p['pid']}{on}, user {p['user']}, for {age(now - p['since'])})"
+        for p in users[:_OTHERS_NAMED]
+    ]
+    more = f" and {len(users) - _OTHERS_NAMED} more" if len(users) > _OTHERS_NAMED else ""
+    return f"the devices are in use: {', '.join(texts)}{more}"
+
+
+def age(seconds: float) -> str:
+    """`40 s`, `12 min`, `3 h`, `2 days`"""
+    for limit, unit, name in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
+        if seconds < limit:
+            return f"{max(0, int(seconds / unit))} {name}"
+    return f"{int(seconds / 86400)} days"
+
+
+def _lock(pod: Pod, facts: FactsByHost) -> list[Finding]:
+    if pod.platform != "tpu":
+        return []
+    free = {h: f for h, f in facts.items() if not (known(f, "holders") and _users(pod, f))}  # else that says it all
+    return each(free, "lock_file", _judge_lock, about="in use")
+
+
+def _judge_lock(lock: dict[str, Any] | None) -> tuple[str, str, bool] | None:
+    if lock is None:
+        return None
+    path, owner = lock["path"], lock["owner"]
+    if lock["held"]:
+        return (
+            f"a process has libtpu's lock file {path} (of user {owner}): the TPU is in use",
+            f"find it with `sudo lsof {path}`, and wait for it or end it",
+            True,
+        )
+    if not lock["writable"]:
+        return f"{path} of user {owner} is left over, and keeps you from the TPU", f"remove it: `sudo rm {path}`", True
+    return (
+        f"{path} of user {owner} is left over",
+        f"remove it if libtpu says that the TPU is in use: `rm {path}`",
+        False,
+    )
+
+
+def _plural(count: int, what: str) -> str:
+    return f"no {what}" if count == 0 else f"{count} {what}{'s' if count > 1 else ''}"

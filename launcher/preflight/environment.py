@@ -1,0 +1,41 @@
+"""The virtual environment that a run will build: what its requirements lack, and whether there is room. PURE."""
+
+from __future__ import annotations
+
+from ..agent.disk import EXTENSION
+from ..pod.pod import Pod
+from ..staging.runtime_packages import lacking, space_needed
+from .base import FactsByHost, Finding, group, known
+from .machine import human
+
+
+def check_environment(pod: Pod, facts: FactsByHost, requirements: str | None, *, program: bool) -> list[Finding]:
+    """Return what is wrong with it on hosts where it is still to be built."""
+    hosts = tuple(h for h, f in facts.items() if known(f, "interpreter") and f["interpreter"]["packages"] is None)
+    if requirements is None or not hosts:
+        return []
+    return [*([] if program else _lack(pod, hosts, requirements)), *_space(facts, hosts, space_needed(requirements))]
+
+
+def _lack(pod: Pod, hosts: tuple[str, ...], requirements: str) -> list[Finding]:
+    lack = lacking(requirements)
+    if lack is None:
+        return []
+    words = "lacks" if lack.certain else "does not name"
+    what = f"{pod.requirements} {words} {', '.join(lack.names)}, which podrun's runtime imports"
+    remedy = f"add {lack.lines}" if lack.certain else f"if nothing in it brings them, add {lack.lines}"
+    return [Finding(hosts, what, remedy, lack.certain, "packages")]
+
+
+def _space(facts: FactsByHost, hosts: tuple[str, ...], needed: int) -> list[Finding]:
+    """The same rule as that of the agent before it builds, which may find an environment to extend, and need less."""
+    disks = {host: facts[host]["disk_home"] for host in hosts if known(facts[host], "disk_home")}
+    short = {}
+    for host, disk in disks.items():
+        if disk["total"] and disk["free"] < needed:
+            what = f"the environment needs about {human(needed)}, and {human(disk['free'])} is left at {disk['path']}"
+            extends = facts[host]["interpreter"].get("extends", False) and disk["free"] >= EXTENSION
+            what += "; less if one of fewer requirements, which is there, can be extended" if extends else ""
+            short[host] = what, not extends
+    remedy = "make room there, or choose another folder with `home:` in the pod file"
+    return [Finding(names, what, remedy, fatal, "disk") for (what, fatal), names in group(short)]

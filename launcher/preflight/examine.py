@@ -1,0 +1,195 @@
+"""Asks all hosts of a pod everything that a run depends on. Nothing of it changes a host."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from podrun.runtime.contract import ExitCode
+
+from ..pod.errors import HostError
+from ..pod.fan_out import fan_out
+from ..pod.pod import Host, Pod
+from ..remote.ask import ask, asking
+from ..staging.requirements import DEFAULT_PYTHON, requirements_text, worker_python
+from ..transport.base import Transport
+from .base import group, unless_mounted
+from .check import Facts, Finding, compare, fatal_findings, with_skew
+from .environment import check_environment
+
+Say = Callable[[str, int, int, list[str]], None]
+"""Called with (what is done, hosts that are done, all hosts, those that are waited for), from several threads in turn."""
+
+
+@dataclass
+class Report:
+    """What is known of the hosts, and what is wrong with them."""
+
+    pod: Pod
+    facts: dict[str, Facts] = field(default_factory=dict)
+    """Of the hosts that answered."""
+    unreached: dict[str, str] = field(default_factory=dict)
+    """Host to the reason."""
+    findings: list[Finding] = field(default_factory=list)
+    coordinator: str | None = None
+    """Where all hosts reached the first one; None: not all did, or that could not be tried."""
+    shared: str | None = None
+    """The workdir, if all hosts see what the first one writes there."""
+
+    @property
+    def code(self) -> ExitCode:
+        if self.unreached:
+            return ExitCode.UNAVAILABLE
+        return ExitCode.BAD_CONFIG if fatal_findings(self.findings) else ExitCode.DONE
+
+
+def examine(transport: Transport, pod: Pod, workdir: str | None, say: Say, *, program: bool = False) -> Report:
+    """Facts of all hosts, then whether those that answered reach the first one and share the workdir.
+
+    Raises UserError if the pod's requirements cannot be read.
+    """
+    report = Report(pod)
+    requirements = requirements_text(pod)
+    _gather(report, transport, workdir, requirements, say)
+    report.findings += compare(pod, report.facts, program=program, before_setup=bool(pod.setup))
+    report.findings += check_environment(pod, report.facts, requirements, program=program)
+    if pod.hosts[0].name in report.facts:  # it is the one that the others must reach
+        _try_coordinator(report, transport, say)
+        if workdir is not None and "://" not in workdir:
+            _try_workdir(report, transport, workdir, say)
+    return report
+
+
+def _gather(report: Report, transport: Transport, workdir: str | None, requirements: str | None, say: Say) -> None:
+    pod = report.pod
+    request = {
+        "python": sys.executable if pod.transport == "local" and not pod.python else worker_python(pod),
+        "python_before": pod.python or DEFAULT_PYTHON,
+        "env": dict(pod.env),
+        "home": pod.home,
+        "workdir": workdir,
+        "requirements": requirements,
+        "platform": pod.platform,
+    }
+
+    def question(host: Host) -> Facts:
+        reply = ask(transport, pod, host, "facts", request={**request, "internal": host.internal})
+        return with_skew(reply.answer, reply.sent, reply.received)
+
+    for host, answer in _ask_all(pod.hosts, question, "asking the hosts", say).items():
+        if isinstance(answer, HostError):
+            report.unreached[host] = answer.reason
+        else:
+            report.facts[host] = answer
+    report.findings += [Finding(hosts, reason, "", True, "reached") for reason, hosts in group(report.unreached)]
+
+
+def _ask_all(
+    hosts: tuple[Host, ...], question: Callable[[Host], Any], doing: str, say: Say
+) -> dict[str, Any | HostError]:
+    """Host to answer or HostError; anything else that is raised is a mistake of podrun's, and raised."""
+    waiting = [host.name for host in hosts]
+    counting = threading.Lock()
+    say(doing, 0, len(hosts), list(waiting))
+
+    def tracked(host: Host) -> Any:
+        try:
+            return question(host)
+        finally:
+            with counting:
+                waiting.remove(host.name)
+                say(doing, len(hosts) - len(waiting), len(hosts), list(waiting))
+
+    answers = fan_out(tracked, hosts)
+    for answer in answers:
+        if isinstance(answer, Exception) and not isinstance(answer, HostError):
+            raise answer
+    return {host.name: answer for host, answer in zip(hosts, answers, strict=True)}
+
+
+def _reached(report: Report) -> tuple[Host, ...]:
+    return tuple(host for host in report.pod.hosts if host.name in report.facts)
+
+
+# --- what hosts are to each other -------------------------------------------------------------------------------------
+
+
+def _try_coordinator(report: Report, transport: Transport, say: Say) -> None:
+    """The first host listens as the coordinator will; every host, itself included, connects to it."""
+    pod, first = report.pod, report.pod.hosts[0]
+    ports = pod.ports or (0, 0)
+    try:
+        with asking(transport, pod, first, "listen", str(ports[0]), str(ports[1])) as (there, *_):
+            if there["error"]:
+                remedy = "end what uses them, or give others with `ports:` in the pod file"
+                report.findings.append(Finding((first.name,), there["error"], remedy, True, "coordinator"))
+                return
+            address = _join(first.internal or there["address"] or first.address, there["port"])
+            answers = _ask_all(
+                _reached(report),
+                lambda h: ask(transport, pod, h, "reach", address).answer,
+                "trying the coordinator",
+                say,
+            )
+    except HostError as error:
+        report.findings.append(Finding((first.name,), error.reason, "run it again", True, "coordinator"))
+        return
+    errors = _errors(answers)
+    report.coordinator = None if errors else address
+    for why, hosts in group(errors):
+        what = f"cannot reach {first.name} at {address} ({why}), where all processes meet"
+        report.findings.append(Finding(hosts, what, _reach_remedy(pod, why), True, "coordinator"))
+
+
+def _join(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _reach_remedy(pod: Pod, error: str) -> str:
+    first = pod.hosts[0].name
+    if "no answer" in error or "permitted" in error or "prohibited" in error or "No route" in error:
+        ports = (
+            f"{pod.ports[0]}-{pod.ports[1]}" if pod.ports else "of all numbers, or those of `ports:` in the pod file,"
+        )
+        return f"a firewall in between? allow TCP ports {ports} between the hosts"
+    return f"is that {first}'s address for the other hosts? if not, give it with `internal:` in the pod file"
+
+
+def _try_workdir(report: Report, transport: Transport, workdir: str, say: Say) -> None:
+    """The first host writes a file into it; all hosts must be able to read it."""
+    pod, first = report.pod, report.pod.hosts[0]
+    try:
+        with asking(transport, pod, first, "share", workdir) as (there, *_):
+            if there["error"]:
+                remedy = _workdir_remedy(pod, "give this user the right to, or choose another folder with --workdir")
+                what = f"cannot write to the workdir: {there['error']}"
+                report.findings.append(Finding((first.name,), what, remedy, not pod.setup, "workdir"))
+                return
+            path = there["path"]
+            answers = _ask_all(
+                _reached(report), lambda h: ask(transport, pod, h, "see", path).answer, "trying the workdir", say
+            )
+    except HostError as error:
+        report.findings.append(Finding((first.name,), error.reason, "run it again", True, "workdir"))
+        return
+    errors = _errors(answers)
+    report.shared = None if errors else workdir
+    remedy = "mount the same file system there on all hosts, or choose a folder that they share with --workdir"
+    for why, hosts in group(errors):
+        what = f"cannot see what {first.name} writes to the workdir {workdir}: {why}"
+        report.findings.append(Finding(hosts, what, _workdir_remedy(pod, remedy), not pod.setup, "workdir"))
+
+
+def _workdir_remedy(pod: Pod, remedy: str) -> str:
+    if pod.setup:
+        return unless_mounted(remedy)
+    return remedy if pod.workdir else f"{remedy}, or for all runs with `workdir:` in the pod file"
+
+
+def _errors(answers: dict[str, Any]) -> dict[str, str]:
+    """Host to what it says went wrong; nothing of those for which all went well."""
+    said = {h: a.reason if isinstance(a, HostError) else a["error"] for h, a in answers.items()}
+    return {host: error for host, error in said.items() if error}

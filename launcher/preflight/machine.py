@@ -1,0 +1,231 @@
+"""Disk, memory, clock, names, proxies and limits of a host."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from ipaddress import ip_address
+from statistics import median_low
+from typing import Any
+
+from ..pod.pod import Pod
+from .base import Facts, FactsByHost, Finding, each, group, known, unless_mounted
+
+_DISKS = {"disk_home": "`home:` in the pod file", "disk_workdir": "--workdir", "disk_tmp": ""}
+MB, GB = 10**6, 10**9
+_LITTLE_DISK, _NO_DISK, _NO_FILES = GB, 50 * MB, 100
+_LITTLE_MEMORY = GB
+_SKEW, _MUCH_SKEW = 1.0, 60.0
+_FEW_FILES = 1024  # open at once: sockets of collectives, data files, checkpoint arrays
+
+Verdict = tuple[str, str, bool] | None
+
+
+def check_machine(pod: Pod, facts: FactsByHost, *, program: bool = False, before_setup: bool = False) -> list[Finding]:
+    return [
+        *_disks(facts, before_setup),
+        *each(facts, "memory", _judge_memory, about="memory"),
+        *_clocks(facts),
+        *each(facts, "host_name", lambda name: _judge_name(pod, name, program), about="host name"),
+        *each(facts, "proxies", lambda proxies: _judge_proxies(pod, proxies), about="network"),
+        *each(facts, "limits", lambda limits: _judge_files(limits), about="limits"),
+        *(_tpu_limits(facts) if pod.platform == "tpu" else ()),
+        *(each(facts, "run", _judge_run, about="in use") if pod.transport != "local" else ()),
+        *(each(facts, "claim", _judge_claim, about="in use") if pod.transport != "local" else ()),
+        *(_twice(pod, facts) if pod.transport != "local" else ()),
+        *_unknown(facts, before_setup),
+    ]
+
+
+def _disks(facts: FactsByHost, before_setup: bool) -> list[Finding]:
+    found: dict[
+        tuple[tuple[str, ...], str], Finding
+    ] = {}  # podrun's folder, /tmp and the workdir are often the same disk
+    for fact, key in _DISKS.items():
+        for finding in each(facts, fact, partial(_judge_disk, key), about="disk"):
+            if before_setup and fact == "disk_workdir":
+                finding = replace(finding, fatal=False, remedy=unless_mounted(finding.remedy))
+            same = found.get((finding.hosts, finding.what))
+            if same is None or finding.fatal > same.fatal:
+                found[finding.hosts, finding.what] = finding
+    return list(found.values())
+
+
+def _judge_disk(key: str, disk: Facts | None) -> Verdict:
+    if disk is None:
+        return None
+    path, folder, free = disk["path"], disk["folder"], disk["free"]
+    elsewhere = f", or choose another with {key}" if key else ""
+    if disk["total"] and free < _LITTLE_DISK:  # some network file systems do not know their size
+        what = f"{human(free)} of disk left at {folder} (of {human(disk['total'])})"
+        return what, f"make room there{elsewhere}", free < _NO_DISK
+    if disk["files"] is not None and disk["files"] < _NO_FILES:
+        return f"no more files can be made at {folder} (no inodes left)", f"remove files there{elsewhere}", True
+    if not disk["writable"]:
+        what = (
+            f"cannot write to {path}" if path == folder else f"cannot make {path}: no permission to write in {folder}"
+        )
+        return what, f"give this user the right to{elsewhere}", True
+    return None
+
+
+def _judge_memory(memory: Facts) -> Verdict:
+    if memory["available"] >= _LITTLE_MEMORY:
+        return None
+    what = f"{human(memory['available'])} of memory available (of {human(memory['total'])})"
+    return what, "see what uses it with `ps aux --sort=-rss | head`", False
+
+
+def _clocks(facts: FactsByHost) -> list[Finding]:
+    """Skews are towards this machine, whose own clock may be the wrong one: hosts are compared with most of them."""
+    skews = {h: f["clock"]["skew"] for h, f in facts.items() if known(f, "clock") and "skew" in f["clock"]}
+    if not skews:
+        return []
+    usual = median_low(skews.values()) if len(skews) > 2 else min(skews.values(), key=abs)
+    off = {h: s - usual for h, s in skews.items() if abs(s - usual) - facts[h]["clock"]["uncertain"] > _SKEW}
+    found = [
+        Finding(hosts, f"its clock is {words}", _clock_remedy(words), False, "clock")
+        for words, hosts in group({host: _off(seconds) for host, seconds in off.items()})
+    ]
+    least = min(f["clock"]["uncertain"] for h, f in facts.items() if h in skews)
+    right = tuple(host for host in skews if host not in off)
+    if abs(usual) - least > _SKEW:
+        words = _off(usual)
+        found.append(Finding(right, f"its clock is {words} of this machine's", _clock_remedy(words), False, "clock"))
+    return found
+
+
+def _off(seconds: float) -> str:
+    size = abs(seconds)
+    amount = f"{size:.1f} s" if size < 10 else f"{size:.0f} s" if size < 600 else f"{size / 60:.0f} min"
+    much = " (far too much: logs, file times and logins by token will be wrong)" if size > _MUCH_SKEW else ""
+    return f"{amount} {'ahead' if seconds > 0 else 'behind'}{much}"
+
+
+def _clock_remedy(words: str) -> str:
+    now = " before the run" if "far too much" in words else ""
+    return f"set it right{now}: `sudo timedatectl set-ntp true`, or `sudo chronyc makestep`"
+
+
+def _judge_name(pod: Pod, name: Facts, program: bool) -> Verdict:
+    """gloo, which CPU collectives use, tells the other hosts the address that the own name resolves to.
+
+    podrun's runtime gives it the address instead, if that is known; a user program may not.
+    """
+    if len(pod.hosts) < 2 or pod.transport == "local" or (name.get("peers") and not program):
+        return None
+    used, addresses = name["used"], ", ".join(name["addresses"])
+    remedy = "put a line `ADDRESS NAME` into /etc/hosts there, with the address at which the other hosts reach it"
+    if not addresses:
+        what = f"its own name does not resolve ({name.get('why', 'no address')})"
+    elif used is None:
+        what = f"its own name resolves to {addresses}, which is not an address of this host"
+    elif is_loopback(used):
+        what = f"its own name resolves to {used}, where the other hosts would look for it on themselves"
+        remedy += f", and take NAME off the line with {used}"
+    else:
+        return None
+    if program and name.get("peers"):
+        remedy = f"no matter if it calls `podrun.runtime.distributed.initialize()`; else {remedy}"
+    return what, remedy, pod.platform == "cpu" and not program
+
+
+def is_loopback(address: str) -> bool:
+    try:
+        return ip_address(address.partition("%")[0].strip("[]")).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+def _judge_proxies(pod: Pod, proxies: Facts) -> Verdict:
+    if not proxies["set"] or proxies["no_proxy"] or len(pod.hosts) < 2 or pod.transport == "local":
+        return None
+    what = f"{', '.join(proxies['set'])} set without no_proxy: workers may look for each other at the proxy"
+    return what, "name the hosts' network in the pod file: `env: {no_proxy: 10.0.0.0/8}`", False
+
+
+def _judge_files(limits: Facts) -> Verdict:
+    if limits["nofile"] is None or limits["nofile"] >= _FEW_FILES:
+        return None
+    return f"only {limits['nofile']} files may be open at once", "raise it there (`ulimit -n`, limits.conf)", False
+
+
+def _tpu_limits(facts: FactsByHost) -> list[Finding]:
+    vfio = {h: f for h, f in facts.items() if known(f, "devices") and f["devices"]["vfio"]}
+    return [
+        *each(vfio, "limits", _judge_memlock, about="limits"),
+        *each(vfio, "huge_pages", _judge_huge_pages, about="limits"),
+    ]
+
+
+def _judge_memlock(limits: Facts) -> Verdict:
+    if limits["memlock"] is None:
+        return None
+    what = f"only {human(limits['memlock'])} of memory may be locked, which libtpu does for transfers"
+    return what, "lift the limit there (`ulimit -l unlimited`, limits.conf; docker: --ulimit memlock=-1)", False
+
+
+def _judge_huge_pages(mode: str) -> Verdict:
+    if mode == "always":
+        return None
+    remedy = "as root there: `echo always > /sys/kernel/mm/transparent_hugepage/enabled`"
+    return f"transparent huge pages are {mode!r}: the TPU starts and stops more slowly", remedy, False
+
+
+def _judge_run(holder: str | None) -> Verdict:
+    if holder is None:
+        return None
+    return f"{holder} is on this host", "wait for it, or end it: `podrun stop`; a host has one run at a time", False
+
+
+def _judge_claim(claim: str | None) -> Verdict:
+    if claim is None:
+        return None
+    return (
+        f"{claim} says that it has this host",
+        "ask that user, or root to end it; a run of yours starts all the same, and whoever has the devices keeps them",
+        False,
+    )
+
+
+def _twice(pod: Pod, facts: FactsByHost) -> list[Finding]:
+    """One machine under several names: they would share its devices."""
+    machines = {host: f["machine"] for host, f in facts.items() if known(f, "machine")}
+    remedy = "take all but one of its names out of `hosts`"
+    return [
+        Finding(hosts, "one and the same machine", remedy, pod.platform != "cpu", "reached")
+        for _, hosts in group(machines)
+        if len(hosts) > 1
+    ]
+
+
+def _unknown(facts: FactsByHost, before_setup: bool) -> list[Finding]:
+    """Facts that could not be found out. A file system that does not answer would hang the workers, too."""
+    errors: dict[tuple[str, str], list[str]] = {}
+    for host, host_facts in facts.items():
+        for fact, value in host_facts.items():
+            if fact != "interpreter" and not known(host_facts, fact):
+                errors.setdefault((fact, value["error"]), []).append(host)
+    findings = []
+    for (fact, error), hosts in errors.items():
+        disk = fact.startswith("disk")
+        remedy = "look there: a file system that does not answer?" if disk else "podrun goes on without"
+        mounted = before_setup and fact == "disk_workdir"
+        findings.append(
+            Finding(
+                tuple(hosts),
+                f"cannot find out about its {fact.replace('_', ' ')}: {error}",
+                unless_mounted(remedy) if mounted else remedy,
+                disk and "no answer" in error and not mounted,
+                "disk" if disk else "other",
+            )
+        )
+    return findings
+
+
+def human(size: int) -> str:
+    """`35 GB`, `1.5 GB`, `20 MB`"""
+    value: Any = size / GB
+    if value >= 10:
+        return f"{value:.0f} GB"
+    return f"{value:.1f} GB" if value >= 1 else f"{size / MB:.0f} MB"

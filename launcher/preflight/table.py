@@ -1,0 +1,233 @@
+"""PURE: a report on a pod as a table: a row per question, equal hosts together, and under it what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ..agent.packages import MISSING
+from ..pod.pod import Pod
+from ..view.text_table import wrap
+from .base import group, known, name_hosts
+from .check import Facts, Finding, fatal_findings
+from .devices import expected, own_nodes
+from .examine import Report
+from .machine import human, is_loopback
+
+_SHOWN = 8  # findings of a question before the rest is counted
+_LABEL = 13  # columns
+_ANSWER = 40
+_NARROWEST = 30
+_NARROW = 76  # columns below which hosts get a line of their own
+_RED, _YELLOW, _BOLD, _PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[1m", "\x1b[0m"
+
+
+@dataclass
+class Row:
+    """One question: what hosts answered of which nothing is wrong, and the findings of the others."""
+
+    question: str
+    answers: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def make_rows(report: Report) -> list[Row]:
+    pod, facts = report.pod, report.facts
+
+    def fine(question: str) -> dict[str, Facts]:
+        """The hosts of which nothing is wrong there: what the least of them has must not be that of another."""
+        wrong = {host for f in report.findings if f.fatal and f.about == question for host in f.hosts}
+        return {host: host_facts for host, host_facts in facts.items() if host not in wrong}
+
+    rows = {
+        "reached": _each(facts, lambda f: str(f["system"].get("host", "yes")) if len(facts) == 1 else "yes"),
+        "python": _each(facts, _python),
+        "packages": _each(facts, lambda f: _packages(pod, f)),
+        **({"driver": _each(facts, lambda f: _text(f, "driver"))} if pod.platform == "cuda" else {}),
+        "devices": _each(facts, lambda f: _devices(pod, f)),
+        **({"in use": _each(facts, _in_use)} if pod.platform != "cpu" else {}),
+        "disk": _least(fine("disk"), _disk_free, "at least {} free"),
+        "memory": _least(fine("memory"), lambda f: f["memory"]["available"], "at least {} available"),
+        "clock": _clock(facts),
+        "host name": _each(facts, lambda f: _host_name(f, len(facts) == 1)),
+        "coordinator": [(f"reached at {report.coordinator}", tuple(facts))] if report.coordinator else [],
+        "workdir": [(f"{report.shared} is shared", tuple(facts))] if report.shared and len(facts) > 1 else [],
+    }
+    if report.shared and len(facts) == 1:
+        rows["workdir"] = [(f"{report.shared} can be written", tuple(facts))]
+    for finding in report.findings:
+        rows.setdefault(finding.about or "other", [])
+    made = [_row(question, answers, report.findings) for question, answers in rows.items()]
+    return [row for row in made if row.answers or row.findings]
+
+
+def _row(question: str, answers: list[tuple[str, tuple[str, ...]]], findings: list[Finding]) -> Row:
+    own = [f for f in findings if (f.about or "other") == question]
+    wrong = {host for finding in own if finding.fatal for host in finding.hosts}
+    fine = [(text, tuple(h for h in hosts if h not in wrong)) for text, hosts in answers]
+    return Row(question, [(text, hosts) for text, hosts in fine if hosts], sorted(own, key=lambda f: not f.fatal))
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+def _each(facts: dict[str, Facts], answer: Callable[[Facts], str]) -> list[tuple[str, tuple[str, ...]]]:
+    return group({host: answer(host_facts) for host, host_facts in facts.items()})
+
+
+def _least(
+    facts: dict[str, Facts], amount: Callable[[Facts], int | None], text: str
+) -> list[tuple[str, tuple[str, ...]]]:
+    """One answer for all hosts: the least of their amounts."""
+    amounts = {}
+    for host, host_facts in facts.items():
+        try:
+            value = amount(host_facts)
+        except (KeyError, TypeError):  # not found out
+            continue
+        if value is not None:
+            amounts[host] = value
+    if not amounts:
+        return []
+    least = human(min(amounts.values()))
+    return [(text.format(least) if len(amounts) > 1 else text.format(least).removeprefix("at least "), tuple(amounts))]
+
+
+def _text(facts: Facts, fact: str, key: str | None = None) -> str:
+    value = facts.get(fact)
+    if not known(facts, fact) or value is None:
+        return "unknown"
+    return str(value if key is None else value.get(key))
+
+
+def _python(facts: Facts) -> str:
+    return f"{_text(facts, 'interpreter', 'version')}  {_text(facts, 'interpreter', 'executable')}"
+
+
+def _packages(pod: Pod, facts: Facts) -> str:
+    if not known(facts, "interpreter"):
+        return "unknown"
+    own = {"tpu": ("libtpu",), "cuda": ("jax-cuda12-plugin", "jax-cuda13-plugin")}.get(pod.platform, ())
+    versions = facts["interpreter"]["packages"]
+    if versions is None:
+        return f"a run will install {pod.requirements}"
+    names = ("jax", "jaxlib", *own, "flax", "optax", "orbax-checkpoint", "numpy")
+    return ", ".join(f"{name} {versions[name]}" for name in names if versions.get(name, MISSING) != MISSING) or "none"
+
+
+def _devices(pod: Pod, facts: Facts) -> str:
+    cores = f"{_text(facts, 'system', 'cores')} cores"
+    if pod.platform == "cpu":
+        return f"{pod.slice.devices_per_host} by the CPU ({cores})"
+    if not known(facts, "devices"):
+        return "unknown"
+    what = "GPU" if pod.platform == "cuda" else "TPU chip"
+    count = len(own_nodes(pod, facts["devices"]))
+    return f"{count} {what}{'s' if count != 1 else ''} of {expected(pod)}"
+
+
+def _in_use(facts: Facts) -> str:
+    if not known(facts, "holders"):
+        return "unknown"
+    return "by nobody that this user can see" if facts["holders"]["partial"] else "by nobody"
+
+
+def _host_name(facts: Facts, alone: bool) -> str:
+    name = facts["host_name"] if known(facts, "host_name") else {}
+    if name.get("used") and not is_loopback(name["used"]):
+        return f"resolves to {name['used']}" if alone else "resolves"
+    return "podrun gives JAX the address" if name.get("peers") else f"resolves to {name.get('used', 'unknown')}"
+
+
+def _disk_free(facts: Facts) -> int | None:
+    disks = [facts[name] for name in ("disk_home", "disk_tmp", "disk_workdir") if known(facts, name)]
+    return min((disk["free"] for disk in disks if disk), default=None)
+
+
+def _clock(facts: dict[str, Facts]) -> list[tuple[str, tuple[str, ...]]]:
+    clocks = {host: f["clock"] for host, f in facts.items() if "skew" in f["clock"]}
+    fine = {host: abs(c["skew"]) for host, c in clocks.items() if abs(c["skew"]) - c["uncertain"] <= 1}
+    return [(f"within {max(0.01, *fine.values()):.2f} s of this machine's", tuple(fine))] if fine else []
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+def render(report: Report, width: int, colour: bool) -> str:
+    """The table, and one line that says whether a run can start."""
+    pod = report.pod
+    paint, width = _painter(colour), max(width, _NARROWEST)
+    title = f"{pod.slice.name}: {_count(len(pod.hosts), 'host')} of {_count(pod.slice.devices_per_host, 'device')}"
+    lines = [*(paint(line, _BOLD) for line in wrap(title, width)), ""]
+    for row in make_rows(report):
+        lines += _row_lines(row, len(pod.hosts), width, paint)
+    return "\n".join([*lines, "", *wrap(summary(report), width)])
+
+
+def summary(report: Report) -> str:
+    total = len(report.pod.hosts)
+    fatal = len([f for f in fatal_findings(report.findings) if f.about != "reached"])
+    warnings = len(report.findings) - len(fatal_findings(report.findings))
+    counts = " and ".join(_count(n, word) for n, word in ((fatal, "error"), (warnings, "warning")) if n)
+    if report.unreached:
+        rest = f"; besides, {counts}" if counts else ""
+        some = f"{len(report.unreached)} of {_count(total, 'host')}"
+        return f"not ready: {some} cannot be used: {name_hosts(report.unreached)}{rest}"
+    ready = {1: "the host is ready", 2: "both hosts are ready"}.get(total, f"all {total} hosts are ready")
+    if fatal:
+        return f"not ready: {counts}"
+    return f"{ready}, with {counts}" if warnings else ready
+
+
+def _row_lines(row: Row, total: int, width: int, paint: Callable[[str, str], str]) -> list[str]:
+    lines = []
+    label = row.question
+    for text, hosts in row.answers:
+        lines += _answer_lines(label, text, _who(hosts, total), width)
+        label = ""
+    if label:
+        lines.append(label)
+    for finding in row.findings[:_SHOWN]:
+        lines += _finding_lines(finding, total, width, paint)
+    if len(row.findings) > _SHOWN:
+        more = f"and {len(row.findings) - _SHOWN} more like these; --json shows all"
+        lines += wrap(more, width, first="  ", rest="  ")
+    return lines
+
+
+def _answer_lines(label: str, text: str, who: str, width: int) -> list[str]:
+    start = label.ljust(_LABEL)
+    if width >= _NARROW and len(text) <= _ANSWER and _LABEL + _ANSWER + 2 + len(who) <= width:
+        return [f"{start}{text.ljust(_ANSWER)}  {who}".rstrip()]
+    both = f"{text}  ({who})" if who else text
+    return wrap(both, width, first=start, rest=" " * _LABEL)
+
+
+def _finding_lines(finding: Finding, total: int, width: int, paint: Callable[[str, str], str]) -> list[str]:
+    label, colour = ("error", _RED) if finding.fatal else ("warning", _YELLOW)
+    head = f"  {label}: "
+    who = _who(finding.hosts, total) or name_hosts(finding.hosts)
+    lines = wrap(f"{head}{who}: {finding.what}", width, rest=" " * 4)
+    lines[0] = lines[0].replace(f"{label}:", f"{paint(label, colour)}:", 1)
+    if finding.remedy:
+        lines += wrap(finding.remedy, width, first="    -> ", rest=" " * 7)
+    return lines
+
+
+def _who(hosts: tuple[str, ...], total: int) -> str:
+    """Nothing where there is only one host."""
+    if total == 1:
+        return ""
+    if len(hosts) == total:
+        return "both hosts" if total == 2 else f"all {total} hosts"
+    if len(hosts) > 4 and len(hosts) * 2 > total:
+        return f"{len(hosts)} hosts"
+    return name_hosts(hosts)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'s' if number != 1 else ''}"
+
+
+def _painter(colour: bool) -> Callable[[str, str], str]:
+    return (lambda text, code: f"{code}{text}{_PLAIN}") if colour else (lambda text, code: text)

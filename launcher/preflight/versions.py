@@ -1,0 +1,157 @@
+"""The workers' Python, its packages, and the driver: there, new enough, and the same on all hosts."""
+
+from __future__ import annotations
+
+import re
+
+from ..agent.packages import MISSING
+from ..pod.pod import Pod
+from ..staging.runtime_packages import NEEDED, TENSORBOARD
+from .base import Facts, FactsByHost, Finding, each, group, known, name_hosts, odd_ones
+
+PYTHON = (3, 11)
+_MUST_AGREE = ("jax", "jaxlib")  # different ones may compile different programs, which then wait for each other
+_SHOULD_AGREE = ("flax", "optax", "orbax-checkpoint", "numpy")
+_CUDA = ("jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt")
+
+
+def check_versions(pod: Pod, facts: FactsByHost, *, program: bool) -> list[Finding]:
+    asked = {host: f["interpreter"] for host, f in facts.items() if known(f, "interpreter")}
+    installed = {host: i for host, i in asked.items() if i["packages"] is not None}  # else a run will do so
+    return [
+        *_unusable(pod, facts, fatal=not program),
+        *_too_old_python(pod, asked, fatal=not program),
+        *_python_differs(asked),
+        *_missing(pod, installed, fatal=not program),
+        *_too_old(pod, installed, fatal=not program),
+        *_packages_differ(pod, installed),
+        *_driver(pod, facts),
+    ]
+
+
+def _unusable(pod: Pod, facts: FactsByHost, *, fatal: bool) -> list[Finding]:
+    errors = {
+        h: f["interpreter"]["error"] for h, f in facts.items() if "interpreter" in f and not known(f, "interpreter")
+    }
+    remedy = "give the absolute path of an interpreter that is on all hosts with `python:` in the pod file"
+    return [
+        Finding(hosts, f"the workers' Python cannot be used: {error}", remedy, fatal, "python")
+        for error, hosts in group(errors)
+    ]
+
+
+def _too_old_python(pod: Pod, asked: FactsByHost, *, fatal: bool) -> list[Finding]:
+    wanted = ".".join(map(str, PYTHON))
+    old = {
+        host: f"{i['executable']} is Python {i['version']}, but podrun's runtime needs {wanted} or newer"
+        for host, i in asked.items()
+        if _numbers(i["version"])[:2] < PYTHON
+    }
+    remedy = f"install Python {wanted} there, and give its path with `python:` in the pod file"
+    return [Finding(hosts, what, remedy, fatal, "python") for what, hosts in group(old)] if fatal else []
+
+
+def _python_differs(asked: FactsByHost) -> list[Finding]:
+    minor = {host: ".".join(i["version"].split(".")[:2]) for host, i in asked.items()}
+    remedy = "give the path of the same version on all hosts with `python:` in the pod file"
+    return odd_ones("Python", minor, remedy, fatal=True, about="python")
+
+
+def _missing(pod: Pod, asked: FactsByHost, *, fatal: bool) -> list[Finding]:
+    needs = (*NEEDED, *(("libtpu",) if pod.platform == "tpu" and "TPU_LIBRARY_PATH" not in pod.env else ()))
+    gone = {}
+    for host, i in asked.items():
+        names = [name for name in needs if i["packages"].get(name, MISSING) == MISSING]
+        if pod.platform == "cuda" and not any(_has(i, name) for name in _CUDA):
+            names.append("jax[cuda12] or jax[cuda13]")
+        if names:
+            gone[host] = f"no {', '.join(names)} for {i['executable']} (Python {i['version']})"
+    found = [Finding(hosts, what, _install(pod), fatal, "packages") for what, hosts in group(gone)]
+    plots = {host: True for host, i in asked.items() if host not in gone and not _has(i, TENSORBOARD)}
+    if plots and fatal:
+        remedy = "install it there, or write `log: {tensorboard: false}` in train.yaml"
+        found.append(Finding(tuple(plots), "no tensorboardX, so no TensorBoard files", remedy, False, "packages"))
+    return found
+
+
+def _too_old(pod: Pod, asked: FactsByHost, *, fatal: bool) -> list[Finding]:
+    old = {}
+    for host, i in asked.items():
+        names = [
+            f"{name} {i['packages'][name]} (needs {least})"
+            for name, least in NEEDED.items()
+            if _has(i, name) and _numbers(i["packages"][name]) < _numbers(least)
+        ]
+        if names:
+            old[host] = f"too old for podrun's runtime: {', '.join(names)}"
+    return [Finding(hosts, what, _install(pod), fatal, "packages") for what, hosts in group(old)] if fatal else []
+
+
+def _packages_differ(pod: Pod, asked: FactsByHost) -> list[Finding]:
+    own = {"tpu": ("libtpu",), "cuda": _CUDA}.get(pod.platform, ())
+    return [
+        *_differ(pod, asked, (*_MUST_AGREE, *own), fatal=True),
+        *_differ(pod, asked, _SHOULD_AGREE, fatal=False),
+    ]
+
+
+def _differ(pod: Pod, asked: FactsByHost, names: tuple[str, ...], *, fatal: bool) -> list[Finding]:
+    """One finding for each group of odd hosts, whatever the number of packages. A missing one is reported already."""
+    complete = {host: i["packages"] for host, i in asked.items() if _has(i, "jax") and _has(i, "jaxlib")}
+    if pod.platform == "cuda":
+        complete = {host: p for host, p in complete.items() if any(_has(asked[host], name) for name in _CUDA)}
+    groups = group({host: tuple(p.get(name, MISSING) for name in names) for host, p in complete.items()})
+    found = []
+    for versions, hosts in groups[1:]:
+        usual, with_it = groups[0]
+        pairs = [(n, a, b) for n, a, b in zip(names, versions, usual, strict=True) if a != b]
+        odd = [
+            (n, a, b) for n, a, b in pairs if MISSING not in (a, b) or n in _CUDA
+        ]  # that for another CUDA may be there
+        if odd:
+            here, there = (", ".join(f"{o[0]} {o[i]}" for o in odd) for i in (1, 2))
+            what = f"{here}, but {there} on {name_hosts(with_it)}"
+            found.append(Finding(hosts, what, _same(pod), fatal, "packages"))
+    return found
+
+
+def _driver(pod: Pod, facts: FactsByHost) -> list[Finding]:
+    if pod.platform != "cuda":
+        return []
+    remedy = "install the same driver on all hosts, and start them anew"
+    loaded = {host: f["driver"] for host, f in facts.items() if known(f, "driver") and f["driver"]}
+    return [
+        *each(facts, "driver", _no_driver, about="driver"),
+        *odd_ones("NVIDIA driver", loaded, remedy, fatal=True, about="driver"),
+    ]
+
+
+def _no_driver(version: str | None) -> tuple[str, str, bool] | None:
+    if version:
+        return None
+    return "no NVIDIA driver is loaded", "install it there (`nvidia-smi` must work), or leave the host out", True
+
+
+def _install(pod: Pod) -> str:
+    if pod.requirements:
+        return f"add them to {pod.requirements}, from which podrun makes the workers' environment"
+    return (
+        "give the interpreter that has them with `python:` in the pod file, or a requirements.txt with `requirements:`, "
+        "from which podrun makes an environment on every host"
+    )
+
+
+def _same(pod: Pod) -> str:
+    if pod.requirements:
+        return f"fix the versions in {pod.requirements} with =="
+    return "install the same versions on all hosts, or give a requirements.txt with `requirements:` in the pod file"
+
+
+def _has(interpreter: Facts, name: str) -> bool:
+    return bool(interpreter["packages"].get(name, MISSING) != MISSING)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """`0.10.2.dev1` is (0, 10, 2)."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(n) for n in found[0].split(".")) if found else (1 << 30,)

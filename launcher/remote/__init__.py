@@ -1,0 +1,1 @@
+"""Talk to the agents of hosts: frames, sessions, questions, commands."""

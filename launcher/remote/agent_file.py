@@ -1,0 +1,192 @@
+"""The agent as one file, put on hosts by its content, and started there."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import threading
+import zipfile
+from functools import lru_cache
+from pathlib import Path
+
+from ..agent.main import MARK
+from ..pod.errors import HostError
+from ..pod.pod import Host, Pod
+from ..transport.base import Channel, Transport
+
+_FOLDER = Path(__file__).parents[1] / "agent"
+_NO_AGENT = "podrun has no agent of its own here"
+# Both are one line, without quotes but single ones: csh has no others. 18 is what lets group and others write: then, or if
+# file or folder are another user's, it might be another agent.
+_START = (
+    "import os,sys; p=os.path.expanduser(sys.argv[1]); d=os.path.dirname; sys.version_info<(3,8) and "
+    "sys.exit('podrun needs Python 3.8 or newer for its agent; this is '+sys.version.split()[0]); "
+    "os.path.isfile(p) and all(s.st_uid==os.geteuid() and not s.st_mode&18 for s in map(os.stat,(p,d(p),d(d(p))))) "
+    f"or sys.exit('{_NO_AGENT}'); sys.path.insert(0,p); from podrun_agent.main import main; main(sys.argv[2:])"
+)
+# Receives the file on stdin. Checks it: a lost connection looks like the end of the file. Its own code judges the folders.
+_RECEIVE = (
+    "import hashlib,io,os,sys,zipfile; os.umask(0o077); p=os.path.expanduser(sys.argv[1]); d=sys.stdin.buffer.read(); "
+    "hashlib.sha256(d).hexdigest()[:16] in p or sys.exit('not all of it arrived'); m={}; "
+    "exec(zipfile.ZipFile(io.BytesIO(d)).read('podrun_agent/private.py'),m); "
+    "m['private_path'](*os.path.split(os.path.dirname(p))); t=p+'.'+os.urandom(8).hex(); "
+    "f=os.open(t,os.O_WRONLY|os.O_CREAT|os.O_EXCL,0o600); os.write(f,d)==len(d) or sys.exit('No space left on device'); "
+    "os.close(f); os.rename(t,p)"
+)
+ANSWER_TIMEOUT = 60.0  # seconds for a host to start Python
+_NOISE_LIMIT = 1 << 20  # bytes that login scripts may print
+
+
+@lru_cache(maxsize=1)
+def agent_file() -> tuple[str, bytes]:
+    """(name, content) of the agent as a zip that Python runs. The same sources give the same bytes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(_FOLDER.glob("*.py")):
+            _add(archive, f"podrun_agent/{path.name}", path.read_bytes())
+    data = buffer.getvalue()
+    return f"{hashlib.sha256(data).hexdigest()[:16]}.pyz", data
+
+
+def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
+    archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), data, zipfile.ZIP_DEFLATED)
+
+
+def agent_command(pod: Pod, *args: str) -> tuple[str, ...]:
+    """Return the command that starts the agent on a host, if it is there and nobody else could have changed it.
+
+    Isolated and without site-packages: only the standard library can be there.
+    """
+    return (_python(pod), "-I", "-S", "-c", _START, f"{pod.home}/agents/{agent_file()[0]}", *args)
+
+
+def open_agent(transport: Transport, pod: Pod, host: Host, *args: str) -> Channel:
+    """Starts `agent ARGS` on the host, after putting the agent there if it is missing.
+
+    Raises HostError if the host cannot be reached, has no Python, or cannot store the file.
+    """
+    for tries_left in reversed(range(2)):
+        channel = transport.open(host, agent_command(pod, *args))
+        rest, noise = _await_mark(channel)
+        if rest is not None:
+            return _Marked(channel, rest)
+        code, complaint = channel.exit_code(), channel.complaint()  # a closed channel would not hear of them
+        channel.close()
+        if not tries_left or _NO_AGENT not in complaint:
+            raise HostError(host.name, _why_not(pod, code, complaint, noise))
+        _put(transport, pod, host)
+    raise AssertionError("unreachable")
+
+
+def _put(transport: Transport, pod: Pod, host: Host) -> None:
+    name, data = agent_file()
+    channel = transport.open(host, (_python(pod), "-I", "-S", "-c", _RECEIVE, f"{pod.home}/agents/{name}"))
+    try:
+        channel.send(data)
+        channel.finish()
+    except OSError:
+        pass  # its complaint says more
+    noise = _await_end(channel)
+    code, complaint = channel.exit_code(), channel.complaint()
+    channel.close()
+    if code != 0:
+        raise HostError(host.name, _why_not(pod, code, complaint, noise))
+
+
+def _await_end(channel: Channel) -> bytes:
+    """Read until the command has ended, and return what it printed; one that goes on printing is given up after a while."""
+    late = threading.Timer(ANSWER_TIMEOUT, channel.close)
+    late.daemon = True
+    late.start()
+    seen = b""
+    try:
+        while data := channel.receive():
+            seen = (seen + data)[-_NOISE_LIMIT:]
+        return seen
+    finally:
+        late.cancel()
+
+
+def _await_mark(channel: Channel) -> tuple[bytes | None, bytes]:
+    """Read up to the mark; return what follows it, or None if it never comes, and what login scripts printed before it."""
+    late = threading.Timer(ANSWER_TIMEOUT, channel.close)
+    late.daemon = True
+    late.start()
+    try:
+        seen = bytearray()
+        while data := channel.receive():
+            start = max(0, len(seen) - len(MARK))
+            seen += data
+            if (at := seen.find(MARK, start)) >= 0:
+                return bytes(seen[at + len(MARK) :]), bytes(seen[:at])
+            if len(seen) > _NOISE_LIMIT:
+                break
+        return None, bytes(seen)
+    finally:
+        late.cancel()
+
+
+def _why_not(pod: Pod, code: int | None, complaint: str, noise: bytes) -> str:
+    """Return one line that says why the agent did not start, with what to do.
+
+    Python explains itself on stderr. A login shell that does not get as far as Python explains itself, if at all, on stdout.
+    """
+    last = _last_line(complaint)
+    words = _last_line(noise.decode(errors="replace"))
+    if code in (126, 127) or "not found" in last:
+        return f"no Python at {_python(pod)!r} ({last}); give its absolute path with `python:` in the pod file"
+    if "UnsafeError: " in last:
+        return last.partition("UnsafeError: ")[2]
+    if "Errno" in last or "No space" in last:
+        reason = last.rpartition("] ")[2].partition(": ")[0]
+        return f"cannot write to podrun's folder {pod.home}: {reason}; give another with `home:` in the pod file"
+    if len(noise) > _NOISE_LIMIT:  # read up to anywhere: its last line may be half of one
+        words = _last_line((noise.rpartition(b"\n")[0] or noise).decode(errors="replace"))
+        return (
+            f"its login scripts print more than {_NOISE_LIMIT >> 10} KB, and podrun's agent did not start by then; they must "
+            f"print nothing where there is no terminal; the last of it: {words}"
+        )
+    if code is None:
+        return f"the connection ended before its agent answered{': ' + (last or words) if last or words else ''}"
+    if complaint:
+        return f"cannot start podrun's agent with {_python(pod)}: {last}"
+    ended = f"its login shell ended with exit code {code} and did not start podrun's agent"
+    if words:
+        remedy = "take a user that may run commands there (`user:` in the pod file), or mend its login scripts"
+        return f"{ended}: {words}; {remedy}"
+    return f"{ended}, without a word; is there an `exit` in a login script such as ~/.bashrc?"
+
+
+def _last_line(text: str) -> str:
+    return next((line.strip()[-300:] for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def _python(pod: Pod) -> str:
+    return pod.python or "python3"
+
+
+class _Marked(Channel):
+    """A channel whose first bytes have been read already."""
+
+    def __init__(self, channel: Channel, first: bytes) -> None:
+        self._channel = channel
+        self._first = first
+
+    def receive(self) -> bytes:
+        first, self._first = self._first, b""
+        return first or self._channel.receive()
+
+    def send(self, data: bytes) -> None:
+        self._channel.send(data)
+
+    def finish(self) -> None:
+        self._channel.finish()
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def complaint(self) -> str:
+        return self._channel.complaint()
+
+    def exit_code(self) -> int | None:
+        return self._channel.exit_code()

@@ -1,0 +1,161 @@
+"""One command on all hosts at once: output, exit code, and no process left when nobody wants it any more."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from podrun.runtime.contract import ExitCode
+
+from ..pod.errors import HostError
+from ..pod.fan_out import WINDOW, fan_out
+from ..pod.pod import Host, Pod
+from ..transport.base import Channel, Transport
+from .agent_file import open_agent
+
+KEPT = 1 << 20  # bytes of a host's output that are kept: its first and its last half of this
+TIMED_OUT = 124  # as timeout(1) says it
+_CONFIRM = 12.0  # seconds for a host to kill the command
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of the command on one host."""
+
+    host: str
+    code: int
+    output: bytes = b""
+    left_out: int = 0
+    """Bytes in the middle of the output that were not kept."""
+    error: str | None = None
+    """Why there is no exit code of its own."""
+
+
+class _Output:
+    """The first and the last half MiB."""
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._tail = b""
+        self._size = 0
+
+    def add(self, data: bytes) -> None:
+        self._size += len(data)
+        room = KEPT // 2 - len(self._head)
+        self._head += data[:room]
+        self._tail += data[max(0, room) :]
+        if len(self._tail) > KEPT:  # not at every step
+            self._tail = self._tail[-KEPT // 2 :]
+
+    @property
+    def left_out(self) -> int:
+        return max(0, self._size - KEPT)
+
+    def text(self) -> bytes:
+        if not self.left_out:
+            return self._head + self._tail
+        note = f"\n... {self.left_out} bytes are left out here ...\n".encode()
+        return self._head + note + self._tail[-KEPT // 2 :]
+
+
+class Execution:
+    """`run` may be called once; `end` from anywhere, meanwhile."""
+
+    def __init__(self, transport: Transport, pod: Pod, argv: Sequence[str], timeout: float | None = None) -> None:
+        self._transport = transport
+        self._pod = pod
+        self._timeout = timeout
+        request = {"argv": list(argv), "env": dict(pod.env), "cwd": "~"}
+        self._request = json.dumps(request).encode() + b"\n"
+        self._lock = threading.Lock()
+        self._starting = threading.Semaphore(WINDOW)  # hosts that are logged in to at once; the command runs on all
+        self._running: dict[str, Channel] = {}
+        self._ended = False
+        self._finished: set[str] = set()
+
+    def run(self) -> list[Result]:
+        """In the order of the pod's hosts."""
+        answers = fan_out(self._on, self._pod.hosts, window=len(self._pod.hosts))
+        for answer in answers:
+            if isinstance(answer, Exception):  # a mistake of podrun's
+                raise answer
+        return [answer for answer in answers if isinstance(answer, Result)]
+
+    def end(self, now: bool = False) -> None:
+        """Kills the command everywhere; `now`: does not wait until that is confirmed."""
+        with self._lock:
+            self._ended = True
+            channels = list(self._running.values())
+        fan_out(lambda channel: channel.close() if now else channel.finish(), channels)
+
+    def waiting(self) -> list[str]:
+        """Hosts on which it has not ended."""
+        return [host.name for host in self._pod.hosts if host.name not in self._finished]
+
+    def _on(self, host: Host) -> Result:
+        try:
+            return self._try(host)
+        except HostError as error:
+            return Result(host.name, ExitCode.UNAVAILABLE, error=error.reason)
+        finally:
+            self._finished.add(host.name)
+
+    def _try(self, host: Host) -> Result:
+        """Raises HostError."""
+        with self._starting:
+            if self._ended:
+                return _interrupted(host.name, _Output())
+            channel = open_agent(self._transport, self._pod, host, "execute")
+        try:
+            with self._lock:
+                self._running[host.name] = channel
+            try:
+                channel.send(self._request)
+            except OSError:
+                pass  # receiving says more
+            if self._ended:
+                channel.finish()
+            return self._await(host, channel)
+        finally:
+            with self._lock:
+                del self._running[host.name]
+            channel.close()
+
+    def _await(self, host: Host, channel: Channel) -> Result:
+        output, late = _Output(), threading.Event()
+        timers = []
+        if self._timeout is not None:
+            timers = [_after(self._timeout, late.set, channel.finish), _after(self._timeout + _CONFIRM, channel.close)]
+        try:
+            while data := channel.receive():
+                output.add(data)
+        finally:
+            for timer in timers:
+                timer.cancel()
+        if late.is_set():
+            error = f"was killed after {self._timeout:g} s (--timeout)"
+            return Result(host.name, TIMED_OUT, output.text(), output.left_out, error)
+        if self._ended:
+            return _interrupted(host.name, output)
+        code = channel.exit_code()
+        if code is None:
+            error = "the connection was lost before the command ended"
+            return Result(host.name, ExitCode.UNAVAILABLE, output.text(), output.left_out, error)
+        return Result(host.name, code, output.text(), output.left_out)
+
+
+def _interrupted(host: str, output: _Output) -> Result:
+    return Result(host, ExitCode.INTERRUPTED, output.text(), output.left_out, "was killed when you interrupted podrun")
+
+
+def _after(seconds: float, *actions: Callable[[], None]) -> threading.Timer:
+    def act() -> None:
+        for action in actions:
+            action()
+
+    timer = threading.Timer(seconds, act)
+    timer.daemon = True
+    timer.start()
+    return timer

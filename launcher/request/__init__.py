@@ -1,0 +1,1 @@
+"""Turn what was typed into a checked request."""

@@ -1,0 +1,44 @@
+"""Which hosts a command is about: those of a pod, or those of a run."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+
+from podrun.runtime.contract import UserError
+
+from ..inventory.find import PodRequest, find_pod
+from ..pod.home import podrun_home
+from ..pod.pod import Pod
+from ..rundir.runs import RunDirectory, find_run
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What the user typed."""
+
+    pod: PodRequest
+    run: str | None = None
+
+    @property
+    def names_pod(self) -> bool:
+        request = self.pod
+        return bool(request.pod or request.hosts is not None or request.hostfile or request.simulate or request.slice)
+
+
+def choose(chosen: Chosen, command: str) -> tuple[Pod, RunDirectory | None]:
+    """The pod, and the run that it is of, if one was named. Raises UserError."""
+    if chosen.run is not None and chosen.names_pod:
+        raise UserError("a run names its hosts already; leave out --pod, --hosts, --hostfile, --slice and --simulate")
+    if chosen.run is not None:
+        directory = find_run(chosen.run)
+        return directory.spec().pod, directory
+    if not chosen.names_pod:
+        raise UserError(
+            f"no hosts: say which, for example podrun {command} --pod pod.yaml, --hosts tpu-[0-3], "
+            "or --run RUN for those of a run"
+        )
+    pod = find_pod(replace(chosen.pod, any_slice=True))
+    if pod.transport == "local":
+        pod = replace(pod, home=str(podrun_home()), python=pod.python or sys.executable)
+    return pod, None

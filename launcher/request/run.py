@@ -1,0 +1,245 @@
+"""`podrun train.yaml`: from what the user typed to an exit code."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from podrun.runtime.config import Config, Launch, check_files, check_slice
+from podrun.runtime.contract import ExitCode, UserError
+
+from ..inventory.find import PodRequest, find_pod
+from ..plan.plan import Program
+from ..pod.home import install_command, podrun_home
+from ..pod.pod import WORKDIRS, Pod
+from ..pod.secret_values import read_secrets
+from ..rundir.runs import RunDirectory, new_run_id
+from ..rundir.spec import RunSpec
+from ..supervise.run import carry_out
+from ..view.console import make_console
+from ..yamlfile.mistakes import short
+from .train_file import read_config, read_launch
+
+if TYPE_CHECKING:
+    from ..staging.bundles import Bundle
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user typed."""
+
+    train: Path | None
+    overrides: tuple[str, ...] = ()
+    slice: str | None = None
+    pod: Path | None = None
+    simulate: bool = False
+    workdir: Path | None = None
+    dry_run: bool = False
+    json: bool = False
+    hosts: str | None = None
+    hostfile: Path | None = None
+    program: tuple[str, ...] = ()
+    """The user's own program, instead of `train`."""
+    detach: bool = False
+
+    @property
+    def where(self) -> PodRequest:
+        return PodRequest(self.slice, self.pod, self.hosts, self.hostfile, self.simulate, self.train)
+
+    @property
+    def name(self) -> str:
+        """What a workdir is called if the user does not say: `train` of train.yaml, `my` of `python -u my.py` or `-m my`."""
+        if self.train:
+            return self.train.stem
+        script = next((word for word in self.program if word.endswith(".py")), None)
+        module = self.program[self.program.index("-m") + 1 :][:1] if "-m" in self.program else ()
+        return Path(script or next(iter(module), self.program[0])).stem
+
+
+def run(request: Request) -> int:
+    """Carries out the request and returns podrun's exit code. Raises UserError before anything is started."""
+    checked, problems = examine(request)
+    if checked is None:
+        raise UserError("\n".join(problems))
+    pod, job, workdir = checked.pod, checked.job, checked.workdir
+    owner = owner_of_workdir(request, job, pod)
+    spec = RunSpec(new_run_id(), pod, job, workdir, Path.cwd(), detached=request.detach, owner=owner)
+    bundles: tuple[Bundle, ...] = ()
+    if pod.transport != "local":
+        from ..supervise.ready import with_code
+
+        spec, bundles = with_code(spec)
+    secrets = read_secrets(pod)
+    if request.dry_run:
+        plan = spec.plan(0, secrets)
+        print(plan.to_json() if request.json else plan.render())
+        return ExitCode.DONE
+    if pod.transport == "local" and (isinstance(job, Config) or request.workdir):
+        make_workdir(workdir)
+    directory = RunDirectory.create(spec)
+    if request.detach:
+        from ..supervise.background import start_in_background
+
+        return start_in_background(directory, bundles, request.json)
+    return carry_out(spec, directory, make_console(request.json), bundles)
+
+
+# --- before anything starts -----------------------------------------------------------------------------------------
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a request is for: nothing that can be found on this machine is wrong with it."""
+
+    job: Config | Program
+    pod: Pod
+    workdir: Path
+
+
+def examine(request: Request) -> tuple[Checked | None, list[str]]:
+    """What is to be carried out, or else everything that can be found wrong on this machine."""
+    problems: list[str] = []
+
+    def attempt(check: Callable[[], T]) -> T | None:
+        try:
+            return check()
+        except UserError as error:
+            problems.append(str(error))
+            return None
+
+    train = request.train
+    try:
+        _check_kind(request)
+    except UserError as error:
+        return None, [str(error)]
+    job: Config | Program | None
+    if train:
+        job = attempt(lambda: read_config(train, request.overrides))
+    else:
+        job = attempt(lambda: Program(request.program, read_launch(request.overrides)))
+    launch = job.launch if job else Launch()
+    # What a broken train.yaml would have said about the pod is not known, and not missed.
+    pod = attempt(lambda: find_pod(request.where, launch)) if job or request.where.complete else None
+    is_local = request.simulate or (pod is not None and pod.transport == "local")
+    if is_local or pod is None:
+        workdir = attempt(lambda: _find_workdir(request, launch))
+    else:
+        workdir = _workdir_on_hosts(request, launch, pod)
+    if isinstance(job, Config) and pod:
+        config, devices = job, pod.slice.devices
+        attempt(lambda: check_slice(config, devices))
+    if pod and launch.process_per == "device" and pod.platform == "tpu":
+        problems.append("launch.process_per: device: a TPU host has one process; remove it, or use a gpu or cpu slice")
+    if isinstance(job, Config) and is_local:  # this machine's files are the hosts'
+        config = job
+        attempt(lambda: check_files(config))
+        attempt(lambda: _check_python(config))
+    if problems:
+        return None, problems
+    assert job and pod and workdir
+    if pod.transport == "local":
+        pod = replace(pod, home=str(podrun_home()), python=pod.python or sys.executable)
+    elif launch.python:
+        pod = replace(pod, python=launch.python)
+    return Checked(job, pod, workdir), []
+
+
+def _check_kind(request: Request) -> None:
+    """Raises UserError for a program in the place of train.yaml, and for one that cannot be."""
+    train, program = request.train, request.program
+    if train and not train.is_dir() and (train.suffix == ".py" or (not train.exists() and shutil.which(train))):
+        words = ["python"] * (train.suffix == ".py") + [str(train), *request.overrides]
+        raise UserError(
+            f"{train} is a program, and no train.yaml; put it behind two dashes: podrun ... -- {shlex.join(words)}"
+        )
+    if not train and not program[0]:
+        raise UserError("the program after `--` has no name")
+    if any("\0" in word for word in program):
+        raise UserError("the program's arguments contain the character \\0, which no argument can")
+
+
+def _workdir_on_hosts(request: Request, launch: Launch, pod: Pod) -> Path:
+    """Below the pod's workdir unless it is absolute. A leading `~` is the login directory there."""
+    chosen = request.workdir or launch.workdir or Path(request.name)
+    if chosen.parts[:1] == ("~",):
+        return chosen
+    return Path(pod.workdir or f"{pod.home}/{WORKDIRS}") / chosen
+
+
+def _find_workdir(request: Request, launch: Launch) -> Path:
+    """Raises UserError unless the workdir, or the nearest folder above it, can be written."""
+    chosen = request.workdir or launch.workdir or Path("runs") / request.name
+    remedy = "choose another with --workdir DIR"
+    try:
+        workdir = chosen.expanduser().absolute()
+        existing = next(p for p in (workdir, *workdir.parents) if p.exists())
+    except (OSError, RuntimeError) as error:  # a name that is too long; a user without a home
+        raise UserError(
+            f"workdir {short(str(chosen))}: {getattr(error, 'strerror', None) or error}; {remedy}"
+        ) from None
+    if not existing.is_dir():
+        raise UserError(f"workdir {workdir}: {existing} is a file, not a folder; {remedy}")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(f"workdir {workdir}: no permission to write in {existing}; {remedy}")
+    return workdir
+
+
+def owner_of_workdir(request: Request, job: Config | Program, pod: Pod) -> str:
+    """Return whose name the workdir has, if nobody chose it and it is where other projects have theirs."""
+    if pod.transport == "local" or request.train is None or request.workdir or job.launch.workdir:
+        return ""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # an id without a name
+        user = str(os.getuid())
+    # Without the name of this machine: it may get a new one, or be a container.
+    return f"{user}:{request.train.resolve()}"
+
+
+def make_workdir(workdir: Path) -> None:
+    """On this machine. Raises UserError if it cannot be written."""
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(prefix=".podrun-probe-", dir=workdir):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"workdir {workdir}: cannot write there: {error.strerror}; choose another with --workdir DIR"
+        ) from None
+
+
+def _check_python(config: Config) -> None:
+    """Raises UserError unless `launch.python` can run the runtime."""
+    if config.launch.python is None:
+        return
+    python = os.path.expanduser(config.launch.python)
+    if shutil.which(python) is None:
+        raise UserError(
+            f"launch.python: there is no program {python!r} on this machine; give the path of a Python 3.11+"
+        )
+    probe = "import importlib.util as u; print(*(m for m in ('podrun.runtime', 'jax') if not u.find_spec(m)))"
+    try:
+        answer = subprocess.run(
+            [python, "-c", f"try:\n {probe}\nexcept ModuleNotFoundError: print('podrun')"],
+            env={**os.environ, **config.launch.env},
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return  # the agent will try, and say why not
+    if answer.returncode == 0 and answer.stdout.strip():
+        missing = " and ".join(answer.stdout.split())
+        raise UserError(f"launch.python: {python} has no {missing}; install podrun there: {install_command(python)}")

@@ -1,0 +1,106 @@
+"""Reads train.yaml and `key.path=value` overrides into a validated config; all mistakes are found and shown at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from podrun.runtime.config import Config, Launch
+from podrun.runtime.contract import UserError
+
+from ..yamlfile.mistakes import SHOWN, describe_mistakes, mistakes_error, short
+from ..yamlfile.near import near_files
+from ..yamlfile.yaml_file import parse, read_mapping, yaml_problem
+
+
+def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """The job that `path` and the overrides describe.
+
+    Raises UserError that lists every mistake: line, key, value, what is allowed, the nearest key.
+    """
+    values, lines = read_mapping(
+        path,
+        str(path),
+        "the job",
+        instead=_what_to_read,
+        start="give the train.yaml of a job; `podrun schema` lists the keys, examples/ has files to start from",
+    )
+    given = _apply_overrides(values, overrides)
+    try:
+        return Config.model_validate(values)
+    except ValidationError as invalid:
+        rows = describe_mistakes(Config, invalid.errors(), lines, given)
+    raise mistakes_error(str(path), rows)
+
+
+def read_launch(overrides: Sequence[str]) -> Launch:
+    """The `launch.key=value` overrides of a program that has no train.yaml. Raises UserError that lists every mistake."""
+    values: dict[str, Any] = {}
+    given = _apply_overrides(values, overrides)
+    if other := sorted(key for key in given if key.partition(".")[0] != "launch"):
+        raise UserError(f"{', '.join(other)}: a program of your own takes only launch.key=value before the `--`")
+    try:
+        return Launch.model_validate(values.get("launch") or {})
+    except ValidationError as invalid:
+        errors = [{**e, "loc": ("launch", *e["loc"])} for e in invalid.errors()]
+        rows = describe_mistakes(Config, errors, {}, given)  # type: ignore[arg-type]
+    raise mistakes_error("the command line", rows)
+
+
+def _what_to_read(path: Path) -> str:
+    """What the user may have meant by a file that cannot be read."""
+    if "=" in path.name:
+        return "the train.yaml comes first, then the key.path=value overrides"
+    return near_files(path) or "give the path of a train.yaml; `podrun --help` shows how, and lists the commands"
+
+
+def _apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> set[str]:
+    """Sets each `a.b=value` in `values`; returns the dotted keys. Raises UserError for a malformed override."""
+    given = set()
+    problems = []
+    for override in overrides:
+        try:
+            given.add(_apply(values, override))
+        except UserError as error:
+            problems.append(str(error))
+    if problems:
+        raise UserError("\n".join(problems[:SHOWN]))
+    return given
+
+
+def _apply(values: dict[str, Any], override: str) -> str:
+    dotted, equals, text = override.partition("=")
+    if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)*", dotted):
+        raise UserError(
+            f"{short(override)} on the command line is not an override: write key.path=value, "
+            "for example optimizer.learning_rate=1e-3"
+        )
+    try:
+        value = parse(text)[0] if text else ""
+    except yaml.YAMLError as error:
+        raise UserError(f"{short(override)} on the command line: {yaml_problem(error)}") from None
+    _set(values, dotted.split("."), value, override)
+    return dotted
+
+
+def _set(values: dict[str, Any], keys: list[str], value: Any, override: str) -> None:
+    for depth, key in enumerate(keys[:-1]):
+        inner = values.get(key)
+        if inner is None:
+            inner = {}
+        elif isinstance(inner, str):  # `model: gpt2` stands for `model: {name: gpt2}`
+            inner = {"name": inner}
+        elif not isinstance(inner, dict):
+            section = ".".join(keys[: depth + 1])
+            raise UserError(
+                f"{short(override)} on the command line: {section} is {short(inner)}, it has no keys below it; "
+                f"write {section}=value"
+            )
+        values[key] = inner = dict(inner)
+        values = inner
+    values[keys[-1]] = value

@@ -1,0 +1,57 @@
+"""Events of a run as they are recorded: how other shells watch a run that somebody else supervises."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from podrun.runtime.contract import Event, EventKind
+
+from ..agent.schema import Lines
+from ..view.echo import Echo, echoed_log
+from .events import LIMIT, parse_event
+from .runs import RunDirectory
+
+_PIECE = 1 << 16  # bytes of output that are shown at once
+
+
+class Output:
+    """What the first process of a user program prints. (podrun's own runtime reports events instead.)"""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._directory = directory
+        self._echo: Echo | None = None
+
+    def news(self, at_end: bool = False) -> str:
+        """Return the next lines, as many as are shown at once, or nothing; at the end the last one may be unfinished."""
+        if self._echo is None:
+            start = self._directory.start()
+            log = None if start is None else echoed_log(start)
+            self._echo = None if log is None else Echo(self._directory.logs / log.name, start=0)
+        return "" if self._echo is None else self._echo.next(_PIECE, at_end) or ""
+
+
+_LOOK = 0.2  # seconds between two looks at the record
+
+
+def follow(directory: RunDirectory) -> Iterator[Event | None]:
+    """All events so far, then each as it comes, until the run has ended or nobody supervises it. None: a moment passed."""
+    unparsed = Lines(LIMIT)
+    try:
+        file = directory.events.open("rb")
+    except OSError:
+        return
+    with file:
+        while True:
+            alone = directory.supervisor() is None  # asked before reading: what it wrote last is then seen
+            for line in unparsed.feed(file.read()):
+                event = parse_event(line)
+                if event is None:
+                    continue
+                yield event
+                if event["event"] == EventKind.END:
+                    return
+            if alone:
+                return
+            yield None
+            time.sleep(_LOOK)

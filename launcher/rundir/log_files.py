@@ -1,0 +1,101 @@
+"""The logs of a run: whose they are, when what was written, and where to begin."""
+
+from __future__ import annotations
+
+import bisect
+import math
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from podrun.runtime.contract import UserError
+
+from ..pod.fold import fold
+from ..pod.ranges import expand
+from .backwards import line_offset, tail_offset
+from .logs import MARK_EVERY, index_path, log_path
+from .runs import RunDirectory
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """What one process printed."""
+
+    name: str
+    """`host`, or `host.process` if the host has several."""
+    host: str
+    path: Path
+    index: Path
+
+    def size(self) -> int:
+        """0 as long as it has printed nothing."""
+        try:
+            there = self.path.stat()
+        except OSError:
+            return 0
+        return there.st_size if stat.S_ISREG(there.st_mode) else 0
+
+    def marks(self) -> list[tuple[float, int]]:
+        """(time, size): what follows the first `size` bytes arrived at `time` or later. Both only grow."""
+        found: list[tuple[float, int]] = []
+        try:
+            text = self.index.read_text(errors="replace")
+        except OSError:
+            return []
+        limit = self.size()
+        for line in text.splitlines():
+            time, _, size = line.partition(" ")
+            try:
+                mark = (float(time), int(size))
+            except ValueError:  # cut off by a full disk
+                continue
+            if not (math.isfinite(mark[0]) and 0 <= mark[1] <= limit):
+                continue
+            # A clock that is set back: the order in the file is the one that is right.
+            found.append((max(mark[0], found[-1][0]), mark[1]) if found else mark)
+        return found
+
+
+def log_files(directory: RunDirectory, patterns: Sequence[str] = ()) -> list[LogFile]:
+    """Of all processes, or those of the hosts that `patterns` name. Raises UserError for a name that fits none."""
+    start = directory.start()
+    hosts: dict[str, list[int]] = start["hosts"] if start else {}
+    files = []
+    for host, processes in hosts.items():
+        for process in processes:
+            name = host if len(processes) == 1 else f"{host}.{process}"
+            paths = log_path(directory.logs, name), index_path(directory.logs, name)
+            files.append(LogFile(name, host, *paths))
+    if not patterns or not hosts:
+        return files
+    wanted = {name for pattern in patterns for name in _named(pattern, files)}
+    return [file for file in files if file.name in wanted]
+
+
+def _named(pattern: str, files: Sequence[LogFile]) -> list[str]:
+    found: list[str] = []
+    try:
+        entries = expand(pattern)
+    except ValueError:
+        entries = [pattern]
+    for entry in entries:
+        same = [file.name for file in files if entry in (file.name, file.host)]
+        if not same:
+            hosts = fold(file.host for file in files)
+            raise UserError(f"--host {pattern}: {entry} is no host of this run; it has {hosts}")
+        found += same
+    return found
+
+
+def since_offset(file: LogFile, time: float) -> int:
+    """Where what arrived after `time` begins; at most a second's output too early."""
+    marks = file.marks()
+    place = bisect.bisect_right(marks, time - MARK_EVERY, key=lambda mark: mark[0])
+    return line_offset(file.path, marks[place][1]) if place < len(marks) else file.size()
+
+
+def first_offset(file: LogFile, end: int, since: float | None, lines: int | None) -> int:
+    """Where to begin, if what ends at `end` is to be shown since a time, and not more than `lines`."""
+    start = 0 if since is None else min(end, since_offset(file, since))
+    return start if lines is None else max(start, tail_offset(file.path, lines, end))

@@ -1,0 +1,91 @@
+"""Run directories that nobody needs any more."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from podrun.runtime.contract import UserError
+
+from ..plan.plan import DETACHED_LEASE
+from ..pod.home import podrun_home
+from .run_summary import State, Summary, summarize
+from .runs import RunDirectory, all_runs
+
+_DOOMED = ".removed-"
+
+
+@dataclass(frozen=True)
+class OldRun:
+    """One that may go."""
+
+    directory: RunDirectory
+    summary: Summary
+    size: int
+
+    @property
+    def age(self) -> float:
+        return time.time() - (self.summary.ended or self.summary.started)
+
+
+def old_runs(older_than: float) -> list[OldRun]:
+    """Those that ended that many seconds ago; of abandoned ones, those whose agents cannot live any more."""
+    found = []
+    for directory in all_runs():
+        summary = summarize(directory)
+        least = max(older_than, DETACHED_LEASE) if summary.state is State.ABANDONED else older_than
+        if summary.over and _unconfirmed(directory):
+            least = max(older_than, DETACHED_LEASE)  # it is the only record of where something may live
+        if summary.state is State.RUNNING or time.time() - (summary.ended or summary.started) < least:
+            continue
+        found.append(OldRun(directory, summary, _size(directory.path)))
+    return found
+
+
+def old_run(directory: RunDirectory) -> OldRun:
+    """Raises UserError unless the run has ended."""
+    summary = summarize(directory)
+    if not summary.over:
+        goes_on = "is running" if summary.state is State.RUNNING else "has not ended, only its launcher is gone"
+        raise UserError(f"run {summary.run} {goes_on}; `podrun stop {summary.run}` ends it")
+    if left := _unconfirmed(directory):
+        raise UserError(
+            f"run {summary.run} may have left something on {'; '.join(left)}; `podrun stop {summary.run}` ends that first"
+        )
+    return OldRun(directory, summary, _size(directory.path))
+
+
+def _unconfirmed(directory: RunDirectory) -> list[str]:
+    """Hosts on which something of an ended run may live, and why that is not known."""
+    return list((directory.end() or {}).get("left_behind", ()))
+
+
+def remove(run: OldRun) -> None:
+    """Raises UserError if somebody has begun to supervise it meanwhile, or it cannot be removed."""
+    doomed = run.directory.path.with_name(f"{_DOOMED}{run.directory.run_id}")
+    try:
+        with run.directory.supervise():
+            run.directory.path.rename(doomed)  # at once: nobody finds half of it
+        shutil.rmtree(doomed)
+    except OSError as error:
+        raise UserError(f"cannot remove {error.filename or doomed}: {error.strerror}") from None
+
+
+def remove_unfinished() -> None:
+    """What a `remove` has left behind that was interrupted."""
+    for path in (podrun_home() / "runs").glob(f"{_DOOMED}*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for place, _, files in os.walk(folder):
+        for name in files:
+            try:
+                total += os.lstat(os.path.join(place, name)).st_size
+            except OSError:
+                continue
+    return total

@@ -1,0 +1,141 @@
+"""What is known of every process of a run, from the events of its last attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from podrun.runtime.contract import Event, EventKind
+
+from .events import parse_event
+from .runs import RunDirectory
+
+_STEP = f'"event": "{EventKind.STEP}"'.encode()
+
+
+@dataclass
+class ProcessStatus:
+    """One process."""
+
+    host: str
+    process: int
+    phase: str = "waiting"
+    since: float = 0.0
+    """When it entered the phase."""
+    step: int | None = None
+    pid: int | None = None
+    exit_code: int | None = None
+    error: str | None = None
+    """The last line of what it said about its failure."""
+
+
+@dataclass
+class RunStatus:
+    """One run."""
+
+    start: Event
+    """Of the last attempt."""
+    processes: dict[int, ProcessStatus] = field(default_factory=dict)
+    agents: dict[str, int] = field(default_factory=dict)
+    """Host to the pid of its agent."""
+    checkpoint: Event | None = None
+    """The last that is complete, of any attempt."""
+    step: Event | None = None
+    """The last that process 0 has reported."""
+    end: Event | None = None
+
+    @property
+    def phases(self) -> dict[str, list[ProcessStatus]]:
+        """Processes by the phase that they are in."""
+        groups: dict[str, list[ProcessStatus]] = {}
+        for process in self.processes.values():
+            groups.setdefault(process.phase, []).append(process)
+        return groups
+
+
+def read_status(directory: RunDirectory) -> RunStatus | None:
+    """None if the run has not begun yet."""
+    status: RunStatus | None = None
+    checkpoint: Event | None = None
+    last_steps: dict[bytes, bytes] = {}
+    for line in _lines(directory):
+        if _STEP in line[:40]:  # nearly all lines are steps, of which only each process's last one matters
+            last_steps[line[line.rfind(b'"host"') :]] = line
+            continue
+        event = parse_event(line)
+        if event is None:  # cut off by a full disk
+            continue
+        if event["event"] == EventKind.START:
+            status, last_steps = _begin(event), {}
+        elif status is not None:
+            checkpoint = event if event["event"] == EventKind.CHECKPOINT else checkpoint
+            _take(status, event)
+    if status is not None:
+        status.checkpoint = checkpoint
+        for line in last_steps.values():
+            _take_step(status, line)
+    return status
+
+
+def _lines(directory: RunDirectory) -> Iterator[bytes]:
+    try:
+        with directory.events.open("rb") as file:
+            yield from file
+    except OSError:
+        return
+
+
+def _begin(start: Event) -> RunStatus:
+    processes = {
+        process: ProcessStatus(host, process, since=start["time"])
+        for host, numbers in start["hosts"].items()
+        for process in numbers
+    }
+    return RunStatus(start, processes)
+
+
+def _take(status: RunStatus, event: Event) -> None:
+    kind = event["event"]
+    if kind == EventKind.END:
+        status.end = event
+    elif kind == EventKind.HOST:
+        _take_host(status, event)
+    elif event.get("process") in status.processes:
+        process = status.processes[event["process"]]
+        if kind == EventKind.PHASE:
+            _enter(process, event["phase"], event["time"])
+        elif kind == EventKind.EXIT:
+            process.exit_code = event["code"]
+            _enter(process, "exited", event["time"])
+        elif kind == EventKind.ERROR:
+            process.error = (str(event["message"]).strip().splitlines() or [""])[-1]
+
+
+def _take_host(status: RunStatus, event: Event) -> None:
+    phase = event["phase"]
+    if phase == "hello":
+        status.agents[event["host"]] = event["pid"]
+    if phase == "started":
+        process = status.processes.get(event["process"])
+        if process is None:
+            return
+        process.pid = event["pid"]
+        _enter(process, "running" if status.start["program"] is not None else phase, event["time"])
+        return
+    for number in status.start["hosts"].get(event["host"], ()):
+        process = status.processes[number]
+        if process.exit_code is None:
+            _enter(process, phase, event["time"])
+
+
+def _take_step(status: RunStatus, line: bytes) -> None:
+    event = parse_event(line)
+    if event is not None and event["event"] == EventKind.STEP and event["process"] in status.processes:
+        status.processes[event["process"]].step = event["step"]
+        if event["process"] == 0:
+            status.step = event
+
+
+def _enter(process: ProcessStatus, phase: str, time: float) -> None:
+    if process.phase != phase:
+        process.phase, process.since = phase, time

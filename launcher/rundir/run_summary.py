@@ -1,0 +1,130 @@
+"""What a run is, and how it goes, in one row; reads little of the run directory."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from podrun.runtime.contract import Event, EventKind
+
+from ..agent.schema import Malformed, anything, each, loads, printable, record, text
+from .events import LIMIT
+from .runs import RunDirectory
+
+_APPEAR = 30.0  # seconds for a run that has been made to be supervised
+_POD = record({"slice": record({"name": text}), "hosts": each(anything), "transport": text})
+_SPEC = record({"pod": _POD, "job": record({}, {"argv": each(text)}), "workdir": text})
+_LOOK_BACK = 2000  # events among which the last step is looked for
+
+
+class State(StrEnum):
+    """How a run goes, or how it ended."""
+
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+    ABANDONED = "abandoned"  # it has not ended, and nobody supervises it
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One run."""
+
+    run: str
+    state: State
+    code: int | None
+    """Of a run that has ended."""
+    slice: str
+    hosts: int
+    transport: str
+    step: int | None
+    steps: int | None
+    job: str
+    """What a program was called with; else the workdir."""
+    program: bool
+    started: float
+    ended: float | None
+    """Of one that is abandoned: its last sign of life."""
+    supervisor: int | None
+    directory: str
+
+    @property
+    def over(self) -> bool:
+        return self.state not in (State.RUNNING, State.ABANDONED)
+
+
+def state_of(directory: RunDirectory) -> tuple[State, Event | None, int | None]:
+    """The state, the event of the end, and the pid of the supervisor."""
+    supervisor = directory.supervisor()  # asked first: the end is on record before it lets go
+    end = directory.end()
+    if end is not None:
+        if end["code"] == 0:
+            return State.DONE, end, None
+        return State.INTERRUPTED if end["host"] is None else State.FAILED, end, None
+    if supervisor is not None or _is_new(directory):
+        return State.RUNNING, None, supervisor
+    return State.ABANDONED, None, None
+
+
+def summarize(directory: RunDirectory) -> Summary:
+    """Never raises: of a damaged run directory the rest is told."""
+    state, end, supervisor = state_of(directory)
+    first = next(directory.read_events(), None)
+    start = first if first is not None and first["event"] == EventKind.START else _from_spec(directory)
+    last = end or next(directory.newest_events(), None)
+    step = _last_step(directory)
+    return Summary(
+        run=directory.run_id,
+        state=state,
+        code=int(end["code"]) if end else None,
+        slice=start["slice"],
+        hosts=len(start["hosts"]),
+        transport=start["transport"],
+        step=step["step"] if step else None,
+        steps=step["steps"] if step else None,
+        job=start["program"] or start["workdir"],
+        program=start["program"] is not None,
+        started=start["time"],
+        ended=None if state is State.RUNNING else (last or start)["time"],
+        supervisor=supervisor,
+        directory=str(directory.path),
+    )
+
+
+def _is_new(directory: RunDirectory) -> bool:
+    """Between its making and its first event."""
+    return not directory.events.exists() and time.time() - _made(directory.path) < _APPEAR
+
+
+def _made(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _last_step(directory: RunDirectory) -> Event | None:
+    recent = itertools.islice(directory.newest_events(), _LOOK_BACK)
+    return next((event for event in recent if event["event"] == EventKind.STEP), None)
+
+
+def _from_spec(directory: RunDirectory) -> Event:
+    """What the first event would say, of a run that has none yet."""
+    try:
+        spec = printable(loads((directory.path / "spec.json").read_bytes(), LIMIT))
+        _SPEC(spec)
+    except (OSError, Malformed):
+        spec = {"pod": {"slice": {"name": "?"}, "hosts": [], "transport": "?"}, "job": {}, "workdir": "?"}
+    pod, job = spec["pod"], spec["job"]
+    return {
+        "slice": pod["slice"]["name"],
+        "hosts": pod["hosts"],
+        "transport": pod["transport"],
+        "program": " ".join(job["argv"]) if "argv" in job else None,
+        "workdir": spec["workdir"],
+        "time": _made(directory.path),
+    }

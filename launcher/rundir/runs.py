@@ -1,0 +1,278 @@
+"""The run directory and the registry of runs on the launcher's side."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from podrun.runtime.contract import Event, EventKind, UserError, output_stream
+
+from ..agent.schema import Malformed, count, loads, record, table
+from ..plan.plan import LaunchPlan
+from ..pod.home import podrun_home, private, private_folder
+from ..supervise.state import Adoption
+from .backwards import lines_backwards
+from .events import LIMIT, parse_event
+from .spec import RunSpec
+
+_ATTEMPT = record({"attempt": count, "log_sizes": table(count)})
+_SUPERVISOR = record({"pid": count})
+_LOOK = 0.3  # seconds; longer than anybody looks
+
+
+def new_run_id() -> str:
+    """Sorts by time; the random part keeps two runs of one second apart."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Everything that one run leaves on the launcher's machine."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, spec: RunSpec) -> RunDirectory:
+        """Raises UserError if it cannot be made."""
+        directory = cls(podrun_home() / "runs" / spec.run_id)
+        try:
+            private_folder("runs", spec.run_id, "logs")
+            directory._write("spec.json", spec.to_json())
+        except OSError as error:
+            raise UserError(
+                f"cannot make the run directory {directory.path}: {error.strerror}; "
+                "set PODRUN_HOME to a folder you can write to"
+            ) from None
+        return directory
+
+    @property
+    def run_id(self) -> str:
+        return self.path.name
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def supervisor_log(self) -> Path:
+        """What a supervisor in the background prints: nothing, unless it breaks."""
+        return self.path / "supervisor.log"
+
+    def log(self, name: str) -> Path:
+        return self.logs / f"{name}.log"
+
+    def spec(self) -> RunSpec:
+        """Raises UserError if it was written by another version, or damaged."""
+        try:
+            return RunSpec.from_json((self.path / "spec.json").read_bytes())
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"run {self.run_id}: cannot read {self.path / 'spec.json'} ({str(error).splitlines()[0]}): "
+                "was it written by another version of podrun?"
+            ) from None
+
+    # --- attempts ---
+
+    def begin(self, plan: LaunchPlan) -> None:
+        """Records the plan of an attempt, and how long the logs were before it."""
+        self._write("plan.json", plan.to_json().encode())
+        sizes = {
+            plan.log_name(h, p.process_id): _size(self.log(plan.log_name(h, p.process_id)))
+            for h in plan.hosts
+            for p in h.processes
+        }
+        self._write("attempt.json", json.dumps({"attempt": plan.attempt, "log_sizes": sizes}).encode())
+
+    def attempt(self) -> int | None:
+        """The attempt that was begun last. Raises UserError if its record is damaged."""
+        begun = self._begun()
+        return None if begun is None else int(begun["attempt"])
+
+    def _begun(self) -> dict[str, Any] | None:
+        """Return what `begin` has written; None before that. Raises UserError if it is damaged."""
+        path = self.path / "attempt.json"
+        try:
+            begun: dict[str, Any] = loads(path.read_bytes(), LIMIT)
+            _ATTEMPT(begun)
+        except FileNotFoundError:
+            return None
+        except (OSError, Malformed) as error:
+            raise UserError(
+                f"run {self.run_id}: cannot read {path} ({getattr(error, 'strerror', None) or error}), so nobody can take "
+                f"the run over: end what is left of it on its hosts by hand, then remove {self.path}"
+            ) from None
+        return begun
+
+    def adoption(self, plan: LaunchPlan) -> Adoption:
+        """What is here of the attempt of `plan`."""
+        before: dict[str, int] = (self._begun() or {"log_sizes": {}})["log_sizes"]
+        offsets: dict[str, dict[str, int]] = {}
+        for host in plan.hosts:
+            for process in host.processes:
+                name = plan.log_name(host, process.process_id)
+                here = max(0, _size(self.log(name)) - before.get(name, 0))
+                offsets.setdefault(host.host.name, {})[output_stream(process.process_id)] = here
+        events: dict[tuple[str, int], int] = {}
+        phases: set[tuple[str, str, int | None]] = set()
+        for event in self.read_events():
+            if event["event"] == EventKind.START:
+                events, phases = {}, set()
+            elif event["event"] == EventKind.HOST:
+                phases.add((event["host"], event["phase"], event.get("process")))
+            elif "process" in event and event["event"] not in (EventKind.EXIT, EventKind.END):
+                key = (event["host"], event["process"])
+                events[key] = events.get(key, 0) + 1
+        started = any(phase == "started" for _, phase, _ in phases)
+        return Adoption(offsets, events, started, frozenset(phases))
+
+    def read_events(self) -> Iterator[Event]:
+        try:
+            with self.events.open("rb") as file:
+                for line in file:
+                    if line.endswith(b"\n") and (event := parse_event(line)):
+                        yield event
+        except OSError:
+            return
+
+    def start(self) -> Event | None:
+        """Return the event that the run began with; None if it has not begun, or its record is damaged there."""
+        return next((event for event in self.read_events() if event["event"] == EventKind.START), None)
+
+    def newest_events(self) -> Iterator[Event]:
+        """The newest first; reads only as much of them as is asked for."""
+        for line in lines_backwards(self.events):
+            if event := parse_event(line):
+                yield event
+
+    def end(self) -> Event | None:
+        """The event that says how the run ended."""
+        last = next(self.newest_events(), None)
+        return last if last is not None and last["event"] == EventKind.END else None
+
+    def record_end(self, message: str, code: int) -> None:
+        """Ends a run that nobody is left to end."""
+        end = {"event": EventKind.END, "time": time.time(), "code": code, "host": "the launcher", "process": None}
+        recorder = Recorder(self.events)
+        recorder.event({**end, "message": f"failed: {message} [exit code {code}]", "left_behind": []})
+        recorder.close()
+
+    # --- who supervises it ---
+
+    @contextmanager
+    def supervise(self) -> Iterator[None]:
+        """Holds the run: one supervisor at a time. Raises UserError if there is one."""
+        file = os.open(self.path / "supervisor.json", os.O_RDWR | os.O_CREAT, 0o600)
+        if not _lock(file):
+            os.close(file)
+            raise UserError(f"run {self.run_id} is supervised by another podrun (pid {self.supervisor()})") from None
+        try:
+            os.ftruncate(file, 0)
+            os.pwrite(file, json.dumps({"pid": os.getpid()}).encode(), 0)
+            yield
+        finally:
+            os.close(file)
+
+    def supervisor(self) -> int | None:
+        """The pid of the podrun that supervises the run now."""
+        try:
+            with (self.path / "supervisor.json").open("rb") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except OSError:
+                    holder = loads(file.read(LIMIT), LIMIT)
+                    _SUPERVISOR(holder)
+                    return int(holder["pid"]) or None  # 0 would be everybody
+        except (OSError, Malformed):
+            pass
+        return None
+
+    def _write(self, name: str, data: bytes) -> None:
+        """All of it or nothing, for nobody else to read."""
+        path = self.path / f"{name}.tmp"
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(data)
+        path.replace(self.path / name)
+
+
+def _lock(file: int) -> bool:
+    """False if somebody else has it; who only looks whether somebody does has it for a moment, too."""
+    deadline = time.monotonic() + _LOOK
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def all_runs() -> list[RunDirectory]:
+    """The runs of this user on this machine, the newest first."""
+    folder = podrun_home() / "runs"
+    names = (
+        sorted((p.name for p in folder.iterdir() if p.name[0] != "." and (p / "spec.json").is_file()), reverse=True)
+        if folder.is_dir()
+        else []
+    )
+    return [RunDirectory(folder / name) for name in names]
+
+
+def find_run(name: str | None) -> RunDirectory:
+    """The run whose id starts or ends with `name`; the newest without one. Raises UserError if there is none, or several."""
+    runs = all_runs()
+    if not runs:
+        raise UserError(
+            f"there are no runs in {podrun_home() / 'runs'}; `podrun --simulate --slice cpu-1x1 train.yaml` makes one"
+        )
+    if name is None:
+        return runs[0]
+    found = [r for r in runs if r.run_id == name] or [
+        r for r in runs if r.run_id.startswith(name) or r.run_id.endswith(name)
+    ]
+    if not found:
+        raise UserError(f"there is no run {name!r}; `podrun ps --all` lists them; the newest is {runs[0].run_id}")
+    if len(found) > 1:
+        names = ", ".join(r.run_id for r in found[:4])
+        raise UserError(
+            f"{name!r} means {len(found)} runs: {names}{', ...' if len(found) > 4 else ''}; give more of the id"
+        )
+    return found[0]
+
+
+class Recorder:
+    """Appends every event to the run directory's events.jsonl."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: IO[str] = open(path, "a", buffering=1, opener=private)
+
+    def event(self, event: Event) -> None:
+        try:
+            self._file.write(json.dumps(event) + "\n")
+        except OSError:
+            pass  # a full disk: the logs are on it as well, and fail the run with that cause
+
+    def close(self) -> None:
+        try:
+            self._file.close()
+        except OSError:
+            pass

@@ -1,0 +1,77 @@
+"""Everything that a run was asked to do: enough to start it, to start it again, or to take it over from another launcher."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from podrun.runtime.config import Config
+from podrun.runtime.contract import Event, EventKind
+
+from ..plan.plan import Code, LaunchPlan, Program, make_plan
+from ..pod.pod import Pod
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """A run, before it has an attempt. Holds names of secrets, never their values."""
+
+    run_id: str
+    pod: Pod
+    job: Config | Program
+    workdir: Path
+    cwd: Path
+    code: Code | None = None
+    detached: bool = False
+    owner: str = ""
+    """Whose train.yaml gave the workdir its name; empty if the user chose the workdir, or it is on this machine."""
+
+    def plan(self, attempt: int, secrets: Mapping[str, str]) -> LaunchPlan:
+        return make_plan(
+            self.pod,
+            self.job,
+            run_id=self.run_id,
+            attempt=attempt,
+            workdir=self.workdir,
+            cwd=self.cwd,
+            code=self.code,
+            secrets=secrets,
+            detached=self.detached,
+            owner=self.owner,
+        )
+
+    def to_json(self) -> bytes:
+        return _adapter().dump_json(self, indent=1)
+
+    @classmethod
+    def from_json(cls, text: bytes) -> RunSpec:
+        """Raises ValueError if it is none, or one of another version."""
+        return _adapter().validate_json(text)
+
+
+@cache
+def _adapter() -> TypeAdapter[RunSpec]:
+    return TypeAdapter(RunSpec)
+
+
+def start_event(plan: LaunchPlan, logs: Path, time: float) -> Event:
+    """The first event of an attempt: what a view needs to know of the plan."""
+    job = plan.job
+    return {
+        "event": EventKind.START,
+        "time": time,
+        "run_id": plan.run_id,
+        "attempt": plan.attempt,
+        "slice": plan.pod.slice.name,
+        "devices": plan.pod.slice.devices_per_host,
+        "transport": plan.pod.transport,
+        "hosts": {h.host.name: [p.process_id for p in h.processes] for h in plan.hosts},
+        "program": " ".join(job.argv) if isinstance(job, Program) else None,
+        "workdir": os.fspath(plan.workdir),
+        "logs": os.fspath(logs),
+    }

@@ -1,0 +1,73 @@
+"""The preparation of all hosts together: what ends it early."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ..pod.errors import HostError
+from ..pod.fan_out import fan_out
+from ..transport.base import Channel
+
+SETTLE = 2.0  # seconds after the first host that was refused for others that will be
+
+
+class EndedError(HostError):
+    """Nothing is wrong with this host: another one was refused."""
+
+
+class Refusal:
+    """A host that cannot be prepared ends the preparation of all, after a moment in which others may be refused as well."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+
+    def end_soon(self, close: Callable[[], None]) -> None:
+        def end() -> None:
+            self.ended = True
+            close()
+
+        with self._lock:
+            if self._timer is None:
+                self._timer = threading.Timer(SETTLE, end)
+                self._timer.daemon = True
+                self._timer.start()
+
+
+class Channels:
+    """All that are open, to be closed by an interruption."""
+
+    def __init__(self) -> None:
+        self._channels: list[Channel] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def add(self, channel: Channel) -> Channel:
+        with self._lock:
+            self._channels.append(channel)
+            closed = self._closed
+        if closed:
+            channel.close()
+        return channel
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            channels = list(self._channels)
+        fan_out(lambda channel: channel.close(), channels)
+
+
+def interruptible(work: Callable[[], list[Any]], channels: Channels) -> list[Any]:
+    """Runs `work` in a thread, so that Ctrl-C here ends what it waits for."""
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.extend(work()), name="prepare", daemon=True)
+    thread.start()
+    try:
+        thread.join()
+    except BaseException:
+        channels.close()
+        raise
+    return results

@@ -1,0 +1,245 @@
+"""Which files a project consists of: what git knows or would add, else everything but what tools leave behind."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from podrun.runtime.contract import UserError
+
+from ..pod.home import podrun_home
+
+IGNORE_FILE = ".podrunignore"
+MAX_BYTES = 100_000_000
+MAX_FILES = 20_000
+_LOOK = 2.0  # seconds to go on in a project that is too large, so that the message names all of its large folders
+_JUNK = {
+    *(".git", ".hg", ".svn", "__pycache__", ".venv", "venv", "node_modules", ".tox", ".ipynb_checkpoints"),
+    *(".mypy_cache", ".pytest_cache", ".ruff_cache"),
+}
+_JUNK_ENDINGS = (".pyc", ".egg-info")
+_WORKDIR_MARK = ".podrun-lock"  # in every workdir of a run, checkpoints and all
+
+Ignored = Callable[[str], bool]
+"""Whether a path below the root is left out; a folder's ends with a slash."""
+
+
+@dataclass(frozen=True)
+class Project:
+    """The files of a project, regular ones and links, as sorted paths below its root."""
+
+    root: Path
+    subfolder: str
+    """The folder that was asked about, below the root; `.` for the root itself."""
+    files: tuple[str, ...]
+
+
+def find_project(cwd: Path) -> Project:
+    """The project that `cwd` belongs to. Raises UserError if it is too large, or cannot be read."""
+    cwd = cwd.resolve()
+    top = _git_top(cwd)
+    root = cwd if top is None else top
+    ignored = _read_ignore_file(root / IGNORE_FILE)
+    names = _walk(root, ignored) if top is None else _git_files(top)
+    files = _within_limits(root, (n for n in names if not ignored(n)))
+    return Project(root, cwd.relative_to(root).as_posix(), tuple(sorted(files)))
+
+
+def shown(name: str) -> str:
+    """A file name for a message, whatever is in it."""
+    return name if name.isprintable() else ascii(name)
+
+
+def unreadable(path: Path, error: OSError) -> UserError:
+    return UserError(
+        f"cannot read {shown(str(path))}, which belongs to the project: {error.strerror}; make it readable, or name it "
+        f"in {IGNORE_FILE}"
+    )
+
+
+def _within_limits(root: Path, names: Iterator[str]) -> list[str]:
+    """Those that are regular files or links. Raises UserError if they are too many or too large."""
+    files: list[str] = []
+    sizes: Counter[str] = Counter()
+    deadline = time.monotonic() + _LOOK
+    total = 0
+    for name in names:
+        try:
+            found = os.lstat(root / name)
+        except OSError:
+            continue  # removed in the meantime, or deleted in the tree and still in git's index
+        if stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode):
+            files.append(name)
+            sizes[name] = found.st_size
+            total += found.st_size
+            if (total > MAX_BYTES or len(files) > MAX_FILES) and time.monotonic() > deadline:
+                break
+    if total > MAX_BYTES or len(files) > MAX_FILES:
+        raise _too_large(root, sizes)
+    return files
+
+
+def _too_large(root: Path, sizes: Counter[str]) -> UserError:
+    """Names the folders and files that make it large: those that hold a tenth of the whole."""
+    by_bytes = sum(sizes.values()) > MAX_BYTES
+    weights: Counter[str] = Counter()
+    for name, size in sizes.items():
+        folder, _, rest = name.partition("/")
+        second = rest.partition("/")
+        if not by_bytes:
+            weights[f"{folder}/" if rest else "files at the top"] += 1
+        elif second[1]:
+            weights[f"{folder}/{second[0]}/"] += size
+        else:
+            weights[name] += size
+    unit: Callable[[int], str] = _megabytes if by_bytes else lambda n: f"{n} files"
+    largest = ", ".join(f"{shown(name)} ({unit(weight)})" for name, weight in weights.most_common(5))
+    return UserError(
+        f"the project {shown(str(root))} is too large to be sent to every host: at least {_megabytes(sum(sizes.values()))} "
+        f"in {len(sizes)} files, where {_megabytes(MAX_BYTES)} and {MAX_FILES} files are the limit; the largest parts: "
+        f"{largest}; name what the hosts do not need in {shown(str(root / IGNORE_FILE))} (the syntax is that of "
+        ".gitignore), or call podrun in the project's own folder"
+    )
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"
+
+
+def _read_ignore_file(path: Path) -> Ignored:
+    """Raises UserError."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return lambda name: False
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not UTF-8 text; write it with the syntax of .gitignore") from None
+
+    from pathspec import GitIgnoreSpec
+
+    for number, line in enumerate(lines, 1):
+        try:
+            GitIgnoreSpec.from_lines([line])
+        except ValueError:
+            raise UserError(f"{path}, line {number}: {line!r} is not a pattern of .gitignore's syntax") from None
+    return GitIgnoreSpec.from_lines(lines).match_file
+
+
+# --- without git ------------------------------------------------------------------------------------------------------
+
+
+def _walk(root: Path, ignored: Ignored) -> Iterator[str]:
+    """Files below the root, but for what tools leave behind; an ignored folder is not even looked into."""
+    folders = [""]
+    while folders:
+        folder = folders.pop()
+        try:
+            entries = sorted(os.scandir(root / folder), key=lambda e: e.name)
+        except OSError as error:
+            raise unreadable(root / folder, error) from None
+        for entry in entries:
+            name = folder + entry.name
+            if _is_junk(entry.name):
+                continue
+            if not entry.is_dir(follow_symlinks=False):
+                yield name
+            elif not ignored(f"{name}/") and not _is_made(entry.path):
+                folders.append(f"{name}/")
+
+
+def _is_junk(name: str) -> bool:
+    return name in _JUNK or name.endswith(_JUNK_ENDINGS)
+
+
+def _is_made(folder: str) -> bool:
+    """A virtual environment of any name, a run's workdir, or podrun's own folder."""
+    if os.path.abspath(folder) == os.fspath(podrun_home()):
+        return True
+    return any(os.path.lexists(os.path.join(folder, mark)) for mark in ("pyvenv.cfg", _WORKDIR_MARK))
+
+
+# --- with git ---------------------------------------------------------------------------------------------------------
+
+
+def _git_top(cwd: Path) -> Path | None:
+    """The top of the work tree that `cwd` is in; None if there is none, no git, or the folder is ignored there.
+
+    Raises UserError if git refuses to look, as it does in a folder of another user.
+    """
+    try:
+        asked = _git(cwd, "rev-parse", "--show-toplevel")
+    except OSError:
+        return None
+    if asked.returncode != 0:
+        complaint = asked.stderr.decode(errors="replace").strip()
+        if "not a git repository" in complaint or "must be run in a work tree" in complaint:
+            return None
+        raise UserError(f"git cannot say which files belong to the project in {cwd}: {complaint}")
+    top = Path(os.fsdecode(asked.stdout.removesuffix(b"\n")))
+    if top != cwd and _git(top, "check-ignore", "-q", "--", str(cwd.relative_to(top))).returncode == 0:
+        return None
+    return top
+
+
+def _git_files(top: Path) -> Iterator[str]:
+    """What is committed or would be added, each once, but for what tools leave behind where .gitignore does not say so.
+
+    Checked out submodules, and repositories inside, count as folders.
+    """
+    seen = set()
+    in_own_folder, is_made = cache(_in_own_folder), cache(_is_made)
+    for name in _git_list(top, "--cached"):
+        if name not in seen and in_own_folder(top, os.path.dirname(name)):
+            seen.add(name)
+            yield from _git_entry(top, name)
+    for name in _git_list(top, "--others", "--exclude-standard"):
+        parts = name.rstrip("/").split("/")
+        folders = (os.path.join(top, *parts[:n]) for n in range(1, len(parts)))
+        if name not in seen and not any(map(_is_junk, parts)) and not any(map(is_made, folders)):
+            yield from _git_entry(top, name)
+
+
+def _git_entry(top: Path, name: str) -> Iterator[str]:
+    if os.path.lexists(top / name / ".git"):
+        yield from (os.path.join(name, inner) for inner in _git_files(top / name))
+    else:
+        yield name
+
+
+def _in_own_folder(top: Path, folder: str) -> bool:
+    """Not behind a link that has taken the place of a committed folder."""
+    return os.path.realpath(top / folder) == os.path.join(os.path.realpath(top), folder).rstrip("/")
+
+
+def _git_list(top: Path, *which: str) -> Iterator[str]:
+    command = ["git", "-C", os.fspath(top), "ls-files", "-z", *which]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=_git_env()) as git:
+        assert git.stdout is not None
+        try:
+            rest = b""
+            while data := git.stdout.read(1 << 16):
+                *names, rest = (rest + data).split(b"\0")
+                yield from map(os.fsdecode, names)
+        finally:
+            git.kill()  # if the reader has seen enough
+    if git.returncode > 0:
+        raise UserError(f"git cannot list the files of {top}; see `git -C {top} status`")
+
+
+def _git(folder: Path, *args: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["git", "-C", os.fspath(folder), *args], capture_output=True, env=_git_env())
+
+
+def _git_env() -> dict[str, str]:
+    """Without what a git hook sets for its own repository, and in the language of the checks here."""
+    own = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"}
+    return {**{k: v for k, v in os.environ.items() if k not in own}, "LC_ALL": "C"}

@@ -1,0 +1,73 @@
+"""The virtual environment of the workers: which requirements, under which name, and where it will be on the hosts."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+from podrun.runtime.contract import UserError
+
+from ..pod.pod import Pod
+from .runtime_packages import lacking, space_needed
+
+DEFAULT_PYTHON = "python3"
+# Lines that mean a file beside the requirements, which is not on the hosts.
+_LOCAL = re.compile(r"(-r|-c|--requirement|--constraint)[\s=]*(?!\S*://)\S|(-e|--editable)[\s=]*[./~]|\.{1,2}(/|$)")
+
+
+def requirements_text(pod: Pod) -> str | None:
+    """What the pod's requirements file says; None if there is none. Raises UserError."""
+    if pod.requirements is None:
+        return None
+    path = pod.requirements
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"cannot read the requirements {path}: {error.strerror}; see `requirements:` in the pod file"
+        ) from None
+    except UnicodeDecodeError:
+        raise UserError(f"the requirements {path} are not UTF-8 text") from None
+    for number, line in enumerate(text.splitlines(), 1):
+        if _LOCAL.match(line.strip()):
+            raise UserError(
+                f"{path}, line {number}: {line.strip()!r} means a file on this machine, and only {path.name} itself is "
+                "sent to the hosts; write what it contains here (`pip freeze` does so), or name the package, a URL, or "
+                "an absolute path on the hosts"
+            )
+    return text
+
+
+def check_runtime_packages(pod: Pod) -> None:
+    """Raise UserError if the requirements cannot bring what podrun's own runtime imports."""
+    text = requirements_text(pod)
+    lack = None if text is None else lacking(text)
+    if lack is not None and lack.certain:
+        raise UserError(
+            f"{pod.requirements} lacks {', '.join(lack.names)}, which podrun's runtime imports; add: {lack.lines}"
+        )
+
+
+def environment_key(requirements_text: str, python: str) -> str:
+    """The name of the environment: the same for the same requirements and interpreter. Comments do not count."""
+    lines = (line.rstrip() for line in requirements_text.splitlines())
+    wanted = [line for line in lines if line and not line.lstrip().startswith("#")]
+    return hashlib.sha256("\n".join([python, *wanted]).encode()).hexdigest()[:16]
+
+
+def environment_request(text: str, python: str) -> dict[str, Any]:
+    """Return what a host is told of the environment that it builds."""
+    return {"key": environment_key(text, python), "text": text, "space": space_needed(text)}
+
+
+def environment_python(home: str, key: str) -> str:
+    """The interpreter of an environment on a host."""
+    return f"{home}/envs/{key}/bin/python"
+
+
+def worker_python(pod: Pod) -> str:
+    """The interpreter of the workers on the hosts, as the plan names it. Raises UserError."""
+    python = pod.python or DEFAULT_PYTHON
+    text = requirements_text(pod)
+    return python if text is None else environment_python(pod.home, environment_key(text, python))

@@ -1,0 +1,1 @@
+"""Supervise a run: attempts, restarts, stops, first causes."""

@@ -1,0 +1,563 @@
+"""One attempt of a run, from the first connection to the proof that nothing is left.
+
+barrier (all agents ready) -> go -> watch -> all done, or the first failure -> stop everything -> confirm
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from podrun.runtime.contract import (
+    ENV_BIND,
+    ENV_COORDINATOR,
+    Event,
+    EventKind,
+    ExitCode,
+    Phase,
+    bind_address,
+    output_stream,
+)
+
+from ..agent.relay import ASKED
+from ..agent.schema import Lines, Malformed
+from ..plan.plan import LaunchPlan, attached_lease
+from ..pod.errors import HostError
+from ..pod.fan_out import fan_out
+from ..remote.opening import Opening
+from ..remote.session import Frame, Session
+from ..rundir import events
+from ..rundir.events import parse_worker_event
+from ..rundir.logs import Logs
+from ..transport.base import Transport
+from . import cause
+from .awake import AwakeClock
+from .cause import LAUNCHER, Failure, Sign
+from .failures import SAVE_GRACE, Failures
+from .heartbeat import Heartbeat
+from .patience import Patience
+from .state import Adoption, Outcome, Process
+
+READY_TIMEOUT = 60.0  # seconds for an agent to answer
+FAILURE_GRACE = 0.5  # seconds between SIGTERM and SIGKILL once the run has failed
+ROOM = 256  # frames that wait to be handled; then the hosts wait
+PROBE_TIMEOUT = 15.0  # seconds for a host to try whether it can reach the coordinator
+TICK = 0.2
+ASLEEP = 5.0  # seconds between two ticks after which this process must have been stopped, or its machine suspended
+SILENT_AFTER = 5.0  # seconds; agents answer a ping every 2.5 s
+RECENT = 60.0  # seconds for which a sleep of the launcher may be why hosts ended a run
+LAST_WORDS = 16384  # bytes at the end of an output in which JAX says why it aborts
+
+
+class Observer(Protocol):
+    """Is told everything that happens: the console, the recorder."""
+
+    def event(self, event: Event) -> None: ...
+
+
+class Supervisor:
+    """Carries out one plan. `interrupt` is the user's wish to stop: once gracefully, twice now."""
+
+    def __init__(
+        self, plan: LaunchPlan, transport: Transport, logs: Logs, observer: Observer, adoption: Adoption | None = None
+    ) -> None:
+        self._plan = plan
+        self._logs = logs
+        self._observer = observer
+        self._adoption = adoption
+        self._recorded = dict(adoption.events) if adoption else {}
+        self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        """What is to be handled: frames of hosts, and what this process tells itself."""
+        self._handlers: dict[str, Callable[[str, Frame], None]] = {
+            "hello": self._on_hello,
+            "waiting": self._on_waiting,
+            "refused": self._on_refused,
+            "ready": self._on_ready,
+            "probed": self._on_probed,
+            "started": self._on_started,
+            "output": self._on_events,
+            "exit": self._on_exit,
+            "stopped": self._on_stopped,
+            "lost": self._on_lost,
+        }
+        self._sessions = {
+            h.host.name: Session(transport, plan.pod, h, plan.spec(h), self._on_frame) for h in plan.hosts
+        }
+        self._processes = {
+            (h.host.name, p.process_id): Process(h.host.name, p.process_id) for h in plan.hosts for p in h.processes
+        }
+        self._log_names = {
+            (h.host.name, output_stream(p.process_id)): plan.log_name(h, p.process_id)
+            for h in plan.hosts
+            for p in h.processes
+        }
+        self._event_lines = {process: Lines(events.LIMIT) for process in self._processes}
+        self._warned: set[tuple[str, int]] = set()  # processes whose malformed events have been told
+        self._streams = {h.host.name: [output_stream(p.process_id) for p in h.processes] for h in plan.hosts}
+        self._ready: dict[str, Frame] = {}
+        self._asked: set[str] = set()  # hosts that were to probe the coordinator
+        self._probed: set[str] = set()
+        self._stopped: dict[str, list[int]] = {}
+        self._lost: dict[str, str | None] = {}  # None: nothing is left there, all the same
+        self._unreached: set[str] = set()
+        self._transport = transport
+        self._opening: Opening | None = None
+        self._unopened: set[str] = set()
+        self._room = threading.Semaphore(ROOM)
+        self._stopping = False
+        self._over = False
+        self._clock = AwakeClock(ASLEEP)
+        self._patience = Patience(self._clock)
+        self._failures = Failures(self._clock)
+        here = adoption.offsets if adoption else {}  # of this attempt: what is before it is of others
+        self._log_starts = {
+            name: logs.size(name) - here.get(host, {}).get(stream, 0)
+            for (host, stream), name in self._log_names.items()
+        }
+        self._hurried = False  # the user does not want to wait for output either
+        self._incomplete: set[str] = set()  # hosts of whose output not all is here
+        self._interrupts: list[int] = []
+        self._saved_step: int | None = None
+        self._begins_anew = False
+
+    def interrupt(self, number: int) -> None:
+        """From a signal handler: the user wants to stop."""
+        self._interrupts.append(number)
+        self._news.put(self._tell_stopping)
+
+    def run(self) -> Outcome:
+        grace, lease = FAILURE_GRACE, self._plan.lease
+        self._heartbeat = heartbeat = Heartbeat(self._active, lease, min(lease, attached_lease(self._plan.pod)))
+        try:
+            self._open_sessions()
+            self._wait(lambda: len(self._ready) == len(self._sessions), READY_TIMEOUT, self._name_unready)
+            if not self._should_end():
+                self._probe()
+                self._go()
+                self._wait(self._all_joined, self._plan.launch.start_timeout, self._name_unjoined)
+                self._wait(self._all_exited)
+            if self._was_asked_to_stop():
+                grace = self._grace()
+        finally:
+            self._stop(grace)
+            heartbeat.stop()
+        return self._outcome()
+
+    # --- the way of an attempt ---
+
+    def _open_sessions(self) -> None:
+        sessions = list(self._sessions.values())
+        if self._adoption:
+            for session in sessions:
+                session.adopt(self._adoption.offsets.get(session.host, {}))
+            return
+        for session in sessions:
+            self._tell(EventKind.HOST, host=session.host, phase="reach")
+        self._unopened = set(self._sessions)
+        self._opening = Opening(sessions, self._transport.window, self._on_open)
+        while self._unopened and not self._interrupts:  # a host that fails: the others may do so as well, so name all
+            self._pump()
+
+    def _on_open(self, host: str, error: Exception | None) -> None:
+        """From a thread: the host's agent has been started, or could not be."""
+        self._news.put(partial(self._end_opening, host, error))
+
+    def _end_opening(self, host: str, error: Exception | None) -> None:
+        self._unopened.discard(host)
+        if error is not None:
+            self._unreached.add(host)
+            reason = error.reason if isinstance(error, HostError) else str(error)
+            self._fail(host, f"cannot start its agent: {reason}")
+
+    def _coordinator(self) -> tuple[str, str]:
+        """Its host's name, and the address at which the other hosts reach it."""
+        host = next(h for h in self._plan.hosts if h.coordinator).host
+        ready = self._ready[host.name]
+        address = host.internal or ready["address"] or host.address
+        return host.name, f"[{address}]:{ready['port']}" if ":" in address else f"{address}:{ready['port']}"
+
+    def _probe(self) -> None:
+        """Every other host tries to reach the coordinator: JAX would wait for minutes and not say who cannot."""
+        if self._plan.pod.transport == "local" or (self._adoption and self._adoption.started):
+            return
+        coordinator, address = self._coordinator()
+        self._asked = others = self._sessions.keys() - {coordinator}
+        for name in others:
+            self._sessions[name].send({"type": "probe", "address": address})
+        self._wait(lambda: others <= self._probed, PROBE_TIMEOUT)
+
+    def _go(self) -> None:
+        if not self._should_end():
+            address = self._coordinator()[1]
+            self._send_all({"type": "go", "env": {ENV_COORDINATOR: address, ENV_BIND: bind_address(address)}})
+
+    def _wait(
+        self, done: Callable[[], bool], timeout: float = float("inf"), name_missing: Callable[[], None] | None = None
+    ) -> None:
+        """Handles frames until `done`, a failure, or the user's wish to stop."""
+        deadline = self._clock.now() + timeout
+        while not done() and not self._should_end():
+            if self._clock.now() > deadline:
+                if name_missing is None:
+                    return
+                name_missing()
+            self._pump()
+
+    def _should_end(self) -> bool:
+        return bool(self._interrupts) or self._failures.decided(self._is_saving())
+
+    def _stop(self, grace: float) -> None:
+        """Ends every worker on every host and waits until the agents have confirmed it, and all output is here.
+
+        There is no limit as long as that goes on, only one for hosts that send nothing new.
+        """
+        self._stopping = True
+        self._failures.stop(user=bool(self._interrupts))
+        if self._opening is not None:
+            self._unreached.update(self._opening.cancel())
+        self._grant(grace)
+        while not self._all_stopped() and self._patience.lasts(self._unconfirmed()):
+            if len(self._interrupts) > 1:
+                if not self._hurried:
+                    self._hurried = True
+                    self._grant(0.0)
+            elif (self._was_stopped_first() or self._was_asked_to_stop()) and self._grace() != self._patience.granted:
+                self._grant(self._grace())  # a save has begun, or is over
+            if self._patience.is_to_be_told():
+                self._tell_waiting()
+            self._pump()
+        self._over = True
+        self._room.release(len(self._sessions))  # nobody handles frames any more: none may wait for it
+        fan_out(lambda session: session.close(5.0 if session.has_stopped else 0.5), list(self._sessions.values()))
+        for host in self._stopped.keys() - self._incomplete:  # only now does nobody write to their logs any more
+            for stream in self._streams[host]:
+                self._end_log(host, stream)
+
+    def _grace(self) -> float:
+        """Seconds that the workers need for what they do, once the user wants to stop."""
+        if self._plan.is_program:
+            return self._plan.launch.stop_grace if self._is_training() else FAILURE_GRACE
+        alive = [p for p in self._processes.values() if p.exit_code is None]
+        if any(p.saving for p in alive):
+            return SAVE_GRACE
+        leaving = bool(alive) and all(p.phase == Phase.DONE for p in alive)
+        training = any(p.training for p in alive)
+        return self._plan.launch.stop_grace if training or leaving else FAILURE_GRACE
+
+    def _grant(self, grace: float) -> None:
+        self._send_all({"type": "stop", "grace": self._patience.grant(grace), "hurry": self._hurried})
+
+    def _unconfirmed(self) -> list[Session]:
+        gone = self._stopped.keys() | self._lost.keys() | self._unreached
+        return [session for host, session in self._sessions.items() if host not in gone]
+
+    def _tell_waiting(self) -> None:
+        hosts = [s.host for s in self._unconfirmed()]
+        what = f"waiting for the rest of what {', '.join(hosts[:4])}{' ...' * (len(hosts) > 4)} printed"
+        self._tell(EventKind.NOTE, message=f"{what} (Ctrl-C {'again' if self._interrupts else 'twice'}: not)")
+
+    def _outcome(self) -> Outcome:
+        left = [f"{host}: pids {', '.join(map(str, pids))}" for host, pids in self._stopped.items() if pids]
+        left += [f"{host}: {reason}" for host, reason in self._lost.items() if reason]
+        silent = self._sessions.keys() - self._stopped.keys() - self._lost.keys() - self._unreached
+        left += [f"{host}: its agent does not answer" for host in sorted(silent)]
+        self._blame_silent(silent)
+        finished = self._all_done() and not (left or self._lost or self._incomplete)
+        if not (finished or self._failures or self._interrupts):
+            self._blame_unfinished(silent)
+        outcome = Outcome(ExitCode.DONE, failures=self._failures.seen, saved_step=self._saved_step, left_behind=left)
+        outcome.finished = self._all_done()
+        outcome.no_checkpoint = self._begins_anew and self._saved_step is None
+        if finished:
+            return outcome
+        if self._failures and not self._was_stopped_first():
+            slept = self._heartbeat.slept(RECENT)
+            outcome.cause = self._failures.cause(len(self._sessions), self._mourners(), slept)
+            outcome.code = outcome.cause.code
+        elif self._interrupts:
+            outcome.interrupted_by = self._interrupts[0]
+            outcome.code = 128 + self._interrupts[0]
+        return outcome
+
+    def _was_stopped_first(self) -> bool:
+        """The user's wish came before any failure that is not a consequence of it."""
+        return bool(self._interrupts) and self._failures.only_consequences
+
+    def _blame_silent(self, hosts: set[str]) -> None:
+        """Hosts that have not confirmed the stop, and have not said anything else either for a while."""
+        for host in sorted(hosts):
+            session = self._sessions[host]
+            if session.silence > SILENT_AFTER:
+                self._failures.add(cause.silent_host(host, session.silence, session.trouble, late=True))
+
+    def _blame_unfinished(self, silent: set[str]) -> None:
+        """Nothing has failed, and still the run is not done: say of which hosts that is true."""
+        unconfirmed = silent | self._incomplete | {host for host, pids in self._stopped.items() if pids}
+        for host in sorted(unconfirmed):
+            self._fail(host, "its agent has not confirmed that all has ended, and that all output is here")
+        for host in sorted({p.host for p in self._processes.values() if not self._is_done(p)} - unconfirmed):
+            self._fail(host, "not all of its processes have finished")
+
+    def _mourners(self) -> list[tuple[str, int | None]]:
+        """Processes whose last words were that another process is gone, as far as that matters."""
+        return [
+            (f.host, f.process)
+            for f in self._failures.seen
+            if f.process is not None and f.sign in (Sign.ABORTED, Sign.EXITED) and self._is_mourning(f.host, f.process)
+        ]
+
+    def _is_mourning(self, host: str, process: int) -> bool:
+        name = self._log_names[host, output_stream(process)]
+        return cause.is_mourning(self._logs.end_of(name, LAST_WORDS, self._log_starts.get(name, 0)))
+
+    # --- state ---
+
+    def _all_joined(self) -> bool:
+        """The user's own program does not say what it does: it has joined when it has been started."""
+        if self._plan.is_program:
+            return all(p.pid or p.exit_code is not None for p in self._processes.values())
+        return all(p.joined or p.exit_code is not None for p in self._processes.values())
+
+    def _all_exited(self) -> bool:
+        return all(p.exit_code is not None for p in self._processes.values())
+
+    def _all_done(self) -> bool:
+        return all(self._is_done(p) for p in self._processes.values())
+
+    def _is_done(self, process: Process) -> bool:
+        """A program that ends with 0 when it is asked to stop may not have finished."""
+        if self._plan.is_program:
+            return process.exit_code == 0 and not process.cut_off
+        return process.exit_code == 0 and process.phase == Phase.DONE
+
+    def _all_stopped(self) -> bool:
+        # Asked at every frame: the exact answer, which takes hosts' names, is not needed before the end.
+        if len(self._stopped) + len(self._lost) + len(self._unreached) < len(self._sessions):
+            return False
+        return len(self._stopped.keys() | self._lost.keys() | self._unreached) == len(self._sessions)
+
+    def _is_saving(self) -> bool:
+        return any(p.saving for p in self._processes.values())
+
+    def _was_asked_to_stop(self) -> bool:
+        """By the user, or by whoever sent a process SIGTERM; and there is something worth saving."""
+        if not self._failures:
+            return bool(self._interrupts) and self._is_training()
+        return all(f.sign is Sign.ASKED for f in self._failures.seen)
+
+    def _is_training(self) -> bool:
+        return any(p.training or (self._plan.is_program and p.pid) for p in self._processes.values())
+
+    def _name_unready(self) -> None:
+        for host in self._sessions.keys() - self._ready.keys():
+            self._fail(host, f"its agent did not answer within {READY_TIMEOUT:g} s")
+
+    def _name_unjoined(self) -> None:
+        limit = self._plan.launch.start_timeout
+        missing = [p for p in self._processes.values() if not p.joined]
+        # Those that wait for the others are not to blame, unless nobody else is.
+        for p in [p for p in missing if p.phase is None] or missing:
+            doing = f"is still in phase {p.phase}" if p.phase else "did not say anything"
+            what = f"{doing} {limit:g} s after its start (launch.start_timeout)"
+            self._failures.add(Failure(p.host, p.process, what, ExitCode.UNAVAILABLE))
+        self._send_all({"type": "dump"})  # the stacks of all processes go to the logs
+        self._pump_for(1.0)
+
+    def _fail(self, host: str, reason: str) -> None:
+        """The host itself has failed, or its agent."""
+        self._failures.add(Failure(host, None, reason, ExitCode.UNAVAILABLE))
+
+    # --- frames ---
+
+    def _on_frame(self, host: str, frame: Frame) -> None:
+        """In the session's thread. Output goes to its log here, so that it is nowhere else in memory.
+
+        A host that is faster than this machine waits here. Raises IncompleteWriteError if the output could not be written.
+        """
+        kind = frame["type"]
+        if kind == "output" and frame["stream"].endswith(".out"):
+            self._write_log(host, frame["stream"], frame["data"])
+            return
+        if self._over:
+            return
+        if kind != "lost":
+            self._room.acquire()
+        self._news.put(partial(self._handlers[kind], host, frame))
+
+    def _send_all(self, frame: Frame) -> None:
+        for host, session in self._sessions.items():
+            if host not in self._lost and host not in self._unreached:
+                session.send(frame)
+
+    def _active(self) -> list[Session]:
+        """Return the sessions whose agents are to live on: also those that have confirmed, until they are closed."""
+        gone = self._lost.keys() | self._unreached
+        return [session for host, session in self._sessions.items() if session.is_open and host not in gone]
+
+    def _pump_for(self, seconds: float) -> None:
+        end = self._clock.now() + seconds
+        while self._clock.now() < end:
+            self._pump()
+
+    def _pump(self) -> None:
+        """Handles one frame, or lets a moment pass."""
+        try:
+            handle = self._news.get(timeout=TICK)
+        except queue.Empty:
+            return
+        self._room.release()
+        handle()
+
+    def _tell_stopping(self) -> None:
+        again = "" if len(self._interrupts) > 1 else " (Ctrl-C again: at once)"
+        self._tell(EventKind.NOTE, message=f"stopping{again}")
+
+    def _on_hello(self, host: str, frame: Frame) -> None:
+        self._tell_start(host=host, phase="hello", pid=frame["pid"], python=frame["python"])
+
+    def _tell_start(self, **fields: Any) -> None:
+        """Agents tell a new supervisor everything from the beginning: what is on record would take workers back there."""
+        key = (fields["host"], fields["phase"], fields.get("process"))
+        if self._adoption is None or key not in self._adoption.phases:
+            self._tell(EventKind.HOST, **fields)
+
+    def _on_waiting(self, host: str, frame: Frame) -> None:
+        self._tell(EventKind.NOTE, message=f"{host} still has {frame['holder']}; waiting for it to end")
+
+    def _on_refused(self, host: str, frame: Frame) -> None:
+        self._fail(host, frame["reason"])
+
+    def _on_ready(self, host: str, frame: Frame) -> None:
+        self._ready[host] = frame
+        self._tell_start(host=host, phase="ready")
+
+    def _on_probed(self, host: str, frame: Frame) -> None:
+        self._probed.add(host)
+        if frame["error"] and host in self._asked:
+            name, address = self._coordinator()
+            what = (
+                f"cannot reach {name} at {address} ({frame['error']}): all hosts must reach the coordinator there; "
+                "is a firewall in between (`ports:` in the pod file narrows the range), or `internal:` missing or wrong?"
+            )
+            self._fail(host, what)
+
+    def _on_started(self, host: str, frame: Frame) -> None:
+        self._processes[host, frame["process"]].pid = frame["pid"]
+        self._tell_start(host=host, phase="started", process=frame["process"], pid=frame["pid"])
+
+    def _on_events(self, host: str, frame: Frame) -> None:
+        number = int(frame["stream"].removesuffix(".events"))
+        for line in self._event_lines[host, number].feed(frame["data"]):
+            try:
+                event = parse_worker_event(line)
+            except Malformed as why:  # cut off by a full disk, or a program of the user's wrote it
+                self._warn_of_events(host, number, str(why))
+                continue
+            self._on_event(host, number, event)
+
+    def _warn_of_events(self, host: str, number: int, why: str) -> None:
+        """Once for each process: there may be as many as it likes."""
+        if (host, number) not in self._warned:
+            self._warned.add((host, number))
+            what = f"process {number} on {host} reported something that is no event ({why}); it is ignored"
+            self._tell(EventKind.NOTE, message=what)
+
+    def _write_log(self, host: str, stream: str, data: bytes) -> None:
+        """Raises OSError, which is told as a failure as well."""
+        try:
+            self._logs.write(self._log_names[host, stream], data)
+        except OSError as error:
+            self._news.put(partial(self._fail_log, host, error))
+            raise
+
+    def _end_log(self, host: str, stream: str) -> None:
+        try:
+            self._logs.end(self._log_names[host, stream])
+        except OSError as error:
+            self._fail_log(host, error)
+
+    def _fail_log(self, host: str, error: OSError) -> None:
+        if host not in self._incomplete:
+            self._incomplete.add(host)
+            what = (
+                f"cannot write what {host} prints to its log: {error.strerror}; the rest stays in {self._folder(host)}"
+            )
+            self._failures.add(Failure(LAUNCHER, None, what, ExitCode.FAILED))
+
+    def _folder(self, host: str) -> str:
+        """The run's folder on the host."""
+        return next(h.directory for h in self._plan.hosts if h.host.name == host)
+
+    def _on_event(self, host: str, number: int, event: Event) -> None:
+        process = self._processes[host, number]
+        kind = event["event"]
+        if kind == EventKind.PHASE:
+            process.phase = event["phase"]
+            self._begins_anew |= process.phase == Phase.COMPILE
+        elif kind == EventKind.STEP:
+            process.step = event["step"]
+        elif kind in (EventKind.CHECKPOINT, EventKind.RESUME):
+            self._saved_step = event["step"]
+        elif kind == EventKind.ERROR:
+            process.error = event
+            self._failures.add(cause.from_error(host, number, event))
+        elif kind == EventKind.SIGNAL:
+            self._failures.signalled.append((host, number))
+        if self._recorded.get((host, number), 0) > 0:
+            self._recorded[host, number] -= 1  # the supervisor before this one has told it
+        else:
+            self._observer.event({**event, "host": host, "process": number})
+
+    def _on_exit(self, host: str, frame: Frame) -> None:
+        process = self._processes[host, frame["process"]]
+        process.exit_code = code = frame["code"]
+        process.cut_off = frame["asked"]
+        self._tell(EventKind.EXIT, host=host, process=process.process, code=code)
+        if self._is_done(process):
+            return
+        if process.error is None:
+            self._judge_exit(process, code, frame)
+        self._failures.exited(host, process.process, frame["asked"])
+
+    def _judge_exit(self, process: Process, code: int, frame: Frame) -> None:
+        if frame["error"]:
+            what = f"could not be started: {frame['error']}"
+            self._failures.add(Failure(process.host, process.process, what, ExitCode.UNAVAILABLE))
+        elif not (frame["asked"] and (code <= 0 or code == ExitCode.PREEMPTED)):
+            is_program = self._plan.is_program
+            failed = cause.from_exit(process.host, process.process, code, process.step, process.phase, is_program)
+            self._failures.add(failed)
+
+    def _on_stopped(self, host: str, frame: Frame) -> None:
+        self._stopped[host] = frame["left"]
+        self._tell(EventKind.HOST, host=host, phase="stopped", reason=frame["reason"], left=frame["left"])
+        if frame["kept"]:
+            self._tell(EventKind.NOTE, message=f"what the program wrote on {host} stays in {frame['kept']}")
+        if frame["missing"]:
+            self._incomplete.add(host)
+            what = (
+                f"{frame['missing']} bytes of what {host} printed are not here; they stay there in {self._folder(host)}"
+            )
+            self._tell(EventKind.NOTE, message=what)
+        reason = f"its agent stopped: {frame['reason']}"
+        if not (self._stopping and frame["reason"] == ASKED) and not self._failures.names(host):
+            self._failures.add(cause.from_lost_agent(host, reason))
+
+    def _on_lost(self, host: str, frame: Frame) -> None:
+        if host in self._stopped:
+            return  # its last word was that nothing is left
+        left = frame["left"]
+        self._lost[host] = frame["reason"] if left is None else f"pids {', '.join(map(str, left))}" if left else None
+        self._tell(EventKind.HOST, host=host, phase="lost", reason=frame["reason"], left=left)
+        if frame["silent"]:
+            session = self._sessions[host]
+            self._failures.add(cause.silent_host(host, session.silence, session.trouble))
+        else:
+            self._failures.add(cause.from_lost_agent(host, frame["reason"]))
+
+    def _tell(self, kind: EventKind, **fields: Any) -> None:
+        self._observer.event({"event": kind, "time": time.time(), **fields})

@@ -1,0 +1,189 @@
+"""PURE: what is known of N processes and their hosts -> the one failure that the others followed from."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from podrun.runtime.contract import ErrorKind, Event, ExitCode, failure_code
+
+from ..agent.relay import UNHEARD
+
+LAUNCHER = "the launcher"
+"""Stands for a host's name where the launcher's own machine is to blame."""
+
+_SIGNAL_HINTS: dict[int, str] = {
+    signal.SIGKILL: " (out of memory, or killed by somebody)",
+    signal.SIGSEGV: " (a crash in native code)",
+    signal.SIGABRT: " (native code gave up; JAX does so when another process is gone)",
+}
+# How a process ends because another one is gone, in JAX's own words: its coordination service, and gloo.
+_PEER_IS_GONE = re.compile(
+    rb"JAX distributed service detected fatal errors|coordination service|CoordinationService"
+    rb"|gloo[^\n]*(?:failed|error|closed|reset|timed? ?out)|(?:reset|closed) by peer",
+    re.IGNORECASE,
+)
+
+
+class Sign(Enum):
+    """What a failure is a sign of."""
+
+    CAUSE = auto()
+    """Nothing but itself."""
+    UNHEARD = auto()
+    """Its agent heard nothing from the launcher: the link to the host is cut, or the launcher was asleep."""
+    EXITED = auto()
+    """A user program's own exit code, which may mean anything: also that another process is gone."""
+    ABORTED = auto()
+    """SIGABRT: a crash of its own, or JAX ended it because another process is gone."""
+    ASKED = auto()
+    """Stopped and saved because some process was sent SIGTERM, which JAX tells all others."""
+    PEER_LOST = auto()
+    """Another process is gone."""
+    SILENT = auto()
+    """The host does not answer."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How one process, or its host, failed."""
+
+    host: str
+    process: int | None
+    what: str
+    """One line: `ValueError: boom in step 5`."""
+    code: int
+    """Exit code that podrun ends with if this is the first cause."""
+    sign: Sign = Sign.CAUSE
+    details: str = ""
+    """A traceback, or a message of several lines."""
+    late: bool = False
+    """It happened after the process had been asked to stop, so it cannot be why the run ended."""
+
+    @property
+    def consequence(self) -> bool:
+        """It followed from another failure, or may well have: wait a moment for that one."""
+        return self.late or self.sign in (Sign.ABORTED, Sign.ASKED, Sign.PEER_LOST)
+
+    @property
+    def who(self) -> str:
+        return self.host if self.process is None else f"{self.host} (process {self.process})"
+
+    def __str__(self) -> str:
+        return f"{self.who}: {self.what}"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known when everything has been stopped."""
+
+    failures: Sequence[Failure]
+    """In the order in which they were seen, at least one."""
+    hosts: int = 0
+    """All hosts of the pod."""
+    signalled: Sequence[tuple[str, int | None]] = ()
+    """Processes (host, number) that were sent SIGTERM themselves, the earliest first."""
+    mourners: Collection[tuple[str, int | None]] = ()
+    """Processes whose last words were JAX's that another process is gone."""
+    slept: float = 0.0
+    """Seconds for which the launcher itself did not run shortly before."""
+
+
+def first_cause(evidence: Evidence) -> Failure:
+    """Return the failure that the others followed from.
+
+    A failure that explains itself comes first, in the order in which they were seen. If all of them say that somebody
+    else was to blame, it was a host that fell silent, or the process that was sent a signal, or the first that was seen.
+    """
+    first = min(evidence.failures, key=lambda failed: _rank(failed, evidence))
+    if first.sign is Sign.UNHEARD and evidence.slept:
+        what = f"was asleep for {evidence.slept:.0f} s (stopped, or its machine suspended), so the hosts ended the run"
+        return Failure(LAUNCHER, None, what, ExitCode.UNAVAILABLE)
+    silent = {failed.host for failed in evidence.failures if failed.sign is Sign.SILENT}
+    if first.sign is Sign.SILENT and len(silent) == evidence.hosts > 1:
+        what = f"heard nothing from any of the {len(silent)} hosts: its own network is down, or theirs ({first.what})"
+        return Failure(LAUNCHER, None, what, ExitCode.UNAVAILABLE)
+    return first
+
+
+def _rank(failed: Failure, evidence: Evidence) -> tuple[int, int]:
+    """The lower, the more likely the first cause; the second number is the order of signals."""
+    who = (failed.host, failed.process)
+    if failed.sign is Sign.SILENT:
+        return (2 if failed.late else 0), 0
+    if failed.late:
+        return 5, 0
+    if failed.sign is Sign.ASKED and who in evidence.signalled:
+        return 3, evidence.signalled.index(who)
+    if failed.sign in (Sign.EXITED, Sign.ABORTED):
+        elsewhere = any(other.sign is Sign.SILENT and other.host != failed.host for other in evidence.failures)
+        if who not in evidence.mourners and not elsewhere:
+            program = any(other.sign is Sign.EXITED for other in evidence.failures)  # whose aborts are its own as well
+            return (1 if failed.sign is Sign.ABORTED and not program else 0), 0
+    elif failed.sign not in (Sign.ASKED, Sign.PEER_LOST):
+        return 0, 0
+    return 4, 0
+
+
+def is_mourning(output: bytes) -> bool:
+    """True if the end of what a process printed is JAX's word for the loss of another process."""
+    return _PEER_IS_GONE.search(output) is not None
+
+
+def from_error(host: str, process: int, error: Event) -> Failure:
+    """A failure that the worker itself explained."""
+    kind = ErrorKind(error["kind"])
+    message = str(error["message"])
+    lines = message.strip().splitlines() or [kind.value]
+    at = f" in step {error['step']}" if error.get("step") is not None else ""
+    details = message if kind is ErrorKind.CONFIG else str(error.get("traceback", ""))
+    if kind is ErrorKind.NOT_FINITE:
+        at = ""  # its message names the step
+    if kind is ErrorKind.PEER_LOST:
+        what = f"lost another process{at}: {lines[0]}"
+        return Failure(host, process, what, kind.exit_code, Sign.PEER_LOST, details)
+    code = failure_code(int(error.get("code") or kind.exit_code))
+    return Failure(host, process, f"{lines[0]}{at}", code, details=details)
+
+
+def from_exit(
+    host: str, process: int, code: int, step: int | None, phase: str | None, is_program: bool = False
+) -> Failure:
+    """A process that ended without a word; `code` is negative for a signal. The user's own program reports no phases."""
+    when = "" if is_program and phase is None else _when(step, phase)
+    if code == ExitCode.PREEMPTED and not is_program:
+        what = f"was asked to stop from outside{when}, and saved first"
+        return Failure(host, process, what, code, Sign.ASKED)
+    if code == ExitCode.DONE:
+        return Failure(host, process, f"exited with code 0{when}, before training was done", ExitCode.FAILED)
+    if code > 0:
+        lost = code == ExitCode.PEER_LOST and not is_program
+        sign = Sign.PEER_LOST if lost else Sign.EXITED if is_program else Sign.CAUSE
+        return Failure(host, process, f"exited with code {code}{when}", failure_code(code), sign)
+    number = -code
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    sign = Sign.ABORTED if number == signal.SIGABRT else Sign.CAUSE
+    what = f"was ended by {name}{when}{_SIGNAL_HINTS.get(number, '')}"
+    return Failure(host, process, what, failure_code(128 + number), sign)
+
+
+def from_lost_agent(host: str, reason: str) -> Failure:
+    """A host whose agent has ended, or has been given up; the reason is in the agent's own words if it had any."""
+    sign = Sign.UNHEARD if UNHEARD in reason else Sign.CAUSE
+    return Failure(host, None, reason, ExitCode.UNAVAILABLE, sign)
+
+
+def silent_host(host: str, silence: float, trouble: str, late: bool = False) -> Failure:
+    """A host that does not answer; `trouble`: why it could not be reached again."""
+    what = f"has not answered for {silence:.0f} s{f' ({trouble})' if trouble else ''}: it is down, or its network is"
+    return Failure(host, None, what, ExitCode.UNAVAILABLE, Sign.SILENT, late=late)
+
+
+def _when(step: int | None, phase: str | None) -> str:
+    return f" after step {step}" if step is not None else f" during {phase}" if phase else " before it said anything"

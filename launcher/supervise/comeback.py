@@ -1,0 +1,128 @@
+"""Before a restart: wait until every host can be reached again, so that one that reboots does not use up the restarts."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from podrun.runtime.contract import ExitCode
+
+from ..pod.errors import HostError
+from ..pod.fan_out import fan_out
+from ..pod.pod import Host, Pod
+from ..preflight.base import name_hosts
+from ..transport.base import Transport
+from .cause import Failure
+
+LIMIT = 600.0  # seconds for a host to come back; documented in docs/hosts.md
+ANSWER = 30.0  # seconds for a login shell to run one command: it may wait for a file system that is not mounted yet
+_SILENCE = 3.0  # seconds without an answer after which the user hears who is waited for
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0  # seconds between two tries
+
+
+class Comeback:
+    """The hosts of a pod, and those that are waited for."""
+
+    def __init__(self, pod: Pod, transport: Transport, note: Callable[[str], None], limit: float = LIMIT) -> None:
+        self._pod = pod
+        self._transport = transport
+        self._note = note
+        self._limit = limit
+        self._told: set[str] = set()
+        """Hosts of which the user knows that they are waited for."""
+        self.waited = False
+        """A host was away, or late to answer, and may have lost what had been prepared on it."""
+
+    def wait(self, stopped: Callable[[], bool]) -> Failure | None:
+        """Return when all hosts answer, or when `stopped`; else, after the limit, which one does not."""
+        deadline = time.monotonic() + self._limit
+        pause = FIRST_PAUSE
+        while (away := self._away(stopped)) is not None:
+            if back := sorted(self._told - away.keys()):
+                self._note(f"{name_hosts(back)}: back")
+            self._told &= away.keys()
+            if not away:
+                return None
+            if time.monotonic() > deadline:
+                host, reason = next(iter(away.items()))
+                return Failure(
+                    host, None, f"did not come back within {minutes(self._limit)}: {reason}", ExitCode.UNAVAILABLE
+                )
+            self._tell(away)
+            sleep(pause, stopped)
+            pause = min(2 * pause, LONGEST_PAUSE)
+        return None
+
+    def _tell(self, away: Mapping[str, str]) -> None:
+        self.waited = True
+        if away.keys() - self._told:
+            self._told |= away.keys()
+            self._note(
+                f"the restart waits for {name_hosts(away)} ({next(iter(away.values()))}), up to {minutes(self._limit)}; "
+                "Ctrl-C ends the run"
+            )
+
+    def _away(self, stopped: Callable[[], bool]) -> dict[str, str] | None:
+        """Return the hosts that cannot be reached, with the reason; None if `stopped`, for which nobody waits."""
+        answers: list[HostError | Exception | None] = []
+        silent: dict[str, str] = {}
+        over = threading.Event()
+
+        def ask(host: Host) -> None:
+            silent[host.name] = "no answer yet"
+            try:
+                self._try(host)
+            finally:
+                silent.pop(host.name)
+
+        def work() -> None:
+            answers.extend(fan_out(ask, self._pod.hosts))
+            over.set()
+
+        threading.Thread(target=work, name="comeback", daemon=True).start()
+        patience = time.monotonic() + _SILENCE
+        while not over.wait(0.1):
+            if stopped():
+                return None
+            if time.monotonic() > patience and (waiting := silent.copy()):
+                self._tell(waiting)
+        if stopped():
+            return None
+        return {
+            host.name: answer.reason if isinstance(answer, HostError) else str(answer)
+            for host, answer in zip(self._pod.hosts, answers, strict=True)
+            if answer is not None
+        }
+
+    def _try(self, host: Host) -> None:
+        channel = self._transport.open(host, ["true"])
+        late = threading.Event()
+
+        def give_up() -> None:
+            late.set()
+            channel.close()  # which ends the wait below
+
+        timer = threading.Timer(ANSWER, give_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            while channel.receive():
+                pass
+            if late.is_set():
+                raise HostError(host.name, f"did not answer within {ANSWER:g} s")
+            if channel.exit_code() is None:
+                raise HostError(host.name, "the connection ended")
+        finally:
+            timer.cancel()
+            channel.close()
+
+
+def sleep(seconds: float, stopped: Callable[[], bool]) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not stopped():
+        time.sleep(0.1)
+
+
+def minutes(seconds: float) -> str:
+    return f"{seconds / 60:g} min"

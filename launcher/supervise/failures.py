@@ -1,0 +1,69 @@
+"""The failures of one attempt as they become known, and when enough of them are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from .awake import AwakeClock
+from .cause import Evidence, Failure, Sign, first_cause
+
+SETTLE = 2.0  # seconds to wait for the cause when only consequences have been seen
+SAVE_GRACE = 60.0  # seconds for a save that has begun when a stop is asked for
+
+
+class Failures:
+    """Collects evidence; `failure` judges it."""
+
+    def __init__(self, clock: AwakeClock) -> None:
+        self.seen: list[Failure] = []
+        self.signalled: list[tuple[str, int | None]] = []
+        """Processes that report a SIGTERM of their own."""
+        self._clock = clock
+        self._settle_until = 0.0
+        self._stopping = False
+        self._user_stops = False
+
+    def __bool__(self) -> bool:
+        return bool(self.seen)
+
+    def add(self, failed: Failure) -> None:
+        """Add what a process says of itself, which is late if it was asked to stop by then; see `exited`."""
+        late = self._stopping and (self._user_stops or failed.process is not None)
+        if not self.seen:
+            self._settle_until = self._clock.now() + SETTLE
+        self.seen.append(replace(failed, late=failed.late or late))
+
+    def names(self, host: str) -> bool:
+        """Return True if the host itself is known to have failed, or its agent."""
+        return any(f.host == host and f.process is None for f in self.seen)
+
+    def stop(self, user: bool) -> None:
+        """From now on processes are asked to stop, by the `user` or because of what was seen."""
+        self._stopping, self._user_stops = True, user
+
+    def exited(self, host: str, process: int, asked: bool) -> None:
+        """A process has ended, and its agent says whether it had been `asked` to by then.
+
+        What it reported may have come late, over a connection that was made anew, and still be the first cause.
+        """
+        if not asked and not self._user_stops:
+            self.seen = [replace(f, late=False) if (f.host, f.process) == (host, process) else f for f in self.seen]
+
+    def decided(self, saving: bool) -> bool:
+        """Return True if there is a first cause, or no hope for one any more.
+
+        Processes that were asked to stop from outside may end their save first: `saving`.
+        """
+        if not self.seen or not all(f.consequence for f in self.seen):
+            return bool(self.seen)
+        patience = SAVE_GRACE if saving and all(f.sign is Sign.ASKED for f in self.seen) else 0.0
+        return self._clock.now() > self._settle_until + patience
+
+    @property
+    def only_consequences(self) -> bool:
+        return all(f.consequence for f in self.seen)
+
+    def cause(self, hosts: int, mourners: Collection[tuple[str, int | None]], slept: float) -> Failure:
+        """Return the first cause of all that was seen, which is something."""
+        return first_cause(Evidence(self.seen, hosts, self.signalled, mourners, slept))

@@ -1,0 +1,61 @@
+"""Keeps the leases of all agents alive, and notices hosts that have fallen silent."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from ..remote.session import Session
+from .awake import AwakeClock
+
+_EVERY = 2.5  # seconds between two pings; agents answer each
+
+
+class Heartbeat:
+    """A thread of its own, so that no lease depends on how long it takes to show or record an event."""
+
+    def __init__(self, active: Callable[[], list[Session]], lease: float, patience: float | None = None) -> None:
+        """`active`: the sessions whose agents are to live on; `lease`: seconds that the agents go on without a word.
+
+        `patience`: seconds for a host to answer, if that is not the lease.
+        """
+        self._active = active
+        self._lease = lease
+        self._every = min(_EVERY, lease / 4)
+        self._patience = (patience or lease) - self._every
+        self._clock = AwakeClock(limit=2 * self._every)
+        self._over = threading.Event()
+        threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
+
+    def stop(self) -> None:
+        self._over.set()
+
+    def slept(self, within: float) -> float:
+        """Return the seconds of this process's last sleep, 0 if there was none or it ended longer than `within` ago."""
+        return self._clock.slept(within)
+
+    def _run(self) -> None:
+        awake = time.monotonic()
+        while not self._over.wait(self._every):
+            now = time.monotonic()
+            self._clock.now()
+            if self._clock.slept(within=self._every):  # it is not the hosts that were silent
+                awake = now
+            sessions = self._active()
+            for session in sessions:
+                session.ping()
+                self._clock.now()
+            self._give_up([s for s in sessions if not s.has_stopped], now, awake)
+
+    def _give_up(self, sessions: list[Session], now: float, awake: float) -> None:
+        """Of hosts that have been silent for too long, unless all are: then it is this machine that is cut off."""
+        # Silence is an unanswered ping: with a thousand hosts on a busy machine the pings themselves may be late.
+        silent = [s for s in sessions if now - max(s.unanswered_since or now, awake) > self._patience]
+        if not silent:
+            return
+        cut_off = len(silent) == len(sessions)
+        if cut_off and now - max(s.heard for s in silent) <= self._lease:
+            return
+        for session in silent:
+            session.give_up(f"has not answered for {now - session.heard:.0f} s: it is down, or its network is")

@@ -1,0 +1,103 @@
+"""What hosts that are other machines need before a start: code, environment, and to be equal where it matters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from podrun.runtime.config import Config
+from podrun.runtime.contract import ExitCode
+
+from ..plan.plan import Code, LaunchPlan
+from ..pod.errors import HostError
+from ..preflight.base import name_hosts
+from ..preflight.check import Finding, compare, fatal_findings
+from ..rundir.spec import RunSpec
+from ..staging.bundles import Bundle, podrun_bundle, project_bundle
+from ..staging.prepare import EndedError, Prepared, prepare_hosts, worker_python
+from ..staging.requirements import check_runtime_packages
+from ..transport.base import Transport
+from .cause import Failure
+
+_WARNINGS = 3  # that a start shows
+
+Tell = Callable[[str, str, str], None]
+"""Called with (host, phase, message) from several threads."""
+
+Note = Callable[..., None]
+"""Called with (message, **fields): news for the user that is not of one host."""
+
+
+def with_code(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
+    """The spec for hosts that are other machines, and what they need. Raises UserError if the project cannot be sent,
+    or if the requirements lack what podrun's runtime imports.
+    """
+    if isinstance(spec.job, Config):
+        check_runtime_packages(spec.pod)
+    project, subfolder = project_bundle(spec.cwd)
+    podrun = podrun_bundle()
+    folder = f"{spec.pod.home}/bundles"
+    code = Code(f"{folder}/{project.name}", subfolder, f"{folder}/{podrun.name}", worker_python(spec.pod))
+    return replace(spec, code=code), (project, podrun)
+
+
+def make_ready(
+    plan: LaunchPlan, transport: Transport, bundles: Sequence[Bundle], tell: Tell, note: Note
+) -> list[Failure]:
+    """What keeps the hosts from starting; nothing if all is well."""
+    assert plan.code is not None
+    pod = plan.pod
+    env = {**pod.env, **plan.launch.env, **plan.secrets}
+    answers = prepare_hosts(
+        pod,
+        transport,
+        bundles,
+        project=plan.code.project.rpartition("/")[2],
+        subfolder=plan.code.subfolder,
+        env=env,
+        facts={"platform": pod.platform, "workdir": None if plan.is_program else str(plan.workdir)},
+        tell=tell,
+    )
+    failures = [
+        Failure(host, None, answer.reason, ExitCode.UNAVAILABLE)
+        for host, answer in answers.items()
+        if isinstance(answer, HostError) and not isinstance(answer, EndedError)
+    ]
+    if failures:
+        if ended := [host for host, answer in answers.items() if isinstance(answer, EndedError)]:
+            note(f"ended the preparation of {name_hosts(ended)}; the next start goes on with what is there")
+        return failures
+    prepared = {host: answer for host, answer in answers.items() if not isinstance(answer, HostError)}
+    note(_what_was_sent(prepared, bundles), sent={host: list(p.sent) for host, p in prepared.items()})
+    if left_out := [name for bundle in bundles for name in bundle.left_out]:
+        shown = ", ".join(left_out[:5]) + (", ..." if len(left_out) > 5 else "")
+        note(f"not sent: {shown} (links that lead out of the project; on the hosts they would lead elsewhere)")
+    facts = {host: p.facts or {} for host, p in prepared.items()}
+    findings = compare(pod, facts, program=plan.is_program)
+    _warn(findings, note)
+    return [
+        Failure(name_hosts(finding.hosts), None, finding.what, ExitCode.UNAVAILABLE, details=finding.remedy)
+        for finding in fatal_findings(findings)
+    ]
+
+
+def _warn(findings: Sequence[Finding], note: Note) -> None:
+    warnings = [finding for finding in findings if not finding.fatal]
+    for finding in warnings[:_WARNINGS]:
+        note(f"warning: {finding}{f' ({finding.remedy})' if finding.remedy else ''}")
+    if len(warnings) > _WARNINGS:
+        note(f"and {len(warnings) - _WARNINGS} more warnings; `podrun check` shows all")
+
+
+def _what_was_sent(prepared: Mapping[str, Prepared], bundles: Sequence[Bundle]) -> str:
+    rows = []
+    for bundle in bundles:
+        count = sum(bundle.name in p.sent for p in prepared.values())
+        if count:
+            kind = bundle.name.partition("-")[0]
+            rows.append(f"{kind} ({bundle.files} files, {_size(len(bundle.data))}) to {count} of {len(prepared)} hosts")
+    return f"code sent: {'; '.join(rows)}" if rows else "the code on all hosts is up to date"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"

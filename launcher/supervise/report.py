@@ -1,0 +1,118 @@
+"""How a run ended, in words: where everything is, or the first cause and its evidence."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from podrun.runtime.config import Config
+from podrun.runtime.contract import Event, EventKind, ExitCode, Workdir
+
+from ..plan.plan import LaunchPlan
+from ..rundir.logs import tail
+from ..rundir.runs import RunDirectory
+from .cause import Failure
+from .state import Outcome
+from .view import View
+
+_TAIL = 12  # lines of the first cause's output that are shown
+
+
+def end_event(outcome: Outcome, plan: LaunchPlan, time: float) -> Event:
+    cause = outcome.cause
+    return {
+        "event": EventKind.END,
+        "time": time,
+        "code": int(outcome.code),
+        "host": cause.host if cause else None,
+        "process": cause.process if cause else None,
+        "message": last_line(outcome, plan),
+        "left_behind": outcome.left_behind,
+    }
+
+
+def last_line(outcome: Outcome, plan: LaunchPlan) -> str:
+    if outcome.cause:
+        return f"failed: {outcome.cause} [exit code {outcome.code}]"
+    if outcome.interrupted_by is not None:
+        return f"interrupted{'' if plan.is_program else _resume(outcome)} [exit code {outcome.code}]"
+    return "done"
+
+
+def _resume(outcome: Outcome) -> str:
+    """Say what the same command will do: promise only what is known."""
+    if outcome.saved_step is not None:
+        return f"; the checkpoint of step {outcome.saved_step} is complete; the same command resumes the run"
+    if outcome.no_checkpoint:
+        return "; there is no checkpoint yet, so the same command begins anew"
+    return "; the same command goes on from the newest checkpoint, if there is one"
+
+
+def report(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory, view: View) -> None:
+    """Where everything is if all went well; else the first cause, its evidence, and the first cause again."""
+    if outcome.cause is None:
+        if outcome.interrupted_by is None:
+            view.say(_traces(plan, directory))
+        view.say(f"podrun: {last_line(outcome, plan)}")
+        _complain(outcome.left_behind, plan)
+        return
+    lines = _evidence(outcome.cause, outcome.failures, plan, directory)
+    _complain(outcome.left_behind, plan)
+    print("\n".join([*lines, f"podrun: {last_line(outcome, plan)}"]), file=sys.stderr, flush=True)
+
+
+def _traces(plan: LaunchPlan, directory: RunDirectory) -> str:
+    """Where everything is."""
+    logs = f"logs         {directory.logs}"
+    if not isinstance(plan.job, Config):
+        return logs
+    workdir = Workdir(plan.workdir)
+    there = "" if plan.pod.transport == "local" else f"{plan.hosts[0].host.name}:"
+    lines = [f"metrics      {there}{workdir.metrics}", f"checkpoints  {there}{workdir.checkpoints}"]
+    if plan.job.log.tensorboard:
+        lines.append(f"tensorboard  {_board(there, str(workdir.tensorboard))}")
+    return "\n".join([*lines, logs])
+
+
+def _board(there: str, folder: str) -> str:
+    """Return a command that works here, or the folder and what to install: podrun needs no TensorBoard to write its files."""
+    if not there and shutil.which("tensorboard"):
+        return f"tensorboard --logdir {shlex.quote(folder)}"
+    return f"{there}{folder}  (pip install tensorboard; tensorboard --logdir ...)"
+
+
+def _evidence(cause: Failure, failures: Sequence[Failure], plan: LaunchPlan, directory: RunDirectory) -> list[str]:
+    if cause.code == ExitCode.BAD_CONFIG:
+        lines = cause.details.splitlines()
+        return lines if len(lines) > 1 else []  # a single line is the last line too
+    log = _log_of(cause, plan, directory)
+    shown = cause.details.strip().splitlines()[-_TAIL:] or (tail(log, _TAIL) if log else [])
+    lines = [f"{cause.host} | {line}" for line in shown]
+    others = [f for f in failures if f is not cause and f.who != cause.who]
+    if others:
+        lines.append("after that: " + "; ".join(dict.fromkeys(map(_short, others[:4]))))
+    return [*lines, f"log: {log}"] if log and log.exists() else lines
+
+
+def _log_of(cause: Failure, plan: LaunchPlan, directory: RunDirectory) -> Path | None:
+    """None if the cause is not of one host."""
+    for host in plan.hosts:
+        if host.host.name == cause.host:
+            process = host.processes[0].process_id if cause.process is None else cause.process
+            return directory.log(plan.log_name(host, process))
+    return None
+
+
+def _short(failed: Failure) -> str:
+    text = str(failed)
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def _complain(left_behind: Sequence[str], plan: LaunchPlan) -> None:
+    for row in left_behind:
+        print(f"podrun: could not confirm that nothing is left on {row}", file=sys.stderr, flush=True)
+    if left_behind:
+        print(f"podrun: `podrun stop {plan.run_id}` tries again", file=sys.stderr, flush=True)

@@ -1,0 +1,241 @@
+"""A run from its first attempt to its last: prepare the hosts, start them, start them again after a failure, report."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from podrun.runtime.contract import Event, EventKind, ExitCode, UserError
+
+from ..plan.plan import LaunchPlan
+from ..pod.secret_values import read_secrets
+from ..rundir.logs import Logs
+from ..rundir.runs import Recorder, RunDirectory
+from ..rundir.spec import RunSpec, start_event
+from ..transport.base import Transport, load_transport
+from ..view.console import Console, NoConsole
+from .attempt import Observer, Supervisor
+from .cause import LAUNCHER, Failure
+from .comeback import FIRST_PAUSE, LIMIT, LONGEST_PAUSE, Comeback, minutes, sleep
+from .report import end_event, report
+from .signals import Signals
+from .state import Adoption, Outcome
+from .view import View
+
+if TYPE_CHECKING:
+    from ..staging.bundles import Bundle
+
+
+def carry_out(
+    spec: RunSpec, directory: RunDirectory, console: Console, bundles: Sequence[Bundle] = (), *, adopt: bool = False
+) -> int:
+    """Runs the spec to its end and returns the exit code.
+
+    Args:
+        bundles: the code that the hosts need, if they are other machines.
+        adopt: another launcher began an attempt and is gone; take that over first.
+
+    Raises:
+        UserError: another podrun supervises this run, or a secret is missing.
+    """
+    with ExitStack() as stack:
+        signals = stack.enter_context(Signals())  # first, so that a Ctrl-C while all else is closed changes nothing
+        stack.enter_context(directory.supervise())
+        secrets = read_secrets(spec.pod)
+        logs = stack.enter_context(Logs(directory.logs))
+        recorder = Recorder(directory.events)
+        stack.callback(recorder.close)
+        transport = load_transport(spec.pod)
+        stack.callback(transport.close)
+        view = View(console, recorder, lambda: bool(signals.received))
+        run = _Run(spec, directory, view, logs, signals, transport, secrets)
+        try:
+            code = run.to_the_end(bundles, adopt)
+        except UserError as error:  # so that nobody waits for the run
+            directory.record_end(str(error).partition("\n")[0], ExitCode.BAD_CONFIG)
+            raise
+    if view.stuck:
+        os._exit(code)  # Python would wait for the console once more
+    return code
+
+
+def finish(spec: RunSpec, directory: RunDirectory, end: Event) -> list[str]:
+    """Ends what an ended run may have left on hosts that could not be reached then, and says so in a new end event.
+
+    Returns what is still not confirmed: `host: reason`. Raises UserError if a podrun supervises the run.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(directory.supervise())
+        plan = spec.plan(directory.attempt() or 0, {})
+        logs = stack.enter_context(Logs(directory.logs))
+        recorder = Recorder(directory.events)
+        stack.callback(recorder.close)
+        transport = load_transport(spec.pod)
+        stack.callback(transport.close)
+        left = _end_rest(plan, directory, end["left_behind"], transport, logs, View(NoConsole(), recorder))
+        recorder.event({**end, "time": time.time(), "left_behind": left})
+        return left
+
+
+def _end_rest(
+    plan: LaunchPlan, directory: RunDirectory, left: Sequence[str], transport: Transport, logs: Logs, observer: Observer
+) -> list[str]:
+    """End what an attempt has left on hosts (`left`: `host: ...`). Return what is still not confirmed."""
+    adoption = directory.adoption(plan)
+    hosts = {row.partition(":")[0] for row in left}
+    plan = replace(plan, hosts=tuple(h for h in plan.hosts if h.host.name in hosts))
+    supervisor = Supervisor(plan, transport, logs, observer, adoption)
+    supervisor.interrupt(signal.SIGTERM)
+    return supervisor.run().left_behind
+
+
+def is_worth_another(outcome: Outcome, plan: LaunchPlan) -> bool:
+    """Return True if the attempt failed on its hosts, before all was done, and could do better next time."""
+    if outcome.cause is None or outcome.finished or outcome.unprepared or outcome.cause.host == LAUNCHER:
+        return False
+    return plan.is_program or outcome.code != ExitCode.BAD_CONFIG
+
+
+class _Unwatched:
+    """An observer of what is no part of the run's story."""
+
+    def event(self, event: Event) -> None:
+        pass
+
+
+class _Run:
+    def __init__(
+        self,
+        spec: RunSpec,
+        directory: RunDirectory,
+        view: View,
+        logs: Logs,
+        signals: Signals,
+        transport: Transport,
+        secrets: Mapping[str, str],
+    ) -> None:
+        self._spec = spec
+        self._directory = directory
+        self._view = view
+        self._logs = logs
+        self._signals = signals
+        self._transport = transport
+        self._secrets = secrets
+
+    def to_the_end(self, bundles: Sequence[Bundle], adopt: bool) -> int:
+        most = self._spec.job.launch.max_restarts
+        attempt = (self._directory.attempt() or 0) if adopt else 0
+        plan = self._spec.plan(attempt, self._secrets)
+        adoption = self._directory.adoption(plan) if adopt else None
+        outcome: Outcome | None = None
+        before: Outcome | None = None
+        unprepared = attempt == 0
+        while True:
+            if adoption is None:
+                self._directory.begin(plan)
+                self._view.event(start_event(plan, self._directory.logs, time.time()))
+            else:
+                self._tell(EventKind.NOTE, message="another supervisor has taken the run over")
+            try:
+                if unprepared and adoption is None:
+                    outcome = self._prepare_again(plan, bundles, before) if before else self._prepare(plan, bundles)
+                outcome = outcome or self._supervise(plan, adoption)
+            finally:
+                self._view.stop()
+            if not is_worth_another(outcome, plan) or attempt >= most or self._signals.received:
+                break
+            attempt += 1
+            where = "" if plan.is_program else " from the last checkpoint"
+            self._view.say(f"{outcome.cause}\nrestart {attempt} of {most}{where}")
+            comeback = Comeback(plan.pod, self._transport, lambda text: self._tell(EventKind.NOTE, message=text))
+            if plan.code and (failed := comeback.wait(lambda: bool(self._signals.received))):
+                outcome = outcome.without_restart(failed.code, [failed])
+                break
+            if not self._signals.received and not self._clear(plan, outcome):
+                break
+            if self._signals.received:
+                number = self._signals.received[0]
+                outcome = outcome.without_restart(128 + number, interrupted_by=number)
+                break
+            unprepared = comeback.waited  # its disk, or what `setup:` mounts, may be new
+            plan, adoption, before, outcome = self._spec.plan(attempt, self._secrets), None, outcome, None
+        self._view.event(end_event(outcome, plan, time.time()))
+        self._view.last_words(lambda: report(outcome, plan, self._directory, self._view))
+        return outcome.code
+
+    def _clear(self, plan: LaunchPlan, outcome: Outcome) -> bool:
+        """Return False if the failed attempt may still have processes: a new one would write to the same workdir."""
+        if outcome.left_behind:
+            outcome.left_behind = _end_rest(
+                plan, self._directory, outcome.left_behind, self._transport, self._logs, _Unwatched()
+            )
+        if outcome.left_behind:
+            self._view.say("no restart: what is left of this attempt would go on beside it")
+        return not outcome.left_behind
+
+    def _prepare(self, plan: LaunchPlan, bundles: Sequence[Bundle]) -> Outcome | None:
+        """Brings code and environment to hosts that are other machines. Returns how it failed, or None."""
+        if plan.code is None:
+            return None
+        from .ready import make_ready
+
+        def tell(host: str, phase: str, message: str) -> None:
+            phase = "setup-commands" if phase == "setup" else phase  # the workers have a phase of that name
+            self._tell(EventKind.HOST, host=host, phase=phase, message=message)
+
+        def note(message: str, **fields: object) -> None:
+            self._tell(EventKind.NOTE, message=message, **fields)
+
+        found: list[Failure] = []
+        broken: list[Exception] = []
+        over = threading.Event()
+
+        def work() -> None:
+            try:
+                found.extend(make_ready(plan, self._transport, bundles, tell, note))
+            except Exception as error:
+                broken.append(error)
+            finally:
+                over.set()
+
+        if not self._signals.received:
+            threading.Thread(target=work, name="prepare", daemon=True).start()
+        while not over.wait(0.1):
+            if self._signals.received:
+                self._transport.close()  # what was begun on the hosts ends with its connection
+                over.wait(5)
+                number = self._signals.received[0]
+                return Outcome(128 + number, interrupted_by=number, unprepared=True)
+        if broken:
+            raise broken[0]
+        if not found:
+            return None
+        return Outcome(found[0].code, found[0], found, unprepared=True)
+
+    def _prepare_again(self, plan: LaunchPlan, bundles: Sequence[Bundle], before: Outcome) -> Outcome | None:
+        """Prepare for a restart: a host that has come back may not have mounted everything yet, so this has some time."""
+        deadline, pause = time.monotonic() + LIMIT, FIRST_PAUSE
+        told = ""
+        while (outcome := self._prepare(plan, bundles)) is not None:
+            if outcome.cause is None or time.monotonic() > deadline:
+                return before.without_restart(outcome.code, outcome.failures, outcome.interrupted_by)
+            if told != (told := str(outcome.cause)):
+                limit = f"podrun prepares again, up to {minutes(LIMIT)}; Ctrl-C ends the run"
+                self._tell(EventKind.NOTE, message=f"cannot restart yet: {told}; {limit}")
+            sleep(pause, lambda: bool(self._signals.received))
+            pause = min(2 * pause, LONGEST_PAUSE)
+        return None
+
+    def _tell(self, kind: EventKind, **fields: object) -> None:
+        self._view.event({"event": kind, "time": time.time(), **fields})
+
+    def _supervise(self, plan: LaunchPlan, adoption: Adoption | None) -> Outcome:
+        supervisor = Supervisor(plan, self._transport, self._logs, self._view, adoption)
+        with self._signals.to(supervisor.interrupt):
+            return supervisor.run()

@@ -1,0 +1,145 @@
+"""Where events go: to the console, and on record."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+
+from podrun.runtime.contract import Event, EventKind
+
+from ..rundir.runs import Recorder
+from ..view.console import Console
+from ..view.echo import Echo, echoed_log
+
+_LOOK = 0.05  # seconds between two looks at what a program has printed
+_BACKLOG = 10_000  # events that wait for the console; above that it gets no steps, which the record has
+_IMPATIENT = 2.0  # seconds for the console to show the rest once the user wants to stop
+
+
+class View:
+    """The console and the recorder. A console whose output nobody reads any more counts as a closed terminal: SIGHUP.
+
+    The console has a thread of its own: neither a host nor a signal waits for a slow one.
+    """
+
+    def __init__(self, console: Console, recorder: Recorder, is_impatient: Callable[[], bool] = lambda: False) -> None:
+        """`is_impatient` says whether the user wants to stop."""
+        self._console: Console | None = console
+        self._recorder = recorder
+        self._recording = threading.Lock()  # hosts are prepared by several threads
+        self._is_impatient = is_impatient
+        self._actions: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._echo: Echo | None = None
+        self._leaving = False
+        self._broken: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="console", daemon=True)
+        self._thread.start()
+
+    def event(self, event: Event) -> None:
+        with self._recording:
+            self._recorder.event(event)
+        if event["event"] == EventKind.START:
+            log = echoed_log(event)
+            self._actions.put(partial(self._start, event, Echo(log) if log else None))
+        elif event["event"] != EventKind.STEP or self._actions.qsize() < _BACKLOG:
+            self._actions.put(partial(self._show, lambda console: console.event(event)))
+        if event["event"] == EventKind.END:
+            self._drain()
+
+    def say(self, text: str) -> None:
+        """Returns when it is shown."""
+        self._actions.put(partial(self._show, lambda console: console.say(text)))
+        self._drain()
+
+    def stop(self) -> None:
+        """The attempt is over. Returns when all that was printed is shown, as far as the user waits for it."""
+        self._actions.put(self._finish)
+        self._drain()
+
+    @property
+    def stuck(self) -> bool:
+        """The user wants to stop, and the console takes nothing any more."""
+        return self._leaving
+
+    def last_words(self, write: Callable[[], None]) -> None:
+        """Call `write`, which prints past the console: to the same terminal, maybe, so a stuck one is given a moment only."""
+        if not self.stuck:
+            write()
+            return
+        thread = threading.Thread(target=write, name="last words", daemon=True)
+        thread.start()
+        thread.join(_IMPATIENT)
+
+    def _drain(self) -> None:
+        """Waits until the console has all, unless the user does not."""
+        shown = threading.Event()
+        self._actions.put(shown.set)
+        while not self._leaving and not shown.wait(0.1):
+            self._leaving = self._is_impatient() and not shown.wait(2 * _IMPATIENT)
+        if self._broken is not None:
+            raise self._broken
+
+    # --- in the console's thread ---
+
+    def _run(self) -> None:
+        while True:
+            try:
+                action = self._next_action()
+                if action is not None:
+                    action()
+            except Exception as error:  # whoever waits for the console is to hear of it
+                self._broken, self._console = error, None
+
+    def _next_action(self) -> Callable[[], None] | None:
+        """Events go before output: that a stop was understood is seen at once."""
+        try:
+            return self._actions.get_nowait()
+        except queue.Empty:
+            pass
+        if self._show_output():
+            return None
+        try:
+            return self._actions.get(timeout=_LOOK if self._echo else None)
+        except queue.Empty:
+            return None
+
+    def _start(self, event: Event, echo: Echo | None) -> None:
+        if self._console is not None and self._console.piece:
+            self._echo = echo
+        self._show(lambda console: console.event(event))
+
+    def _show_output(self, at_end: bool = False) -> bool:
+        """Shows a piece of what has been printed. Returns False if there is nothing."""
+        if self._echo is None or self._console is None:
+            return False
+        text = self._echo.skip() if self._console.is_terminal else None
+        text = text or self._echo.next(self._console.piece, at_end)
+        if text is not None:
+            self._show(lambda console: console.output(text))
+        return text is not None
+
+    def _finish(self) -> None:
+        """All output is in the log: shows the rest of it, but only its end to a user who wants to stop."""
+        while self._show_output(at_end=True):
+            if self._is_impatient() and self._echo is not None and (text := self._echo.skip(behind=1 << 16)):
+                self._show(lambda console, text=text: console.output(text))  # type: ignore[misc]
+        if self._echo is not None:
+            self._echo.close()
+            self._echo = None
+        self._show(lambda console: console.stop())
+
+    def _show(self, action: Callable[[Console], None]) -> None:
+        if self._console is None:
+            return
+        try:
+            action(self._console)
+        except OSError:
+            self._console = None
+            # What Python still has buffered for it would fail once more at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            signal.raise_signal(signal.SIGHUP)

@@ -1,0 +1,1 @@
+"""Reach hosts over SSH, with fabric's connections."""

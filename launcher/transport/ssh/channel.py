@@ -1,0 +1,123 @@
+"""A command's stdin and stdout over SSH."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+import paramiko
+
+from ..base import Channel
+
+_END = 2.0  # seconds for what comes after the end of stdout: the rest of stderr, and the exit status
+_CHUNK = 1 << 16
+_STDERR = 1 << 16
+_KILLED = 255  # what ssh says of a command that died of a signal; paramiko does not tell which
+
+
+class _News(threading.Event):
+    """Set when something has come on stdout or on stderr.
+
+    Paramiko clears the event of a stream that has been read to its end; the streams share this one, so none may.
+    """
+
+    def clear(self) -> None:
+        pass
+
+    def reset(self) -> None:
+        super().clear()
+
+
+class SshChannel(Channel):
+    """Stdout and stderr share a window: `receive` reads both, so that the command never waits for its stderr."""
+
+    def __init__(self, channel: paramiko.Channel) -> None:
+        self._channel = channel
+        self._closed = False
+        self._broken = False
+        self._stderr = b""
+        self._reading_stderr = threading.Lock()
+        self._news = _News()
+        channel.in_buffer.set_event(self._news)
+        channel.in_stderr_buffer.set_event(self._news)
+
+    def send(self, data: bytes) -> None:
+        try:
+            start = 0
+            while start < len(data):
+                # Paramiko's own sendall would go on for ever after `finish`.
+                if not (sent := self._channel.send(data[start : start + _CHUNK])):
+                    raise BrokenPipeError("the channel is closed")
+                start += sent
+        except (EOFError, paramiko.SSHException) as error:
+            raise BrokenPipeError("the connection is lost") from error
+
+    def finish(self) -> None:
+        try:
+            self._channel.shutdown_write()
+        except (EOFError, OSError, paramiko.SSHException):
+            pass  # the connection is gone: nothing more will be sent
+
+    def receive(self) -> bytes:
+        while not self._broken:
+            self._news.reset()
+            ended = self._channel.eof_received or self._channel.closed
+            try:
+                self._read_stderr()
+                if self._channel.recv_ready():
+                    return bytes(self._channel.recv(_CHUNK))
+            except (EOFError, OSError, paramiko.SSHException):
+                # Paramiko throws away what it has read if it cannot widen the window after that.
+                self._broken = True
+            if ended:
+                break
+            self._news.wait()
+        return b""
+
+    def close(self) -> None:
+        self._closed = True
+        try:
+            self._channel.close()
+        except (EOFError, OSError, paramiko.SSHException):
+            pass  # the connection is gone, and the command with it
+
+    def complaint(self) -> str:
+        deadline = time.monotonic() + _END
+        while True:
+            self._news.reset()
+            ended = self._channel.closed or not self._channel.eof_received
+            try:
+                self._read_stderr()
+            except (EOFError, OSError, paramiko.SSHException):
+                self._broken = True
+            if ended or self._broken or not self._news.wait(max(0.0, deadline - time.monotonic())):
+                return self._stderr.decode(errors="replace").strip()
+
+    def exit_code(self) -> int | None:
+        if self._channel.status_event.wait(_END) and self._channel.exit_status >= 0:
+            return int(self._channel.exit_status)
+        killed = self._channel.closed and not self._closed and self._channel.transport.is_active()
+        return _KILLED if killed else None
+
+    def _read_stderr(self) -> None:
+        with self._reading_stderr:
+            while self._channel.recv_stderr_ready():
+                self._stderr = (self._stderr + self._channel.recv_stderr(_CHUNK))[-_STDERR:]
+
+
+def command_line(argv: Sequence[str]) -> bytes:
+    """`argv` for the login shell of the host: sh, bash, dash, zsh, ksh or fish.
+
+    Raises ValueError for a NUL, which no command line can have.
+    """
+    if any("\0" in word for word in argv):
+        raise ValueError("a command line cannot have a NUL in it")
+    return " ".join(["exec", *map(_quote, argv)]).encode("utf-8", "surrogateescape")
+
+
+def _quote(word: str) -> str:
+    if word.startswith("~/"):
+        return "~/" + (_quote(word[2:]) if word[2:] else "")
+    # Between single quotes fish takes a backslash for what it is not in the other shells.
+    return "'" + word.replace("\\", "\0").replace("'", "'\"'\"'").replace("\0", "'\"\\\\\"'") + "'"

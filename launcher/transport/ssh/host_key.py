@@ -1,0 +1,87 @@
+"""Is it the right machine? A host key is known, new, or a reason to stop."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paramiko import PKey, SSHClient
+
+from .errors import Unreachable
+from .known_hosts import KnownHosts, KnownKey, fingerprint
+
+_USER = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
+_SYSTEM = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
+
+
+@dataclass(frozen=True)
+class HostKeyCheck:
+    """What paramiko asks about every key: its own known_hosts stay empty."""
+
+    name: str
+    """As known_hosts has it."""
+    known_hosts: KnownHosts
+    files: Sequence[Path]
+    """The first of them gets new keys."""
+    accept_new: bool
+    ssh: str
+    """The command with which the user can look at the key."""
+
+    def kinds(self) -> set[str]:
+        """The kinds of key that are known of the host: it has to show one of those."""
+        return {known.kind for known in self._known() if not known.revoked}
+
+    def missing_host_key(self, client: SSHClient, hostname: str, key: PKey) -> None:
+        """Raises Unreachable, unless the key is that of the host."""
+        shown, known = key.asbytes(), self._known()
+        same = [k for k in known if k.key == shown]
+        if any(k.revoked for k in same):
+            raise Unreachable(f"its host key is marked as revoked in {same[0].file} line {same[0].line}")
+        if same:
+            return
+        if known := [k for k in known if not k.revoked]:
+            raise Unreachable(self._changed(key, known))
+        if not self.accept_new:
+            raise Unreachable(self._unknown(key))
+        try:
+            self.known_hosts.add(self.name, key.get_name(), shown, self.files[0])
+        except OSError as error:
+            raise Unreachable(
+                f"its host key is new, and cannot be added to {self.files[0]}: {error.strerror}"
+            ) from None
+
+    def _known(self) -> list[KnownKey]:
+        return self.known_hosts.find(self.name, self.files)
+
+    def _unknown(self, key: PKey) -> str:
+        return (
+            f"unknown host key: {self.name} is not in {self.files[0]}; it shows {_describe(key)}\n"
+            f"connect once with `{self.ssh}`, or set `host_keys: accept-new` under `ssh:` in the pod file"
+        )
+
+    def _changed(self, key: PKey, known: list[KnownKey]) -> str:
+        first = next((k for k in known if k.kind == key.get_name()), known[0])
+        remove = shlex.join(["ssh-keygen", "-f", str(first.file), "-R", self.name])
+        return (
+            f"its host key has CHANGED: {first.file} line {first.line} has {first.kind} {fingerprint(first.key)}, "
+            f"{self.name} shows {_describe(key)}\n"
+            f"if the host was set up anew, forget its old key with `{remove}`; if not, somebody may be in between"
+        )
+
+
+def known_hosts_files(given: Path | None, options: Mapping[str, str]) -> tuple[Path, ...]:
+    """Where to look: in the pod file's known_hosts alone, or where ssh looks."""
+    if given is not None:
+        return (given.expanduser(),)
+    user = options.get("userknownhostsfile", "").split() or _USER
+    system = options.get("globalknownhostsfile", "").split() or _SYSTEM
+    names = [name.strip('"') for name in (*user, *system)]
+    return tuple(Path(name).expanduser() for name in names if name != "none" and "%" not in name) or (
+        Path("/dev/null"),
+    )
+
+
+def _describe(key: PKey) -> str:
+    return f"{key.get_name()} {fingerprint(key.asbytes())}"

@@ -1,0 +1,126 @@
+"""Logging in: which private keys are offered, and in what order."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paramiko import Agent, AuthenticationException, PKey, SSHException, Transport
+from paramiko.ssh_exception import BadAuthenticationType
+
+from .errors import Unreachable
+
+_DEFAULTS = tuple(Path("~/.ssh") / name for name in ("id_ed25519", "id_ecdsa", "id_rsa"))
+
+
+class KeyFiles:
+    """Private keys by path, each read once. Safe to use from many threads."""
+
+    def __init__(self) -> None:
+        self._keys: dict[Path, PKey | str | None] = {}
+        self._lock = threading.Lock()
+
+    def get(self, path: Path) -> PKey | str | None:
+        """The key, or why it cannot be used; None if there is no such file."""
+        with self._lock:
+            if path not in self._keys:
+                self._keys[path] = _load(path.expanduser())
+            return self._keys[path]
+
+
+@dataclass
+class Login:
+    """Authenticates as `user`: with podrun's own key, those of ssh_config, those of the agent, the default ones."""
+
+    user: str
+    where: str
+    files: KeyFiles
+    key: Path | None
+    """From the pod file: has to be there."""
+    identities: Sequence[Path]
+    """From ssh_config: may be missing, as for ssh."""
+    identities_only: bool
+
+    def authenticate(self, transport: Transport) -> None:
+        """What paramiko calls. Raises Unreachable."""
+        try:
+            agent = Agent()  # one for each login: its connection is not for two threads
+        except (SSHException, OSError):
+            return self._offer(transport, {})
+        try:
+            return self._offer(transport, {key.asbytes(): key for key in agent.get_keys()})
+        finally:
+            agent.close()
+
+    def _offer(self, transport: Transport, agent: Mapping[bytes, PKey]) -> None:
+        tried, accepted = [], ["publickey"]
+        for label, key in self._keys(agent):
+            tried.append(f"{label} (not tried: {key})" if isinstance(key, str) else label)
+            if isinstance(key, str):
+                continue
+            try:
+                if not (more := transport.auth_publickey(self.user, key)):
+                    return
+                raise Unreachable(f"{self.where} wants more than a key of {self.user}: {', '.join(more)}")
+            except BadAuthenticationType as error:
+                accepted = error.allowed_types
+                break
+            except AuthenticationException as error:
+                if "timeout" in str(error):
+                    raise Unreachable(f"{self.where} did not answer to the login of {self.user}", again=True) from None
+            if not transport.is_active():
+                tried[-1] += ", then it hung up"
+                break
+        raise Unreachable(self._refused(tried, accepted))
+
+    def _refused(self, tried: list[str], accepted: list[str]) -> str:
+        if "publickey" not in accepted:
+            return f"{self.where} lets nobody in by key, only by {', '.join(accepted)}; podrun logs in by key"
+        keys = f"keys tried: {', '.join(tried)}" if tried else "there is no key to try"
+        return (
+            f"{self.where} refused the login of {self.user}; {keys}\n"
+            f"the public key has to be in ~/.ssh/authorized_keys of {self.user} there; "
+            "`key` and `user` under `ssh:` in the pod file name others"
+        )
+
+    def _keys(self, agent: Mapping[bytes, PKey]) -> Iterator[tuple[str, PKey | str]]:
+        """(What it is called, the key or why it is of no use)."""
+        named = [path for path in (self.key, *self.identities) if path is not None]
+        for path in named:
+            key = self.files.get(path)
+            if not isinstance(key, PKey):
+                key = agent.get(_public(path), key)
+            if path is self.key and not isinstance(key, PKey):
+                raise Unreachable(f"ssh key {path} {key or 'does not exist'}")
+            if key is not None:
+                yield str(path), key
+        if not self.identities_only:
+            yield from ((f"{key.comment or key.get_name()} of ssh-agent", key) for key in agent.values())
+        if not named:
+            yield from ((str(path), key) for path in _DEFAULTS if (key := self.files.get(path)) is not None)
+
+
+def _load(path: Path) -> PKey | str | None:
+    try:
+        return PKey.from_path(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    except (TypeError, AuthenticationException):  # what the libraries raise when they miss a passphrase
+        return f"has a passphrase, and podrun asks for none; give it to ssh-agent: ssh-add {path}"
+    except Exception:
+        return "is not a private key that paramiko can read"
+
+
+def _public(path: Path) -> bytes:
+    """The public half beside a private key, or `path` itself if it is a public key; empty if there is none."""
+    for file in (path.expanduser(), path.expanduser().with_name(path.name + ".pub")):
+        try:
+            return base64.b64decode(file.read_text().split()[1], validate=True)
+        except (OSError, ValueError, IndexError):
+            continue
+    return b""

@@ -1,0 +1,241 @@
+"""The connection to one machine: made when it is needed first, and again when it has died."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import paramiko
+from fabric import Connection
+
+from .errors import (
+    HANDSHAKE,
+    Unreachable,
+    handshake_failure,
+    name_failure,
+    session_failure,
+    tcp_failure,
+    tunnel_failure,
+)
+from .host_key import HostKeyCheck
+from .keys import Login
+
+_CONNECT = 10  # seconds for a TCP connection, unless the ssh_config has a ConnectTimeout
+_ATTEMPTS = 15.0  # seconds for all of them together
+_PAUSES = (0.5, 1.0, 2.0)  # between two attempts
+_SESSION = 20.0  # seconds for one more channel
+_KEEPALIVE = 2  # seconds of silence; something has to be sent for the other side's silence to be noticed
+_LOOK = 0.5  # seconds between two looks of paramiko's thread at what is to be done; its own 0.1 adds up over many hosts
+_CIPHER = "aes128-gcm@openssh.com"  # of those that paramiko has, the one with the least work in Python
+_DEAD = 8000  # milliseconds that sent data may stay unacknowledged
+
+
+class SharedConnection(Connection):  # type: ignore[misc]
+    """Leaves the Config alone, which all connections share.
+
+    An attribute that fabric's class does not name (`inline_ssh_env`) would go into the Config, and empty it for a moment.
+    """
+
+    __setattr__ = object.__setattr__
+
+
+class Link:
+    """Safe to use from many threads."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        login: Login,
+        check: HostKeyCheck,
+        gateway: Link | None = None,
+        command: str | None = None,
+    ) -> None:
+        """Through `gateway`, or through the stdin and stdout of `command` (a ProxyCommand), or directly."""
+        self._connection = connection
+        self._login = login
+        self._check = check
+        self._gateway = gateway
+        self._command = command
+        self._limit = int(connection.connect_timeout or _CONNECT)
+        self._where = f"{connection.host} port {connection.port}" + (f" (by `{command}`)" if command else "")
+        self._lock = threading.Lock()
+        self._closed = False
+        self._failure: Unreachable | None = None
+        self._failed = 0.0
+        connection.client.set_missing_host_key_policy(check)
+
+    def start(self, command: bytes) -> paramiko.Channel:
+        """A channel with the command running. Raises Unreachable."""
+        try:
+            channel = self._open(lambda transport: transport.open_session(timeout=_SESSION))
+            late = threading.Timer(_SESSION, channel.close)  # a server that hangs answers nothing at all
+            late.daemon = True
+            late.start()
+            try:
+                channel.exec_command(command)
+            finally:
+                late.cancel()
+            return channel
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            raise session_failure(error, self._connection.user, self._where) from None
+
+    def tunnel(self, host: str, port: int, limit: float) -> paramiko.Channel:
+        """A connection from that machine to another one. Raises Unreachable."""
+        to = (host, port)
+        try:
+            return self._open(lambda t: t.open_channel("direct-tcpip", dest_addr=to, src_addr=("", 0), timeout=limit))
+        except Unreachable as error:
+            # Its own attempts are over: no more of them for every host behind it.
+            raise Unreachable(f"gateway {self._where}: {error.reason}") from None
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            raise tunnel_failure(error, self._where, host, port) from None
+
+    def close(self) -> None:
+        """Does not wait for a connection that is being made: that one is closed as soon as it stands."""
+        self._closed = True
+        self._drop()
+
+    def _open(self, opener: Callable[[Any], paramiko.Channel]) -> paramiko.Channel:
+        """Raises Unreachable, or what paramiko raises."""
+        transport, kept = self._transport()
+        try:
+            return opener(transport)
+        except (paramiko.SSHException, EOFError, OSError):
+            if not kept or transport.is_active():
+                raise
+        # The kept connection had died, and nobody had noticed.
+        return opener(self._transport()[0])
+
+    def _transport(self) -> tuple[paramiko.Transport, bool]:
+        """The transport, and whether it was there before. Raises Unreachable."""
+        asked = time.monotonic()
+        with self._lock:
+            kept = self._connection.is_connected
+            if not kept:
+                if self._failure is not None and self._failed > asked:
+                    raise self._failure  # what this thread has waited for has failed: many hosts share a gateway
+                self._connect()
+            if self._closed:
+                self._drop()
+                raise Unreachable("podrun has closed its connections")
+            return self._connection.transport, kept
+
+    def _connect(self) -> None:
+        try:
+            self._attempt()
+        except Unreachable as error:
+            self._failure, self._failed = error, time.monotonic()
+            raise
+
+    def _attempt(self) -> None:
+        deadline = time.monotonic() + _ATTEMPTS
+        for pause in _PAUSES:
+            try:
+                return self._try(deadline)
+            except Unreachable as error:
+                if not error.again or self._closed or time.monotonic() + pause >= deadline:
+                    raise
+                time.sleep(pause)
+        return self._try(deadline)
+
+    def _try(self, deadline: float) -> None:
+        left = max(1.0, deadline - time.monotonic())
+        connection, patience = self._connection, min(HANDSHAKE, left)
+        options = {
+            "transport_factory": self._make_transport,
+            "auth_strategy": self._login,
+            "banner_timeout": patience,
+            "auth_timeout": HANDSHAKE,
+        }
+        connection.connect_timeout = patience + HANDSHAKE  # for the banner and the exchange of keys
+        try:
+            connection.connect_kwargs = {**options, "sock": self._socket(min(self._limit, left))}
+            connection.open()
+        except (Unreachable, paramiko.SSHException, EOFError, OSError) as error:
+            connection.client.close()
+            raise handshake_failure(error, self._where) from None
+        finally:
+            connection.connect_kwargs = {}
+        connection.transport.set_keepalive(_KEEPALIVE)
+        connection.transport.sock.settimeout(_LOOK)
+
+    def _socket(self, limit: float) -> Any:
+        host, port = self._connection.host, self._connection.port
+        if self._gateway is not None:
+            return self._gateway.tunnel(host, port, limit)
+        if self._command is not None:
+            return run_proxy(self._command)
+        return dial(host, port, limit)
+
+    def _make_transport(self, sock: Any, **options: Any) -> paramiko.Transport:
+        """A transport that asks for a kind of key that is known of the host, if there is one."""
+        transport = paramiko.Transport(sock, **options)
+        transport.handshake_timeout = HANDSHAKE
+        known = self._check.kinds()
+        wanted = transport.get_security_options()
+        wanted.ciphers = sorted(wanted.ciphers, key=lambda name: name != _CIPHER)
+        wanted.key_types = sorted(wanted.key_types, key=lambda kind: _family(kind) not in known)
+        return transport
+
+    def _drop(self) -> None:
+        transport = self._connection.transport
+        if transport is not None:
+            _shut(transport.sock)
+            self._connection.client.close()
+
+
+def dial(host: str, port: int, limit: float) -> socket.socket:
+    """A TCP connection, to the first address of the host that answers. Raises Unreachable."""
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        raise name_failure(error, host) from None
+    except UnicodeError:
+        raise Unreachable(f"{host!r} is not the name of a host") from None
+    deadline = time.monotonic() + limit
+    failure = None
+    for family, kind, protocol, _, address in addresses:
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(max(0.1, deadline - time.monotonic()))
+            # Before the first packet: without it the handshake waits twice for a delayed acknowledgement.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.connect(address)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD)
+            return sock
+        except OSError as error:
+            sock.close()
+            failure = failure or tcp_failure(error, host, port)
+    raise failure or Unreachable(f"the name {host} has no address")
+
+
+def run_proxy(command: str) -> socket.socket:
+    """What speaks for the host: a command's stdin and stdout. It ends with the socket."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        subprocess.Popen(
+            ["/bin/sh", "-c", f"exec {command}"],
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C in the terminal is for the launcher alone
+        )
+    return ours
+
+
+def _family(kind: str) -> str:
+    """The kind of key that an algorithm signs with."""
+    return "ssh-rsa" if kind.startswith("rsa-sha2-") else kind
+
+
+def _shut(sock: Any) -> None:
+    """Wakes paramiko's thread, which would look for an end only ten times a second."""
+    try:
+        sock.shutdown(socket.SHUT_RDWR)
+    except (AttributeError, OSError, EOFError, paramiko.SSHException):
+        pass

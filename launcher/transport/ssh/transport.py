@@ -1,0 +1,180 @@
+"""Hosts that are reached by SSH: one connection to each, kept and used again.
+
+fabric reads the ssh_config and logs in; commands run on paramiko's channels, because fabric's own `run` keeps all output.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from fabric import Connection
+from paramiko import SSHException
+from paramiko import Transport as Protocol
+
+from ...pod.errors import HostError
+from ...pod.fan_out import fan_out
+from ...pod.pod import Host, Pod
+from ..base import Transport
+from .channel import SshChannel, command_line
+from .config import read_ssh_config
+from .errors import Unreachable
+from .host_key import HostKeyCheck, known_hosts_files
+from .keys import KeyFiles, Login
+from .known_hosts import KnownHosts
+from .link import Link, SharedConnection
+
+# Paramiko tells there, with tracebacks, what podrun puts into words.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+_usual_hook = threading.excepthook
+
+
+def _except_protocol(args: threading.ExceptHookArgs) -> None:
+    """What escapes a thread of paramiko's is how it closes a connection that is gone; its users have been told why."""
+    if not isinstance(args.thread, Protocol):
+        _usual_hook(args)
+
+
+threading.excepthook = _except_protocol
+
+
+class SshTransport(Transport):
+    """Raises UserError if the ssh_config cannot be read."""
+
+    def __init__(self, pod: Pod) -> None:
+        self._ssh = pod.ssh
+        self._config = read_ssh_config(pod.ssh.config)
+        self._known_hosts = KnownHosts()
+        self._key_files = KeyFiles()
+        self._links: dict[str, Link] = {}  # of hosts, by address
+        self._gateways: dict[tuple[str, ...], Link] = {}  # by the way to them
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def open(self, host: Host, argv: Sequence[str]) -> SshChannel:
+        """Raises HostError, and ValueError for a NUL in `argv`."""
+        try:
+            return SshChannel(self._link(host.address).start(command_line(argv)))
+        except Unreachable as error:
+            raise HostError(host.name, error.reason) from None
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            links, gateways = list(self._links.values()), list(self._gateways.values())
+        for group in (links, gateways):
+            fan_out(Link.close, group)
+
+    def _link(self, address: str) -> Link:
+        with self._lock:
+            if self._closed:
+                raise Unreachable("podrun has closed its connections")
+            if address not in self._links:
+                self._links[address] = self._make_host(address)
+            return self._links[address]
+
+    def _make_host(self, address: str) -> Link:
+        user, name, port = split_target(address)
+        ssh = self._ssh
+        connection = self._connection(user or ssh.user, name, port or ssh.port)
+        jump = ssh.jump or connection.ssh_config.get("proxyjump")
+        command = None if jump else connection.ssh_config.get("proxycommand")
+        gateway = self._gateway(jump, {connection.host}) if jump else None
+        return self._make_link(
+            connection, gateway, command, self._ssh_command(user or ssh.user, name, port or ssh.port)
+        )
+
+    def _gateway(self, jump: str, seen: set[str]) -> Link | None:
+        """The last of the machines in between; all hosts behind it share its connection."""
+        way: tuple[str, ...] = ()
+        gateway: Link | None = None
+        for hop in () if jump.lower() == "none" else jump.replace(" ", "").removeprefix("ssh://").split(","):
+            user, name, port = split_target(hop)
+            connection = self._connection(user, name, port)
+            if connection.host in seen:  # `Host *` with a ProxyJump means its own jump host too
+                return gateway
+            own = connection.ssh_config.get("proxyjump")
+            if gateway is None and own:
+                gateway = self._gateway(own, seen | {connection.host})
+            way = (*way, hop)
+            if way not in self._gateways:
+                command = None if gateway else connection.ssh_config.get("proxycommand")
+                link = self._make_link(connection, gateway, command, self._ssh_command(user, name, port, jump=False))
+                self._gateways[way] = link
+            gateway = self._gateways[way]
+        return gateway
+
+    def _connection(self, user: str | None, name: str, port: int | None) -> Connection:
+        try:
+            connection = SharedConnection(
+                name,
+                user=user,
+                port=port,
+                config=self._config,
+                gateway=False,
+                forward_agent=False,
+                # Not empty: into an empty one's place in the Config fabric writes the IdentityFile of this host, for all.
+                connect_kwargs={"look_for_keys": False},
+            )
+        except (ValueError, SSHException) as error:  # a Port that is no number; a name that cannot be made canonical
+            raise Unreachable(f"ssh_config for {name}: {error}") from None
+        connection.host = connection.host.strip("[]")
+        return connection
+
+    def _make_link(self, connection: Connection, gateway: Link | None, command: str | None, ssh: str) -> Link:
+        options = connection.ssh_config
+        where = f"{connection.host} port {connection.port}"
+        login = Login(
+            user=connection.user,
+            where=where,
+            files=self._key_files,
+            key=self._ssh.key,
+            identities=[Path(path) for path in options.get("identityfile", ())],
+            identities_only=options.get("identitiesonly") == "yes",
+        )
+        check = HostKeyCheck(
+            name=host_key_name(options.get("hostkeyalias"), connection.host, connection.port),
+            known_hosts=self._known_hosts,
+            files=known_hosts_files(self._ssh.known_hosts, options),
+            accept_new=self._ssh.host_keys == "accept-new",
+            ssh=ssh,
+        )
+        return Link(connection, login, check, gateway, command)
+
+    def _ssh_command(self, user: str | None, name: str, port: int | None, jump: bool = True) -> str:
+        """How the user would log in there by hand."""
+        ssh, command = self._ssh, ["ssh"]
+        if ssh.config is not None:
+            command += ["-F", str(ssh.config)]
+        if ssh.known_hosts is not None:
+            command += ["-o", f"UserKnownHostsFile={ssh.known_hosts}"]
+        if jump and ssh.jump is not None:
+            command += ["-J", ssh.jump]
+        if port is not None:
+            command += ["-p", str(port)]
+        return shlex.join([*command, f"{user}@{name}" if user else name])
+
+
+def split_target(target: str) -> tuple[str | None, str, int | None]:
+    """`[user@]name[:port]`; an IPv6 address that has a port stands in brackets. Raises Unreachable."""
+    user, _, rest = target.rpartition("@")
+    name, port = rest, ""
+    if rest.startswith("["):
+        name, _, port = rest[1:].partition("]")
+        port = port.removeprefix(":")
+    elif rest.count(":") == 1:
+        name, _, port = rest.partition(":")
+    if not name or (port and not port.isdecimal()):
+        raise Unreachable(f"{target!r} is no way to a host; it is written as user@name:port")
+    return user or None, name, int(port) if port else None
+
+
+def host_key_name(alias: str | None, host: str, port: int) -> str:
+    """What a host is called in known_hosts."""
+    return alias or (host if port == 22 else f"[{host}]:{port}")
+
+
+transport = SshTransport

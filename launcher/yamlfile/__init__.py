@@ -1,0 +1,1 @@
+"""YAML with line numbers, and its mistakes as rows for people."""
