@@ -7,7 +7,6 @@ import os
 from .problem import Problem
 
 ROOM = "make room there, or choose another folder with `home:` in the pod file"
-EXTENSION = 100 * 10**6  # bytes that packages which are added to an environment may take
 _MB = 10**6
 
 

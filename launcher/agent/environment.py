@@ -12,9 +12,10 @@ import time
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 from .copy_environment import COPYABLE, copy_environment
-from .disk import EXTENSION, ROOM, check_space, free_space, human
+from .disk import ROOM, check_space, free_space, human
 from .private import UnsafeError, is_private, private_path
 from .problem import Problem, cannot_write
+from .protocol import EXTENSION
 from .store import DONE, in_use, lock_path
 from .tool import Say, ToolError, Tools
 

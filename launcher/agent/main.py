@@ -7,9 +7,8 @@ import sys
 from typing import List
 
 from .private import keep_private
+from .protocol import MARK
 
-MARK = b"podrun-agent\n"
-"""The first words on stdout. What a login script printed before them is not ours."""
 _ANSWERS = {("facts", 0), ("listen", 2), ("reach", 1), ("share", 1), ("see", 1)}
 """Functions of `answer`, and the number of their arguments."""
 

@@ -24,7 +24,6 @@ PACKAGES = [
     "jax-cuda13-plugin",
     "jax-cuda13-pjrt",
 ]
-MISSING = "missing"
 _LIMIT = 12.0  # seconds; a network file system may be slow, and one that is gone does not answer
 # Reads what pip recorded: importing JAX would take seconds and touch the accelerators. Runs on any Python.
 _SCRIPT = """

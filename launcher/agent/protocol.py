@@ -36,12 +36,18 @@ from .schema import (
 
 __all__ = [
     "ANSWERS",
+    "ASKED",
+    "EXTENSION",
     "FROM_AGENT",
     "FROM_PREPARE",
+    "GONE",
     "LIMIT",
+    "MARK",
+    "MISSING",
     "SPEC",
     "STREAM_LIMIT",
     "TO_AGENT",
+    "UNHEARD",
     "WORDS",
     "Lines",
     "Malformed",
@@ -53,6 +59,19 @@ __all__ = [
 Frame = Dict[str, Any]
 Frames = Dict[str, Check]
 """Kind of a frame to the check of its fields."""
+
+MARK = b"podrun-agent\n"
+"""The agent's first words on stdout. What a login script printed before them is not ours."""
+GONE = "no agent here"
+"""What a relay says if there is nobody to relay to."""
+ASKED = "asked to stop"
+"""The reason for which an agent ends its workers when the launcher wants it."""
+UNHEARD = "no word from the launcher"
+"""How the reason begins for which an agent ends its workers when its lease has run out."""
+MISSING = "missing"
+"""In place of the version of a package that is not installed."""
+EXTENSION = 100 * 10**6
+"""Bytes that packages which are added to an environment may take."""
 
 LIMIT = 16 << 20
 """Bytes of a line. The largest are a spec with its files, and what `clean` lists."""

@@ -11,16 +11,8 @@ from typing import Tuple
 from .connection import CHUNK, Frame
 from .login_folder import expand_spec
 from .private import UnsafeError, private_path
-from .protocol import SPEC, Malformed, parse
-
-SOCKET = "agent.sock"
-LOG = "agent.log"
-GONE = "no agent here"
-"""What a relay says if there is nobody to relay to."""
-ASKED = "asked to stop"
-"""The reason for which an agent ends its workers when the launcher wants it."""
-UNHEARD = "no word from the launcher"
-"""How the reason begins for which an agent ends its workers when its lease has run out."""
+from .protocol import GONE, SPEC, Malformed, parse
+from .run_folder import LOG, SOCKET
 
 
 def run() -> None:

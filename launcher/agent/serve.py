@@ -17,7 +17,8 @@ from .news import News, size_of
 from .port import RefusedError, deafen, probe, reserve_port
 from .private import UnsafeError, is_private
 from .processes import adopt_orphans, ended_children, enter_pid_namespace, kill_descendants
-from .relay import ASKED, LOG, SOCKET, UNHEARD
+from .protocol import ASKED, UNHEARD
+from .run_folder import LOG, SOCKET
 from .worker import Worker
 
 TICK = 0.03  # seconds between two looks at files that grow

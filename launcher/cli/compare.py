@@ -67,7 +67,7 @@ def compare(
     def action() -> int:
         from ..commands.compare import CompareRequest
         from ..commands.compare import compare as compare_request
-        from ..request.run import Request
+        from ..request.request import Request
 
         request = Request(train, overrides, slice, pod, simulate, workdir, hosts=hosts, hostfile=hostfile)
         return compare_request(CompareRequest(request, over, as_json))

@@ -179,8 +179,8 @@ def run(
         raise click.MissingParameter(param_hint="'train.yaml'", param_type="argument", ctx=ctx)
 
     def action() -> int:
-        from ..request.run import Request
-        from ..request.run import run as run_request
+        from ..commands.run import run as run_request
+        from ..request.request import Request
 
         train = None if program else Path(job[0])
         return run_request(

@@ -21,7 +21,7 @@ from ..compare.prepare import Comparison, prepare
 from ..pod.errors import HostError
 
 if TYPE_CHECKING:
-    from ..request.run import Request
+    from ..request.request import Request
 
 
 @dataclass(frozen=True)

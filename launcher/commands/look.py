@@ -18,7 +18,7 @@ from podrun.runtime.config import Config
 from podrun.runtime.contract import ExitCode, UserError
 
 from ..pod.pod import Pod
-from ..request.run import Request, examine
+from ..request.request import Request, examine
 from ..request.train_file import read_config
 from ..view.waiting import waiting
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from podrun.runtime.contract import Event, EventKind, ExitCode, UserError
 
-from ..request.run import make_workdir
+from ..request.request import make_workdir
 from ..rundir.runs import RunDirectory, new_run_id
 from ..rundir.spec import RunSpec
 from ..supervise.run import carry_out

@@ -11,7 +11,7 @@ from podrun.runtime.config import Config
 from podrun.runtime.contract import UserError
 
 from ..pod.secret_values import read_secrets
-from ..request.run import Checked, Request, examine
+from ..request.request import Checked, Request, examine
 from ..rundir.spec import RunSpec
 from .folder import Folders, new_folders
 from .variants import Variant, find_variants

@@ -23,7 +23,7 @@ from podrun.runtime.contract import (
 )
 
 from ..pod.pod import Host, Pod
-from ..remote.agent_file import agent_command
+from .agent_file import agent_command
 
 LEASE = 10.0  # seconds without a word from the launcher after which the agents of an attached run stop
 LEASE_PER_HOST = 0.1  # the same for each of very many hosts that share this machine, and wait for its cores

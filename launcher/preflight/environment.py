@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..agent.disk import EXTENSION
+from ..agent.protocol import EXTENSION
 from ..pod.pod import Pod
 from ..staging.runtime_packages import lacking, space_needed
 from .base import FactsByHost, Finding, group, known

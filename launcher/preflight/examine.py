@@ -14,10 +14,11 @@ from ..pod.errors import HostError
 from ..pod.fan_out import fan_out
 from ..pod.pod import Host, Pod
 from ..remote.ask import ask, asking
+from ..remote.clock import with_skew
 from ..staging.requirements import DEFAULT_PYTHON, requirements_text, worker_python
 from ..transport.base import Transport
-from .base import group, unless_mounted
-from .check import Facts, Finding, compare, fatal_findings, with_skew
+from .base import Facts, Finding, group, unless_mounted
+from .check import compare, fatal_findings
 from .environment import check_environment
 
 Say = Callable[[str, int, int, list[str]], None]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..agent.packages import MISSING
+from ..agent.protocol import MISSING
 from ..pod.pod import Pod
 from ..view.text_table import wrap
-from .base import group, known, name_hosts
-from .check import Facts, Finding, fatal_findings
+from .base import Facts, Finding, group, known, name_hosts
+from .check import fatal_findings
 from .devices import expected, own_nodes
 from .examine import Report
 from .machine import human, is_loopback

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..agent.packages import MISSING
+from ..agent.protocol import MISSING
 from ..pod.pod import Pod
 from ..staging.runtime_packages import NEEDED, TENSORBOARD
 from .base import Facts, FactsByHost, Finding, each, group, known, name_hosts, odd_ones

@@ -13,7 +13,7 @@ from ..agent.protocol import LIMIT, Lines, Malformed, parse_answer
 from ..pod.errors import HostError
 from ..pod.pod import Host, Pod
 from ..transport.base import Channel, Transport
-from .agent_file import open_agent
+from .open_agent import open_agent
 
 Answer = dict[str, Any]
 

@@ -13,7 +13,7 @@ from ..pod.errors import HostError
 from ..pod.fan_out import WINDOW, fan_out
 from ..pod.pod import Host, Pod
 from ..transport.base import Channel, Transport
-from .agent_file import open_agent
+from .open_agent import open_agent
 
 KEPT = 1 << 20  # bytes of a host's output that are kept: its first and its last half of this
 TIMED_OUT = 124  # as timeout(1) says it

@@ -11,15 +11,13 @@ from typing import Any
 from podrun.runtime.contract import events_stream, output_stream
 
 from ..agent import protocol
-from ..agent.protocol import Lines, Malformed
-from ..agent.relay import GONE
+from ..agent.protocol import GONE, Lines, Malformed
 from ..plan.plan import DETACHED_LEASE, HostPlan, attached_lease
-from ..pod.errors import HostError
+from ..pod.errors import HostError, IncompleteWriteError
 from ..pod.pod import Pod
-from ..rundir.logs import IncompleteWriteError
 from ..transport.base import Channel, Transport
-from .agent_file import open_agent
 from .ask import ask
+from .open_agent import open_agent
 
 Frame = dict[str, Any]
 OnFrame = Callable[[str, Frame], None]

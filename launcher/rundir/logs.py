@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from ..pod.errors import IncompleteWriteError
 from ..pod.home import private
 
 MARK_EVERY = 1.0  # seconds of output that share a mark in the index
@@ -23,15 +24,6 @@ def log_path(folder: Path, name: str) -> Path:
 def index_path(folder: Path, name: str) -> Path:
     whole = folder.absolute()
     return whole.with_name(f"{whole.name}-times") / name
-
-
-class IncompleteWriteError(OSError):
-    """A log took only a part of what was to be written."""
-
-    def __init__(self, reason: OSError, written: int) -> None:
-        super().__init__(reason.errno, reason.strerror)
-        self.written = written
-        """Bytes that are in the log all the same."""
 
 
 class Logs:

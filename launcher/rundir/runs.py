@@ -18,7 +18,7 @@ from podrun.runtime.contract import Event, EventKind, UserError, output_stream
 from ..agent.schema import Malformed, count, loads, record, table
 from ..plan.plan import LaunchPlan
 from ..pod.home import podrun_home, private, private_folder
-from ..supervise.state import Adoption
+from .adoption import Adoption
 from .backwards import lines_backwards
 from .events import LIMIT, parse_event
 from .spec import RunSpec

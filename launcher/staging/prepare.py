@@ -13,8 +13,8 @@ from ..agent.protocol import FROM_PREPARE, LIMIT, Lines, Malformed, parse, short
 from ..pod.errors import HostError
 from ..pod.fan_out import fan_out
 from ..pod.pod import Host, Pod
-from ..preflight.check import with_skew
-from ..remote.agent_file import open_agent
+from ..remote.clock import with_skew
+from ..remote.open_agent import open_agent
 from ..transport.base import Channel, Transport
 from .bundles import Bundle
 from .preparations import Channels, EndedError, Refusal, interruptible

@@ -23,7 +23,7 @@ from podrun.runtime.contract import (
     output_stream,
 )
 
-from ..agent.relay import ASKED
+from ..agent.protocol import ASKED
 from ..agent.schema import Lines, Malformed
 from ..plan.plan import LaunchPlan, attached_lease
 from ..pod.errors import HostError
@@ -31,6 +31,7 @@ from ..pod.fan_out import fan_out
 from ..remote.opening import Opening
 from ..remote.session import Frame, Session
 from ..rundir import events
+from ..rundir.adoption import Adoption
 from ..rundir.events import parse_worker_event
 from ..rundir.logs import Logs
 from ..transport.base import Transport
@@ -40,7 +41,7 @@ from .cause import LAUNCHER, Failure, Sign
 from .failures import SAVE_GRACE, Failures
 from .heartbeat import Heartbeat
 from .patience import Patience
-from .state import Adoption, Outcome, Process
+from .state import Outcome, Process
 
 READY_TIMEOUT = 60.0  # seconds for an agent to answer
 FAILURE_GRACE = 0.5  # seconds between SIGTERM and SIGKILL once the run has failed

@@ -10,7 +10,7 @@ from enum import Enum, auto
 
 from podrun.runtime.contract import ErrorKind, Event, ExitCode, failure_code
 
-from ..agent.relay import UNHEARD
+from ..agent.protocol import UNHEARD
 
 LAUNCHER = "the launcher"
 """Stands for a host's name where the launcher's own machine is to blame."""

@@ -10,8 +10,8 @@ from podrun.runtime.contract import ExitCode
 
 from ..plan.plan import Code, LaunchPlan
 from ..pod.errors import HostError
-from ..preflight.base import name_hosts
-from ..preflight.check import Finding, compare, fatal_findings
+from ..preflight.base import Finding, name_hosts
+from ..preflight.check import compare, fatal_findings
 from ..rundir.spec import RunSpec
 from ..staging.bundles import Bundle, podrun_bundle, project_bundle
 from ..staging.prepare import EndedError, Prepared, prepare_hosts, worker_python

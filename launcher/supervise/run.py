@@ -15,6 +15,7 @@ from podrun.runtime.contract import Event, EventKind, ExitCode, UserError
 
 from ..plan.plan import LaunchPlan
 from ..pod.secret_values import read_secrets
+from ..rundir.adoption import Adoption
 from ..rundir.logs import Logs
 from ..rundir.runs import Recorder, RunDirectory
 from ..rundir.spec import RunSpec, start_event
@@ -25,7 +26,7 @@ from .cause import LAUNCHER, Failure
 from .comeback import FIRST_PAUSE, LIMIT, LONGEST_PAUSE, Comeback, minutes, sleep
 from .report import end_event, report
 from .signals import Signals
-from .state import Adoption, Outcome
+from .state import Outcome
 from .view import View
 
 if TYPE_CHECKING:

@@ -57,7 +57,11 @@ class Transport(ABC):
         """Ends all connections; safe to call twice."""
 
 
+_MODULES = {"local": "local", "ssh": "ssh.transport"}
+"""Each way to reach hosts, and its module here."""
+
+
 def load_transport(pod: Pod) -> Transport:
-    """Return the transport in `launcher/transport/<pod.transport>.py`, imported only now."""
+    """Return the transport of the pod, imported only now."""
     raise_limit()  # each host takes some open files
-    return cast(Transport, import_module(f".{pod.transport}", __package__).transport(pod))
+    return cast(Transport, import_module(f".{_MODULES[pod.transport]}", __package__).transport(pod))

@@ -19,7 +19,7 @@ import pytest
 
 from podrun.launcher.agent import code, serve
 from podrun.launcher.agent.main import MARK
-from podrun.launcher.remote.agent_file import agent_file
+from podrun.launcher.plan.agent_file import agent_file
 
 Frame = dict[str, Any]
 

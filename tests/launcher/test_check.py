@@ -25,11 +25,13 @@ from podrun.launcher.inventory.simulated import simulated_pod
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
-from podrun.launcher.preflight.check import Facts, Finding, compare, explain, fatal_findings, with_skew
+from podrun.launcher.preflight.base import Facts, Finding
+from podrun.launcher.preflight.check import compare, fatal_findings
 from podrun.launcher.preflight.devices import age
 from podrun.launcher.preflight.examine import Report, examine
 from podrun.launcher.preflight.table import render, summary
 from podrun.launcher.remote.ask import ask, asking
+from podrun.launcher.remote.clock import with_skew
 from podrun.launcher.staging.runtime_packages import NEEDED
 from podrun.launcher.transport.local import LocalTransport
 

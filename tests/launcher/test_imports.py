@@ -18,8 +18,8 @@ import pytest
 
 from podrun.launcher.agent.main import MARK
 from podrun.launcher.cli.root import main
-from podrun.launcher.remote import agent_file as agent_file_module
-from podrun.launcher.remote.agent_file import agent_file
+from podrun.launcher.plan import agent_file as agent_file_module
+from podrun.launcher.plan.agent_file import agent_file
 
 if TYPE_CHECKING:
     from tests.conftest import Sandbox

@@ -24,7 +24,7 @@ from podrun.launcher.agent.extract import DamagedError, extract
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
-from podrun.launcher.remote.agent_file import open_agent
+from podrun.launcher.remote.open_agent import open_agent
 from podrun.launcher.staging import prepare as prepare_module
 from podrun.launcher.staging.bundles import Bundle, podrun_bundle, project_bundle
 from podrun.launcher.staging.prepare import Prepared, prepare_hosts

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from podrun.launcher.agent.private import UnsafeError, is_private, private_path
-from podrun.launcher.remote.agent_file import agent_file
+from podrun.launcher.plan.agent_file import agent_file
 from tests.conftest import Sandbox
 
 from .test_prepare import Case

@@ -10,7 +10,7 @@ import pytest
 from podrun.launcher.plan.plan import Program
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
-from podrun.launcher.request.run import Request, owner_of_workdir
+from podrun.launcher.request.request import Request, owner_of_workdir
 from podrun.runtime.config import Launch
 
 POD = Pod(parse_slice("cpu-1x1"), (Host("h0", "h0"),), transport="ssh", platform="cpu")

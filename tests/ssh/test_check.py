@@ -14,9 +14,9 @@ import pytest
 from podrun.launcher.agent import port
 from podrun.launcher.pod.pod import Host, Pod, Ssh
 from podrun.launcher.pod.slices import parse_slice
-from podrun.launcher.preflight.check import explain
 from podrun.launcher.preflight.examine import Report, examine
 
+from ..findings import explain
 from ..hosts import Hosts, wait_until
 from .conftest import Client
 from .pod import PodSandbox

@@ -1,4 +1,4 @@
-"""`podrun train.yaml`: from what the user typed to an exit code."""
+"""From what the user typed to a job, a pod and a workdir that can be run, or all that is wrong with them."""
 
 from __future__ import annotations
 
@@ -12,25 +12,17 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from podrun.runtime.config import Config, Launch, check_files, check_slice
-from podrun.runtime.contract import ExitCode, UserError
+from podrun.runtime.contract import UserError
 
 from ..inventory.find import PodRequest, find_pod
 from ..plan.plan import Program
 from ..pod.home import install_command, podrun_home
 from ..pod.pod import WORKDIRS, Pod
-from ..pod.secret_values import read_secrets
-from ..rundir.runs import RunDirectory, new_run_id
-from ..rundir.spec import RunSpec
-from ..supervise.run import carry_out
-from ..view.console import make_console
 from ..yamlfile.mistakes import short
 from .train_file import read_config, read_launch
-
-if TYPE_CHECKING:
-    from ..staging.bundles import Bundle
 
 
 @dataclass(frozen=True)
@@ -63,37 +55,6 @@ class Request:
         script = next((word for word in self.program if word.endswith(".py")), None)
         module = self.program[self.program.index("-m") + 1 :][:1] if "-m" in self.program else ()
         return Path(script or next(iter(module), self.program[0])).stem
-
-
-def run(request: Request) -> int:
-    """Carries out the request and returns podrun's exit code. Raises UserError before anything is started."""
-    checked, problems = examine(request)
-    if checked is None:
-        raise UserError("\n".join(problems))
-    pod, job, workdir = checked.pod, checked.job, checked.workdir
-    owner = owner_of_workdir(request, job, pod)
-    spec = RunSpec(new_run_id(), pod, job, workdir, Path.cwd(), detached=request.detach, owner=owner)
-    bundles: tuple[Bundle, ...] = ()
-    if pod.transport != "local":
-        from ..supervise.ready import with_code
-
-        spec, bundles = with_code(spec)
-    secrets = read_secrets(pod)
-    if request.dry_run:
-        plan = spec.plan(0, secrets)
-        print(plan.to_json() if request.json else plan.render())
-        return ExitCode.DONE
-    if pod.transport == "local" and (isinstance(job, Config) or request.workdir):
-        make_workdir(workdir)
-    directory = RunDirectory.create(spec)
-    if request.detach:
-        from ..supervise.background import start_in_background
-
-        return start_in_background(directory, bundles, request.json)
-    return carry_out(spec, directory, make_console(request.json), bundles)
-
-
-# --- before anything starts -----------------------------------------------------------------------------------------
 
 
 T = TypeVar("T")

@@ -1,63 +1,17 @@
-"""The agent as one file, put on hosts by its content, and started there."""
+"""Start the agent on a host, after putting it there if it is missing; and the reason, if it does not start."""
 
 from __future__ import annotations
 
-import hashlib
-import io
 import threading
-import zipfile
-from functools import lru_cache
-from pathlib import Path
 
-from ..agent.main import MARK
+from ..agent.protocol import MARK
+from ..plan.agent_file import NO_AGENT, agent_command, agent_file, agent_python, receive_command
 from ..pod.errors import HostError
 from ..pod.pod import Host, Pod
 from ..transport.base import Channel, Transport
 
-_FOLDER = Path(__file__).parents[1] / "agent"
-_NO_AGENT = "podrun has no agent of its own here"
-# Both are one line, without quotes but single ones: csh has no others. 18 is what lets group and others write: then, or if
-# file or folder are another user's, it might be another agent.
-_START = (
-    "import os,sys; p=os.path.expanduser(sys.argv[1]); d=os.path.dirname; sys.version_info<(3,8) and "
-    "sys.exit('podrun needs Python 3.8 or newer for its agent; this is '+sys.version.split()[0]); "
-    "os.path.isfile(p) and all(s.st_uid==os.geteuid() and not s.st_mode&18 for s in map(os.stat,(p,d(p),d(d(p))))) "
-    f"or sys.exit('{_NO_AGENT}'); sys.path.insert(0,p); from podrun_agent.main import main; main(sys.argv[2:])"
-)
-# Receives the file on stdin. Checks it: a lost connection looks like the end of the file. Its own code judges the folders.
-_RECEIVE = (
-    "import hashlib,io,os,sys,zipfile; os.umask(0o077); p=os.path.expanduser(sys.argv[1]); d=sys.stdin.buffer.read(); "
-    "hashlib.sha256(d).hexdigest()[:16] in p or sys.exit('not all of it arrived'); m={}; "
-    "exec(zipfile.ZipFile(io.BytesIO(d)).read('podrun_agent/private.py'),m); "
-    "m['private_path'](*os.path.split(os.path.dirname(p))); t=p+'.'+os.urandom(8).hex(); "
-    "f=os.open(t,os.O_WRONLY|os.O_CREAT|os.O_EXCL,0o600); os.write(f,d)==len(d) or sys.exit('No space left on device'); "
-    "os.close(f); os.rename(t,p)"
-)
 ANSWER_TIMEOUT = 60.0  # seconds for a host to start Python
 _NOISE_LIMIT = 1 << 20  # bytes that login scripts may print
-
-
-@lru_cache(maxsize=1)
-def agent_file() -> tuple[str, bytes]:
-    """(name, content) of the agent as a zip that Python runs. The same sources give the same bytes."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted(_FOLDER.glob("*.py")):
-            _add(archive, f"podrun_agent/{path.name}", path.read_bytes())
-    data = buffer.getvalue()
-    return f"{hashlib.sha256(data).hexdigest()[:16]}.pyz", data
-
-
-def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
-    archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), data, zipfile.ZIP_DEFLATED)
-
-
-def agent_command(pod: Pod, *args: str) -> tuple[str, ...]:
-    """Return the command that starts the agent on a host, if it is there and nobody else could have changed it.
-
-    Isolated and without site-packages: only the standard library can be there.
-    """
-    return (_python(pod), "-I", "-S", "-c", _START, f"{pod.home}/agents/{agent_file()[0]}", *args)
 
 
 def open_agent(transport: Transport, pod: Pod, host: Host, *args: str) -> Channel:
@@ -72,17 +26,16 @@ def open_agent(transport: Transport, pod: Pod, host: Host, *args: str) -> Channe
             return _Marked(channel, rest)
         code, complaint = channel.exit_code(), channel.complaint()  # a closed channel would not hear of them
         channel.close()
-        if not tries_left or _NO_AGENT not in complaint:
+        if not tries_left or NO_AGENT not in complaint:
             raise HostError(host.name, _why_not(pod, code, complaint, noise))
         _put(transport, pod, host)
     raise AssertionError("unreachable")
 
 
 def _put(transport: Transport, pod: Pod, host: Host) -> None:
-    name, data = agent_file()
-    channel = transport.open(host, (_python(pod), "-I", "-S", "-c", _RECEIVE, f"{pod.home}/agents/{name}"))
+    channel = transport.open(host, receive_command(pod))
     try:
-        channel.send(data)
+        channel.send(agent_file()[1])
         channel.finish()
     except OSError:
         pass  # its complaint says more
@@ -134,7 +87,7 @@ def _why_not(pod: Pod, code: int | None, complaint: str, noise: bytes) -> str:
     last = _last_line(complaint)
     words = _last_line(noise.decode(errors="replace"))
     if code in (126, 127) or "not found" in last:
-        return f"no Python at {_python(pod)!r} ({last}); give its absolute path with `python:` in the pod file"
+        return f"no Python at {agent_python(pod)!r} ({last}); give its absolute path with `python:` in the pod file"
     if "UnsafeError: " in last:
         return last.partition("UnsafeError: ")[2]
     if "Errno" in last or "No space" in last:
@@ -149,7 +102,7 @@ def _why_not(pod: Pod, code: int | None, complaint: str, noise: bytes) -> str:
     if code is None:
         return f"the connection ended before its agent answered{': ' + (last or words) if last or words else ''}"
     if complaint:
-        return f"cannot start podrun's agent with {_python(pod)}: {last}"
+        return f"cannot start podrun's agent with {agent_python(pod)}: {last}"
     ended = f"its login shell ended with exit code {code} and did not start podrun's agent"
     if words:
         remedy = "take a user that may run commands there (`user:` in the pod file), or mend its login scripts"
@@ -159,10 +112,6 @@ def _why_not(pod: Pod, code: int | None, complaint: str, noise: bytes) -> str:
 
 def _last_line(text: str) -> str:
     return next((line.strip()[-300:] for line in reversed(text.splitlines()) if line.strip()), "")
-
-
-def _python(pod: Pod) -> str:
-    return pod.python or "python3"
 
 
 class _Marked(Channel):

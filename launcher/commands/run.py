@@ -1,0 +1,47 @@
+"""`podrun train.yaml`: carry out a request, here or in the background."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from podrun.runtime.config import Config
+from podrun.runtime.contract import ExitCode, UserError
+
+from ..pod.secret_values import read_secrets
+from ..request.request import Request, examine, make_workdir, owner_of_workdir
+from ..rundir.runs import RunDirectory, new_run_id
+from ..rundir.spec import RunSpec
+from ..supervise.run import carry_out
+from ..view.console import make_console
+
+if TYPE_CHECKING:
+    from ..staging.bundles import Bundle
+
+
+def run(request: Request) -> int:
+    """Carries out the request and returns podrun's exit code. Raises UserError before anything is started."""
+    checked, problems = examine(request)
+    if checked is None:
+        raise UserError("\n".join(problems))
+    pod, job, workdir = checked.pod, checked.job, checked.workdir
+    owner = owner_of_workdir(request, job, pod)
+    spec = RunSpec(new_run_id(), pod, job, workdir, Path.cwd(), detached=request.detach, owner=owner)
+    bundles: tuple[Bundle, ...] = ()
+    if pod.transport != "local":
+        from ..supervise.ready import with_code
+
+        spec, bundles = with_code(spec)
+    secrets = read_secrets(pod)
+    if request.dry_run:
+        plan = spec.plan(0, secrets)
+        print(plan.to_json() if request.json else plan.render())
+        return ExitCode.DONE
+    if pod.transport == "local" and (isinstance(job, Config) or request.workdir):
+        make_workdir(workdir)
+    directory = RunDirectory.create(spec)
+    if request.detach:
+        from ..supervise.background import start_in_background
+
+        return start_in_background(directory, bundles, request.json)
+    return carry_out(spec, directory, make_console(request.json), bundles)

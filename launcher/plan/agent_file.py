@@ -1,0 +1,64 @@
+"""The agent as one file, and the commands that start it on a host and put it there. PURE."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from functools import lru_cache
+from pathlib import Path
+
+from ..pod.pod import Pod
+
+_FOLDER = Path(__file__).parents[1] / "agent"
+NO_AGENT = "podrun has no agent of its own here"
+# Both are one line, without quotes but single ones: csh has no others. 18 is what lets group and others write: then, or if
+# file or folder are another user's, it might be another agent.
+_START = (
+    "import os,sys; p=os.path.expanduser(sys.argv[1]); d=os.path.dirname; sys.version_info<(3,8) and "
+    "sys.exit('podrun needs Python 3.8 or newer for its agent; this is '+sys.version.split()[0]); "
+    "os.path.isfile(p) and all(s.st_uid==os.geteuid() and not s.st_mode&18 for s in map(os.stat,(p,d(p),d(d(p))))) "
+    f"or sys.exit('{NO_AGENT}'); sys.path.insert(0,p); from podrun_agent.main import main; main(sys.argv[2:])"
+)
+# Receives the file on stdin. Checks it: a lost connection looks like the end of the file. Its own code judges the folders.
+_RECEIVE = (
+    "import hashlib,io,os,sys,zipfile; os.umask(0o077); p=os.path.expanduser(sys.argv[1]); d=sys.stdin.buffer.read(); "
+    "hashlib.sha256(d).hexdigest()[:16] in p or sys.exit('not all of it arrived'); m={}; "
+    "exec(zipfile.ZipFile(io.BytesIO(d)).read('podrun_agent/private.py'),m); "
+    "m['private_path'](*os.path.split(os.path.dirname(p))); t=p+'.'+os.urandom(8).hex(); "
+    "f=os.open(t,os.O_WRONLY|os.O_CREAT|os.O_EXCL,0o600); os.write(f,d)==len(d) or sys.exit('No space left on device'); "
+    "os.close(f); os.rename(t,p)"
+)
+
+
+@lru_cache(maxsize=1)
+def agent_file() -> tuple[str, bytes]:
+    """(name, content) of the agent as a zip that Python runs. The same sources give the same bytes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(_FOLDER.glob("*.py")):
+            _add(archive, f"podrun_agent/{path.name}", path.read_bytes())
+    data = buffer.getvalue()
+    return f"{hashlib.sha256(data).hexdigest()[:16]}.pyz", data
+
+
+def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
+    archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), data, zipfile.ZIP_DEFLATED)
+
+
+def agent_command(pod: Pod, *args: str) -> tuple[str, ...]:
+    """Return the command that starts the agent on a host, if it is there and nobody else could have changed it.
+
+    Isolated and without site-packages: only the standard library can be there.
+    """
+    return (agent_python(pod), "-I", "-S", "-c", _START, f"{pod.home}/agents/{agent_file()[0]}", *args)
+
+
+def receive_command(pod: Pod) -> tuple[str, ...]:
+    """Return the command that stores the agent, which it reads from its stdin."""
+    return (agent_python(pod), "-I", "-S", "-c", _RECEIVE, f"{pod.home}/agents/{agent_file()[0]}")
+
+
+def agent_python(pod: Pod) -> str:
+    """Return the interpreter that runs the agent."""
+    return pod.python or "python3"
