@@ -114,8 +114,8 @@ def start_trainer() -> tuple[Any, Any, Any]:
     """Joins the pod. Returns the runtime's loop, the job, and who this process is."""
     from podrun.runtime.contract import Workdir, WorkerEnv
     from podrun.runtime.distributed import configure_jax, initialize
-    from podrun.runtime.progress import Reporter
     from podrun.runtime.train import Trainer, load_config
+    from podrun.runtime.worker.progress import Reporter
 
     env = WorkerEnv.from_env()
     config = load_config(env.config_path)

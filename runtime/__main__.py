@@ -14,7 +14,7 @@ import sys
 import traceback
 
 from .contract import ErrorKind, EventKind, ExitCode, NotFiniteError, Phase, UserError, WorkerEnv, failure_code
-from .progress import Reporter
+from .worker.progress import Reporter
 
 
 def main() -> None:
@@ -46,10 +46,10 @@ def run(env: WorkerEnv, reporter: Reporter) -> int:
 
     from .contract import Workdir
     from .distributed import configure_jax, initialize
-    from .preempt import Preempted, report_sigterm
-    from .quiet import quiet_libraries
     from .train import load_config, train
-    from .workdir import check_owner, claim
+    from .worker.preempt import Preempted, report_sigterm
+    from .worker.quiet import quiet_libraries
+    from .worker.workdir import check_owner, claim
 
     config = load_config(env.config_path)
     assert config.launch.workdir is not None  # the launcher fills it in

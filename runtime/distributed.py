@@ -15,8 +15,8 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .contract import UserError, WorkerEnv, bind_address
-from .gloo import listen_at
-from .quiet import without_gloo_lines
+from .worker.gloo import listen_at
+from .worker.quiet import without_gloo_lines
 
 
 def configure_jax() -> None:

@@ -19,35 +19,27 @@ import jax
 import numpy as np
 import yaml
 
-from .checkpoint import Checkpoints, Restored
+from .checkpoint.restore import restore_newest
+from .checkpoint.store import Checkpoints, Restored
 from .config import LBFGS, Config, Ensemble, Single, saved_config
 from .contract import EventKind, NotFiniteError, Phase, UserError, Workdir, WorkerEnv
 from .data import load_dataset
-from .data.pipeline import (
-    Constant,
-    Prefetcher,
-    TrainBatches,
-    batch_shapes,
-    evaluation_batches,
-    full_batch,
-    padded,
-)
+from .data.pipeline import Constant, Prefetcher, TrainBatches, batch_shapes, evaluation_batches, full_batch, padded
 from .distributed import agree, meet
-from .epochs import EpochMeans
-from .flops import step_flops
-from .metrics import Writer, make_writers
+from .measure.epochs import EpochMeans
+from .measure.flops import step_flops
+from .measure.peak import peak_of, seconds_at_peak
+from .measure.throughput import Clock
+from .measure.writers import Writer, make_writers
 from .optim import make_optimizer
 from .parallel import make_strategy
 from .parallel.base import Strategy
 from .parallel.metrics import StepMetrics
-from .peak import peak_of, seconds_at_peak
-from .preempt import Preempted, StopRequest
-from .progress import Reporter
-from .restore import restore_newest
 from .state import Batch, TrainState
 from .tasks import make_task
-from .throughput import Clock
-from .workdir import replace_text
+from .worker.preempt import Preempted, StopRequest
+from .worker.progress import Reporter
+from .worker.workdir import replace_text
 
 Completed = tuple[int, StepMetrics, dict[str, float]]
 """A step, and its metrics as the strategy gave them and as numbers."""

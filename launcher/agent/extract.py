@@ -10,7 +10,7 @@ import tarfile
 import zlib
 from typing import Any, Set
 
-from .code import STAMP
+from .project_copy import STAMP
 
 
 class DamagedError(Exception):

@@ -118,7 +118,7 @@ class Agent:
             if not is_private(folder):
                 raise RefusedError("%s is gone, or others could have changed it; run podrun again" % folder)
         if self.spec["code"]:
-            from .code import copy_code
+            from .project_copy import copy_code
 
             copy_code(self.spec["code"], "code")
         self.isolated = enter_pid_namespace()
@@ -293,7 +293,7 @@ class Agent:
         """Remove the run's copy of the code; return the folder if the program wrote something there."""
         if not self.spec["code"]:
             return None
-        from .code import remove_code
+        from .project_copy import remove_code
 
         try:
             return remove_code("code")

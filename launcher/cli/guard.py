@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import click
 
-from .entry import tell
+from .process import tell
 
 PROGRAM = "podrun.program"
 """Name in the context's `meta` of what was typed after `--`."""

@@ -141,7 +141,7 @@ def _run_worker(
     """Run the process that answers. It has as many virtual CPU devices."""
     virtual = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
     return subprocess.run(
-        [python, "-m", "podrun.runtime.inspect"],
+        [python, "-m", "podrun.runtime.preview"],
         input=json.dumps(asked),
         env={**os.environ, **env, **virtual},
         capture_output=True,

@@ -6,17 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag, model_validator
 
-from .base import (
-    Named,
-    NaturalFloat,
-    Plugin,
-    Positive,
-    PositiveFloat,
-    Probability,
-    Section,
-    choice,
-    nearest_multiples,
-)
+from .base import Named, NaturalFloat, Plugin, Positive, PositiveFloat, Probability, Section, choice, nearest_multiples
 
 GPT2_PRESETS: dict[str, dict[str, int]] = {
     # Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", table 2.

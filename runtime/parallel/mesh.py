@@ -12,8 +12,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from ..quiet import without_gloo_lines
 from ..state import Batch, Params, StateDict, TrainState, to_dict
+from ..worker.quiet import without_gloo_lines
 from .base import Strategy, with_sharding
 
 DATA, FSDP = "data", "fsdp"

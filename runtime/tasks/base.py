@@ -9,8 +9,8 @@ import jax
 from ..config import Config
 from ..data.base import Dataset
 from ..models import draws_random
-from ..progress import Reporter
 from ..state import Batch, Params
+from ..worker.progress import Reporter
 
 Scalars = dict[str, jax.Array]
 

@@ -13,9 +13,9 @@ from ..config import Config
 from ..contract import UserError
 from ..data.base import Dataset
 from ..models import context_length, make_language_model
-from ..preempt import Preempted
-from ..progress import Reporter
 from ..state import Batch, Params
+from ..worker.preempt import Preempted
+from ..worker.progress import Reporter
 from .base import Scalars, Task
 
 _BLOCK = 16  # tokens that are sampled between two looks at whether the run is to stop

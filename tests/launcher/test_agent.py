@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from podrun.launcher.agent import port as port_module
-from podrun.launcher.agent.code import STAMP, copy_code, remove_code
 from podrun.launcher.agent.login_folder import expand_process
 from podrun.launcher.agent.port import RefusedError, deafen, probe, reserve_port
+from podrun.launcher.agent.project_copy import STAMP, copy_code, remove_code
 from podrun.launcher.agent.sweep import processes_of
 from podrun.launcher.agent.worker import Worker, worker_env
 

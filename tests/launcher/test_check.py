@@ -25,7 +25,7 @@ from podrun.launcher.inventory.simulated import simulated_pod
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
-from podrun.launcher.preflight.base import Facts, Finding
+from podrun.launcher.preflight.base import Facts
 from podrun.launcher.preflight.check import compare, fatal_findings
 from podrun.launcher.preflight.devices import age
 from podrun.launcher.preflight.examine import Report, examine
@@ -389,18 +389,6 @@ def test_what_the_runtime_needs_is_what_setup_cfg_says() -> None:
     least = dict(re.findall(r"^([A-Za-z-]+) >=([\d.]+)", "\n".join(lines), re.MULTILINE))
     assert {name: least[name] for name in NEEDED} == NEEDED
     assert set(NEEDED) <= set(PACKAGES)
-
-
-def test_explain_tells_what_is_fatal_with_hosts_and_remedy() -> None:
-    findings = [
-        Finding(("a", "b"), "no jax", "install it", True),
-        Finding(("c",), "its clock is off", "set it", False),
-        *(Finding((f"h{i}",), f"trouble {i}", "mend it", True) for i in range(10)),
-    ]
-    lines = explain(findings).splitlines()
-    assert lines[:2] == ["a, b: no jax", "  install it"]
-    assert "clock" not in explain(findings)
-    assert lines[-1] == "and 3 more; `podrun check` shows all"
 
 
 @pytest.mark.parametrize(

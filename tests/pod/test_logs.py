@@ -68,7 +68,7 @@ def test_what_a_program_prints_while_gloo_connects_is_kept(sandbox: Sandbox) -> 
 
 TALK = """
 import os
-from podrun.runtime.quiet import without_gloo_lines
+from podrun.runtime.worker.quiet import without_gloo_lines
 print("say before")
 with without_gloo_lines():
     os.write(1, b"say [Gloo] inside\\n")

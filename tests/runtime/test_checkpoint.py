@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 
-from podrun.runtime.checkpoint import Checkpoints
+from podrun.runtime.checkpoint.store import Checkpoints
 from podrun.runtime.config import Checkpoint, Config
 from podrun.runtime.contract import UserError
 from podrun.runtime.data.base import Batch

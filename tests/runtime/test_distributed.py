@@ -10,8 +10,8 @@ import pytest
 
 from podrun.runtime.contract import UserError, Workdir, WorkerEnv
 from podrun.runtime.distributed import agree, private_cache
-from podrun.runtime.progress import Reporter
-from podrun.runtime.workdir import check_owner, claim
+from podrun.runtime.worker.progress import Reporter
+from podrun.runtime.worker.workdir import check_owner, claim
 
 ENV = WorkerEnv("run-1", 1, "host-0", 0, 1, (0, 1, 2, 3), "cpu-1x4", Path("unused"))
 

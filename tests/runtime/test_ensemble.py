@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from podrun.runtime.checkpoint import Checkpoints
+from podrun.runtime.checkpoint.store import Checkpoints
 from podrun.runtime.config import Checkpoint
 from podrun.runtime.contract import UserError
 from podrun.runtime.data.pipeline import TrainBatches, evaluation_batches

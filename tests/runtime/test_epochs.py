@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from podrun.runtime.config import Config
 from podrun.runtime.contract import UserError
 from podrun.runtime.data.pipeline import ShuffledOrder
-from podrun.runtime.epochs import EpochMeans
+from podrun.runtime.measure.epochs import EpochMeans
 
 from .array_jobs import job
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from podrun.runtime.damage import DamagedCheckpointError, HostFaultError, unreadable
-from podrun.runtime.progress import Reporter
-from podrun.runtime.restore import restore_newest
+from podrun.runtime.checkpoint.damage import DamagedCheckpointError, HostFaultError, unreadable
+from podrun.runtime.checkpoint.restore import restore_newest
 from podrun.runtime.state import StateDict
+from podrun.runtime.worker.progress import Reporter
 
 from .test_checkpoint import FINGERPRINT, job, opened, save, state
 

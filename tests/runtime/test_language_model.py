@@ -19,8 +19,8 @@ from podrun.runtime.data.base import Dataset
 from podrun.runtime.data.tokenizers import Bytes, Characters
 from podrun.runtime.data.tokens import TrainWindows, ValidationWindows
 from podrun.runtime.models import make_language_model
-from podrun.runtime.progress import Reporter
 from podrun.runtime.tasks import make_task
+from podrun.runtime.worker.progress import Reporter
 
 CONTEXT = 8
 TEXT = "abcdefgh, the quick brown fox jumps over the lazy dog. " * 4

@@ -16,7 +16,7 @@ import pytest
 from podrun.runtime import plugins
 from podrun.runtime.__main__ import classify, exit_code, report_failure
 from podrun.runtime.contract import ENV_COORDINATOR, ErrorKind, ExitCode, NotFiniteError, UserError, WorkerEnv
-from podrun.runtime.progress import Reporter
+from podrun.runtime.worker.progress import Reporter
 
 # --- kinds of failure -----------------------------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from podrun.runtime.config import Config
 from podrun.runtime.contract import EventKind, Phase, UserError, Workdir
-from podrun.runtime.metrics import JsonLines, TensorBoard, make_writers
-from podrun.runtime.progress import Reporter
+from podrun.runtime.measure.writers import JsonLines, TensorBoard, make_writers
+from podrun.runtime.worker.progress import Reporter
 
 
 def job(**log: Any) -> Config:

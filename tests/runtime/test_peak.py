@@ -11,8 +11,8 @@ import pytest
 from podrun.launcher.pod.slices import GENERATIONS
 from podrun.runtime.config import Config
 from podrun.runtime.data.base import Dataset
-from podrun.runtime.flops import step_flops
-from podrun.runtime.peak import PEAKS, peak_of, seconds_at_peak, tpu_kind
+from podrun.runtime.measure.flops import step_flops
+from podrun.runtime.measure.peak import PEAKS, peak_of, seconds_at_peak, tpu_kind
 from podrun.runtime.state import Batch, Params
 from podrun.runtime.tasks.base import Scalars, Task
 from podrun.runtime.tasks.language_model import LanguageModel

@@ -13,8 +13,8 @@ import pytest
 from jax.sharding import NamedSharding
 
 from podrun.runtime.contract import UserError
-from podrun.runtime.inspect.product import look_at_arrays, parse_array
-from podrun.runtime.inspect.render_arrays import text
+from podrun.runtime.preview.product import look_at_arrays, parse_array
+from podrun.runtime.preview.render_arrays import text
 
 MESH = {"data": 2, "model": 2}
 AXES = ["", "@data", "@model", "@(data,model)", "@(model,data)"]

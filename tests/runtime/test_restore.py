@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from podrun.runtime.checkpoint import Checkpoints, Restored
+from podrun.runtime.checkpoint.damage import DamagedCheckpointError
+from podrun.runtime.checkpoint.restore import restore_newest
+from podrun.runtime.checkpoint.store import Checkpoints, Restored
 from podrun.runtime.contract import UserError
-from podrun.runtime.damage import DamagedCheckpointError
-from podrun.runtime.progress import Reporter
-from podrun.runtime.restore import restore_newest
 from podrun.runtime.state import StateDict
+from podrun.runtime.worker.progress import Reporter
 
 from .strategies import assert_identical
 from .test_checkpoint import FINGERPRINT, job, opened, save
@@ -209,7 +209,7 @@ def test_no_checkpoint_that_can_be_read(tmp_path: Path, saved: Path) -> None:
 def test_another_process_cannot_read_it(tmp_path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What one process cannot read no process uses; process 0 says which one that was."""
     answers = iter([[[20], [20]], [[0], [1]], [[10], [10]], [[0], [0]]])
-    monkeypatch.setattr("podrun.runtime.restore.gather", lambda values: np.array(next(answers)))
+    monkeypatch.setattr("podrun.runtime.checkpoint.restore.gather", lambda values: np.array(next(answers)))
     shutil.copytree(saved / "checkpoints", tmp_path / "checkpoints")
     with opened(tmp_path) as checkpoints:
         restored, notes = restore(tmp_path, checkpoints)

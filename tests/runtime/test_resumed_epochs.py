@@ -10,8 +10,8 @@ import pytest
 
 from podrun.runtime.config import Config
 from podrun.runtime.contract import Workdir, WorkerEnv
-from podrun.runtime.progress import Reporter
 from podrun.runtime.train import Trainer
+from podrun.runtime.worker.progress import Reporter
 
 JOB = {"task": "regression", "data": {"name": "sine", "samples": 50}, "optimizer": "adam"}
 OTHERS = {"eval": {"every": 0}, "checkpoint": {"every": 0}, "log": {"every": 1, "tensorboard": False}}

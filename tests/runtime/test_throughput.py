@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from podrun.runtime.throughput import Clock
+from podrun.runtime.measure.throughput import Clock
 
 
 class Time:

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from podrun.runtime.checkpoint import Checkpoints
+from podrun.runtime.checkpoint.store import Checkpoints
 from podrun.runtime.config import Checkpoint, Config
 from podrun.runtime.contract import UserError, Workdir, WorkerEnv
-from podrun.runtime.metrics import JsonLines, make_writers
-from podrun.runtime.progress import Reporter
-from podrun.runtime.workdir import check_owner, claim, replace_text
+from podrun.runtime.measure.writers import JsonLines, make_writers
+from podrun.runtime.worker.progress import Reporter
+from podrun.runtime.worker.workdir import check_owner, claim, replace_text
 
 from .test_resumed_epochs import train
 
@@ -102,8 +102,8 @@ def test_a_file_of_another_user(tmp_path: Path, mode: int, name: str) -> None:
     os.chown(lock, 64999, 64999)
     code = "import os, sys; folder = os.open(sys.argv[1], os.O_RDONLY); os.fchmod(folder, 0o777); os.fchdir(folder)\n"
     code += (
-        "from podrun.runtime.workdir import *; from podrun.runtime.contract import *; from pathlib import Path\n"
-        "from podrun.runtime.metrics import JsonLines; from dataclasses import replace\n"
+        "from podrun.runtime.worker.workdir import *; from podrun.runtime.contract import *; from pathlib import Path\n"
+        "from podrun.runtime.measure.writers import JsonLines; from dataclasses import replace\n"
         "ENV = WorkerEnv('r-1', 0, 'h', 0, 1, (0,), 's', Path('.'))\n"
     )
     code += "os.setgid(65534); os.setuid(65534)\n"

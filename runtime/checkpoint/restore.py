@@ -7,13 +7,13 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from .checkpoint import Checkpoints, Restored
-from .config import Config
-from .contract import Phase, UserError
+from ..config import Config
+from ..contract import Phase, UserError
+from ..distributed import gather
+from ..state import StateDict
+from ..worker.progress import Reporter
 from .damage import DamagedCheckpointError
-from .distributed import gather
-from .progress import Reporter
-from .state import StateDict
+from .store import Checkpoints, Restored
 
 _LAST_STEP = 2**31 - 1  # a step is an int32
 _NONE = 2**32 - 1  # in place of a step: there are no more checkpoints

@@ -15,11 +15,11 @@ from ..config import Config
 from ..data import load_dataset
 from ..data.base import Dataset
 from ..data.pipeline import batch_shapes, padded
-from ..flops import step_flops
+from ..measure.flops import step_flops
+from ..measure.peak import seconds_at_peak, tpu_kind
 from ..optim import make_optimizer
 from ..parallel import make_strategy
 from ..parallel.base import Strategy
-from ..peak import seconds_at_peak, tpu_kind
 from ..state import Batch, Params, TrainState
 from ..tasks import make_task
 from .arrays import Row, rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from .config import Config, saved_config
+from ..config import Config, saved_config
 
 _TUNABLE = {"dropout", "initializer_range", "preset", "learning_rate", "weight_decay", "clip_norm", "b1", "b2", "eps"}
 _TUNABLE |= {"adam_learning_rate", "nesterov", "max_evaluations", "l2", "weight_std", "bias_std"}

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from .epochs import check_saved
+from ..measure.epochs import check_saved
 
 _META_KINDS = {"config": dict, "position": int, "fingerprint": str, "shapes": dict}
 _OF_CONTENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENAMETOOLONG}

@@ -12,8 +12,8 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
-from .state import Batch, Params
-from .tasks.base import Task
+from ..state import Batch, Params
+from ..tasks.base import Task
 
 
 def step_flops(task: Task, params: Params, batch: Batch) -> float | None:

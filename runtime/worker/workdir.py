@@ -16,7 +16,7 @@ import time
 from itertools import count
 from pathlib import Path
 
-from .contract import ENV_PID, UserError, Workdir, WorkerEnv
+from ..contract import ENV_PID, UserError, Workdir, WorkerEnv
 from .progress import Reporter
 
 _OWNER = 4096  # characters that are read of a workdir's owner

@@ -9,7 +9,7 @@ import threading
 
 from jax.experimental import multihost_utils
 
-from .contract import EventKind
+from ..contract import EventKind
 from .progress import Reporter
 
 

@@ -13,9 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from .config import Config, saved_config
-from .contract import UserError, Workdir
-from .workdir import check_folder, damaged_name, open_file, replace_text
+from ..config import Config, saved_config
+from ..contract import UserError, Workdir
+from ..worker.workdir import check_folder, damaged_name, open_file, replace_text
 
 _FLUSH = 10.0  # seconds between flushes of TensorBoard's file, which wait for the disk
 

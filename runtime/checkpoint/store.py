@@ -23,12 +23,12 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy as policy
 
-from .config import Checkpoint, Config, saved_config
-from .contract import UserError
+from ..config import Checkpoint, Config, saved_config
+from ..contract import UserError
+from ..state import StateDict
+from ..worker.workdir import check_folder, damaged_name
 from .damage import DamagedCheckpointError, HostFaultError, is_host_fault, no_metadata, read_meta, unreadable
 from .same_job import changes, obstacles, refusal, shapes_of
-from .state import StateDict
-from .workdir import check_folder, damaged_name
 
 _STATE, _META, _METRICS = "state", "meta", "metrics"  # orbax's own name for the last
 _METADATA = Path(_META, "metadata")

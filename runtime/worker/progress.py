@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .contract import Event, EventKind, Phase
-from .lines import log_line
+from ..contract import Event, EventKind, Phase
+from ..lines import log_line
 
 _RESERVE = 1 << 15  # bytes: an error with its traceback, and some more that others write meanwhile
 

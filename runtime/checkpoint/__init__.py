@@ -1,0 +1,1 @@
+"""Save the state, and restore the newest one that all processes can read."""

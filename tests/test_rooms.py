@@ -1,0 +1,121 @@
+"""The order of the rooms: each imports only rooms below it, and nothing imports in a circle."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from functools import cache
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FLOORS = {
+    "launcher": (
+        *("agent", "pod", "yamlfile", "view", "transport", "inventory", "plan", "remote", "staging", "rundir"),
+        *("preflight", "request", "supervise", "compare", "commands", "cli", "__main__"),
+    ),
+    "runtime": (
+        *(
+            "contract",
+            "lines",
+            "state",
+            "plugins",
+            "config",
+            "worker",
+            "distributed",
+            "models",
+            "data",
+            "tasks",
+            "optim",
+        ),
+        *("parallel", "measure", "checkpoint", "preview", "train", "__main__"),
+    ),
+}
+"""Rooms from the lowest to the highest. A file of the runtime that stands alone is a room, too."""
+SHARED = {"protocol", "schema", "private", "extract"}
+"""Files of the agent that the launcher imports: what both sides say, and two rules that both sides keep, whose files are
+whose and which links stay inside a folder."""
+
+
+def imports(package: str, path: Path, tree: ast.AST) -> set[str]:
+    """Return the files of the package that a file of it imports, anywhere in it: `remote/session`."""
+    root = ROOT / package
+    here = path.relative_to(root).parts[:-1]
+    files = set()
+    for_types = _for_types(tree)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom) or not node.level or node in for_types:
+            continue
+        folder = root.joinpath(*here[: len(here) - node.level + 1], *(node.module or "").split("."))
+        for alias in node.names:
+            for target in (folder / alias.name, folder, folder / "__init__"):
+                if target.with_suffix(".py").is_file():
+                    files.add(target.relative_to(root).as_posix())
+                    break
+    return files
+
+
+def _for_types(tree: ast.AST) -> set[ast.stmt]:
+    """Return the imports for type checkers alone: they make no circle, for they are not run."""
+    blocks = [n for n in ast.walk(tree) if isinstance(n, ast.If) and getattr(n.test, "id", "") == "TYPE_CHECKING"]
+    return {node for block in blocks for node in block.body}
+
+
+@cache
+def graph(package: str) -> dict[str, set[str]]:
+    """Return what each file of the package imports."""
+    root = ROOT / package
+    return {
+        path.relative_to(root).with_suffix("").as_posix(): imports(package, path, ast.parse(path.read_text()))
+        for path in sorted(root.rglob("*.py"))
+    }
+
+
+def climbs(package: str, arrows: dict[str, set[str]]) -> list[str]:
+    """Return the imports that lead upward, or into a part of the agent that is its own."""
+    floors = FLOORS[package]
+    rows = []
+    for file, targets in arrows.items():
+        for target in sorted(targets):
+            room, other = file.partition("/")[0], target.partition("/")[0]
+            if room == other or room == "__init__":
+                continue
+            if floors.index(other) >= floors.index(room):
+                rows.append(f"{file} imports {target}, which is above it")
+            if package == "launcher" and other == "agent" and target.partition("/")[2] not in SHARED:
+                rows.append(f"{file} imports {target}, which is the agent's own")
+    return rows
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_a_room_imports_only_rooms_below_it(package: str) -> None:
+    assert climbs(package, graph(package)) == []
+
+
+def test_an_upward_import_is_found(tmp_path: Path) -> None:
+    """At the top of a file and in a function of it."""
+    path = ROOT / "launcher" / "pod" / "pod.py"
+    for line in ("from ..cli.guard import guard", "def f():\n    from ..cli import guard"):
+        arrows = {"pod/pod": imports("launcher", path, ast.parse(line))}
+        assert climbs("launcher", arrows) == ["pod/pod imports cli/guard, which is above it"]
+    arrows = {"pod/pod": imports("launcher", path, ast.parse("from ..agent.relay import relay"))}
+    assert climbs("launcher", arrows) == ["pod/pod imports agent/relay, which is the agent's own"]
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_nothing_is_imported_in_a_circle(package: str) -> None:
+    """Imports within functions count as well. `static_order` raises CycleError, which names the circle."""
+    assert list(TopologicalSorter(graph(package)).static_order())
+
+
+def test_the_launcher_has_no_loose_files() -> None:
+    loose = {path.name for path in (ROOT / "launcher").glob("*.py")}
+    assert loose == {"__init__.py", "__main__.py"}
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_no_module_is_called_like_one_of_the_standard_library(package: str) -> None:
+    names = {path.stem for path in (ROOT / package).rglob("*")} - {"__init__", "__main__", "__pycache__"}
+    assert names & set(sys.stdlib_module_names) == set()
