@@ -68,10 +68,10 @@ def _find_workdir(pod: Pod, typed: str | None) -> str | None:
     """On the hosts. Raises UserError if it would depend on where a command is started."""
     workdir = typed or pod.workdir
     if workdir is None:  # where a run without one would be; one host need not share it
-        return None if pod.transport == "local" else f"{pod.home}/{WORKDIRS}"
+        return None if pod.traits.files_are_here else f"{pod.home}/{WORKDIRS}"
     if "://" in workdir:
         return workdir
-    if pod.transport == "local":
+    if pod.traits.files_are_here:
         return str(Path(workdir).expanduser().absolute())
     if not workdir.startswith(("/", "~/")):
         raise UserError(

@@ -28,7 +28,7 @@ def run(request: Request) -> int:
     owner = owner_of_workdir(request, job, pod)
     spec = RunSpec(new_run_id(), pod, job, workdir, Path.cwd(), detached=request.detach, owner=owner)
     bundles: tuple[Bundle, ...] = ()
-    if pod.transport != "local":
+    if pod.traits.needs_staging:
         from ..supervise.ready import with_code
 
         spec, bundles = with_code(spec)
@@ -37,7 +37,7 @@ def run(request: Request) -> int:
         plan = spec.plan(0, secrets)
         print(plan.to_json() if request.json else plan.render())
         return ExitCode.DONE
-    if pod.transport == "local" and (isinstance(job, Config) or request.workdir):
+    if pod.traits.files_are_here and (isinstance(job, Config) or request.workdir):
         make_workdir(workdir)
     directory = RunDirectory.create(spec)
     if request.detach:

@@ -29,7 +29,7 @@ class SshRequest:
 def ssh(request: SshRequest) -> int:
     """Becomes OpenSSH's client; its exit code is podrun's. Raises UserError."""
     pod, run = choose(request.chosen, "ssh")
-    if pod.transport != "ssh":
+    if not pod.traits.has_login:
         raise UserError(f"the hosts of {pod.slice.name} are processes on this machine: there is nothing to log in to")
     host = find_host(pod, request.host, run)
     if shutil.which("ssh") is None:

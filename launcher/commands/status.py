@@ -12,6 +12,7 @@ from podrun.runtime.contract import ExitCode
 from podrun.runtime.lines import clock, describe_step
 
 from ..pod.fold import fold
+from ..pod.traits import TRAITS
 from ..rundir.run_status import ProcessStatus, RunStatus, read_status
 from ..rundir.run_summary import State, Summary, summarize
 from ..rundir.runs import RunDirectory, find_run
@@ -90,7 +91,7 @@ def _headline(summary: Summary, found: RunStatus | None) -> str:
 
 def _facts(directory: RunDirectory, summary: Summary, found: RunStatus | None) -> list[tuple[str, str]]:
     hosts = "1 host" if summary.hosts == 1 else f"{summary.hosts} hosts"
-    where = "simulated on this machine" if summary.transport == "local" else f"reached by {summary.transport}"
+    where = TRAITS[summary.transport].reached if summary.transport in TRAITS else f"reached by {summary.transport}"
     facts = [("slice", f"{summary.slice}, {hosts} {where}")]
     facts.append(("program" if summary.program else "workdir", shorten(summary.job, 200)))
     if found and not summary.over:

@@ -81,7 +81,7 @@ def exit_code(measured: Sequence[Measured]) -> int:
 
 def _carry_out(variant: Variant, spec: RunSpec, bundles: Sequence[Bundle], console: Console) -> Measured:
     try:
-        if spec.pod.transport == "local":
+        if spec.pod.traits.files_are_here:
             make_workdir(spec.workdir)
         directory = RunDirectory.create(spec)
         carry_out(spec, directory, console, bundles)

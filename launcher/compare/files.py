@@ -30,7 +30,7 @@ class Files(Protocol):
 
 
 def files_of(pod: Pod) -> Files:
-    return LocalFiles() if pod.transport == "local" else HostFiles(pod)
+    return LocalFiles() if pod.traits.files_are_here else HostFiles(pod)
 
 
 class LocalFiles:

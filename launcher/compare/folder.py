@@ -43,7 +43,7 @@ def new_folders(wanted: Path, typed: bool, pod: Pod, names: Sequence[str]) -> Fo
 
 def _folders(runs: Path, pod: Pod) -> Folders:
     """Results are beside the runs, or, of hosts that are other machines, in a folder of that name below runs/."""
-    return Folders(runs, runs if pod.transport == "local" else Path("runs").absolute() / runs.name)
+    return Folders(runs, runs if pod.traits.files_are_here else Path("runs").absolute() / runs.name)
 
 
 def _unless_taken(folders: Folders, pod: Pod, names: Sequence[str]) -> Folders:

@@ -81,7 +81,7 @@ def _spec(checked: Checked, workdir: Path) -> RunSpec:
 
 def _with_code(specs: list[RunSpec]) -> tuple[list[RunSpec], tuple[Bundle, ...]]:
     """All variants run the code as it is now. Raises UserError if the project cannot be sent."""
-    if specs[0].pod.transport == "local":
+    if not specs[0].pod.traits.needs_staging:
         return specs, ()
     from ..staging.prepare import worker_python
     from ..supervise.ready import with_code

@@ -13,6 +13,7 @@ from podrun.runtime.contract import UserError
 from ..pod.pod import Host, Pod
 from ..pod.ranges import LIMIT, count, expand, split_hosts
 from ..pod.slices import Slice, parse_slice
+from ..pod.traits import TRAITS
 from ..yamlfile.mistakes import Row, mistake_row, mistakes_error, short
 from .fits import misfit
 from .hostfile import read_hostfile
@@ -197,8 +198,8 @@ class _Search:
             said.append(
                 f"slots={listed.slots}, but {self._slice.name} has {devices} devices per host; change one of them"
             )
-        if self._described and self._described.file.transport == "local":
-            said.append(f"{self._path} says `transport: local`, which is this machine; remove one of the two")
+        if self._described and (way := self._described.file.transport) and not TRAITS[way].lists_hosts:
+            said.append(f"{self._path} says `transport: {way}`, which is this machine; remove one of the two")
         self._problems += [f"{listed.option}: {what}" for what in said]
 
     # --- the pod ----------------------------------------------------------------------------------------------------

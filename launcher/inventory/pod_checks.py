@@ -10,6 +10,7 @@ from podrun.runtime.contract import UserError
 
 from ..pod.pod import Host
 from ..pod.secret_values import Secrets, missing_secrets, not_set, read_secrets_file
+from ..pod.traits import TRAITS
 from ..yamlfile.mistakes import Row, mistake_row
 from .pod_file import Described
 
@@ -43,12 +44,13 @@ def _transport(described: Described, other_hosts: bool) -> Iterator[Mistake]:
     file = described.file
     if "hosts" in described.broken or "transport" in described.broken:
         return
-    if file.transport == "local" and file.hosts is not None:
+    lists_hosts = None if file.transport is None else TRAITS[file.transport].lists_hosts
+    if lists_hosts is False and file.hosts is not None:
         yield "transport", "local means processes on this machine, but there are `hosts`; remove one of the two"
     elif file.hosts == () and not other_hosts:
         yield "hosts", "is empty; name at least one host"
-    elif file.hosts is None and not other_hosts and file.transport == "ssh":
-        yield "transport", "ssh needs `hosts`; write for example `hosts: tpu-[0-3]`, or give --hosts"
+    elif file.hosts is None and not other_hosts and lists_hosts:
+        yield "transport", f"{file.transport} needs `hosts`; write for example `hosts: tpu-[0-3]`, or give --hosts"
     elif file.hosts is None and not other_hosts and file.transport is None and "ssh" in file.model_fields_set:
         yield "ssh", "there are no `hosts` to reach; write for example `hosts: tpu-[0-3]`, or `transport: local`"
     elif file.hosts is None and not other_hosts:

@@ -123,7 +123,7 @@ class LaunchPlan:
             "files": dict(host.files),
             "code": self.code.project if self.code else None,
             "uses": self._uses(),
-            "exclusive": self.pod.transport != "local",
+            "exclusive": self.pod.traits.is_exclusive,
             "devices": self.pod.platform,
             "coordinator": host.coordinator,
             "ports": list(self.pod.ports) if self.pod.ports else None,
@@ -247,7 +247,7 @@ def make_plan(
 
 def attached_lease(pod: Pod) -> float:
     """Return the lease under a launcher that stays; no host is given up sooner, whatever lease its agent has."""
-    return max(LEASE, LEASE_PER_HOST * len(pod.hosts)) if pod.transport == "local" else NETWORK_LEASE
+    return max(LEASE, LEASE_PER_HOST * len(pod.hosts)) if pod.traits.is_one_machine else NETWORK_LEASE
 
 
 def _workers(
@@ -274,7 +274,7 @@ def _workers(
 def _worker_env(pod: Pod, launch: Launch, workdir: Path, worker: WorkerEnv, owner: str) -> dict[str, str]:
     return {
         **_platform_env(pod, worker),
-        **({ENV_ADDRESS: "127.0.0.1"} if pod.transport == "local" else {}),
+        **({ENV_ADDRESS: "127.0.0.1"} if pod.traits.is_one_machine else {}),
         "PYTHONUNBUFFERED": "1",
         **pod.env,
         **launch.env,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from .slices import Slice
+from .traits import TRAITS, Traits
 
 WORKDIRS = "workdirs"
 """Folder in `home` on the hosts for the workdirs of runs, if the pod file names none."""
@@ -49,7 +50,7 @@ class Pod:
     slice: Slice
     hosts: tuple[Host, ...]
     transport: str
-    """How the hosts are reached: the name of a module in `launcher.transport`."""
+    """How the hosts are reached: a name in `traits.TRAITS` and in `transport.base`."""
     platform: str
     """What JAX computes on there: `cpu`, `cuda` or `tpu`."""
     ssh: Ssh = Ssh()
@@ -71,3 +72,8 @@ class Pod:
     """A requirements.txt: the workers run in a virtual environment with it."""
     ports: tuple[int, int] | None = None
     """First and last port that the coordinator may listen on; None: any."""
+
+    @property
+    def traits(self) -> Traits:
+        """What is special about the way in which the hosts are reached."""
+        return TRAITS[self.transport]

@@ -30,9 +30,9 @@ def check_machine(pod: Pod, facts: FactsByHost, *, program: bool = False, before
         *each(facts, "proxies", lambda proxies: _judge_proxies(pod, proxies), about="network"),
         *each(facts, "limits", lambda limits: _judge_files(limits), about="limits"),
         *(_tpu_limits(facts) if pod.platform == "tpu" else ()),
-        *(each(facts, "run", _judge_run, about="in use") if pod.transport != "local" else ()),
-        *(each(facts, "claim", _judge_claim, about="in use") if pod.transport != "local" else ()),
-        *(_twice(pod, facts) if pod.transport != "local" else ()),
+        *(each(facts, "run", _judge_run, about="in use") if pod.traits.is_exclusive else ()),
+        *(each(facts, "claim", _judge_claim, about="in use") if pod.traits.is_exclusive else ()),
+        *(_twice(pod, facts) if pod.traits.is_exclusive else ()),
         *_unknown(facts, before_setup),
     ]
 
@@ -112,7 +112,7 @@ def _judge_name(pod: Pod, name: Facts, program: bool) -> Verdict:
 
     podrun's runtime gives it the address instead, if that is known; a user program may not.
     """
-    if len(pod.hosts) < 2 or pod.transport == "local" or (name.get("peers") and not program):
+    if len(pod.hosts) < 2 or pod.traits.is_one_machine or (name.get("peers") and not program):
         return None
     used, addresses = name["used"], ", ".join(name["addresses"])
     remedy = "put a line `ADDRESS NAME` into /etc/hosts there, with the address at which the other hosts reach it"
@@ -138,7 +138,7 @@ def is_loopback(address: str) -> bool:
 
 
 def _judge_proxies(pod: Pod, proxies: Facts) -> Verdict:
-    if not proxies["set"] or proxies["no_proxy"] or len(pod.hosts) < 2 or pod.transport == "local":
+    if not proxies["set"] or proxies["no_proxy"] or len(pod.hosts) < 2 or pod.traits.is_one_machine:
         return None
     what = f"{', '.join(proxies['set'])} set without no_proxy: workers may look for each other at the proxy"
     return what, "name the hosts' network in the pod file: `env: {no_proxy: 10.0.0.0/8}`", False

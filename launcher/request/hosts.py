@@ -39,6 +39,6 @@ def choose(chosen: Chosen, command: str) -> tuple[Pod, RunDirectory | None]:
             "or --run RUN for those of a run"
         )
     pod = find_pod(replace(chosen.pod, any_slice=True))
-    if pod.transport == "local":
+    if pod.traits.files_are_here:
         pod = replace(pod, home=str(podrun_home()), python=pod.python or sys.executable)
     return pod, None

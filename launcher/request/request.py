@@ -93,7 +93,7 @@ def examine(request: Request) -> tuple[Checked | None, list[str]]:
     launch = job.launch if job else Launch()
     # What a broken train.yaml would have said about the pod is not known, and not missed.
     pod = attempt(lambda: find_pod(request.where, launch)) if job or request.where.complete else None
-    is_local = request.simulate or (pod is not None and pod.transport == "local")
+    is_local = request.simulate or (pod is not None and pod.traits.files_are_here)
     if is_local or pod is None:
         workdir = attempt(lambda: _find_workdir(request, launch))
     else:
@@ -110,7 +110,7 @@ def examine(request: Request) -> tuple[Checked | None, list[str]]:
     if problems:
         return None, problems
     assert job and pod and workdir
-    if pod.transport == "local":
+    if pod.traits.files_are_here:
         pod = replace(pod, home=str(podrun_home()), python=pod.python or sys.executable)
     elif launch.python:
         pod = replace(pod, python=launch.python)
@@ -159,7 +159,7 @@ def _find_workdir(request: Request, launch: Launch) -> Path:
 
 def owner_of_workdir(request: Request, job: Config | Program, pod: Pod) -> str:
     """Return whose name the workdir has, if nobody chose it and it is where other projects have theirs."""
-    if pod.transport == "local" or request.train is None or request.workdir or job.launch.workdir:
+    if pod.traits.files_are_here or request.train is None or request.workdir or job.launch.workdir:
         return ""
     try:
         user = getpass.getuser()

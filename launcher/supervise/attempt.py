@@ -183,7 +183,7 @@ class Supervisor:
 
     def _probe(self) -> None:
         """Every other host tries to reach the coordinator: JAX would wait for minutes and not say who cannot."""
-        if self._plan.pod.transport == "local" or (self._adoption and self._adoption.started):
+        if self._plan.pod.traits.is_one_machine or (self._adoption and self._adoption.started):
             return
         coordinator, address = self._coordinator()
         self._asked = others = self._sessions.keys() - {coordinator}

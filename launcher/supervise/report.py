@@ -70,7 +70,7 @@ def _traces(plan: LaunchPlan, directory: RunDirectory) -> str:
     if not isinstance(plan.job, Config):
         return logs
     workdir = Workdir(plan.workdir)
-    there = "" if plan.pod.transport == "local" else f"{plan.hosts[0].host.name}:"
+    there = "" if plan.pod.traits.files_are_here else f"{plan.hosts[0].host.name}:"
     lines = [f"metrics      {there}{workdir.metrics}", f"checkpoints  {there}{workdir.checkpoints}"]
     if plan.job.log.tensorboard:
         lines.append(f"tensorboard  {_board(there, str(workdir.tensorboard))}")

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.agent import code, serve
+from podrun.launcher.agent import project_copy, serve
 from podrun.launcher.agent.main import MARK
 from podrun.launcher.plan.agent_file import agent_file
 
@@ -245,7 +245,7 @@ def test_code_that_cannot_be_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         raise OSError(errno.EBUSY, "busy")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(code, "remove_code", fail)
+    monkeypatch.setattr(project_copy, "remove_code", fail)
     agent = serve.Agent({"processes": [], "home": str(tmp_path), "code": "bundle"}, socket.socket())
     assert agent.remove_code() == str(tmp_path / "code")
     agent.listener.close()
