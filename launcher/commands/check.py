@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from podrun.runtime.contract import UserError
-
 from ..inventory.find import PodRequest, find_pod
 from ..pod.pod import WORKDIRS, Pod
 from ..preflight.base import name_hosts
@@ -65,7 +63,7 @@ def _interruptible(work: Callable[[], Report]) -> Report:
 
 
 def _find_workdir(pod: Pod, typed: str | None) -> str | None:
-    """On the hosts. Raises UserError if it would depend on where a command is started."""
+    """Return the folder on the hosts that `run` would take; None if a simulated pod has none of its own."""
     workdir = typed or pod.workdir
     if workdir is None:  # where a run without one would be; one host need not share it
         return None if pod.traits.files_are_here else f"{pod.home}/{WORKDIRS}"
@@ -73,12 +71,7 @@ def _find_workdir(pod: Pod, typed: str | None) -> str | None:
         return workdir
     if pod.traits.files_are_here:
         return str(Path(workdir).expanduser().absolute())
-    if not workdir.startswith(("/", "~/")):
-        raise UserError(
-            f"--workdir {workdir}: it is a folder on the hosts, where a relative path means nothing; "
-            "give one that begins with / or ~/"
-        )
-    return workdir
+    return str(pod.workdir_on_hosts(Path(typed))) if typed else workdir
 
 
 def _as_table(report: Report) -> str:

@@ -216,8 +216,8 @@ class _Search:
         return replace(
             pod,
             ssh=self._described.ssh,
-            home=file.home,
-            python=file.python,
+            home=pod.home if pod.traits.files_are_here else file.home,
+            python=file.python or pod.python,
             workdir=file.workdir,
             env=dict(file.env),
             secrets=file.secrets,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
+from ..pod.home import podrun_home
 from ..pod.pod import Host, Pod
 from ..pod.slices import Slice
 
 
 def simulated_pod(slice: Slice) -> Pod:
+    """Return the pod of a slice. Raises UserError if this user has no home directory."""
     hosts = tuple(Host(f"host-{i}", "127.0.0.1", internal="127.0.0.1") for i in range(slice.hosts))
-    return Pod(slice, hosts, transport="local", platform="cpu")
+    return Pod(slice, hosts, "local", "cpu", home=str(podrun_home()), python=sys.executable)

@@ -77,3 +77,7 @@ class Pod:
     def traits(self) -> Traits:
         """What is special about the way in which the hosts are reached."""
         return TRAITS[self.transport]
+
+    def workdir_on_hosts(self, chosen: Path) -> Path:
+        """Return where a workdir is on the hosts: below the pod's own unless it is absolute, or begins with `~`."""
+        return chosen if chosen.parts[:1] == ("~",) else Path(self.workdir or f"{self.home}/{WORKDIRS}") / chosen

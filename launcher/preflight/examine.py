@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -67,7 +66,7 @@ def examine(transport: Transport, pod: Pod, workdir: str | None, say: Say, *, pr
 def _gather(report: Report, transport: Transport, workdir: str | None, requirements: str | None, say: Say) -> None:
     pod = report.pod
     request = {
-        "python": sys.executable if pod.traits.files_are_here and not pod.python else worker_python(pod),
+        "python": worker_python(pod),
         "python_before": pod.python or DEFAULT_PYTHON,
         "env": dict(pod.env),
         "home": pod.home,

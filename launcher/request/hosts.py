@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 
 from podrun.runtime.contract import UserError
 
 from ..inventory.find import PodRequest, find_pod
-from ..pod.home import podrun_home
 from ..pod.pod import Pod
 from ..rundir.runs import RunDirectory, find_run
 
@@ -38,7 +36,4 @@ def choose(chosen: Chosen, command: str) -> tuple[Pod, RunDirectory | None]:
             f"no hosts: say which, for example podrun {command} --pod pod.yaml, --hosts tpu-[0-3], "
             "or --run RUN for those of a run"
         )
-    pod = find_pod(replace(chosen.pod, any_slice=True))
-    if pod.traits.files_are_here:
-        pod = replace(pod, home=str(podrun_home()), python=pod.python or sys.executable)
-    return pod, None
+    return find_pod(replace(chosen.pod, any_slice=True)), None

@@ -7,7 +7,6 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,8 +18,8 @@ from podrun.runtime.contract import UserError
 
 from ..inventory.find import PodRequest, find_pod
 from ..plan.plan import Program
-from ..pod.home import install_command, podrun_home
-from ..pod.pod import WORKDIRS, Pod
+from ..pod.home import install_command
+from ..pod.pod import Pod
 from ..yamlfile.mistakes import short
 from .train_file import read_config, read_launch
 
@@ -97,7 +96,7 @@ def examine(request: Request) -> tuple[Checked | None, list[str]]:
     if is_local or pod is None:
         workdir = attempt(lambda: _find_workdir(request, launch))
     else:
-        workdir = _workdir_on_hosts(request, launch, pod)
+        workdir = pod.workdir_on_hosts(request.workdir or launch.workdir or Path(request.name))
     if isinstance(job, Config) and pod:
         config, devices = job, pod.slice.devices
         attempt(lambda: check_slice(config, devices))
@@ -110,9 +109,7 @@ def examine(request: Request) -> tuple[Checked | None, list[str]]:
     if problems:
         return None, problems
     assert job and pod and workdir
-    if pod.traits.files_are_here:
-        pod = replace(pod, home=str(podrun_home()), python=pod.python or sys.executable)
-    elif launch.python:
+    if launch.python and not pod.traits.files_are_here:
         pod = replace(pod, python=launch.python)
     return Checked(job, pod, workdir), []
 
@@ -129,14 +126,6 @@ def _check_kind(request: Request) -> None:
         raise UserError("the program after `--` has no name")
     if any("\0" in word for word in program):
         raise UserError("the program's arguments contain the character \\0, which no argument can")
-
-
-def _workdir_on_hosts(request: Request, launch: Launch, pod: Pod) -> Path:
-    """Below the pod's workdir unless it is absolute. A leading `~` is the login directory there."""
-    chosen = request.workdir or launch.workdir or Path(request.name)
-    if chosen.parts[:1] == ("~",):
-        return chosen
-    return Path(pod.workdir or f"{pod.home}/{WORKDIRS}") / chosen
 
 
 def _find_workdir(request: Request, launch: Launch) -> Path:
