@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from podrun.launcher.agent import protocol
+from podrun.runtime import contract
+from podrun.runtime.contract import WorkerEnv
+
 ROOT = Path(__file__).parents[1]
 FLOORS = {
     "launcher": (
@@ -34,9 +38,9 @@ FLOORS = {
     ),
 }
 """Rooms from the lowest to the highest. A file of the runtime that stands alone is a room, too."""
-SHARED = {"protocol", "schema", "private", "extract"}
-"""Files of the agent that the launcher imports: what both sides say, and two rules that both sides keep, whose files are
-whose and which links stay inside a folder."""
+SHARED = {"protocol", "schema", "places", "private", "extract"}
+"""Files of the agent that the launcher imports: what both sides say and where things are on a host, and two rules that both
+sides keep, whose files are whose and which links stay inside a folder."""
 
 
 def imports(package: str, path: Path, tree: ast.AST) -> set[str]:
@@ -119,3 +123,10 @@ def test_the_launcher_has_no_loose_files() -> None:
 def test_no_module_is_called_like_one_of_the_standard_library(package: str) -> None:
     names = {path.stem for path in (ROOT / package).rglob("*")} - {"__init__", "__main__", "__pycache__"}
     assert names & set(sys.stdlib_module_names) == set()
+
+
+def test_agent_and_runtime_spell_their_variables_alike() -> None:
+    """Neither may import the other, so the names that they share stand in both."""
+    worker = WorkerEnv("r", 0, "h", 0, 1, (0,), "cpu-1x1", Path("d")).to_env()
+    assert {protocol.ENV_RUN, protocol.ENV_HOST, protocol.ENV_DIR} <= worker.keys()
+    assert (protocol.ENV_WORKDIR, protocol.ENV_PID) == (contract.ENV_WORKDIR, contract.ENV_PID)

@@ -6,7 +6,7 @@ import json
 import os
 import select
 import sys
-from typing import Any, List
+from typing import Any, Callable, Dict, List
 
 from .address import own_address
 from .facts import gather
@@ -71,3 +71,12 @@ def see(path: str) -> None:
 def answer(value: Any) -> None:
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
+
+
+COMMANDS: Dict[str, Callable[..., None]] = {
+    "facts": facts,
+    "listen": listen,
+    "reach": reach,
+    "share": share,
+    "see": see,
+}

@@ -17,11 +17,13 @@ import sys
 import time
 from typing import Any, Dict, List, Optional, Set
 
+from .places import RUNS, hosts_folder
 from .processes import all_pids, kill_until_none, stat_fields
+from .protocol import ENV_HOST, ENV_RUN
 from .relay import read_line
 from .store import environments_of, prune, remove_environments
 
-_MARK = b"PODRUN_RUN_ID="
+_MARK = ENV_RUN.encode() + b"="
 IN_USE = 900.0  # seconds since its last use for which an environment may belong to a run, which gives signs more often
 _WORDS = 200  # characters of a command that are told
 
@@ -64,10 +66,10 @@ class Leftovers:
         """In which nothing was written for long. What is in them, no launcher has fetched."""
         alive = runs_with_agent()
         found = []
-        for run in _names(os.path.join(self._home, "runs")):
+        for run in _names(os.path.join(self._home, RUNS)):
             if run in alive or self._run not in (None, run):
                 continue
-            hosts = os.path.join(self._home, "runs", run, "hosts")
+            hosts = hosts_folder(self._home, run)
             for name in _names(hosts):
                 path = os.path.join(hosts, name)
                 host, _, attempt = name.rpartition(".")
@@ -130,7 +132,7 @@ def _run_of(pid: int, host: str) -> Optional[str]:
     except OSError:
         return None
     runs = [entry[len(_MARK) :] for entry in environ if entry.startswith(_MARK)]
-    if not runs or b"PODRUN_HOST=" + os.fsencode(host) not in environ:
+    if not runs or ENV_HOST.encode() + b"=" + os.fsencode(host) not in environ:
         return None
     return runs[0].decode(errors="replace")
 

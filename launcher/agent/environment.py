@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 
 from .copy_environment import COPYABLE, copy_environment
 from .disk import ROOM, check_space, free_space, human
+from .places import environments_folder
 from .private import UnsafeError, is_private, private_path
 from .problem import Problem, cannot_write
 from .protocol import EXTENSION
@@ -30,7 +31,7 @@ class Environments:
     """The environments below `home`."""
 
     def __init__(self, home: str, tools: Tools, say: Say) -> None:
-        self._folder = os.path.join(home, "envs")
+        self._folder = environments_folder(home)
         self._tools = tools
         self._say = say
         own = ("PYTHONPATH", "PYTHONHOME")  # for the workers: pip would take what is there for installed

@@ -15,6 +15,7 @@ from .address import is_own, peer_address, resolve_or_raise
 from .devices import device_nodes, holders, lock_file
 from .lock import claimed_by_others, current_holder
 from .packages import InterpreterError, ask_interpreter
+from .places import environments_folder
 
 Facts = Dict[str, Any]
 
@@ -103,7 +104,7 @@ def _interpreter(request: Facts, env: Dict[str, str]) -> Facts:
 def _can_extend(request: Facts, version: str) -> bool:
     from .environment import extendable
 
-    envs = os.path.join(os.path.expanduser(request.get("home") or "~/.podrun"), "envs")
+    envs = environments_folder(os.path.expanduser(request.get("home") or "~/.podrun"))
     of = [built_with.split() for built_with, _ in extendable(envs, request.get("requirements") or "")]
     return any(words[:1] == [version] for words in of)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from .connection import Frame
+from .protocol import ENV_WORKDIR
 
 
 def expand_spec(spec: Frame) -> Frame:
@@ -30,5 +31,5 @@ def expand_process(process: Frame) -> Frame:
         argv=[os.path.expanduser(process["argv"][0]), *process["argv"][1:]],
         cwd=os.path.expanduser(process["cwd"]),
         path={name: [os.path.expanduser(folder) for folder in folders] for name, folders in process["path"].items()},
-        env=dict(process["env"], PODRUN_WORKDIR=os.path.expanduser(process["env"]["PODRUN_WORKDIR"])),
+        env=dict(process["env"], **{ENV_WORKDIR: os.path.expanduser(process["env"][ENV_WORKDIR])}),
     )

@@ -9,8 +9,8 @@ from typing import List
 from .private import keep_private
 from .protocol import MARK
 
-_ANSWERS = {("facts", 0), ("listen", 2), ("reach", 1), ("share", 1), ("see", 1)}
-"""Functions of `answer`, and the number of their arguments."""
+_ANSWERS = {"facts": 0, "listen": 2, "reach": 1, "share": 1, "see": 1}
+"""Commands of `answer`, and the number of their arguments."""
 
 
 def main(argv: List[str]) -> None:
@@ -45,9 +45,9 @@ def main(argv: List[str]) -> None:
         from .clean import clean
 
         clean()
-    elif (command, len(args)) in _ANSWERS:
-        from . import answer
+    elif _ANSWERS.get(command) == len(args):
+        from .answer import COMMANDS
 
-        getattr(answer, command)(*args)
+        COMMANDS[command](*args)
     else:
         sys.exit("agent: unknown command %r" % argv)

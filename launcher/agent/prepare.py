@@ -18,11 +18,13 @@ import time
 from typing import Any, Dict, List, Optional
 
 from .environment import Environments, find_python
+from .places import BUNDLES, bundle_folder
 from .private import UnsafeError, private_path
 from .problem import Problem, cannot_write
 from .processes import adopt_orphans, kill_descendants, reap
+from .protocol import ENV_PROJECT
 from .stdin import GoneError, Part, Stdin
-from .store import bundle_folder, missing, prune, unpack
+from .store import missing, prune, unpack
 from .tool import ALIVE, ToolError, Tools
 
 SETUP_LIMIT = 1800.0  # seconds for one setup command
@@ -100,7 +102,7 @@ class Preparation:
         self._home = home = os.path.abspath(os.path.expanduser(request["home"]))
         self._env: Dict[str, str] = dict(os.environ, **request["env"])
         try:
-            private_path(home, "bundles")
+            private_path(home, BUNDLES)
         except UnsafeError as error:
             raise Problem(*str(error).split("; ", 1))
         except OSError as error:
@@ -141,7 +143,7 @@ class Preparation:
 
     def _set_up(self) -> None:
         if self._request["project"] is not None:
-            self._env["PODRUN_PROJECT"] = bundle_folder(self._home, self._request["project"])
+            self._env[ENV_PROJECT] = bundle_folder(self._home, self._request["project"])
         for command in self._request["setup"]:
             self._launcher.answer("progress", phase="setup", message=command)
             try:

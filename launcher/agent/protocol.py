@@ -73,6 +73,14 @@ MISSING = "missing"
 EXTENSION = 100 * 10**6
 """Bytes that packages which are added to an environment may take."""
 
+ENV_RUN = "PODRUN_RUN_ID"
+ENV_HOST = "PODRUN_HOST"
+ENV_DIR = "PODRUN_DIR"
+ENV_WORKDIR = "PODRUN_WORKDIR"
+ENV_PID = "PODRUN_PID"
+ENV_PROJECT = "PODRUN_PROJECT"
+"""Variables that the agent reads or sets in the environment of what it starts; `runtime.contract` has the same names."""
+
 LIMIT = 16 << 20
 """Bytes of a line. The largest are a spec with its files, and what `clean` lists."""
 STREAM_LIMIT = 1 << 20

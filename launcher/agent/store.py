@@ -11,6 +11,7 @@ import time
 from typing import Any, Dict, Iterable, List, Tuple
 
 from .extract import DamagedError, extract
+from .places import BUNDLES, ENVIRONMENTS, bundle_folder, environments_folder
 from .private import is_private
 from .problem import Problem, cannot_write
 from .processes import libc
@@ -24,10 +25,6 @@ _ABANDONED = 24 * 3600.0  # seconds after which a folder that was not finished h
 _MOST = 20  # folders that are removed at once: nobody waits for more
 _ENVIRONMENT = re.compile("([0-9a-f]{16})(?:\\.txt)?")  # and what it is built of, until it is complete
 _BUNDLE = re.compile("(project|podrun)-([0-9a-f]{16})")
-
-
-def bundle_folder(home: str, name: str) -> str:
-    return os.path.join(home, "bundles", name)
 
 
 def missing(home: str, names: Iterable[str]) -> List[str]:
@@ -73,7 +70,7 @@ def unpack(home: str, name: str, source: Any) -> None:
     except DamagedError as error:
         raise Problem("%s did not arrive as it was sent: %s" % (name, error), "run podrun again")
     except OSError as error:
-        raise cannot_write(os.path.join(home, "bundles"), error)
+        raise cannot_write(os.path.join(home, BUNDLES), error)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -100,9 +97,9 @@ def prune(home: str, keep: Iterable[str]) -> int:
             spare = place >= KEEP[kind] and newest - used > RECENT and folder not in kept
             if spare and removed < _MOST:
                 removed += _remove(folder)
-    for parent in ("bundles", "envs"):
+    for parent in (BUNDLES, ENVIRONMENTS):
         _remove_unfinished(os.path.join(home, parent))
-    _remove_unfinished_environments(os.path.join(home, "envs"))
+    _remove_unfinished_environments(environments_folder(home))
     return removed
 
 
@@ -119,11 +116,11 @@ def remove_environments(folders: Iterable[str]) -> int:
 def _by_kind(home: str) -> Dict[str, List[Tuple[float, str]]]:
     """(last use, folder) of all that is complete."""
     found: Dict[str, List[Tuple[float, str]]] = {kind: [] for kind in KEEP}
-    for folder in _folders(os.path.join(home, "bundles")):
+    for folder in _folders(os.path.join(home, BUNDLES)):
         known = _BUNDLE.fullmatch(os.path.basename(folder))
         if known:
             found[known.group(1)].append((_time(folder), folder))
-    for folder in _folders(os.path.join(home, "envs")):
+    for folder in _folders(environments_folder(home)):
         if _ENVIRONMENT.fullmatch(os.path.basename(folder)) and _is_complete(folder):
             found["env"].append((_time(folder), folder))
     return found

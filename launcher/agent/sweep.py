@@ -7,6 +7,7 @@ import os
 from typing import List
 
 from .processes import all_pids, kill_until_none, stat_fields
+from .protocol import ENV_HOST, ENV_RUN
 
 
 def sweep(run: str, host: str) -> None:
@@ -23,7 +24,7 @@ def sweep(run: str, host: str) -> None:
 
 def processes_of(run: str, host: str) -> List[int]:
     """Live processes, of this user or all if this is root, that were started by the run's agent for this host."""
-    marks = {b"PODRUN_RUN_ID=" + run.encode(), b"PODRUN_HOST=" + host.encode()}
+    marks = {("%s=%s" % pair).encode() for pair in ((ENV_RUN, run), (ENV_HOST, host))}
     found = []
     for pid in all_pids():
         try:

@@ -9,6 +9,7 @@ from typing import Dict, Optional
 from .connection import Frame
 from .private import restore_umask
 from .processes import die_with_parent, mount_own_proc, parent
+from .protocol import ENV_DIR, ENV_PID
 
 
 class Worker:
@@ -59,7 +60,7 @@ def become_worker(agent: int, isolated: bool, spec: Frame, env: Dict[str, str], 
     die_with_parent()
     if parent() != agent:  # it died before the line above
         os._exit(127)
-    env["PODRUN_PID"] = visible_pid()
+    env[ENV_PID] = visible_pid()
     if isolated:
         mount_own_proc()
     restore_umask()
@@ -102,7 +103,7 @@ def worker_env(spec: Frame, extra: Dict[str, str]) -> Dict[str, str]:
     env.update(extra)
     for name, folders in spec["path"].items():
         env[name] = os.pathsep.join([*folders, env[name]] if env.get(name) else folders)
-    env["PODRUN_DIR"] = os.getcwd()
+    env[ENV_DIR] = os.getcwd()
     if spec["threads"] and "NPROC" not in spec["env"]:
         # XLA's CPU client sizes its thread pool by NPROC, and a collective holds a thread per device: with fewer threads than
         # devices a step would wait for ever. More threads than needed cost time (docs/performance.md).

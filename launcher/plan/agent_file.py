@@ -8,6 +8,7 @@ import zipfile
 from functools import lru_cache
 from pathlib import Path
 
+from ..agent.places import agent_path
 from ..pod.pod import Pod
 
 _FOLDER = Path(__file__).parents[1] / "agent"
@@ -51,12 +52,12 @@ def agent_command(pod: Pod, *args: str) -> tuple[str, ...]:
 
     Isolated and without site-packages: only the standard library can be there.
     """
-    return (agent_python(pod), "-I", "-S", "-c", _START, f"{pod.home}/agents/{agent_file()[0]}", *args)
+    return (agent_python(pod), "-I", "-S", "-c", _START, agent_path(pod.home, agent_file()[0]), *args)
 
 
 def receive_command(pod: Pod) -> tuple[str, ...]:
     """Return the command that stores the agent, which it reads from its stdin."""
-    return (agent_python(pod), "-I", "-S", "-c", _RECEIVE, f"{pod.home}/agents/{agent_file()[0]}")
+    return (agent_python(pod), "-I", "-S", "-c", _RECEIVE, agent_path(pod.home, agent_file()[0]))
 
 
 def agent_python(pod: Pod) -> str:

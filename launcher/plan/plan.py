@@ -22,6 +22,7 @@ from podrun.runtime.contract import (
     output_stream,
 )
 
+from ..agent.places import agent_folder, environments_folder
 from ..pod.pod import Host, Pod
 from .agent_file import agent_command
 
@@ -148,7 +149,7 @@ class LaunchPlan:
         if self.code is None:
             return []
         python = PurePosixPath(self.code.python)
-        own = [str(python.parents[1])] if f"{self.pod.home}/envs/" in str(python) else []
+        own = [str(python.parents[1])] if PurePosixPath(environments_folder(self.pod.home)) in python.parents else []
         return [self.code.project, self.code.podrun, *own]
 
     def _path(self) -> dict[str, list[str]]:
@@ -226,7 +227,7 @@ def make_plan(
         HostPlan(
             host=host,
             agent=agent_command(pod, "run", run_id),
-            directory=(directory := f"{pod.home}/runs/{run_id}/hosts/{host.name}.{attempt}"),
+            directory=(directory := agent_folder(pod.home, run_id, host.name, attempt)),
             files={CONFIG_FILE: job.model_dump_json(indent=1)} if isinstance(job, Config) else {},
             processes=tuple(
                 ProcessPlan(

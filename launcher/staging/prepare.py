@@ -21,13 +21,12 @@ from .preparations import Channels, EndedError, Refusal, interruptible
 from .requirements import (
     DEFAULT_PYTHON,
     environment_key,
-    environment_python,
     environment_request,
     requirements_text,
     worker_python,
 )
 
-__all__ = ["EndedError", "Prepared", "environment_key", "environment_python", "prepare_hosts", "worker_python"]
+__all__ = ["EndedError", "Prepared", "environment_key", "prepare_hosts", "worker_python"]
 
 Tell = Callable[[str, str, str], None]
 """Called with (host, phase, message), from many threads; phases: reach, sync, environment, setup, checked."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from podrun.runtime.contract import UserError
 
+from ..agent.places import environment_python
 from ..pod.pod import Pod
 from .runtime_packages import lacking, space_needed
 
@@ -59,11 +60,6 @@ def environment_key(requirements_text: str, python: str) -> str:
 def environment_request(text: str, python: str) -> dict[str, Any]:
     """Return what a host is told of the environment that it builds."""
     return {"key": environment_key(text, python), "text": text, "space": space_needed(text)}
-
-
-def environment_python(home: str, key: str) -> str:
-    """The interpreter of an environment on a host."""
-    return f"{home}/envs/{key}/bin/python"
 
 
 def worker_python(pod: Pod) -> str:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from podrun.runtime.config import Config
 from podrun.runtime.contract import ExitCode
 
+from ..agent.places import bundle_folder
 from ..plan.plan import Code, LaunchPlan
 from ..pod.errors import HostError
 from ..preflight.base import Finding, name_hosts
@@ -36,8 +37,8 @@ def with_code(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
         check_runtime_packages(spec.pod)
     project, subfolder = project_bundle(spec.cwd)
     podrun = podrun_bundle()
-    folder = f"{spec.pod.home}/bundles"
-    code = Code(f"{folder}/{project.name}", subfolder, f"{folder}/{podrun.name}", worker_python(spec.pod))
+    home = spec.pod.home
+    code = Code(bundle_folder(home, project.name), subfolder, bundle_folder(home, podrun.name), worker_python(spec.pod))
     return replace(spec, code=code), (project, podrun)
 
 

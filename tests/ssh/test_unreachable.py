@@ -129,7 +129,11 @@ def test_errors_that_a_later_attempt_may_mend_are_told_from_others() -> None:
 THREADS = """
 import threading
 from paramiko import Transport
-import podrun.launcher.transport.ssh.transport
+from podrun.launcher.pod.pod import Pod
+from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.transport.ssh.transport import SshTransport
+
+SshTransport(Pod(parse_slice("cpu-1x1"), (), "ssh", "cpu"))
 
 class Closing(Transport):
     def __init__(self):

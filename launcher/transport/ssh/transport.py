@@ -38,13 +38,19 @@ def _except_protocol(args: threading.ExceptHookArgs) -> None:
         _usual_hook(args)
 
 
-threading.excepthook = _except_protocol
+def _keep_quiet() -> None:
+    """Leave out what threads of paramiko's would print; once a transport is made, not when this file is imported."""
+    global _usual_hook
+    if threading.excepthook is not _except_protocol:
+        _usual_hook = threading.excepthook
+        threading.excepthook = _except_protocol
 
 
 class SshTransport(Transport):
     """Raises UserError if the ssh_config cannot be read."""
 
     def __init__(self, pod: Pod) -> None:
+        _keep_quiet()
         self._ssh = pod.ssh
         self._config = read_ssh_config(pod.ssh.config)
         self._known_hosts = KnownHosts()

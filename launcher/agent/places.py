@@ -1,0 +1,47 @@
+"""Every folder below `home` on a host, spelled once: launcher and agent take it from here.
+
+home/agents/HASH.pyz               the agent
+home/bundles/KIND-HASH/            code, unpacked
+home/envs/KEY/                     virtual environments
+home/runs/RUN/hosts/HOST.ATTEMPT/  an agent's folder: spec, output, events
+"""
+
+from __future__ import annotations
+
+import posixpath
+
+AGENTS = "agents"
+BUNDLES = "bundles"
+ENVIRONMENTS = "envs"
+RUNS = "runs"
+HOSTS = "hosts"
+
+
+def agent_path(home: str, name: str) -> str:
+    """Return where the file of an agent is."""
+    return posixpath.join(home, AGENTS, name)
+
+
+def bundle_folder(home: str, name: str) -> str:
+    """Return where a bundle is unpacked."""
+    return posixpath.join(home, BUNDLES, name)
+
+
+def environments_folder(home: str) -> str:
+    """Return the folder of all virtual environments."""
+    return posixpath.join(home, ENVIRONMENTS)
+
+
+def environment_python(home: str, key: str) -> str:
+    """Return the interpreter of a virtual environment."""
+    return posixpath.join(environments_folder(home), key, "bin", "python")
+
+
+def hosts_folder(home: str, run: str) -> str:
+    """Return the folder of a run, in which each host's agents have theirs: hosts may share a home."""
+    return posixpath.join(home, RUNS, run, HOSTS)
+
+
+def agent_folder(home: str, run: str, host: str, attempt: int) -> str:
+    """Return the folder of one host's agent in one attempt."""
+    return posixpath.join(hosts_folder(home, run), "%s.%d" % (host, attempt))
