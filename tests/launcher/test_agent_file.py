@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from podrun.launcher.agent.main import MARK
+from podrun.launcher.plan import agent_file as agent_file_module
 from podrun.launcher.plan.agent_file import agent_command, agent_file
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Host, Pod
@@ -45,7 +46,7 @@ class Counting(LocalTransport):
 
     @property
     def uploads(self) -> int:
-        return sum(open_agent_module._RECEIVE in argv for argv in self.started)
+        return sum(agent_file_module._RECEIVE in argv for argv in self.started)
 
 
 def say(transport: LocalTransport, pod: Pod) -> bytes:
@@ -67,7 +68,7 @@ def files(home: Path) -> list[str]:
 
 def test_the_same_sources_give_the_same_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Whatever the time and the files' own times are: a host that has it is not sent it again."""
-    sources = Path(open_agent_module.__file__).with_name("agent")
+    sources = Path(agent_file_module.__file__).parents[1] / "agent"
     copy = tmp_path / "agent"
     copy.mkdir()
     for path in sorted(sources.glob("*.py"), reverse=True):
@@ -76,7 +77,7 @@ def test_the_same_sources_give_the_same_file(monkeypatch: pytest.MonkeyPatch, tm
     (copy / "__pycache__").mkdir()
     (copy / "notes.txt").write_text("not Python")
     first = agent_file()
-    monkeypatch.setattr(open_agent_module, "_FOLDER", copy)
+    monkeypatch.setattr(agent_file_module, "_FOLDER", copy)
     agent_file.cache_clear()
     try:
         assert agent_file() == first
@@ -125,7 +126,7 @@ def test_hosts_that_share_a_home_and_count_alike(tmp_path: Path) -> None:
     """Containers give the same pids to the same commands: files that are being written must not be each other's."""
     name, data = agent_file()
     alike = "import os, time; os.getpid = lambda: 7; move = os.rename; "
-    alike += "os.rename = lambda *names: (time.sleep(0.5), move(*names)); " + open_agent_module._RECEIVE
+    alike += "os.rename = lambda *names: (time.sleep(0.5), move(*names)); " + agent_file_module._RECEIVE
     transport = LocalTransport(pod_of(tmp_path))
     channels = [transport.open(HOST, (sys.executable, "-c", alike, f"{tmp_path}/agents/{name}")) for _ in range(3)]
     for channel in channels:
@@ -143,7 +144,7 @@ def test_a_connection_that_ends_too_early_leaves_no_file(tmp_path: Path, part: i
     """What arrived is no agent, and is not taken for one later."""
     pod = pod_of(tmp_path)
     name, data = agent_file()
-    receive = open_agent_module._RECEIVE
+    receive = agent_file_module._RECEIVE
     transport = LocalTransport(pod)
     channel = transport.open(HOST, (sys.executable, "-I", "-S", "-c", receive, f"{tmp_path}/agents/{name}"))
     channel.send(data[:part])
@@ -159,7 +160,7 @@ def test_a_damaged_file_is_not_kept(tmp_path: Path) -> None:
     """One changed byte is as bad as a missing one."""
     pod = pod_of(tmp_path)
     name, data = agent_file()
-    receive = open_agent_module._RECEIVE
+    receive = agent_file_module._RECEIVE
     channel = LocalTransport(pod).open(HOST, (sys.executable, "-c", receive, f"{tmp_path}/agents/{name}"))
     channel.send(data[:-100] + bytes([data[-100] ^ 1]) + data[-99:])
     channel.finish()
@@ -326,7 +327,7 @@ def test_nothing_secret_is_in_the_command(tmp_path: Path) -> None:
         "-I",
         "-S",
         "-c",
-        open_agent_module._START,
+        agent_file_module._START,
         f"{tmp_path}/agents/{agent_file()[0]}",
         "run",
         "r-1",
