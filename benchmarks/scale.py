@@ -30,7 +30,7 @@ def tell():
         json.dump([*cpu, own.ru_maxrss / 1024], file)
 
 atexit.register(tell)
-from podrun.launcher.cli import main
+from podrun.launcher.cli.root import main
 main()
 """
 COLUMNS = ("wall, s", "launcher CPU, s", "hosts' CPU, s", "launcher, MB")

@@ -26,6 +26,10 @@ from pathlib import Path
 TOOLS = ("ip", "iptables", "nsenter", "unshare", "mount", "ssh", "ssh-keygen", "sshd")
 USER = "worker"  # an ordinary account on the hosts, beside root
 USER_ID = 2001
+COLLEAGUE = "colleague"  # another one
+COLLEAGUE_ID = 2002
+NO_SHELL = "guest"  # an account that may log in by SSH and run nothing
+_USER_IDS = {"root": 0, USER: USER_ID, COLLEAGUE: COLLEAGUE_ID, NO_SHELL: 2003}
 _NETNS = Path("/run/netns")
 _PREFIX = "podrun-"
 _START = 20.0  # seconds for an sshd to listen
@@ -203,7 +207,7 @@ class Hosts(_Net):
         lines = [f"hostname {name}"]
         for file in ("hosts", "passwd", "shadow"):
             lines.append(f"mount --bind {self.folder}/etc_{file} /etc/{file}")
-        for user in ("root", USER):
+        for user in _USER_IDS:
             lines.append(f"mount --bind {self.home_of(name, user)} {home / user}")
         self._start_sshd(
             name, "\n".join(lines), [self.folder / name / "host_key"], {**self._options, **(options or {})}
@@ -263,7 +267,7 @@ class Hosts(_Net):
     def command_on(self, name: str, command: Sequence[str], user: str = "root") -> list[str]:
         """The command line that runs a command on the host, without SSH."""
         enter = ["nsenter", "-t", str(self._init(name)), "--net", "--mount", "--uts", "--pid"]
-        who = [] if user == "root" else [f"--setuid={USER_ID}", f"--setgid={USER_ID}"]
+        who = [] if user == "root" else [f"--setuid={_USER_IDS[user]}", f"--setgid={_USER_IDS[user]}"]
         return [*enter, *who, "env", f"HOME={self.home_inside(user)}", *command]
 
     def run_on(self, name: str, *command: str, user: str = "root", timeout: float = 60) -> str:
@@ -283,13 +287,15 @@ class Hosts(_Net):
 
     def _write_files(self) -> None:
         home = self.folder / "home"
-        accounts = {"root": 0, USER: USER_ID}
-        for name in ("root", USER):
+        for name in _USER_IDS:
             (home / name).mkdir(parents=True)
-        ours = [f"{name}:x:{uid}:{uid}::{home / name}:/bin/bash" for name, uid in accounts.items()]
-        others = [s for s in Path("/etc/passwd").read_text().splitlines() if s.split(":")[0] not in accounts]
+        shells = {NO_SHELL: "/usr/sbin/nologin"}
+        ours = [
+            f"{name}:x:{uid}:{uid}::{home / name}:{shells.get(name, '/bin/bash')}" for name, uid in _USER_IDS.items()
+        ]
+        others = [s for s in Path("/etc/passwd").read_text().splitlines() if s.split(":")[0] not in _USER_IDS]
         (self.folder / "etc_passwd").write_text("\n".join([*ours, *others]) + "\n")
-        (self.folder / "etc_shadow").write_text("".join(f"{name}:*:19000:0:99999:7:::\n" for name in accounts))
+        (self.folder / "etc_shadow").write_text("".join(f"{name}:*:19000:0:99999:7:::\n" for name in _USER_IDS))
         (self.folder / "etc_shadow").chmod(0o600)
         with (self.folder / "etc_hosts").open("a") as file:
             file.write("10.77.0.1 head\n" + "".join(f"{self.address(name)} {name}\n" for name in self.names))
@@ -307,7 +313,7 @@ class Hosts(_Net):
         _run("ip", "-n", self.head, "link", "set", port, "master", "br0", "up")
         _run("ip", "-n", space, "addr", "add", f"{address}/24", "dev", "eth0")
         _run("ip", "-n", space, "link", "set", "eth0", "up")
-        for user, uid in (("root", 0), (USER, USER_ID)):
+        for user, uid in _USER_IDS.items():
             self.home_of(name, user).mkdir(parents=True)
             os.chown(self.home_of(name, user), uid, uid)
         make_key(self.folder / name / "host_key")

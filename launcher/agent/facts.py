@@ -16,6 +16,7 @@ from .devices import device_nodes, holders, lock_file
 from .lock import claimed_by_others, current_holder
 from .packages import InterpreterError, ask_interpreter
 from .places import environments_folder
+from .store import is_complete
 
 Facts = Dict[str, Any]
 
@@ -84,7 +85,7 @@ def _ask_all(questions: Dict[str, Callable[[], Any]]) -> Facts:
 
 
 def _interpreter(request: Facts, env: Dict[str, str]) -> Facts:
-    """Without `packages` if a run will install them: the environment is not there, or of another Python.
+    """Without `packages` if a run will install them: the environment is missing, unfinished, or of another Python.
 
     `extends`: there is an environment of fewer requirements to make it of. Raises InterpreterError.
     """
@@ -92,13 +93,20 @@ def _interpreter(request: Facts, env: Dict[str, str]) -> Facts:
     if not before or before == python:
         return ask_interpreter(python, env)
     base = ask_interpreter(before, env)
-    try:
-        built = ask_interpreter(python, env)
-    except InterpreterError:
-        return dict(base, packages=None, extends=_can_extend(request, base["version"]))
-    if built["version"] == base["version"]:
+    built = _ask_environment(python, env)
+    if built is not None and built["version"] == base["version"]:
         return built
     return dict(base, packages=None, extends=_can_extend(request, base["version"]))
+
+
+def _ask_environment(python: str, env: Dict[str, str]) -> Optional[Facts]:
+    """Return what the interpreter of an environment says; None if the environment is missing or unfinished."""
+    if not is_complete(os.path.dirname(os.path.dirname(os.path.expanduser(python)))):
+        return None  # an interrupted build leaves an interpreter without packages
+    try:
+        return ask_interpreter(python, env)
+    except InterpreterError:
+        return None
 
 
 def _can_extend(request: Facts, version: str) -> bool:

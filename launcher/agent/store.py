@@ -121,7 +121,7 @@ def _by_kind(home: str) -> Dict[str, List[Tuple[float, str]]]:
         if known:
             found[known.group(1)].append((_time(folder), folder))
     for folder in _folders(environments_folder(home)):
-        if _ENVIRONMENT.fullmatch(os.path.basename(folder)) and _is_complete(folder):
+        if _ENVIRONMENT.fullmatch(os.path.basename(folder)) and is_complete(folder):
             found["env"].append((_time(folder), folder))
     return found
 
@@ -147,7 +147,7 @@ def _remove_unfinished_environments(envs: str) -> None:
         return
     for key in sorted({match.group(1) for match in matches if match}):
         folder = os.path.join(envs, key)
-        if _is_complete(folder):
+        if is_complete(folder):
             continue
         try:
             fd = os.open(lock_path(envs, key), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -157,7 +157,7 @@ def _remove_unfinished_environments(envs: str) -> None:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.utime(fd)
             now = os.fstat(fd).st_mtime  # by the file system's clock, not this host's
-            if not _is_complete(folder) and now - max(_time(folder), _time(folder + ".txt")) > RECENT:
+            if not is_complete(folder) and now - max(_time(folder), _time(folder + ".txt")) > RECENT:
                 if _remove(folder) or not os.path.exists(folder):
                     os.unlink(folder + ".txt")
         except OSError:
@@ -166,7 +166,8 @@ def _remove_unfinished_environments(envs: str) -> None:
             os.close(fd)
 
 
-def _is_complete(environment: str) -> bool:
+def is_complete(environment: str) -> bool:
+    """Return whether an environment has been built to its end."""
     return os.path.exists(os.path.join(environment, DONE))
 
 

@@ -107,7 +107,7 @@ def _log_of(cause: Failure, plan: LaunchPlan, directory: RunDirectory) -> Path |
 
 
 def _short(failed: Failure) -> str:
-    text = str(failed)
+    text = str(failed).partition("\n")[0]  # what to do about it follows
     return text if len(text) <= 100 else text[:97] + "..."
 
 

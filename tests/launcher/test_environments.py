@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from podrun.launcher.agent import facts
+from podrun.launcher.agent.store import DONE
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.fan_out import WINDOW
 from podrun.launcher.pod.pod import Host, Pod
@@ -139,9 +140,19 @@ def test_an_environment_of_a_python_that_has_changed_is_not_what_a_run_will_use(
     if not others:
         pytest.skip("no other version of Python here")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
+    (tmp_path / "env" / DONE).write_text("{}")
     inside = str(tmp_path / "env" / "bin" / "python")
     same = facts.gather({"python": inside, "python_before": sys.executable})["interpreter"]
     assert same["packages"] is not None
     changed = facts.gather({"python": inside, "python_before": others[0]})["interpreter"]
     assert changed["packages"] is None
     assert changed["version"] == ask(others[0], "import platform; print(platform.python_version())")
+
+
+def test_an_environment_whose_build_was_interrupted_is_not_what_a_run_will_use(tmp_path: Path) -> None:
+    """It has an interpreter, and no packages yet: a run builds it, so a check does not miss them."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
+    request = {"python": str(tmp_path / "env" / "bin" / "python"), "python_before": sys.executable}
+    assert facts.gather(request)["interpreter"]["packages"] is None
+    (tmp_path / "env" / DONE).write_text("{}")
+    assert facts.gather(request)["interpreter"]["packages"]["jax"] == "missing"

@@ -18,8 +18,8 @@ import pytest
 
 from podrun.launcher.agent.main import MARK
 from podrun.launcher.cli.root import main
-from podrun.launcher.plan import agent_file as agent_file_module
 from podrun.launcher.plan.agent_file import agent_file
+from podrun.launcher.plan.plan import agent_file as agent_file_module
 
 if TYPE_CHECKING:
     from tests.conftest import Sandbox
@@ -73,7 +73,7 @@ def test_the_launcher_does_not_import_jax(module: str) -> None:
 def test_a_command_imports_only_what_it_needs(arguments: list[str]) -> None:
     """These read no train.yaml: of the libraries, only click is there at the end."""
     run = f"with contextlib.suppress(SystemExit): main({arguments})"
-    modules = imported("import contextlib", "from podrun.launcher.cli import main", run)
+    modules = imported("import contextlib", "from podrun.launcher.cli.root import main", run)
     assert third_party(modules) == {"click"}
 
 

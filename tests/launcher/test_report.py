@@ -12,11 +12,13 @@ from podrun.launcher.inventory.simulated import simulated_pod
 from podrun.launcher.plan.plan import LaunchPlan, make_plan
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.rundir.runs import RunDirectory
+from podrun.launcher.supervise.cause import Failure
 from podrun.launcher.supervise.report import last_line, report
 from podrun.launcher.supervise.state import Outcome
 from podrun.launcher.supervise.view import View
 from podrun.launcher.view.console import PlainConsole
 from podrun.runtime.config import Config
+from podrun.runtime.contract import ExitCode
 
 
 def plan_of(job: Config) -> LaunchPlan:
@@ -62,3 +64,17 @@ def test_what_the_same_command_will_do(outcome: dict[str, Any], words: str) -> N
     plan = plan_of(Config.model_validate({"steps": 3, "batch_size": 64}))
     stopped = Outcome(130, interrupted_by=2, **outcome)
     assert last_line(stopped, plan) == f"interrupted{words} [exit code 130]"
+
+
+def test_the_same_trouble_of_many_hosts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last line says what to do; of each other host one line says what happened."""
+    failures = [
+        Failure(f"h{i}", None, f"h{i} refused the login of me\nput the key there", ExitCode.UNAVAILABLE)
+        for i in range(3)
+    ]
+    plan = plan_of(Config.model_validate({"steps": 3, "batch_size": 64}))
+    outcome = Outcome(ExitCode.UNAVAILABLE, cause=failures[0], failures=failures)
+    report(outcome, plan, RunDirectory(tmp_path), cast(View, PlainConsole(io.StringIO())))
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert first == "after that: h1: h1 refused the login of me; h2: h2 refused the login of me"
+    assert rest == ["podrun: failed: h0: h0 refused the login of me", "put the key there [exit code 69]"]

@@ -60,9 +60,7 @@ class Run:
         """Wait for the next event, and record it; None at the end of the output."""
         event = self._news.get(timeout=timeout)
         if event is not None:
-            assert event["event"] != "no event", (
-                f"a line of --json is no event: {event['line']!r}; before it: {self.events[-3:]}"
-            )
+            assert event["event"] != "no event", f"no event: {event['line']!r}; before it: {self.events[-3:]}"
             self.events.append(event)
         return event
 
