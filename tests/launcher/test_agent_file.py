@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from podrun.launcher.agent.main import MARK
+from podrun.launcher.plan import agent_file as agent_file_module
 from podrun.launcher.plan.agent_file import agent_command, agent_file
-from podrun.launcher.plan.plan import agent_file as agent_file_module
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
-from podrun.launcher.remote.execution import open_agent as open_agent_module
+from podrun.launcher.remote import open_agent as open_agent_module
 from podrun.launcher.remote.open_agent import open_agent
 from podrun.launcher.transport.base import Channel
 from podrun.launcher.transport.local import LocalTransport

@@ -18,8 +18,8 @@ import pytest
 
 from podrun.launcher.agent.main import MARK
 from podrun.launcher.cli.root import main
+from podrun.launcher.plan import agent_file as agent_file_module
 from podrun.launcher.plan.agent_file import agent_file
-from podrun.launcher.plan.plan import agent_file as agent_file_module
 
 if TYPE_CHECKING:
     from tests.conftest import Sandbox
@@ -58,7 +58,10 @@ def third_party(modules: frozenset[str]) -> set[str]:
 
 @pytest.mark.parametrize(
     "module",
-    ["cli", "run", "attempts", "background", "supervisor", "plan", "input.train_file", "show.console", "checks.check"],
+    [
+        *("cli.root", "commands.run", "supervise.run", "supervise.background", "supervise.attempt", "plan.plan"),
+        *("request.train_file", "view.console", "preflight.check"),
+    ],
 )
 def test_the_launcher_does_not_import_jax(module: str) -> None:
     """It runs where JAX is not installed, and does not wait for it."""
@@ -79,7 +82,7 @@ def test_a_command_imports_only_what_it_needs(arguments: list[str]) -> None:
 
 def test_the_command_line_alone_imports_only_click() -> None:
     """Completion in a shell runs this for every key press: no pydantic, no yaml, no rich."""
-    assert third_party(imported("import podrun.launcher.cli")) == {"click"}
+    assert third_party(imported("import podrun.launcher.cli.root")) == {"click"}
 
 
 def test_all_of_the_runtime_imports_nothing_of_the_launcher() -> None:

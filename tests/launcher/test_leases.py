@@ -20,7 +20,7 @@ from podrun.launcher.plan.plan import LaunchPlan, Program, attached_lease, make_
 from podrun.launcher.pod.fan_out import fan_out
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
-from podrun.launcher.remote.execution import session
+from podrun.launcher.remote import session
 from podrun.launcher.remote.session import Session
 from podrun.launcher.rundir.logs import Logs
 from podrun.launcher.supervise import heartbeat

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from podrun.launcher.pod.fan_out import fan_out
-from podrun.launcher.transport.ssh.transport import known_hosts as ssh_known_hosts
+from podrun.launcher.transport.ssh import known_hosts as ssh_known_hosts
 
 from ..hosts import USER, Hosts, make_key, wait_until
 from .conftest import Client, MakeHosts, run

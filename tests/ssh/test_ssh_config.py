@@ -10,7 +10,7 @@ import pytest
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.fan_out import fan_out
 from podrun.launcher.pod.pod import Host
-from podrun.launcher.transport.ssh.transport import link as ssh_link
+from podrun.launcher.transport.ssh import link as ssh_link
 from podrun.runtime.contract import UserError
 
 from ..hosts import USER, make_key

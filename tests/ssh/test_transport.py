@@ -14,7 +14,7 @@ import pytest
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.fan_out import fan_out
 from podrun.launcher.pod.pod import Host
-from podrun.launcher.transport.ssh.transport import link as ssh_link
+from podrun.launcher.transport.ssh import link as ssh_link
 
 from ..hosts import USER, USER_ID, Hosts, wait_until
 from .conftest import Client, MakeHosts, receive_all, run

@@ -14,8 +14,8 @@ import pytest
 
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Host
-from podrun.launcher.transport.ssh.transport import errors as ssh_errors
-from podrun.launcher.transport.ssh.transport import link as ssh_link
+from podrun.launcher.transport.ssh import errors as ssh_errors
+from podrun.launcher.transport.ssh import link as ssh_link
 
 from .conftest import Client
 
