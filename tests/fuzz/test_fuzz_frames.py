@@ -139,8 +139,10 @@ def run(plan: LaunchPlan, directory: RunDirectory, lies: Sequence[bytes], answer
         view.event(start_event(plan, directory.logs, 1.0))
         outcome = Supervisor(plan, LyingTransport("host-0", lies, answers), logs, view).run()
         view.event(end_event(outcome, plan, 2.0))
+        view.stop()
         with contextlib.redirect_stderr(shown):
             report(outcome, plan, directory, view)
+    view.close()
     recorder.close()
     return outcome
 

@@ -101,7 +101,7 @@ class TestedProcess:
     def _receive(self) -> Any:
         try:
             return self._here.recv()
-        except EOFError:
+        except (EOFError, ConnectionError):
             self._end()
             self._start()
             raise FailedCase("the case ended the process") from None
@@ -120,8 +120,10 @@ class TestedProcess:
             try:
                 self._here.close()
                 _serve(there, self._check)
-            except (EOFError, OSError):
+            except (EOFError, ConnectionError):
                 pass  # the test is over, or was killed
+            except BaseException:
+                traceback.print_exc()
             finally:
                 os._exit(0)  # nothing of the test's process is tidied up twice
         there.close()
@@ -133,7 +135,7 @@ class TestedProcess:
 
 def _serve(there: Connection, check: Callable[[Any], object]) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    faulthandler.enable(all_threads=True)
+    faulthandler.enable(file=2)  # sys.stderr may be a fixture's, without a file
     while True:
         request = there.recv()
         if not request:
