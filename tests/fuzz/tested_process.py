@@ -38,7 +38,7 @@ class Limits:
     """Seconds of CPU time of a case."""
     waiting: float = 2.0
     """Seconds for which a case may sleep."""
-    growth: int = 16 << 20
+    growth: int = 8 << 20
     """Bytes that may be kept from the end of the first quarter of the cases on."""
 
 
