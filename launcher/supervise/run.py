@@ -55,6 +55,7 @@ def carry_out(
         transport = load_transport(spec.pod)
         stack.callback(transport.close)
         view = View(console, recorder, lambda: bool(signals.received))
+        stack.callback(view.close)
         run = _Run(spec, directory, view, logs, signals, transport, secrets)
         try:
             code = run.to_the_end(bundles, adopt)
@@ -79,7 +80,9 @@ def finish(spec: RunSpec, directory: RunDirectory, end: Event) -> list[str]:
         stack.callback(recorder.close)
         transport = load_transport(spec.pod)
         stack.callback(transport.close)
-        left = _end_rest(plan, directory, end["left_behind"], transport, logs, View(NoConsole(), recorder))
+        view = View(NoConsole(), recorder)
+        stack.callback(view.close)
+        left = _end_rest(plan, directory, end["left_behind"], transport, logs, view)
         recorder.event({**end, "time": time.time(), "left_behind": left})
         return left
 

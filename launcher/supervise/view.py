@@ -36,6 +36,7 @@ class View:
         self._actions: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._echo: Echo | None = None
         self._leaving = False
+        self._closed = False
         self._broken: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="console", daemon=True)
         self._thread.start()
@@ -60,6 +61,10 @@ class View:
         """The attempt is over. Returns when all that was printed is shown, as far as the user waits for it."""
         self._actions.put(self._finish)
         self._drain()
+
+    def close(self) -> None:
+        """End the console's thread. Nothing is shown from then on, and a stuck console is not waited for."""
+        self._actions.put(self._end)
 
     @property
     def stuck(self) -> bool:
@@ -87,7 +92,7 @@ class View:
     # --- in the console's thread ---
 
     def _run(self) -> None:
-        while True:
+        while not self._closed:
             try:
                 action = self._next_action()
                 if action is not None:
@@ -128,10 +133,17 @@ class View:
         while self._show_output(at_end=True):
             if self._is_impatient() and self._echo is not None and (text := self._echo.skip(behind=1 << 16)):
                 self._show(lambda console, text=text: console.output(text))  # type: ignore[misc]
+        self._end_echo()
+        self._show(lambda console: console.stop())
+
+    def _end(self) -> None:
+        self._end_echo()
+        self._closed = True
+
+    def _end_echo(self) -> None:
         if self._echo is not None:
             self._echo.close()
             self._echo = None
-        self._show(lambda console: console.stop())
 
     def _show(self, action: Callable[[Console], None]) -> None:
         if self._console is None:

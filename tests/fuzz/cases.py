@@ -5,18 +5,16 @@ PODRUN_FUZZ_CASES sets the number of cases, PODRUN_FUZZ_SEED another series of t
 
 from __future__ import annotations
 
-import gc
 import json
 import os
-import time
 from collections.abc import Callable
-from datetime import timedelta
-from pathlib import Path
 from typing import Any, TypeVar
 
 import hypothesis
 import pytest
 from hypothesis import strategies as st
+
+from .tested_process import Limits, TestedProcess
 
 T = TypeVar("T")
 SEED = int(os.environ.get("PODRUN_FUZZ_SEED", "0"))
@@ -26,8 +24,7 @@ NUMBERS = [
     pytest.param(SHORT, marks=pytest.mark.timeout(_LIMIT)),
     pytest.param(MEDIUM, marks=[pytest.mark.long, pytest.mark.timeout(36_000)]),
 ]
-_CASE = 20.0  # seconds; a guard against a wait without end on a busy machine, not a measurement
-_GROWTH = 200 << 20  # bytes; hypothesis itself keeps a tree of what it has tried
+LIMITS = Limits()
 
 HUGE = [2**31, -(2**31), 2**53, 2**63, 2**64, 10**30, -1, 0, 1, 1e308, -1e308]
 _texts = st.one_of(
@@ -92,37 +89,36 @@ def damaged(draw: st.DrawFn, whole: st.SearchStrategy[dict[str, Any]]) -> bytes:
     return json.dumps(value).encode()
 
 
-def fuzz(cases: st.SearchStrategy[T], check: Callable[[T], object], number: int) -> None:
+def fuzz(cases: st.SearchStrategy[T], check: Callable[[T], object], number: int, limits: Limits = LIMITS) -> None:
     """Call `check` with `number` cases, one after the other. It fails with the smallest case that fails."""
     number = int(os.environ.get("PODRUN_FUZZ_CASES", number))
     done = 0
-    longest = 0.0
-    before = 0
+    with TestedProcess(check, limits) as tested:
+        before = tested.usage()
 
-    def measured(case: T) -> None:
-        nonlocal done, longest, before
-        began = time.perf_counter()
-        check(case)
-        longest = max(longest, time.perf_counter() - began)
-        done += 1
-        if done == number // 4:  # by now everything is imported, and caches are full
-            before = _memory()
+        def measured(case: T) -> None:
+            nonlocal done, before
+            tested.run(case)
+            done += 1
+            if done == number // 4:  # by now everything is imported, and caches are full
+                before = tested.usage()
 
-    run = hypothesis.given(cases)(measured)
-    run = hypothesis.settings(
-        max_examples=number,
-        deadline=timedelta(seconds=_CASE),
-        database=None,
-        print_blob=True,
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )(run)
-    hypothesis.seed(SEED)(run)()
-    growth = _memory() - before
-    print(f"{done} cases (seed {SEED}), longest {longest:.2f} s, growth {growth / 2**20:.1f} MB")
+        run = hypothesis.given(cases)(measured)
+        run = hypothesis.settings(
+            max_examples=number,
+            deadline=None,
+            database=None,
+            print_blob=True,
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )(run)
+        hypothesis.seed(SEED)(run)()
+        after = tested.usage()
+    growth = after.memory - before.memory
+    print(
+        f"{done} cases (seed {SEED}), longest {tested.longest:.2f} s (CPU {tested.longest_cpu:.2f} s, "
+        f"asleep {tested.longest_wait:.2f} s), growth {growth / 2**20:.1f} MB"
+    )
     assert done >= number
-    assert growth < _GROWTH
-
-
-def _memory() -> int:
-    gc.collect()
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    assert growth < limits.growth, f"a growth of {growth / 2**20:.1f} MB"
+    assert after.threads == before.threads, f"{after.threads - before.threads} threads are left"
+    assert after.files == before.files, f"{after.files - before.files} files are left open"

@@ -76,7 +76,7 @@ class HonestAgent:
                 self._report("started", process=self._process, pid=2)
             elif kind == "stop":
                 self._report("exit", process=self._process, code=-15, error=None, asked=True)
-                self._report("stopped", reason="asked to stop", left=[], kept=None)
+                self._report("stopped", reason="asked to stop", left=[], kept=None, missing=0)
             elif kind == "close":
                 self.channel.close()
 

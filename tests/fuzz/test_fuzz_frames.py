@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import threading
@@ -79,7 +80,13 @@ AGENT = st.one_of(
     frames(type="output", stream=st.sampled_from(["1.out", "0.out", "x"]), offset=st.integers(0, 3), data="abc\n"),
     frames(type="output", stream="1.events", offset=0, data=event_data),
     frames(type="exit", process=1, code=st.sampled_from(CODES), error=st.sampled_from([None, "x"]), asked=st.booleans()),
-    frames(type="stopped", reason="r", left=st.sampled_from([[], [1]]), kept=st.sampled_from([None, "/x"])),
+    frames(
+        type="stopped",
+        reason="r",
+        left=st.sampled_from([[], [1]]),
+        kept=st.sampled_from([None, "/x"]),
+        missing=st.sampled_from([0, 5]),
+    ),
     frames(type="pong"),
 )  # fmt: skip
 
@@ -132,7 +139,10 @@ def run(plan: LaunchPlan, directory: RunDirectory, lies: Sequence[bytes], answer
         view.event(start_event(plan, directory.logs, 1.0))
         outcome = Supervisor(plan, LyingTransport("host-0", lies, answers), logs, view).run()
         view.event(end_event(outcome, plan, 2.0))
-        report(outcome, plan, directory, view)
+        view.stop()
+        with contextlib.redirect_stderr(shown):
+            report(outcome, plan, directory, view)
+    view.close()
     recorder.close()
     return outcome
 
@@ -152,6 +162,7 @@ def test_frames_of_a_run(number: int, tmp_path: Path, monkeypatch: pytest.Monkey
         assert not crashes
         assert outcome.cause is not None and outcome.cause.host == "host-1" and outcome.code != 0
         assert "Error:" not in outcome.cause.what  # an exception of ours, given as a reason
+        assert not any(row.startswith("host-0") for row in outcome.left_behind)
         status = read_status(directory)
         assert status is not None and status.end is not None
 

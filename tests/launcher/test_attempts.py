@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from podrun.launcher.rundir.runs import RunDirectory
 from podrun.launcher.rundir.spec import RunSpec
 from podrun.launcher.supervise import run as attempts
 from podrun.launcher.supervise.cause import LAUNCHER, Failure
-from podrun.launcher.supervise.run import carry_out, is_worth_another
+from podrun.launcher.supervise.run import carry_out, finish, is_worth_another
 from podrun.launcher.supervise.state import Outcome
 from podrun.launcher.view.console import NoConsole
 from podrun.runtime.config import Launch
@@ -72,3 +73,21 @@ def test_no_restart_beside_what_is_left(left: list[str], tmp_path: Path, monkeyp
     assert (code, directory.attempt()) == ((1, 0) if left else (0, 1))
     end = directory.end()
     assert end is not None and end["left_behind"] == left
+
+
+def test_a_run_leaves_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`podrun compare` does many runs in one process."""
+    monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(attempts, "Supervisor", Unlucky)
+    monkeypatch.setattr(Unlucky, "outcomes", iter([Outcome(0), Outcome(143, interrupted_by=15)]), raising=False)
+    pod = simulated_pod(parse_slice("cpu-1x1"))
+    spec = RunSpec("20260101-000000-abcd", pod, Program(("true",), Launch()), tmp_path / "work", tmp_path)
+    directory = RunDirectory.create(spec)
+    before = set(threading.enumerate())
+    assert carry_out(spec, directory, NoConsole()) == 0
+    end = directory.end()
+    assert end is not None
+    finish(spec, directory, {**end, "left_behind": ["host-0: its agent does not answer"]})
+    for thread in set(threading.enumerate()) - before:
+        thread.join(60)
+        assert not thread.is_alive(), thread.name

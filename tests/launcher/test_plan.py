@@ -40,7 +40,8 @@ def pod_of(slice: str = "cpu-2x4", **changes: Any) -> Pod:
     """A simulated pod; with a `transport`, the same hosts elsewhere."""
     kind = parse_slice(slice).kind
     platform = {"gpu": "cuda"}.get(kind, kind) if "transport" in changes else "cpu"
-    return replace(simulated_pod(parse_slice(slice)), **{"platform": platform, **changes})
+    pod = replace(simulated_pod(parse_slice(slice)), home="~/.podrun", python=None)
+    return replace(pod, **{"platform": platform, **changes})
 
 
 def make(pod: Pod, job: Config | Program, attempt: int = 0, **arguments: Any) -> LaunchPlan:
