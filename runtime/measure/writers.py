@@ -148,7 +148,10 @@ def make_writers(config: Config, workdir: Workdir, resumed_from: int, note: Call
         note("no TensorBoard files: tensorboardX is not installed; metrics.jsonl has all metrics")
     elif config.log.tensorboard:
         check_folder(workdir.tensorboard)
-        writers.append(TensorBoard(workdir.tensorboard, resumed_from))
+        try:
+            writers.append(TensorBoard(workdir.tensorboard, resumed_from))
+        except ImportError as error:  # it is there, and not whole, or of another version
+            note(f"no TensorBoard files: tensorboardX cannot be imported ({error}); metrics.jsonl has all metrics")
     if config.log.wandb:
         writers.append(WandB(config.log.wandb, workdir.path, config))
     return writers

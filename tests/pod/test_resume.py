@@ -96,3 +96,25 @@ def test_checkpoint_of_another_model(start: Start, sandbox: Sandbox) -> None:
     assert "Traceback" not in other.stderr
     assert len((other.stdout + other.stderr).splitlines()) <= 15
     assert sorted(sandbox.losses("runs/train")) == list(range(1, 7))
+
+
+@pytest.mark.long
+def test_a_damaged_checkpoint_that_processes_have_parts_of(sandbox: Sandbox) -> None:
+    """All of them go on from the one before, and the damaged one is kept under another name."""
+    command = (
+        "--simulate",
+        "--slice",
+        "cpu-2x1",
+        "small.yaml",
+        "parallel={name: jit, mesh: {fsdp: 2}}",
+        "checkpoint.every=2",
+    )
+    assert sandbox.podrun(*command, "steps=4").returncode == 0
+    checkpoints = sandbox.path / "runs/small/checkpoints"
+    (checkpoints / "4/meta/metadata").write_bytes(b"\xff\xfe{")
+    done = sandbox.podrun(*command, "steps=6")
+    assert done.returncode == 0, done.stderr
+    assert "checkpoint 4 cannot be read" in done.stdout + done.stderr
+    assert "the run goes on from the one before, of step 2" in done.stdout + done.stderr
+    assert (checkpoints / "4.damaged-1").is_dir()
+    assert sorted(sandbox.losses("runs/small")) == [1, 2, 3, 4, 5, 6]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +215,38 @@ def test_metrics_that_cannot_be_written(tmp_path: Path, kind: str) -> None:
     with pytest.raises(UserError, match=reason) as raised:
         JsonLines(path, 0)
     assert str(tmp_path) in str(raised.value) and path.name in str(raised.value)
+
+
+def test_metrics_that_nobody_may_change(tmp_path: Path) -> None:
+    """Not even root: the reason is told, and the records stay as they are."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n')
+    if os.geteuid() != 0 or subprocess.run(["chattr", "+i", path], capture_output=True).returncode:
+        pytest.skip("files cannot be made immutable here")
+    try:
+        with pytest.raises(UserError, match=r"metrics cannot be written to .*: Operation not permitted; move it away"):
+            JsonLines(path, 1)
+        assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
+    finally:
+        subprocess.run(["chattr", "-i", path], check=True)
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_tensorboard_that_is_missing_or_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: bool) -> None:
+    """The user is told before training, which needs only metrics.jsonl."""
+    if folder:
+        (tmp_path / "tensorboardX.py").write_text("import no_such_module")
+        monkeypatch.syspath_prepend(tmp_path)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "tensorboardX"]:
+            monkeypatch.delitem(sys.modules, name)
+    else:
+        monkeypatch.setitem(sys.modules, "tensorboardX.event_file_writer", None)
+    notes: list[str] = []
+    (writer,) = make_writers(job(tensorboard=True), Workdir(tmp_path), 0, notes.append)
+    writer.close()
+    assert len(notes) == 1
+    assert notes[0].startswith("no TensorBoard files: tensorboardX ")
+    assert not (tmp_path / "tensorboard").exists()
 
 
 def test_tensorboard_that_cannot_be_written(tmp_path: Path) -> None:
