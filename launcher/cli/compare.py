@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from .guard import PROGRAM, guard
+from .options import pod_options
 
 
 @click.command()
-@click.option("--slice", "-s", metavar="TYPE", help="What the pod is: v3-32, cpu-2x4.")
-@click.option("--pod", type=click.Path(path_type=Path), metavar="FILE", help="Where its hosts are.")
-@click.option("--hosts", metavar="LIST", help="Hosts instead of those of --pod: tpu-[0-3] or 10.0.0.5,10.0.0.6.")
-@click.option(
-    "--hostfile", type=click.Path(path_type=Path), metavar="FILE", help="The same from lines of `HOST slots=N`."
-)
-@click.option("--simulate", is_flag=True, help="Run the slice on this machine.")
+@pod_options()
 @click.option(
     "--over",
     multiple=True,
@@ -37,16 +33,13 @@ from .guard import PROGRAM, guard
 @click.pass_context
 def compare(
     ctx: click.Context,
+    /,
     train: Path,
     overrides: tuple[str, ...],
     over: tuple[str, ...],
-    slice: str | None,
-    pod: Path | None,
-    hosts: str | None,
-    hostfile: Path | None,
-    simulate: bool,
     workdir: Path | None,
     as_json: bool,
+    **where: Any,
 ) -> None:
     """Train a job in several variants, one after another on the same pod, and compare times and losses.
 
@@ -69,7 +62,7 @@ def compare(
         from ..commands.compare import compare as compare_request
         from ..request.request import Request
 
-        request = Request(train, overrides, slice, pod, simulate, workdir, hosts=hosts, hostfile=hostfile)
+        request = Request(train, overrides, workdir=workdir, **where)
         return compare_request(CompareRequest(request, over, as_json))
 
     guard(action)

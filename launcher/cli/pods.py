@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .guard import PROGRAM, guard
+from .options import pod_options, pod_request
 
 if TYPE_CHECKING:
     from ..request.hosts import Chosen
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-_OPTIONS = (
-    click.option("--pod", type=click.Path(path_type=Path), metavar="FILE", help="The hosts of a pod file."),
-    click.option("--hosts", metavar="LIST", help="These hosts: tpu-[0-3] or 10.0.0.5,10.0.0.6; how, --pod may say."),
-    click.option("--hostfile", type=click.Path(path_type=Path), metavar="FILE", help="The hosts of a hostfile."),
-    click.option("--slice", "-s", metavar="TYPE", help="What they are; only --simulate needs it."),
-    click.option("--simulate", is_flag=True, help="This machine, once for every host of the slice."),
+_WHERE = pod_options(
+    slice="What they are; only --simulate needs it.",
+    pod="The hosts of a pod file.",
+    hosts="These hosts: tpu-[0-3] or 10.0.0.5,10.0.0.6; how, --pod may say.",
+    hostfile="The hosts of a hostfile.",
+    simulate="This machine, once for every host of the slice.",
 )
 
 
-def _pod_options(function: F) -> F:
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
-
-
 def _chosen(where: dict[str, Any], run: str | None) -> Chosen:
-    from ..inventory.find import PodRequest
     from ..request.hosts import Chosen
 
-    return Chosen(PodRequest(where["slice"], where["pod"], where["hosts"], where["hostfile"], where["simulate"]), run)
+    return Chosen(pod_request(where), run)
 
 
 @click.command(name="exec")
-@_pod_options
+@_WHERE
 @click.option("--run", metavar="RUN", help="The hosts of a run.")
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Kill it after that.")
 @click.option("--json", "as_json", is_flag=True, help="Print exit code and output of every host as JSON.")
@@ -71,7 +61,7 @@ def execute(
 
 
 @click.command()
-@_pod_options
+@_WHERE
 @click.option("--run", metavar="RUN", help="The hosts of a run.")
 @click.argument("host", metavar="HOST [-- COMMAND [ARGS ...]]")
 @click.pass_context
@@ -96,7 +86,7 @@ def ssh(ctx: click.Context, /, host: str, run: str | None, **where: Any) -> None
 
 
 @click.command()
-@_pod_options
+@_WHERE
 @click.option("--older-than", metavar="TIME", help="90s, 10m, 2h, 7d.  [default: 7d; with RUN: 0]")
 @click.option("--dry-run", is_flag=True, help="List what would be removed.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")

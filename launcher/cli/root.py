@@ -14,6 +14,7 @@ from ..view.terminal import guarded_streams
 from . import compare, job, pods, runs
 from .guard import PROGRAM
 from .guard import guard as _guard
+from .options import complete_slice, pod_options, pod_request
 
 _EXAMPLES = """\b
 Examples:
@@ -106,12 +107,6 @@ def _version() -> str:
         return "not installed"
 
 
-def _complete_slice(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    from ..pod.slices import TPU_SLICES
-
-    return [name for name in [*TPU_SLICES, "cpu-1x1", "cpu-2x2", "cpu-2x4", "gpu-1x8"] if name.startswith(incomplete)]
-
-
 @click.group(
     cls=_DefaultRun,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -123,17 +118,7 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--slice", "-s", metavar="TYPE", shell_complete=_complete_slice, help="What the pod is: v3-32, cpu-2x4.")
-@click.option(
-    "--pod", type=click.Path(path_type=Path), metavar="FILE", help="Where its hosts are; `podrun init` writes one."
-)
-@click.option("--hosts", metavar="LIST", help="Hosts instead of those of --pod: tpu-[0-3] or 10.0.0.5,10.0.0.6.")
-@click.option(
-    "--hostfile", type=click.Path(path_type=Path), metavar="FILE", help="The same from lines of `HOST slots=N`."
-)
-@click.option(
-    "--simulate", is_flag=True, help="Run the slice on this machine: a process per host, virtual CPU devices."
-)
+@pod_options()
 @click.option(
     "--workdir",
     "-w",
@@ -150,16 +135,13 @@ def main() -> None:
 @click.pass_context
 def run(
     ctx: click.Context,
+    /,
     job: tuple[str, ...],
-    slice: str | None,
-    pod: Path | None,
-    hosts: str | None,
-    hostfile: Path | None,
-    simulate: bool,
     workdir: Path | None,
     dry_run: bool,
     detach: bool,
     as_json: bool,
+    **where: Any,
 ) -> None:
     """Train, or run a program of your own; `podrun train.yaml` and `podrun -- PROGRAM` mean the same.
 
@@ -187,16 +169,12 @@ def run(
             Request(
                 train=train,
                 overrides=job if program else job[1:],
-                slice=slice,
-                pod=pod,
-                simulate=simulate,
                 workdir=workdir,
                 dry_run=dry_run,
                 json=as_json,
-                hosts=hosts,
-                hostfile=hostfile,
                 program=program,
                 detach=detach,
+                **where,
             )
         )
 
@@ -205,7 +183,7 @@ def run(
 
 @main.command()
 @click.argument("file", type=click.Path(path_type=Path), default="pod.yaml", metavar="[FILE]")
-@click.option("--slice", "-s", metavar="TYPE", shell_complete=_complete_slice, help="What the pod is: v3-32, gpu-2x8.")
+@click.option("--slice", "-s", metavar="TYPE", shell_complete=complete_slice, help="What the pod is: v3-32, gpu-2x8.")
 @click.option("--hosts", metavar="LIST", help="Names, addresses, ranges (tpu-[0-3]), a hostfile, or local.")
 @click.option("--user", metavar="NAME", help="User on the hosts.  [default: from your SSH configuration]")
 @click.option("--key", metavar="FILE", help="Private key.  [default: your SSH agent and configuration]")
@@ -231,24 +209,10 @@ def init(file: Path, yes: bool, force: bool, **given: str | None) -> None:
 
 
 @main.command()
-@click.option("--slice", "-s", metavar="TYPE", shell_complete=_complete_slice, help="What the pod is: v3-32, cpu-2x4.")
-@click.option("--pod", type=click.Path(path_type=Path), metavar="FILE", help="Where its hosts are.")
-@click.option("--hosts", metavar="LIST", help="Hosts instead of those of --pod: tpu-[0-3] or 10.0.0.5,10.0.0.6.")
-@click.option(
-    "--hostfile", type=click.Path(path_type=Path), metavar="FILE", help="The same from lines of `HOST slots=N`."
-)
-@click.option("--simulate", is_flag=True, help="Check this machine, as the hosts of a simulated pod.")
+@pod_options(simulate="Check this machine, as the hosts of a simulated pod.")
 @click.option("--workdir", "-w", metavar="DIR", help="Folder on the hosts that all of them must share.")
 @click.option("--json", "as_json", is_flag=True, help="Print all facts and findings as JSON.")
-def check(
-    slice: str | None,
-    pod: Path | None,
-    hosts: str | None,
-    hostfile: Path | None,
-    simulate: bool,
-    workdir: str | None,
-    as_json: bool,
-) -> None:
+def check(workdir: str | None, as_json: bool, **where: Any) -> None:
     """Ask every host whether it is ready for a run; say which is not, and what to do.
 
     \b
@@ -262,15 +226,14 @@ def check(
     def action() -> int:
         from ..commands.check import CheckRequest
         from ..commands.check import check as check_request
-        from ..inventory.find import PodRequest
 
-        return check_request(CheckRequest(PodRequest(slice, pod, hosts, hostfile, simulate), workdir, as_json))
+        return check_request(CheckRequest(pod_request(where), workdir, as_json))
 
     _guard(action)
 
 
 @main.command()
-@click.argument("type", required=False, metavar="[TYPE]", shell_complete=_complete_slice)
+@click.argument("type", required=False, metavar="[TYPE]", shell_complete=complete_slice)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def slices(type: str | None, as_json: bool) -> None:
     """List the TPU slice types, or those that start with TYPE.
