@@ -1,0 +1,281 @@
+"""Where the hosts of a pod come from: ranges, hostfiles, pod files, options, and what goes before what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from podrun.launcher.inventory.find import PodRequest, find_pod
+from podrun.launcher.inventory.fits import misfit
+from podrun.launcher.inventory.hostfile import Hostfile, read_hostfile
+from podrun.launcher.pod.pod import Host, Pod, Ssh
+from podrun.launcher.pod.ranges import expand, split_hosts
+from podrun.launcher.pod.secret_values import read_secrets
+from podrun.launcher.pod.slices import parse_slice
+from podrun.runtime.config import Launch
+from podrun.runtime.contract import UserError
+
+POD_CONFIGS = Path(__file__).parents[3] / "pod_configs"
+
+# --- ranges -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("tpu-0", ["tpu-0"]),
+        ("tpu-[0-3]", ["tpu-0", "tpu-1", "tpu-2", "tpu-3"]),
+        ("n[008-010]", ["n008", "n009", "n010"]),
+        ("n[8-10]", ["n8", "n9", "n10"]),
+        ("10.0.0.[1-3]", ["10.0.0.1", "10.0.0.2", "10.0.0.3"]),
+        ("a[1,3-4]b[0-1]", ["a1b0", "a1b1", "a3b0", "a3b1", "a4b0", "a4b1"]),
+        ("n[1, 2].example.org", ["n1.example.org", "n2.example.org"]),
+        ("[1-2]n", ["1n", "2n"]),
+        ("fe80::1", ["fe80::1"]),
+        ("2001:db8::[1-2]", ["2001:db8::1", "2001:db8::2"]),
+    ],
+)
+def test_ranges_stand_for_hosts(text: str, hosts: list[str]) -> None:
+    """Zeros in front are kept, and of several brackets the last runs fastest."""
+    assert expand(text) == hosts
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("n[3-1]", r"runs backwards; write \[1-3\]"),
+        ("n[]", "is no range"),
+        ("n[a-c]", "is no range"),
+        ("n[1-]", "is no range"),
+        ("n[1-2", "without its partner"),
+        ("n1-2]", "without its partner"),
+        ("n[[1-2]]", "without its partner"),
+        ("n{0..3}", r"write a range as n\[0-3\]"),
+        ("me@n1", "names a user; write n1, and `ssh: {user: me}`"),
+        ("n1:22", "has a port; write n1, and `ssh: {port: 22}`"),
+        ("[::1]", "without brackets"),
+        ("", "is empty"),
+        ("-oProxyCommand=x", "is not the name or address of a host"),
+        ("a/b", "is not the name or address of a host"),
+        ("..", "is not the name or address of a host"),
+        ("n[0-99999999]", "stands for more than 10000 hosts"),
+        ("n[0-999]x[0-999]", "stands for more than 10000 hosts"),
+    ],
+)
+def test_what_is_no_range_is_explained(text: str, what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        expand(text)
+
+
+def test_a_list_is_split_outside_of_brackets() -> None:
+    assert split_hosts("a,n[1,3-4],  b c\n") == ["a", "n[1,3-4]", "b", "c"]
+    assert split_hosts(" , ") == []
+
+
+# --- hostfiles --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a slots=8\nb slots=8\n", Hostfile(("a", "b"), 8)),
+        ("# DeepSpeed\n\n  a   slots=4  # one\nb slots=4", Hostfile(("a", "b"), 4)),
+        ("a\nb\n", Hostfile(("a", "b"), None)),
+        ("n[1-2] slots=1\n", Hostfile(("n1", "n2"), 1)),
+    ],
+)
+def test_hostfiles(tmp_path: Path, text: str, found: Hostfile) -> None:
+    path = tmp_path / "hostfile"
+    path.write_text(text)
+    assert read_hostfile(path) == found
+
+
+# --- which slices fit -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("slice", "hosts", "what"),
+    [
+        ("v3-32", 4, None),
+        ("v4-32", 2, "2 hosts, but v4-32 has 4 hosts; give 4 hosts, or a slice that fits: v4-16"),
+        ("v3-32", 1, "1 host, but v3-32 has 4 hosts; give 4 hosts, or a slice that fits: v3-8"),
+        (
+            "v3-32",
+            3,
+            "3 hosts, but v3-32 has 4 hosts; give 4 hosts; no v3 slice has 3 hosts (v3-8 has 1, v3-32 has 4)",
+        ),
+        ("gpu-2x8", 3, "3 hosts, but gpu-2x8 has 2 hosts; give 2 hosts, or the slice gpu-3x8"),
+    ],
+)
+def test_a_misfit_names_what_would_fit(slice: str, hosts: int, what: str | None) -> None:
+    assert misfit(parse_slice(slice), hosts) == what
+
+
+# --- pod files --------------------------------------------------------------------------------------------------------
+
+
+def pod_of(folder: Path, text: str, launch: Launch | None = None, **typed: object) -> Pod:
+    path = folder / "pod.yaml"
+    path.write_text(text)
+    return find_pod(PodRequest(pod=path, **typed), launch)  # type: ignore[arg-type]
+
+
+def named(*names: str) -> tuple[Host, ...]:
+    return tuple(Host(name, name) for name in names)
+
+
+def test_a_pod_file_in_full(tmp_path: Path) -> None:
+    """Every key arrives; paths are relative to the file, or to the home directory."""
+    for name in ("id", "known", "config", "needs.txt", "values"):
+        (tmp_path / name).write_text("TOKEN=x\n" if name == "values" else "")
+    (tmp_path / "values").chmod(0o600)
+    pod = pod_of(
+        tmp_path,
+        """\
+slice: gpu-3x2
+transport: ssh
+hosts:
+  - one
+  - {name: "n[2-3]", address: "10.0.0.[2-3]", internal: "192.168.0.[2-3]"}
+ssh: {user: me, port: 2222, key: id, jump: "you@gate:22", known_hosts: known, host_keys: accept-new, config: config}
+home: /scratch/podrun
+python: ~/venv/bin/python
+workdir: /mnt/runs
+env: {A: b}
+secrets: [TOKEN]
+secrets_file: values
+setup: [one, two]
+requirements: needs.txt
+ports: 41000-41999
+""",
+    )
+    assert pod == Pod(
+        slice=parse_slice("gpu-3x2"),
+        hosts=(
+            Host("one", "one"),
+            Host("n2", "10.0.0.2", "192.168.0.2"),
+            Host("n3", "10.0.0.3", "192.168.0.3"),
+        ),
+        transport="ssh",
+        platform="cuda",
+        ssh=Ssh("me", 2222, tmp_path / "id", "you@gate:22", tmp_path / "known", "accept-new", tmp_path / "config"),
+        home="/scratch/podrun",
+        python="~/venv/bin/python",
+        workdir="/mnt/runs",
+        env={"A": "b"},
+        secrets=("TOKEN",),
+        secrets_file=tmp_path / "values",
+        setup=("one", "two"),
+        requirements=tmp_path / "needs.txt",
+        ports=(41000, 41999),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "transport", "platform"),
+    [
+        ("slice: v3-32\nhosts: tpu-[0-3]\n", ["tpu-0", "tpu-1", "tpu-2", "tpu-3"], "ssh", "tpu"),
+        ("slice: cpu-2x2\nhosts: a, b\n", ["a", "b"], "ssh", "cpu"),
+        ("slice: cpu-2x2\nhosts:\n- a\n- b\n", ["a", "b"], "ssh", "cpu"),
+        ("slice: cpu-2x2\n", ["host-0", "host-1"], "local", "cpu"),
+        ("slice: v4-16\ntransport: local\n", ["host-0", "host-1"], "local", "cpu"),
+        ("slice: gpu-1x8\nhosts: a\nports: [2000, 2000]\nsetup: make\n", ["a"], "ssh", "cuda"),
+    ],
+)
+def test_short_pod_files(tmp_path: Path, text: str, names: list[str], transport: str, platform: str) -> None:
+    pod = pod_of(tmp_path, text)
+    assert [host.name for host in pod.hosts] == names
+    assert (pod.transport, pod.platform) == (transport, platform)
+
+
+@pytest.mark.parametrize("file", sorted(POD_CONFIGS.glob("*.yaml")), ids=lambda p: p.stem)
+def test_the_examples_are_good(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They name files of the reader's only in comments; the one secret is set here."""
+    monkeypatch.setenv("WANDB_API_KEY", "x")
+    pod = find_pod(PodRequest(pod=file))
+    assert len(pod.hosts) == pod.slice.hosts
+    assert pod.transport == ("local" if file.stem.startswith("simulated") else "ssh")
+
+
+# --- what goes before what --------------------------------------------------------------------------------------------
+
+
+def test_what_is_typed_goes_before_the_pod_file(tmp_path: Path) -> None:
+    """--hosts replaces the hosts of the file, and keeps everything else of it."""
+    text = "slice: cpu-2x2\nhosts: [a, b]\nssh: {user: me}\nworkdir: /runs\n"
+    pod = pod_of(tmp_path, text, slice="cpu-1x4", hosts="c")
+    assert (pod.slice.name, pod.hosts, pod.ssh.user, pod.workdir) == ("cpu-1x4", named("c"), "me", "/runs")
+    simulated = pod_of(tmp_path, text, simulate=True)
+    assert (simulated.slice.name, simulated.transport) == ("cpu-2x2", "local")
+
+
+def test_the_pod_file_goes_before_train_yaml(tmp_path: Path) -> None:
+    launch = Launch(slice="cpu-1x1", pod=tmp_path / "pod.yaml")
+    assert pod_of(tmp_path, "slice: cpu-2x2\n", launch).slice.name == "cpu-2x2"
+    assert pod_of(tmp_path, "hosts: a\n", launch).slice.name == "cpu-1x1"
+    assert find_pod(PodRequest(), launch).hosts == named("a")
+
+
+def test_a_hostfile_with_slots_needs_no_slice(tmp_path: Path) -> None:
+    path = tmp_path / "hostfile"
+    path.write_text("a slots=4\nb slots=4\n")
+    pod = find_pod(PodRequest(hostfile=path))
+    assert (pod.slice.name, pod.hosts, pod.transport, pod.platform) == ("gpu-2x4", named("a", "b"), "ssh", "cuda")
+    assert find_pod(PodRequest(hostfile=path, slice="cpu-2x4")).platform == "cpu"
+
+
+def test_all_mistakes_are_in_one_error(tmp_path: Path) -> None:
+    """Of keys, of values, of keys that do not fit together, and of the command line."""
+    text = "slice: v3-33\nhosts: [a, a]\nport: 22\nsecrets: [PODRUN_TEST_UNSET]\nrequirements: no.txt\n"
+    with pytest.raises(UserError) as raised:
+        pod_of(tmp_path, text, simulate=False, hosts="b@c", hostfile=tmp_path / "no")
+    said = str(raised.value)
+    for part in ("--hosts and --hostfile", "v3-33", "mean ssh.port?", "PODRUN_TEST_UNSET is not set", "no.txt"):
+        assert part in said
+
+
+# --- secrets ----------------------------------------------------------------------------------------------------------
+
+
+def with_secrets(file: Path, *names: str) -> Pod:
+    return Pod(parse_slice("cpu-1x1"), named("a"), "ssh", "cpu", secrets=names, secrets_file=file)
+
+
+def test_secrets_come_from_the_environment_or_the_file(tmp_path: Path) -> None:
+    """The environment goes first; what is not asked for is not given; no repr shows a value."""
+    path = tmp_path / "secrets"
+    path.write_text(
+        '# mine\n\nPLAIN=a b#c\nexport EXPORTED = x=y\nQUOTED="it\'s"  # a comment\nSINGLE=\'a "b"\'\nBOTH=file\nNO=x\n'
+    )
+    path.chmod(0o600)
+    pod = with_secrets(path, "PLAIN", "EXPORTED", "QUOTED", "SINGLE", "BOTH", "ONLY")
+    found = read_secrets(pod, {"BOTH": "env", "ONLY": "env"})
+    assert dict(found) == {
+        "PLAIN": "a b#c",
+        "EXPORTED": "x=y",
+        "QUOTED": "it's",
+        "SINGLE": 'a "b"',
+        "BOTH": "env",
+        "ONLY": "env",
+    }
+    assert repr(found) == "Secrets(PLAIN, EXPORTED, QUOTED, SINGLE, BOTH, ONLY)"
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "what"),
+    [
+        ("A=hidden\n", 0o644, "chmod 600"),
+        ("A=hidden\n", 0o600, r"B is not set in the environment or .*secrets"),
+        ("A=hidden\nB=\n", 0o600, "B is not set"),
+        ("A=hidden\nhidden\n", 0o600, "line 2 is not NAME=VALUE"),
+        ("A='hidden\n", 0o600, "line 1 has a quote that is not closed"),
+    ],
+)
+def test_secrets_are_never_in_a_message(tmp_path: Path, text: str, mode: int, what: str) -> None:
+    path = tmp_path / "secrets"
+    path.write_text(text)
+    path.chmod(mode)
+    with pytest.raises(UserError, match=what) as raised:
+        read_secrets(with_secrets(path, "A", "B"), {})
+    assert "hidden" not in str(raised.value)
