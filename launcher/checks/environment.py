@@ -32,7 +32,7 @@ def _lack(pod: Pod, hosts: tuple[str, ...], requirements: str) -> list[Finding]:
 
 
 def _too_new_for_python(pod: Pod, interpreters: FactsByHost, requirements: str) -> list[Finding]:
-    """JAX 0.11 and later cannot be installed for Python 3.11, which the hosts may have although this machine has a newer one."""
+    """Name pinned versions that the hosts' Python is too old for: JAX 0.11 and later do not exist for Python 3.11."""
     least = least_pythons(requirements)
     refused = {}
     for host, interpreter in interpreters.items():

@@ -65,8 +65,7 @@ class _Pack:
 
     def __init__(self) -> None:
         self._data = bytearray()
-        # Gzip's format without a time or name. Unlike a GzipFile it can be dropped half-way: since Python 3.12 that one says so
-        # on stderr.
+        # Gzip's format without a time or name. It can be dropped half-way: since Python 3.12 a GzipFile complains on stderr.
         self._gzip = zlib.compressobj(_FAST, wbits=zlib.MAX_WBITS | 16)
         self._hash = hashlib.sha256()
         taker: Any = self  # tarfile only writes to it

@@ -82,7 +82,7 @@ def pinned(kind: str) -> str:
     lines = [
         "# What podrun's runtime imports, in the versions that `podrun init` found. Add what your job needs: at the next",
         "# start the environment on the hosts is extended by the new lines.",
-        f"# Written with Python {sys.version_info.major}.{sys.version_info.minor}: an older one on the hosts may need older versions.",
+        f"# Written with Python 3.{sys.version_info.minor}: an older one on the hosts may need older versions.",
     ]
     extra = {"jax": _EXTRAS.get(kind, "")}
     lines += [pin(name, extra.get(name, "")) for name in (*NEEDED, TENSORBOARD)]
@@ -100,12 +100,12 @@ def pin(name: str, extra: str = "") -> str:
 def least_pythons(requirements: str) -> dict[str, tuple[int, int]]:
     """Return the least Python, such as (3, 12), of each `name==version` that is installed here, and so knows its own.
 
-    `podrun init` writes such lines: with a newer Python here than on the hosts they name versions that cannot be installed there.
+    `podrun init` writes such lines; where the hosts have an older Python, they may not be installable there.
     """
     least = {}
     for line in lines_that_count(requirements):
         if (match := _PLAIN.fullmatch(line)) and pin(match[1], match[2] or "") == line:
-            bound = re.search(r">=\s*(\d+)\.(\d+)", metadata(match[1]).get("Requires-Python") or "")
+            bound = re.search(r">=\s*(\d+)\.(\d+)", metadata(match[1])["Requires-Python"] or "")
             if bound:
                 least[line] = int(bound[1]), int(bound[2])
     return least

@@ -50,7 +50,9 @@ def test_versions_that_an_older_python_on_a_host_cannot_have() -> None:
     facts["b"]["interpreter"] = {**interpreter, "version": platform.python_version()}
     (finding,) = check_environment(pod, facts, requirements, program=True)
     assert finding.fatal and finding.hosts == ("a",)
-    assert re.search(rf"is Python 3\.9\.2, for which jax=={re.escape(version('jax'))}, .* cannot be installed", finding.what)
+    assert re.search(
+        rf"is Python 3\.9\.2, for which jax=={re.escape(version('jax'))}, .* cannot be installed", finding.what
+    )
     assert "needs-nothing-known" not in finding.what and "`python:`" in finding.remedy
 
 
