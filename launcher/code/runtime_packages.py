@@ -104,9 +104,10 @@ def least_pythons(requirements: str) -> dict[str, tuple[int, int]]:
     """
     least = {}
     for line in lines_that_count(requirements):
-        if (match := _PLAIN.fullmatch(line)) and pin(match[1], match[2] or "") == line:
-            bound = re.search(r">=\s*(\d+)\.(\d+)", metadata(match[1])["Requires-Python"] or "")
-            if bound:
+        if (match := _PLAIN.fullmatch(line)) and pin(match[1], match[2] or "") == line and "==" in line:
+            known = metadata(match[1])
+            needs = known["Requires-Python"] if "Requires-Python" in known else ""
+            if bound := re.search(r">=\s*(\d+)\.(\d+)", needs):
                 least[line] = int(bound[1]), int(bound[2])
     return least
 
