@@ -106,7 +106,7 @@ def least_pythons(requirements: str) -> dict[str, tuple[int, int]]:
     for line in lines_that_count(requirements):
         if (match := _PLAIN.fullmatch(line)) and pin(match[1], match[2] or "") == line and "==" in line:
             known = metadata(match[1])
-            needs = known["Requires-Python"] if "Requires-Python" in known else ""
+            needs = known["Requires-Python"] if "Requires-Python" in known else ""  # noqa: SIM401 - has no get()
             if bound := re.search(r">=\s*(\d+)\.(\d+)", needs):
                 least[line] = int(bound[1]), int(bound[2])
     return least
