@@ -1,13 +1,14 @@
 # make demo    sets everything up in .venv and trains a small GPT-2 on a simulated v3-32
 # make test    sets everything up in .venv and runs the tests, but the long ones
 # make long    the tests that take minutes each: what CI runs besides
+# make newest  the runtime's tests and a simulated pod with the newest Python of pyenv's folder and the newest JAX: CI runs it as well
 # make check   what CI checks besides: lint, format, types
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test long check clean
+.PHONY: demo test long newest check clean
 
 demo: $(VENV)/installed
 	$(BIN)/podrun --slice v3-32 --simulate examples/gpt2_tiny.yaml
@@ -18,6 +19,9 @@ test: $(VENV)/installed
 
 long: $(VENV)/installed
 	$(BIN)/python -m pytest -m long --durations=20 -n 2 --dist loadfile --no-loadscope-reorder
+
+newest:
+	PYTHON=$(PYTHON) .ci/newest
 
 check: $(VENV)/installed
 	$(BIN)/ruff check .
@@ -36,4 +40,4 @@ $(VENV)/installed: setup.py setup.cfg pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build .typecheck *.egg-info
+	rm -rf $(VENV) .venv-newest build .typecheck *.egg-info

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..agent.protocol import EXTENSION
 from ..pod.pod import Pod
-from ..staging.runtime_packages import lacking, space_needed
+from ..staging.runtime_packages import lacking, least_pythons, space_needed
 from .base import FactsByHost, Finding, group, known
 from .machine import human
 
@@ -14,7 +14,11 @@ def check_environment(pod: Pod, facts: FactsByHost, requirements: str | None, *,
     hosts = tuple(h for h, f in facts.items() if known(f, "interpreter") and f["interpreter"]["packages"] is None)
     if requirements is None or not hosts:
         return []
-    return [*([] if program else _lack(pod, hosts, requirements)), *_space(facts, hosts, space_needed(requirements))]
+    return [
+        *([] if program else _lack(pod, hosts, requirements)),
+        *_too_new_for_python(pod, {host: facts[host]["interpreter"] for host in hosts}, requirements),
+        *_space(facts, hosts, space_needed(requirements)),
+    ]
 
 
 def _lack(pod: Pod, hosts: tuple[str, ...], requirements: str) -> list[Finding]:
@@ -25,6 +29,23 @@ def _lack(pod: Pod, hosts: tuple[str, ...], requirements: str) -> list[Finding]:
     what = f"{pod.requirements} {words} {', '.join(lack.names)}, which podrun's runtime imports"
     remedy = f"add {lack.lines}" if lack.certain else f"if nothing in it brings them, add {lack.lines}"
     return [Finding(hosts, what, remedy, lack.certain, "packages")]
+
+
+def _too_new_for_python(pod: Pod, interpreters: FactsByHost, requirements: str) -> list[Finding]:
+    """Name pinned versions that the hosts' Python is too old for: JAX 0.11 and later do not exist for Python 3.11."""
+    least = least_pythons(requirements)
+    refused = {}
+    for host, interpreter in interpreters.items():
+        here = tuple(int(number) for number in interpreter["version"].split(".")[:2])
+        lines = [line for line, python in least.items() if python > here]
+        if lines:
+            needed = ".".join(map(str, max(least[line] for line in lines)))
+            refused[host] = (
+                f"{interpreter['executable']} is Python {interpreter['version']}, for which {', '.join(lines)} of "
+                f"{pod.requirements} cannot be installed (Python {needed} or newer)"
+            )
+    remedy = f"give a newer Python with `python:` in the pod file, or name older versions in {pod.requirements}"
+    return [Finding(hosts, what, remedy, True, "python") for what, hosts in group(refused)]
 
 
 def _space(facts: FactsByHost, hosts: tuple[str, ...], needed: int) -> list[Finding]:

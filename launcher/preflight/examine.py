@@ -65,9 +65,11 @@ def examine(transport: Transport, pod: Pod, workdir: str | None, say: Say, *, pr
 
 def _gather(report: Report, transport: Transport, workdir: str | None, requirements: str | None, say: Say) -> None:
     pod = report.pod
+    python = worker_python(pod)
     request = {
-        "python": worker_python(pod),
-        "python_before": pod.python or DEFAULT_PYTHON,
+        "python": python,
+        # Without requirements no environment is made of another interpreter.
+        "python_before": python if requirements is None else pod.python or DEFAULT_PYTHON,
         "env": dict(pod.env),
         "home": pod.home,
         "workdir": workdir,

@@ -6,12 +6,14 @@ import re
 
 from ..agent.protocol import MISSING
 from ..pod.pod import Pod
-from ..staging.runtime_packages import NEEDED, TENSORBOARD
+from ..staging.runtime_packages import BELOW, NEEDED, TENSORBOARD
 from .base import Facts, FactsByHost, Finding, each, group, known, name_hosts, odd_ones
 
 PYTHON = (3, 11)
 _MUST_AGREE = ("jax", "jaxlib")  # different ones may compile different programs, which then wait for each other
 _SHOULD_AGREE = ("flax", "optax", "orbax-checkpoint", "numpy")
+_UNKNOWN = (1 << 30,)
+"""A version that is not made of numbers: not too old."""
 _CUDA = ("jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt")
 
 
@@ -24,6 +26,7 @@ def check_versions(pod: Pod, facts: FactsByHost, *, program: bool) -> list[Findi
         *_python_differs(asked),
         *_missing(pod, installed, fatal=not program),
         *_too_old(pod, installed, fatal=not program),
+        *([] if program else _untried(installed)),
         *_packages_differ(pod, installed),
         *_driver(pod, facts),
     ]
@@ -85,6 +88,20 @@ def _too_old(pod: Pod, asked: FactsByHost, *, fatal: bool) -> list[Finding]:
         if names:
             old[host] = f"too old for podrun's runtime: {', '.join(names)}"
     return [Finding(hosts, what, _install(pod), fatal, "packages") for what, hosts in group(old)] if fatal else []
+
+
+def _untried(asked: FactsByHost) -> list[Finding]:
+    new = {}
+    for host, i in asked.items():
+        names = [
+            f"{name} {i['packages'][name]} (below {below})"
+            for name, below in BELOW.items()
+            if _has(i, name) and _numbers(below) <= _numbers(i["packages"][name]) < _UNKNOWN
+        ]
+        if names:
+            new[host] = f"newer than what podrun's runtime was tried with: {', '.join(names)}"
+    remedy = "if a run fails there, install a version below the limit"
+    return [Finding(hosts, what, remedy, False, "packages") for what, hosts in group(new)]
 
 
 def _packages_differ(pod: Pod, asked: FactsByHost) -> list[Finding]:
@@ -154,4 +171,4 @@ def _has(interpreter: Facts, name: str) -> bool:
 def _numbers(version: str) -> tuple[int, ...]:
     """`0.10.2.dev1` is (0, 10, 2)."""
     found = re.match(r"\d+(\.\d+)*", version)
-    return tuple(int(n) for n in found[0].split(".")) if found else (1 << 30,)
+    return tuple(int(n) for n in found[0].split(".")) if found else _UNKNOWN

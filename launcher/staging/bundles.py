@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import os
 import stat
 import tarfile
+import zlib
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -64,8 +64,9 @@ class _Pack:
     """An archive that is being made. Of a file only content, name and whether it is executable matter."""
 
     def __init__(self) -> None:
-        self._data = io.BytesIO()
-        self._gzip = gzip.GzipFile(filename="", mode="wb", compresslevel=_FAST, fileobj=self._data, mtime=0)
+        self._data = bytearray()
+        # Gzip's format without a time or name. It can be dropped half-way: since Python 3.12 a GzipFile complains on stderr.
+        self._gzip = zlib.compressobj(_FAST, wbits=zlib.MAX_WBITS | 16)
         self._hash = hashlib.sha256()
         taker: Any = self  # tarfile only writes to it
         # GNU names are plain bytes, of any length.
@@ -83,7 +84,8 @@ class _Pack:
     def write(self, data: bytes) -> int:
         """Takes what tarfile writes."""
         self._hash.update(data)
-        return self._gzip.write(data)
+        self._data += self._gzip.compress(data)
+        return len(data)
 
     def add(self, path: Path, name: str) -> None:
         """A file or a link. One that has vanished is left out, as if it had been deleted before. Raises UserError."""
@@ -132,9 +134,9 @@ class _Pack:
 
     def bundle(self, kind: str) -> Bundle:
         self._tar.close()
-        self._gzip.close()
+        self._data += self._gzip.flush()
         name = f"{kind}-{self._hash.hexdigest()[:16]}"
-        return Bundle(name, self._data.getvalue(), self._files, tuple(self._left_out))
+        return Bundle(name, bytes(self._data), self._files, tuple(self._left_out))
 
 
 def _info(name: str, mode: int) -> tarfile.TarInfo:

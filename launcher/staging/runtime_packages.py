@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, metadata, version
 from pathlib import PurePosixPath
 
 NEEDED = {
@@ -18,6 +19,17 @@ NEEDED = {
     "pyyaml": "6",
 }
 """Each with the version from which on it will do: the same as in setup.cfg."""
+BELOW = {
+    "jax": "0.13",
+    "jaxlib": "0.13",
+    "flax": "0.13",
+    "optax": "0.3",
+    "orbax-checkpoint": "0.13",
+    "numpy": "3",
+    "pydantic": "3",
+    "pyyaml": "7",
+}
+"""Each with the first version that nobody has tried: the same as in setup.cfg."""
 TENSORBOARD = "tensorboardX"
 """Without it a training writes no TensorBoard files."""
 _BRINGS = {
@@ -70,6 +82,7 @@ def pinned(kind: str) -> str:
     lines = [
         "# What podrun's runtime imports, in the versions that `podrun init` found. Add what your job needs: at the next",
         "# start the environment on the hosts is extended by the new lines.",
+        f"# Written with Python 3.{sys.version_info.minor}: an older one on the hosts may need older versions.",
     ]
     extra = {"jax": _EXTRAS.get(kind, "")}
     lines += [pin(name, extra.get(name, "")) for name in (*NEEDED, TENSORBOARD)]
@@ -77,11 +90,26 @@ def pinned(kind: str) -> str:
 
 
 def pin(name: str, extra: str = "") -> str:
-    """Return `name==version` with the version that is installed here, or else the least that will do."""
+    """Return `name==version` with the version that is installed here, or else the range that will do."""
     try:
         return f"{name}{extra}=={version(name)}"
     except PackageNotFoundError:
-        return f"{name}{extra}>={NEEDED[name]}" if name in NEEDED else f"{name}{extra}"
+        return f"{name}{extra}>={NEEDED[name]},<{BELOW[name]}" if name in NEEDED else f"{name}{extra}"
+
+
+def least_pythons(requirements: str) -> dict[str, tuple[int, int]]:
+    """Return the least Python, such as (3, 12), of each `name==version` that is installed here, and so knows its own.
+
+    `podrun init` writes such lines; where the hosts have an older Python, they may not be installable there.
+    """
+    least = {}
+    for line in lines_that_count(requirements):
+        if (match := _PLAIN.fullmatch(line)) and pin(match[1], match[2] or "") == line and "==" in line:
+            known = metadata(match[1])
+            needs = known["Requires-Python"] if "Requires-Python" in known else ""  # noqa: SIM401 - has no get()
+            if bound := re.search(r">=\s*(\d+)\.(\d+)", needs):
+                least[line] = int(bound[1]), int(bound[2])
+    return least
 
 
 def lines_that_count(requirements: str) -> list[str]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import resource
-import shutil
 import statistics
 import subprocess
 import sys
@@ -20,6 +18,8 @@ from podrun.launcher.agent.main import MARK
 from podrun.launcher.cli.root import main
 from podrun.launcher.plan import agent_file as agent_file_module
 from podrun.launcher.plan.agent_file import agent_file
+
+from ..pythons import other_python
 
 if TYPE_CHECKING:
     from tests.conftest import Sandbox
@@ -154,18 +154,6 @@ def test_the_agent_starts_isolated(agent: Path) -> None:
     assert (done.returncode, done.stdout) == (1, MARK.decode())
     assert done.stderr == "agent: unknown command ['no-such', 'command']\n"
     assert import_all(sys.executable, agent) - set(sys.stdlib_module_names) == {"__main__", "podrun_agent"}
-
-
-def other_python(version: str) -> str:
-    """An interpreter of another version; skips the test where there is none."""
-    pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
-    beside = sorted(pyenv.glob(f"{version}.*/bin/python{version}"))
-    for python in filter(None, (shutil.which(f"python{version}"), *beside)):
-        # A shim of pyenv's stands for a version that may not be the chosen one.
-        asked = subprocess.run([python, "-c", "import sys; print(sys.executable)"], capture_output=True, text=True)
-        if asked.returncode == 0:
-            return asked.stdout.strip()
-    pytest.skip(f"no python{version} here")
 
 
 def test_the_agent_imports_in_python_3_8(agent: Path) -> None:

@@ -21,6 +21,8 @@ from podrun.launcher.agent import project_copy, serve
 from podrun.launcher.agent.main import MARK
 from podrun.launcher.plan.agent_file import agent_file
 
+from ..pythons import other_python
+
 Frame = dict[str, Any]
 
 
@@ -30,7 +32,9 @@ START = "import sys; sys.path.insert(0, sys.argv[1]); from podrun_agent.main imp
 class Agent:
     """A real agent with one process, spoken to without a launcher."""
 
-    def __init__(self, folder: Path, argv: list[str], grace: float = 1.0, lease: float = 60.0) -> None:
+    def __init__(
+        self, folder: Path, argv: list[str], python: str = sys.executable, grace: float = 1.0, lease: float = 60.0
+    ) -> None:
         self.folder = folder / "run"
         file = folder / f"{agent_file()[0]}"
         file.write_bytes(agent_file()[1])
@@ -63,7 +67,7 @@ class Agent:
             "processes": [process],
         }
         self.relay = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", START, str(file), "run", "test"],
+            [python, "-I", "-S", "-c", START, str(file), "run", "test"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -134,12 +138,14 @@ def send(sock: socket.socket, *frames: Frame) -> None:
     sock.sendall(b"".join(json.dumps(frame).encode() + b"\n" for frame in frames))
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Agent]]:
+@pytest.fixture(params=["this Python", "3.8"])
+def start(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Agent]]:
+    """Start agents in this Python, and in the oldest that a host may have."""
+    python = sys.executable if request.param == "this Python" else other_python(request.param)
     agents: list[Agent] = []
 
     def starter(*argv: str, **options: float) -> Agent:
-        agents.append(Agent(tmp_path, list(argv), **options))
+        agents.append(Agent(tmp_path, list(argv), python, **options))
         return agents[-1]
 
     yield starter

@@ -32,7 +32,7 @@ from podrun.launcher.preflight.examine import Report, examine
 from podrun.launcher.preflight.table import render, summary
 from podrun.launcher.remote.ask import ask, asking
 from podrun.launcher.remote.clock import with_skew
-from podrun.launcher.staging.runtime_packages import NEEDED
+from podrun.launcher.staging.runtime_packages import BELOW, NEEDED
 from podrun.launcher.transport.local import LocalTransport
 
 if TYPE_CHECKING:
@@ -177,6 +177,14 @@ CASES: dict[str, tuple[str, dict[str, dict[str, Any]], str, str, str, bool]] = {
         FATAL,
     ),
     "an old jax": ("cpu-2x2", {"*": {PKG + "jax": "0.9.3"}}, "ab", r"jax 0\.9\.3 \(needs 0\.10\)", "python:", FATAL),
+    "a jax that nobody tried": (
+        "cpu-2x2",
+        {"*": {PKG + "jax": "0.13.0", PKG + "jaxlib": "0.13"}},
+        "ab",
+        r"newer than .* tried with: jax 0\.13\.0 \(below 0\.13\), jaxlib 0\.13 \(below",
+        "below the limit",
+        WARNING,
+    ),
     "no libtpu": ("v3-8", {"a": {PKG + "libtpu": "missing"}}, "a", "no libtpu for", "requirements:", FATAL),
     "no CUDA plugin": (
         "gpu-1x8",
@@ -386,8 +394,9 @@ def test_what_the_runtime_needs_is_what_setup_cfg_says() -> None:
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     lines = config["options"]["install_requires"].splitlines()
-    least = dict(re.findall(r"^([A-Za-z-]+) >=([\d.]+)", "\n".join(lines), re.MULTILINE))
-    assert {name: least[name] for name in NEEDED} == NEEDED
+    bounds = re.findall(r"^([A-Za-z-]+) >=([\d.]+), <([\d.]+)", "\n".join(lines), re.MULTILINE)
+    assert {name: least for name, least, _ in bounds if name in NEEDED} == NEEDED
+    assert {name: below for name, _, below in bounds if name in NEEDED} == BELOW
     assert set(NEEDED) <= set(PACKAGES)
 
 

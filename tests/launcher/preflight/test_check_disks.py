@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import platform
+import re
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 from podrun.launcher.agent import facts as facts_of_host
 from podrun.launcher.preflight.check import compare
 from podrun.launcher.preflight.environment import check_environment
+from podrun.launcher.staging.runtime_packages import pinned
 
 from .test_check import changed, healthy
 
@@ -38,9 +42,23 @@ def test_an_environment_that_can_be_extended_needs_less_room(free: int, extends:
     assert finding.fatal == fatal
 
 
+def test_versions_that_an_older_python_on_a_host_cannot_have() -> None:
+    """What `podrun init` wrote here may be too new for the hosts: JAX 0.11 and later are not for Python 3.11."""
+    requirements = pinned("cpu") + "needs-nothing-known==1.0\nnumpy\n"
+    interpreter = {**healthy()["interpreter"], "packages": None}
+    pod, facts = changed("cpu-2x1", {"a": {"interpreter": {**interpreter, "version": "3.9.2"}}})
+    facts["b"]["interpreter"] = {**interpreter, "version": platform.python_version()}
+    (finding,) = check_environment(pod, facts, requirements, program=True)
+    assert finding.fatal and finding.hosts == ("a",)
+    assert re.search(
+        rf"is Python 3\.9\.2, for which jax=={re.escape(version('jax'))}, .* cannot be installed", finding.what
+    )
+    assert "needs-nothing-known" not in finding.what and "`python:`" in finding.remedy
+
+
 def test_a_host_says_whether_there_is_an_environment_to_extend(tmp_path: Path) -> None:
     """A complete one, of the same Python and of fewer lines."""
-    version = facts_of_host.gather({"python": sys.executable})["interpreter"]["version"]
+    here = facts_of_host.gather({"python": sys.executable})["interpreter"]["version"]
     folder = tmp_path / "envs" / ("a" * 16)
     folder.mkdir(parents=True, mode=0o700)
     (folder / "requirements.txt").write_text("numpy\n")
@@ -50,7 +68,7 @@ def test_a_host_says_whether_there_is_an_environment_to_extend(tmp_path: Path) -
         return bool(facts_of_host.gather({**request, "requirements": requirements})["interpreter"]["extends"])
 
     assert not extends("numpy\nscipy\n")
-    (folder / "podrun.json").write_text(json.dumps({"python": f"{version} cpython"}))
+    (folder / "podrun.json").write_text(json.dumps({"python": f"{here} cpython"}))
     assert extends("numpy\nscipy\n")
     assert not extends("scipy\n")
     (folder / "podrun.json").write_text(json.dumps({"python": "3.1.0 cpython"}))

@@ -179,7 +179,7 @@ def test_a_bad_pattern_is_named(tmp_path: Path) -> None:
 def test_podrun_is_what_the_workers_import(tmp_path: Path) -> None:
     """All of podrun.runtime and nothing of the launcher; found as an installed package finds itself."""
     with tarfile.open(fileobj=io.BytesIO(podrun_bundle().data)) as archive:
-        archive.extractall(tmp_path)
+        archive.extractall(tmp_path, filter="data")
     code = "import podrun.runtime.contract as c; print(c.__file__)"
     command = [sys.executable, "-S", "-c", code]  # without site-packages: not the one that is installed
     env = {"PYTHONPATH": str(tmp_path)}
