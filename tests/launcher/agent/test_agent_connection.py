@@ -21,7 +21,7 @@ from podrun.launcher.agent import project_copy, serve
 from podrun.launcher.agent.main import MARK
 from podrun.launcher.plan.agent_file import agent_file
 
-from ..pythons import other_python
+from ...pythons import other_python
 
 Frame = dict[str, Any]
 
