@@ -1,11 +1,11 @@
-"""A command on many hosts at once: podrun's SSH transport against asyncssh, pdsh and OpenSSH.
+"""Time a command on many hosts at once: podrun's SSH transport against asyncssh, pdsh and OpenSSH.
 
     python benchmarks/fanout.py [--hosts 16 64 256] [--rounds 3]
 
 Every tool connects to all hosts, with strict host keys, and runs `true`; then it runs `true` once more, over the same
 connections if it keeps them. All hosts are one sshd on as many loopback addresses, in a network namespace of its own: the
 server's share of the work, which is most of it, is done by the same cores and is the same for all. Needs root, sshd, ip and
-nsenter; what is missing of asyncssh, pdsh and ssh is left out. The tools take turns, each in a process of its own; its CPU
+nsenter; asyncssh, pdsh and ssh are left out where they are missing. The tools take turns, each in its own process; its CPU
 seconds are user and system time of that process and its children.
 """
 
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def measure(hosts: LiteHosts, tools: list[str], rounds: int) -> dict[str, list[float]]:
-    """Tool -> medians of: connect, again, both, CPU, ratio of wall to asyncssh's of the same round (nan without it)."""
+    """Return medians by tool: connect, again, both, CPU, wall as a ratio to asyncssh's in the same round (nan without it)."""
     runs: dict[str, list[list[float]]] = {tool: [] for tool in tools}
     for turn in range(rounds):
         for tool in tools[turn % len(tools) :] + tools[: turn % len(tools)]:

@@ -1,4 +1,4 @@
-"""What podrun's input pipeline costs: batches/s against bare NumPy, and against grain's DataLoader on the same records.
+"""Measure podrun's input pipeline: batches/s against bare NumPy, and against grain's DataLoader on the same records.
 
     python benchmarks/input.py [--rounds 9] [--batch 128]
 
@@ -38,7 +38,7 @@ EXAMPLES = 50000
 RECORDS = 5000
 
 Reader = Callable[[int], None]
-"""Reads so many batches and forgets them."""
+"""Read so many batches and discard them."""
 
 
 def main() -> None:
@@ -92,7 +92,7 @@ def bare_numpy(x: np.ndarray, y: np.ndarray, batch: int) -> Iterator[Any]:
 
 
 def pipeline(examples: Examples, batch: int) -> dict[str, Reader]:
-    """podrun's pipeline as one of one process: in the reader's thread, and in one of its own."""
+    """Return podrun's pipeline for one process: in the reader's thread, and in a thread of its own."""
     batches = TrainBatches(examples, batch, 0, 1, seed=0)
     positions = iter(range(0, 1 << 60, batch))
     prefetcher = Prefetcher(batches.at, 0, batch)
@@ -124,7 +124,7 @@ def grain_loader(path: Path, batch: int, workers: int) -> Iterator[Any]:
 
 
 class Decode(grain.transforms.Map):
-    """A record to its arrays, as podrun decodes it."""
+    """Return the arrays of a record, decoded as podrun does."""
 
     def map(self, record: bytes) -> dict[str, np.ndarray]:
         with np.load(io.BytesIO(record)) as archive:

@@ -1,4 +1,4 @@
-"""Four machines of a small lab: from `podrun init` to a trained model, and the same again warm.
+"""Time four machines of a small lab: from `podrun init` to a trained model, and the same again warm.
 
     make .venv/installed
     sudo .venv/bin/python benchmarks/lab.py

@@ -1,11 +1,11 @@
-"""Starting, running and ending `true` on simulated pods of many hosts.
+"""Start, run and end `true` on simulated pods of many hosts.
 
     python benchmarks/scale.py [--hosts 64 256 1024] [--rounds 1]
 
-Wall time of the whole command; CPU time of the launcher alone, and of all else (per host: a relay, an agent, the first
-process of its PID namespace, the worker); the launcher's largest resident memory. All hosts are processes of this machine, so
-their share, which is nearly all of it, is done by the same cores. The last lines say how the figures grow from one size to
-the next, divided by how the number of hosts grows: 1 is linear.
+Measures wall time of the whole command; CPU time of the launcher alone, and of all else (per host: a relay, an agent, the
+first process of its PID namespace, the worker); the launcher's largest resident memory. All hosts are processes of this
+machine, so their share, which is nearly all of it, is done by the same cores. The last lines say how the figures grow
+from one size to the next, divided by how the number of hosts grows: 1 is linear.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def measure(hosts: int) -> list[float]:
-    """Wall seconds, CPU seconds of the launcher and of all it started, and the launcher's megabytes."""
+    """Return wall seconds, CPU seconds of the launcher and of all it started, and the launcher's megabytes."""
     with tempfile.TemporaryDirectory() as folder:
         figures = Path(folder) / "figures.json"
         env = {**os.environ, "PODRUN_HOME": f"{folder}/home", "SCALE_FIGURES": str(figures)}

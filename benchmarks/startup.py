@@ -1,11 +1,11 @@
-"""From the command to the end of the first step, against what cannot be avoided.
+"""Time from the command to the end of the first step, against what cannot be avoided.
 
     python benchmarks/startup.py [--runs 5]
 
 The yardstick is a bare script in one process for each host: interpreter, `import jax`, `jax.distributed.initialize`, the
-initial state and the first step of the same model by a plain pmap, compiled anew. podrun and the yardstick take turns; both
-start without a compilation cache. What podrun adds is the launcher, the agents, the barrier, its other imports, the data,
-the check that all hosts agree, and opening the checkpoint directory.
+initial state and the first step of the same model by a plain pmap. podrun and the yardstick take turns; both compile
+without a cache. What podrun adds is the launcher, the agents, the barrier, its other imports, the data, the check that
+all hosts agree, and opening the checkpoint directory.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def time_podrun(hosts: int, devices: int) -> float:
-    """Seconds from starting the command to its first step event."""
+    """Return the seconds from starting the command to its first step event."""
     with tempfile.TemporaryDirectory() as folder:
         job = Path(folder) / "train.yaml"
         job.write_text(f"steps: 1000000\nbatch_size: 16\nmodel: {MODEL}\nlog: {{every: 1, tensorboard: false}}\n")
@@ -62,7 +62,7 @@ def time_podrun(hosts: int, devices: int) -> float:
 
 
 def time_bare(hosts: int, devices: int) -> float:
-    """Seconds from starting the processes until the last of them has ended its first step."""
+    """Return the seconds from starting the processes until the last of them has ended its first step."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -1,4 +1,4 @@
-"""What the runtime adds to a step: podrun's loop against hand-written pmap loops of the same model, optimizer and data.
+"""Measure what the runtime adds to a step: podrun's loop against pmap loops by hand of the same model, optimizer and data.
 
     python benchmarks/step_overhead.py [--rounds 12] [--steps 15]
 
@@ -71,7 +71,7 @@ def measure(slice_name: str, model: dict[str, int], rounds: int, steps: int) -> 
 
 
 def run_pod(slice_name: str, job: dict[str, Any], command: list[str]) -> Any:
-    """Starts a worker for each process of a simulated pod, as podrun would; returns the JSON that the first one prints."""
+    """Start a worker for each process of a simulated pod, as podrun would; return the JSON that the first one prints."""
     from podrun.launcher.inventory.simulated import simulated_pod
     from podrun.launcher.plan.plan import make_plan
     from podrun.launcher.pod.slices import parse_slice
@@ -111,7 +111,7 @@ def worker(rounds: int, steps: int) -> None:
 
 
 def start_trainer() -> tuple[Any, Any, Any]:
-    """Joins the pod. Returns the runtime's loop, the job, and who this process is."""
+    """Join the pod. Return the runtime's loop, the job, and the environment of this process."""
     from podrun.runtime.contract import Workdir, WorkerEnv
     from podrun.runtime.distributed import configure_jax, initialize
     from podrun.runtime.train import Trainer, load_config
@@ -131,7 +131,7 @@ def start_trainer() -> tuple[Any, Any, Any]:
 
 
 def take_turns(trainer: Any, others: dict[str, Callable[[], None]], rounds: int, steps: int, env: Any) -> None:
-    """podrun's loop and the others, a block of `steps` each in turn. Ends this process.
+    """Run podrun's loop and the others, a block of `steps` each in turn. Ends this process.
 
     Process 0 prints the seconds and its CPU seconds per step of each loop, by round.
     """
@@ -155,9 +155,9 @@ class Over(Exception):
 
 
 class Turns:
-    """Where the runtime's loop gets its batches: between two blocks of its steps the others have their turn.
+    """Batches for the runtime's loop; between two blocks of its steps the other loops have their turn.
 
-    So the loop is never left, and what it does at its start and end is not counted.
+    So the loop is never left, and the work at its start and end is not counted.
     """
 
     def __init__(self, trainer: Any, others: dict[str, Callable[[], None]], rounds: int, steps: int) -> None:
@@ -206,7 +206,7 @@ class Turns:
 
 
 def hand_written(config: Any, env: Any, steps: int, one_buffer: bool) -> Callable[[], None]:
-    """A loop as one writes it in a script: pmap, pmean, replicated state, a block on the loss after every step."""
+    """Make a loop as one writes it in a script: pmap, pmean, replicated state, a block on the loss after every step."""
     import jax
     import jax.numpy as jnp
     import numpy as np

@@ -1,4 +1,4 @@
-"""What podrun adds to a step for each way of being parallel: its loop against one written by hand for that way.
+"""Measure what podrun adds to a step for each parallelism strategy: its loop against one written by hand.
 
     python benchmarks/strategies.py [--strategies pmap,jit,fsdp,...] [--slice cpu-1x4,cpu-2x2] [--model lm|cnn|mlp]
                                     [--rounds 61] [--steps N] [--log 10]
@@ -74,13 +74,18 @@ def main() -> None:
             job = {"steps": 1_000_000, "parallel": WAYS[way], **MODELS[arguments.model], **QUIET}
             job["log"] = {"every": arguments.log}
             times = run_pod(slice_name, job, [__file__, "worker", way, str(arguments.rounds), str(steps)])
-            own, other = (statistics.median(wall for wall, _ in times[loop]) * 1e3 for loop in ("podrun", "by hand"))
+            podrun, by_hand = (
+                statistics.median(wall for wall, _ in times[loop]) * 1e3 for loop in ("podrun", "by hand")
+            )
             wall, cpu = (ratio(times["podrun"], times["by hand"], which) for which in (0, 1))
-            print(f"{slice_name:<9}{arguments.model:<7}{way:<11}{own:>8.2f}{other:>9.2f}   {wall:<26}{cpu}", flush=True)
+            print(
+                f"{slice_name:<9}{arguments.model:<7}{way:<11}{podrun:>8.2f}{by_hand:>9.2f}   {wall:<26}{cpu}",
+                flush=True,
+            )
 
 
-def ratio(own: list[list[float]], other: list[list[float]], which: int) -> str:
-    low, middle, high = statistics.quantiles([a[which] / b[which] for a, b in zip(own, other, strict=True)], n=4)
+def ratio(podrun: list[list[float]], by_hand: list[list[float]], which: int) -> str:
+    low, middle, high = statistics.quantiles([a[which] / b[which] for a, b in zip(podrun, by_hand, strict=True)], n=4)
     return f"{middle:.3f} ({low:.3f} to {high:.3f})"
 
 
@@ -114,7 +119,7 @@ def hand_written(way: str, config: Any, steps: int) -> Callable[[], None]:
 
 
 def learned(config: Any, data: Any) -> tuple[Callable[[jax.Array], Any], Loss]:
-    """The model's initial parameters, and its mean loss over a batch."""
+    """Return functions for the model's initial parameters and its mean loss over a batch."""
     from podrun.runtime.models import make_language_model, make_model
 
     float32 = jnp.dtype("float32")
@@ -140,14 +145,14 @@ def learned(config: Any, data: Any) -> tuple[Callable[[jax.Array], Any], Loss]:
 
 
 def batches(examples: Any, size: int, whole: bool) -> Iterator[Any]:
-    """This process's part of batches drawn at random, or all of each."""
+    """Yield this process's part of batches drawn at random, or all of each."""
     part, generator = size if whole else size // jax.process_count(), np.random.default_rng(jax.process_index())
     while True:
         yield examples.gather(generator.integers(examples.size, size=part), np.zeros(part, np.int64))
 
 
 def by_pmap(init: Any, loss: Loss, optimizer: Any) -> Way:
-    """The state without an axis of devices, which saves a copy of it in every step."""
+    """Keep the state without an axis of devices, which saves a copy of it in every step."""
     devices = jax.local_device_count()
     mesh = Mesh(np.array(jax.local_devices()), ("device",))
     whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("device"))
@@ -166,12 +171,12 @@ def by_pmap(init: Any, loss: Loss, optimizer: Any) -> Way:
 
 
 def by_jit(init: Any, loss: Loss, optimizer: Any, fsdp: int = 1) -> Way:
-    """The mean over the global batch; the layouts of what goes in and out say the rest."""
+    """Take the mean over the global batch; the layouts of inputs and outputs determine the rest."""
     mesh = Mesh(pod().reshape(-1, fsdp), ("data", "fsdp"), axis_types=(AxisType.Auto,) * 2)
     whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
 
     def layout(x: Any) -> NamedSharding:
-        """The longest dimension that can be divided, of what is large."""
+        """Return the layout that divides the longest possible dimension of a large array."""
         fits = [i for i, n in enumerate(x.shape) if n % fsdp == 0]
         if fsdp == 1 or not fits or np.prod(x.shape) <= 2**14:
             return whole
@@ -192,7 +197,7 @@ def by_jit(init: Any, loss: Loss, optimizer: Any, fsdp: int = 1) -> Way:
 
 
 def by_explicit(init: Any, loss: Loss, optimizer: Any) -> Way:
-    """Layouts are in the types: the parameters' are known, so the gradients' are."""
+    """Use layouts in types: those of the parameters are known, so those of the gradients are, too."""
     mesh = Mesh(pod(), ("data",), axis_types=(AxisType.Explicit,))
     whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
     state = jax.jit(lambda: with_optimizer(init(jax.random.key(0)), optimizer), out_shardings=whole)()
@@ -206,14 +211,14 @@ def by_explicit(init: Any, loss: Loss, optimizer: Any) -> Way:
 
 
 def by_shard_map(init: Any, loss: Loss, optimizer: Any) -> Way:
-    """The program of one device, with the mean written out."""
+    """Write the program of one device, with an explicit mean."""
     mesh = Mesh(pod(), ("data",))
     whole, split = PartitionSpec(), PartitionSpec("data")
 
     def step(state: Any, batch: Any) -> Any:
         params, opt_state = state
-        own = jax.tree.map(lambda x: jax.lax.pcast(x, "data", to="varying"), params)
-        value, grads = averaged(jax.value_and_grad(loss)(own, batch), "data")
+        varying = jax.tree.map(lambda x: jax.lax.pcast(x, "data", to="varying"), params)
+        value, grads = averaged(jax.value_and_grad(loss)(varying, batch), "data")
         updates, opt_state = optimizer.update(grads, opt_state, params)
         return (optax.apply_updates(params, updates), opt_state), (value, optax.tree.norm(grads))
 
@@ -225,13 +230,13 @@ def by_shard_map(init: Any, loss: Loss, optimizer: Any) -> Way:
 
 
 def by_single(init: Any, loss: Loss, optimizer: Any) -> Way:
-    """One device."""
+    """Use one device."""
     state = jax.jit(lambda: with_optimizer(init(jax.random.key(0)), optimizer))()
     return state, jax.jit(plain_step(loss, optimizer), donate_argnums=0), jax.device_put
 
 
 def by_ensemble(init: Any, loss: Loss, optimizer: Any) -> Way:
-    """A member per device by pmap; no communication at all, and a loss from each."""
+    """Train a member per device by pmap, without communication, with a loss from each."""
     here = jax.process_index() * jax.local_device_count()
     members = jnp.arange(here, here + jax.local_device_count())
     first = jax.pmap(lambda member: with_optimizer(init(jax.random.fold_in(jax.random.key(0), member)), optimizer))
@@ -259,7 +264,7 @@ def averaged(tree: Any, axis: str) -> Any:
 
 
 def plain_step(loss: Loss, optimizer: Any) -> Step:
-    """What one writes for one device."""
+    """Return the step that one writes for one device."""
 
     def step(state: Any, batch: Any) -> Any:
         params, opt_state = state
@@ -275,12 +280,12 @@ def with_optimizer(params: Any, optimizer: Any) -> Any:
 
 
 def pod() -> np.ndarray:
-    """All devices, each process's next to each other."""
+    """Return all devices, each process's next to each other."""
     return np.array(sorted(jax.devices(), key=lambda d: (d.process_index, d.id)))
 
 
 def on_mesh(sharding: NamedSharding) -> Callable[[Any], Any]:
-    """A global array from the parts of all processes."""
+    """Return a function that makes a global array from the parts of all processes."""
     return lambda batch: {k: jax.make_array_from_process_local_data(sharding, v) for k, v in batch.items()}
 
 

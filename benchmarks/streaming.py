@@ -1,4 +1,4 @@
-"""Output of many hosts to files here: podrun against plain ssh processes, in one run.
+"""Time the output of many hosts to files here: podrun against plain ssh processes, in one run.
 
     sudo python benchmarks/streaming.py [--hosts 64] [--lines 10000] [--rounds 3]
 
@@ -37,7 +37,7 @@ def program(lines: int) -> list[str]:
 
 
 def by_ssh(hosts: LiteHosts, lines: int, folder: Path) -> float:
-    """Seconds for ssh processes, one for each host."""
+    """Return the seconds for ssh processes, one for each host."""
     options = ["-F", "/dev/null", "-o", "BatchMode=yes", "-o", "KexAlgorithms=curve25519-sha256"]
     options += ["-i", str(hosts.key), "-o", f"UserKnownHostsFile={hosts.known_hosts}", "-l", "root"]
     command = " ".join(f"'{word}'" for word in program(lines))
@@ -51,7 +51,7 @@ def by_ssh(hosts: LiteHosts, lines: int, folder: Path) -> float:
 
 
 def by_podrun(hosts: LiteHosts, lines: int, folder: Path) -> tuple[float, float]:
-    """Seconds of the streaming, and of the whole command."""
+    """Return the seconds of the streaming, and of the whole command."""
     pod = {
         "slice": f"cpu-{len(hosts.addresses)}x1",
         "hosts": hosts.addresses,

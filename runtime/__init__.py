@@ -1,1 +1,1 @@
-"""The runtime: what every process of a pod runs."""
+"""The runtime: the program that every process of a pod runs."""

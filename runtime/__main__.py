@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def run(env: WorkerEnv, reporter: Reporter) -> int:
-    """Trains, and returns the exit code. Raises what went wrong."""
+    """Train, and return the exit code. Raises what went wrong."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's errors; a stop is a warning
     # Imported here, so that even a broken JAX is reported as an event.
     import jax
@@ -99,7 +99,7 @@ def describe(error: BaseException) -> str:
 
 
 def report_failure(error: BaseException, code: int, reporter: Reporter) -> None:
-    """Prints and reports why this process fails. A full disk must not keep it from ending."""
+    """Print and report why this process fails. A full disk must not keep it from ending."""
     kind = classify(error)
     text = "".join(traceback.format_exception(error))
     message, step = describe(error), reporter.step
@@ -123,7 +123,7 @@ _JAX_LOST = re.compile(
 
 
 def classify(error: BaseException) -> ErrorKind:
-    """What kind of failure an exception is.
+    """Return the kind of failure that an exception is.
 
     Only JAX's own errors can mean that another process is gone; a failed gloo collective is a plain ValueError.
     """

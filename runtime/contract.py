@@ -1,4 +1,4 @@
-"""What the launcher and the runtime agree on. Every name that both sides use is spelled here, once.
+"""The contract between launcher and runtime. Every name that both sides use is spelled here, once.
 
 Standard library only: the launcher imports this module where JAX is not installed.
 """
@@ -17,7 +17,7 @@ Event = dict[str, Any]
 
 
 class ExitCode(IntEnum):
-    """How a worker, and podrun itself, ends. A worker that dies of signal N counts as 128 + N."""
+    """Exit codes of a worker and of podrun itself. A worker that dies of signal N counts as 128 + N."""
 
     DONE = 0
     FAILED = 1  # an exception, or a loss that is not finite
@@ -30,7 +30,7 @@ class ExitCode(IntEnum):
 
 
 def failure_code(code: int) -> int:
-    """Return the exit code, 1 to 255, by which a failure with the code `code` is known: no failure ends with 0.
+    """Return the exit code, 1 to 255, that stands for a failure with the code `code`: no failure ends with 0.
 
     The operating system keeps 8 bits of what a program chooses: 300 ends as 44, -1 as 255, and 256 would end as 0.
     """
@@ -38,7 +38,7 @@ def failure_code(code: int) -> int:
 
 
 class EventKind(StrEnum):
-    """What an event is about."""
+    """The kinds of events."""
 
     START = "start"  # launcher: run_id, attempt, slice, transport, hosts {name: [process ids]}, workdir, logs
     HOST = "host"  # launcher: host, phase
@@ -57,7 +57,7 @@ class EventKind(StrEnum):
 
 
 class Phase(StrEnum):
-    """What a process is doing, in the order in which it happens."""
+    """The phases of a process, in the order in which they happen."""
 
     CONNECT = "connect"  # jax.distributed.initialize: waiting for the other processes
     SETUP = "setup"  # data, model, initial state
@@ -71,7 +71,7 @@ class Phase(StrEnum):
 
 
 class ErrorKind(StrEnum):
-    """Why a worker failed; the exit code follows from it."""
+    """The kinds of failures of a worker; the exit code follows from the kind."""
 
     EXCEPTION = "exception"
     CONFIG = "config"
@@ -87,7 +87,7 @@ class ErrorKind(StrEnum):
 
 
 class UserError(Exception):
-    """Something the user can mend: bad input, a missing file, a checkpoint of another model.
+    """Something that the user can fix: bad input, a missing file, a checkpoint of another model.
 
     Its text says what is wrong, where, why, and what to do. It is shown without a traceback and ends with
     `ExitCode.BAD_CONFIG`.
@@ -101,7 +101,7 @@ class NotFiniteError(ArithmeticError):
 ENV_COORDINATOR = "PODRUN_COORDINATOR"
 ENV_ADDRESS = "PODRUN_ADDRESS"
 ENV_BIND = "JAX_COORDINATOR_BIND_ADDRESS"
-"""JAX's own: where process 0 of a user program listens, which by itself would be at all addresses of its host."""
+"""JAX's own variable: the address at which process 0 of a user program listens, by default all of its host."""
 ENV_OWNER = "PODRUN_OWNER"
 ENV_WORKDIR = "PODRUN_WORKDIR"
 ENV_PID = "PODRUN_PID"  # of the worker, as its host sees it: in a PID namespace it has another one
@@ -110,7 +110,7 @@ CONFIG_FILE = "config.json"
 
 @dataclass(frozen=True)
 class WorkerEnv:
-    """What a worker knows of the run before it has spoken to anybody: its `PODRUN_*` environment."""
+    """The `PODRUN_*` environment of a worker: all that it knows of the run when it starts."""
 
     run_id: str
     attempt: int
@@ -118,14 +118,14 @@ class WorkerEnv:
     process_id: int
     num_processes: int
     local_device_ids: tuple[int, ...]
-    """Which devices of the host are this process's."""
+    """Indices of this process's devices on its host."""
     slice: str
     directory: Path
     """Folder on this host that holds this attempt's files: config, events, output."""
     coordinator: str = ""
     """`address:port` of process 0; known only once its host has reserved the port."""
     address: str = ""
-    """At which the other hosts reach this one; empty if podrun does not know."""
+    """The address at which the other hosts reach this one; empty if podrun does not know."""
     owner: str = ""
     """`user:path` of the train.yaml whose name the workdir got; empty if the user chose the workdir."""
 
@@ -155,7 +155,7 @@ class WorkerEnv:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> WorkerEnv:
-        """Raises UserError if the process was not started by podrun."""
+        """Read the environment. Raises UserError if the process was not started by podrun."""
         try:
             return cls(
                 run_id=env["PODRUN_RUN_ID"],
@@ -179,18 +179,18 @@ class WorkerEnv:
 
 
 def bind_address(coordinator: str) -> str:
-    """Return where process 0 listens: only at loopback if that is where the others look for it, as in a simulated pod."""
+    """Return the address at which process 0 listens: loopback alone if the others connect there, as in a simulated pod."""
     host, _, port = coordinator.rpartition(":")
     return coordinator if host == "[::1]" or host.startswith("127.") else f"[::]:{port}"
 
 
 def output_stream(process_id: int) -> str:
-    """Name of the file on the host that holds what a process printed."""
+    """Return the name of the file on the host that holds the output of a process."""
     return f"{process_id}.out"
 
 
 def events_stream(process_id: int) -> str:
-    """Name of the file on the host that holds what a process reported, one JSON object a line."""
+    """Return the name of the file on the host that holds the events of a process, one JSON object a line."""
     return f"{process_id}.events"
 
 
@@ -229,5 +229,5 @@ class Workdir:
         return self.path / ".podrun-owner"
 
     def token(self, run_id: str, attempt: int) -> Path:
-        """File by which the processes prove that they see the same directory."""
+        """Return the file by which the processes prove that they see the same directory."""
         return self.path / f".podrun-token-{run_id}-{attempt}"

@@ -1,4 +1,4 @@
-"""jax.distributed from explicit values, and what all processes have to agree on before they train."""
+"""Start jax.distributed from explicit values, and check what all processes must agree on before they train."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from .worker.quiet import without_gloo_lines
 
 
 def configure_jax() -> None:
-    """Settings that must be made before the first computation."""
+    """Make the settings that must precede the first computation."""
     if cache := os.environ.get("JAX_COMPILATION_CACHE_DIR") or private_cache():
         jax.config.update("jax_compilation_cache_dir", cache)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-    # The same draws whatever the way an array is laid out over devices.
+    # Random draws are then the same for every layout over devices.
     jax.config.update("jax_threefry_partitionable", True)
 
 
 def private_cache() -> str | None:
-    """Return the folder of compiled programs, closed to other users: whoever writes there decides what runs here.
+    """Return the folder of compiled programs, closed to other users: whoever can write there decides what runs here.
 
-    None if there is no home, or if others may write there all the same.
+    None if there is no home, or if others may write there nevertheless.
     """
     folder = os.path.expanduser("~/.cache/podrun")
     try:
@@ -52,10 +52,10 @@ def private_cache() -> str | None:
 
 
 def initialize(env: WorkerEnv | None = None, timeout: float = 300.0) -> WorkerEnv:
-    """Joins the pod. All values are explicit, so that stray SLURM_* or OMPI_* variables change nothing.
+    """Join the pod. All values are explicit, so that stray SLURM_* or OMPI_* variables change nothing.
 
-    A program of your own that podrun starts (`podrun --slice gpu-2x8 -- python train.py`) calls it without arguments, before
-    it uses JAX in any other way.
+    A user program (`podrun --slice gpu-2x8 -- python train.py`) calls it without arguments, before it uses JAX in any other
+    way.
 
     Source: https://docs.jax.dev/en/latest/_autosummary/jax.distributed.initialize.html
 
@@ -81,7 +81,7 @@ def initialize(env: WorkerEnv | None = None, timeout: float = 300.0) -> WorkerEn
         local_device_ids=list(env.local_device_ids),
         cluster_detection_method="deactivate",
         initialization_timeout=int(timeout),
-        # Process 0 may be busy for long after training; who hangs is the launcher's to find out.
+        # Process 0 may be busy for long after training; to find a process that hangs is up to the launcher.
         shutdown_timeout_seconds=7 * 24 * 3600,
         coordinator_bind_address=bind_address(env.coordinator),
     )
@@ -105,7 +105,7 @@ def initialize(env: WorkerEnv | None = None, timeout: float = 300.0) -> WorkerEn
 
 
 def _count_devices() -> tuple[int, int]:
-    """Here, and in all. Raises UserError if the collectives of CPUs cannot find this host's own address."""
+    """Return the number of devices of this process, and of all. Raises UserError if gloo cannot find this host's address."""
     try:
         return jax.local_device_count(), jax.device_count()
     except RuntimeError as error:
@@ -119,7 +119,7 @@ def _count_devices() -> tuple[int, int]:
 
 
 def agree(env: WorkerEnv, token: Path, fingerprint: bytes) -> None:
-    """Raises UserError unless all processes see process 0's `token` file and have the same data.
+    """Raise UserError unless all processes see process 0's `token` file and have the same data.
 
     Process 0 must have written the token before it called `initialize`, which is a barrier.
 
@@ -144,13 +144,13 @@ def agree(env: WorkerEnv, token: Path, fingerprint: bytes) -> None:
 
 
 def meet(name: str) -> None:
-    """Wait for all processes, as orbax does in a save in which all take part: the connections for that are made now."""
+    """Wait for all processes, as orbax does in a save in which all take part, so that its connections are made now."""
     with without_gloo_lines():
         multihost_utils.sync_global_devices(name)
 
 
 def gather(values: Sequence[int]) -> np.ndarray:
-    """Return what every process says, uint32[processes, values].
+    """Return the values of every process, uint32[processes, values].
 
     Over all devices, as a training step communicates: gloo connects them at the first call and gives processes 30 s to come
     to it. `initialize` calls it when they have just met; compiling, or reading data, may take some much longer than others.
@@ -159,8 +159,8 @@ def gather(values: Sequence[int]) -> np.ndarray:
     mesh = Mesh(np.array(devices), ("device",))
     local = np.tile(np.array(values, np.uint32), (jax.local_device_count(), 1))
     split, whole = (NamedSharding(mesh, spec) for spec in (PartitionSpec("device"), PartitionSpec()))
-    said = jax.make_array_from_process_local_data(split, local)
-    everyone = np.asarray(jax.jit(lambda x: x, out_shardings=whole)(said))
+    gathered = jax.make_array_from_process_local_data(split, local)
+    everyone = np.asarray(jax.jit(lambda x: x, out_shardings=whole)(gathered))
     first = [i for i, d in enumerate(devices) if i == 0 or d.process_index != devices[i - 1].process_index]
     return everyone[first]
 

@@ -1,4 +1,4 @@
-"""Events of a worker as lines for people: a worker prints them to its log, the launcher shows them.
+"""Format events of a worker as lines for people: a worker prints them to its log, the launcher shows them.
 
 Standard library only: the launcher imports this module where JAX is not installed.
 """
@@ -19,7 +19,7 @@ PHASES: dict[str, str] = {
     Phase.DONE: "done",
 }
 _LOGGED = (Phase.CONNECT, Phase.SETUP, Phase.RESTORE, Phase.COMPILE, Phase.SAMPLE)
-"""Phases that have a line in the log: the others come again and again, between steps that have lines."""
+"""Phases that get a line in the log; the others recur between steps, which have lines."""
 
 
 def log_line(event: Event, *, leads: bool) -> str | None:
@@ -52,7 +52,7 @@ def milestone(event: Event) -> str | None:
 
 
 def step_line(event: Event) -> str:
-    """`step 20/300  loss 2.3146  acc 0.410  18.2k tok/s  elapsed 0:12  eta 2:40`"""
+    """Return `step 20/300  loss 2.3146  acc 0.410  18.2k tok/s  elapsed 0:12  eta 2:40`."""
     parts = [f"step {event['step']}/{event['steps']}", describe_step(event)]
     if "elapsed" in event:
         parts.append(f"elapsed {clock(event['elapsed'])}")
@@ -60,7 +60,7 @@ def step_line(event: Event) -> str:
 
 
 def describe_step(event: Event) -> str:
-    """`loss 2.3146  acc 0.410  18.2k tok/s`"""
+    """Return `loss 2.3146  acc 0.410  18.2k tok/s`."""
     parts = [f"loss {_decimals(event['loss'])}"] if "loss" in event else []
     if "accuracy" in event:
         parts.append(f"acc {event['accuracy']:.3f}")
@@ -72,12 +72,12 @@ def describe_step(event: Event) -> str:
 
 
 def describe_eval(event: Event) -> str:
-    """`validation at step 200: loss 2.0000  perplexity 7.3891`"""
+    """Return `validation at step 200: loss 2.0000  perplexity 7.3891`."""
     return f"validation at step {event['step']}: {_values(event)}"
 
 
 def describe_epoch(event: Event) -> str:
-    """`epoch 3 of 10, means of its steps: loss 0.4321  accuracy 0.8654`"""
+    """Return `epoch 3 of 10, means of its steps: loss 0.4321  accuracy 0.8654`."""
     return f"epoch {event['epoch']} of {event['epochs']:g}, means of its steps: {_values(event)}"
 
 
@@ -87,7 +87,7 @@ def _values(event: Event) -> str:
 
 
 def _decimals(value: float) -> str:
-    """`2.3146`; of what is small as many digits, `0.0001234`: the loss of a fit may be."""
+    """Return `2.3146`, and for small numbers, such as the loss of a fit, as many digits: `0.0001234`."""
     return f"{value:.4f}" if abs(value) >= 0.1 or value == 0 else f"{value:#.4g}"
 
 
@@ -96,7 +96,7 @@ def _thousands(value: float) -> str:
 
 
 def clock(seconds: float | None) -> str:
-    """`3:07`, `1:02:09`, or `-:--` if unknown."""
+    """Return `3:07`, `1:02:09`, or `-:--` if unknown."""
     if seconds is None:
         return "-:--"
     minutes, second = divmod(int(seconds), 60)

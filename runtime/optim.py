@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules from the config."""
+"""Make optimizers and learning-rate schedules from the config."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .config.optimizer import FirstOrder
 
 
 def make_schedule(schedule: Schedule, peak: float, steps: int) -> optax.Schedule:
-    """Learning rate by number of steps done.
+    """Return the learning rate by number of steps done.
 
     It rises in `warmup_steps` equal parts, so that the first step learns already, and reaches `peak` in the last of them;
     from there the curve falls to `schedule.final` in the last step, number `steps - 1`.
@@ -33,7 +33,7 @@ def make_schedule(schedule: Schedule, peak: float, steps: int) -> optax.Schedule
 
 
 def decay_mask(params: Any) -> Any:
-    """True for the leaves that weight decay applies to: kernels; not biases, LayerNorm scales or embeddings."""
+    """Return True for the leaves that weight decay applies to: kernels; not biases, LayerNorm scales or embeddings."""
     return jax.tree_util.tree_map_with_path(lambda path, _: getattr(path[-1], "key", None) == "kernel", params)
 
 
@@ -92,13 +92,13 @@ def _first_order(section: FirstOrder, schedule: optax.Schedule) -> optax.Gradien
 
 
 def _hidden_matrices(params: Any) -> Any:
-    """For muon, which is made for the matrices between hidden layers: not for embeddings, which are tables."""
+    """Return muon's dimensions of matrices between hidden layers, None for other leaves: embeddings are tables."""
     numbers = optax.contrib.MuonDimensionNumbers()
     return jax.tree.map(lambda leaf, decays: numbers if decays and leaf.ndim == 2 else None, params, decay_mask(params))
 
 
 def _lbfgs(section: LBFGS) -> optax.GradientTransformationExtraArgs:
-    """Both line searches leave the loss and gradient where they end in the state, for the next step to begin with."""
+    """Return L-BFGS. Its line searches leave their last loss and gradient in the state, where the next step begins."""
     search = None
     if section.line_search == "zoom":
         # The first trial is the whole step, as the curvature proposes it (Nocedal & Wright 2006, section 3.5).

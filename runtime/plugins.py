@@ -1,4 +1,4 @@
-"""The user's code: `package.module:attribute`, found from the directory in which podrun was called."""
+"""Load the user's code: `package.module:attribute`, found from the directory in which podrun was called."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .contract import UserError
 
 
 def load(name: str, key: str) -> Any:
-    """Return the attribute that `name` names; `key` is where train.yaml says so. Raises UserError if it cannot be had."""
+    """Return the attribute that `name` names; `key` is its key in train.yaml. Raises UserError if it cannot be imported."""
     module_name, _, attribute = name.partition(":")
     module = _import(module_name, name, key)
     try:
@@ -48,7 +48,7 @@ def refuse(name: str, key: str, reason: str) -> NoReturn:
 
 
 def expect(value: Any, kind: type, name: str, key: str) -> Any:
-    """Return `value` if it is of a kind. Raises UserError if not."""
+    """Return `value` if it is an instance of `kind`. Raises UserError if not."""
     if not isinstance(value, kind):
         refuse(name, key, f"returns {_short(value)}, expected {kind.__module__}.{kind.__name__}")
     return value

@@ -2,7 +2,7 @@
 
 The order within a step matters:
 1. wait for the oldest step in flight, so that no more than `window` are: XLA's CPU collectives deadlock in deep queues.
-   To read its metrics is to wait: for one device only, while the others finish what needs nobody else
+   Reading its metrics waits for one device only, while the others finish their local work
 2. dispatch the next step, then write the metrics of the older one while the devices work
 3. evaluate, then save: a checkpoint knows its validation loss, and metrics never lag behind a checkpoint
 4. stop only between steps, when all processes have agreed to
@@ -42,11 +42,11 @@ from .worker.progress import Reporter
 from .worker.workdir import replace_text
 
 Completed = tuple[int, StepMetrics, dict[str, float]]
-"""A step, and its metrics as the strategy gave them and as numbers."""
+"""A step, its metrics as the strategy returned them, and the same as numbers."""
 
 
 def train(config: Config, env: WorkerEnv, workdir: Workdir, reporter: Reporter) -> None:
-    """Trains to the last step, from the newest checkpoint if there is one.
+    """Train to the last step, from the newest checkpoint if there is one.
 
     Raises UserError for what the user can mend, NotFiniteError, and Preempted after a stop that was asked for.
     """
@@ -59,7 +59,7 @@ def train(config: Config, env: WorkerEnv, workdir: Workdir, reporter: Reporter) 
     except Preempted:
         trainer.close()
         raise
-    trainer.close()  # not after a failure, which is to be reported at once; the process ends then anyway
+    trainer.close()  # not after a failure, which must be reported at once; the process ends then anyway
 
 
 class Trainer:
@@ -106,9 +106,9 @@ class Trainer:
         return make_strategy(self._config, self._task, optimizer, schedule)
 
     def _seconds_at_peak(self) -> float | None:
-        """How long a step takes at the least on these devices; None if their peak is not known."""
+        """Return the least time of a step on these devices; None if their peak is not known."""
         kind = jax.devices()[0].device_kind
-        if peak_of(kind) is None or isinstance(self._config.optimizer, LBFGS):  # whose steps differ in length
+        if peak_of(kind) is None or isinstance(self._config.optimizer, LBFGS):  # L-BFGS, whose steps differ in length
             return None
         params = jax.eval_shape(self._task.init, jax.random.key(0))
         flops = step_flops(self._task, params, batch_shapes(self._data.train, self._batch_size))
@@ -119,7 +119,7 @@ class Trainer:
     # --- phases ---
 
     def start(self) -> None:
-        """Initial or restored state, data from its position on, and the writers."""
+        """Set up the initial or restored state, data from its position on, and the writers."""
         restored = restore_newest(
             self._checkpoints, self._strategy.template, self._config, self._data.fingerprint, self._reporter
         )
@@ -144,7 +144,7 @@ class Trainer:
             ) from None
 
     def _resume(self, restored: Restored) -> None:
-        """Go on from a checkpoint. The schedule is that of the steps that there are in all, with these batches."""
+        """Go on from a checkpoint. The schedule is for the total number of steps with this job's batches."""
         self._step = self._saved = restored.step
         self._position = restored.position
         if self._means is not None:
@@ -166,16 +166,16 @@ class Trainer:
             self._reporter.note(f"resumed with other values than those of the checkpoint\n{rows}")
 
     def _train_batches(self) -> Prefetcher[Batch] | Constant[Batch]:
-        """The batches of the steps from the position on, on the devices."""
-        examples, feeds = self._data.train, self._strategy.feeds
+        """Return the batches of the steps from the position on, on the devices."""
+        examples, shard = self._data.train, self._strategy.data_shard
         if self._config.batch_size == "all":
             parts = self._strategy.shares * self._config.accumulate
-            return Constant(self._strategy.shard(full_batch(examples, parts, *feeds)))
-        batches = TrainBatches(examples, self._batch_size, *feeds, self._config.seed, self._epoch_size)
+            return Constant(self._strategy.shard(full_batch(examples, parts, *shard)))
+        batches = TrainBatches(examples, self._batch_size, *shard, self._config.seed, self._epoch_size)
         return Prefetcher(lambda at: self._strategy.shard(batches.at(at)), self._position, self._batch_size)
 
     def run(self, until: int | None = None) -> None:
-        """All steps that are left, or those up to step `until`."""
+        """Run all remaining steps, or those up to step `until`."""
         config = self._config
         if self._batches is None:
             if self._process == 0:
@@ -213,7 +213,7 @@ class Trainer:
         self._drain()
 
     def finish(self) -> None:
-        """Final evaluation, final checkpoint, and what the task does with its result."""
+        """Do the final evaluation, the final checkpoint, and the task's work with the result."""
         if self._evaluated is None or self._evaluated[0] != self._step:
             self._evaluate()
         if self._saved != self._step:
@@ -237,19 +237,19 @@ class Trainer:
     # --- metrics ---
 
     def _complete_oldest(self) -> Completed:
-        """Waits for the oldest step in flight."""
+        """Wait for the oldest step in flight."""
         step, metrics = self._in_flight.popleft()
         values = metrics.read()
         self._clock.step_done(step)
         return step, metrics, values
 
     def _drain(self) -> None:
-        """Waits for all steps in flight, and records them."""
+        """Wait for all steps in flight, and record them."""
         while self._in_flight:
             self._record(*self._complete_oldest())
 
     def _record(self, step: int, metrics: StepMetrics, values: dict[str, float]) -> None:
-        """Raises NotFiniteError for a loss or gradient of this process that is not finite."""
+        """Record a step. Raises NotFiniteError for a loss or gradient of this process that is not finite."""
         if not (math.isfinite(values["loss"]) and math.isfinite(values.get("grad_norm", 0.0))):
             self._reporter.step = step
             shown = "  ".join(f"{k} {v:g}" for k, v in values.items())
@@ -298,21 +298,21 @@ class Trainer:
         self._reporter.phase(Phase.TRAIN)
 
     def _evaluation_sums(self) -> dict[str, Any]:
-        """Added up on the host in float64: the whole split may be more than float32 can count."""
+        """Return sums over the split, added up on the host in float64: float32 cannot count a large split exactly."""
         examples, batches = self._data.validation, self._config.eval.batches
         limit = None if batches == "all" else batches
         size = self._batch_size
         if self._config.batch_size == "all":
             size = padded(examples.size, self._strategy.shares)
         sums: Any = None
-        for batch in evaluation_batches(examples, size, *self._strategy.feeds, limit):
+        for batch in evaluation_batches(examples, size, *self._strategy.data_shard, limit):
             part = jax.device_get(self._strategy.evaluate(self._state, self._strategy.shard(batch)))
             wide = jax.tree.map(np.float64, part)
             sums = wide if sums is None else jax.tree.map(np.add, sums, wide)
             if self._stop.reached():
                 self._save_and_stop()
-        found: dict[str, Any] = sums
-        return found
+        totals: dict[str, Any] = sums
+        return totals
 
     def _save(self) -> None:
         self._drain()
@@ -350,5 +350,5 @@ def _due(step: int, every: int) -> bool:
 
 
 def load_config(path: Any) -> Config:
-    """The resolved job that the launcher wrote."""
+    """Return the resolved job that the launcher wrote."""
     return Config.model_validate(json.loads(path.read_text(encoding="utf-8")))

@@ -1,4 +1,4 @@
-"""Checkpoints that cannot be read: which file, and why."""
+"""Find out which file of a checkpoint cannot be read, and why."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..measure.epochs import check_saved
 
 _META_KINDS = {"config": dict, "position": int, "fingerprint": str, "shapes": dict}
 _OF_CONTENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENAMETOOLONG}
-"""Errors that say what is there; all others (EIO, ESTALE, EMFILE, EACCES ...) only that it could not be read."""
+"""Errors about the content; all others (EIO, ESTALE, EMFILE, EACCES ...) say only that it could not be read."""
 _OS_ERROR = r"\[os_error_code='([0-9]+)'\]"  # in tensorstore's errors
 _REASONS = {
     "NOT_FOUND": "missing",
@@ -23,7 +23,7 @@ _REASONS = {
 
 
 class DamagedCheckpointError(Exception):
-    """A checkpoint, or what has the name of one, that cannot be read."""
+    """A checkpoint, or a path with the name of one, cannot be read."""
 
     def __init__(self, step: int, path: Path, reason: str) -> None:
         super().__init__(f"checkpoint {step} cannot be read: {path}: {reason}")
@@ -31,7 +31,7 @@ class DamagedCheckpointError(Exception):
 
 
 class HostFaultError(Exception):
-    """A file that this host cannot read now, good as it may be: its network, its limits, its rights."""
+    """This host cannot read a file now, for its network, limits or permissions; the file itself may be intact."""
 
 
 def read_meta(step: int, folder: Path, file: Path) -> dict[str, Any]:

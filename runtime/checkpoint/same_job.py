@@ -1,4 +1,4 @@
-"""PURE: the job of a checkpoint beside this job: what must be the same to resume, and what has changed."""
+"""PURE: compare the job of a checkpoint with this job: what must be the same to resume, and what has changed."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _completed(saved: dict[str, Any]) -> dict[str, Any]:
     """Fill in the keys that podrun did not have yet when the checkpoint was saved."""
     try:
         return saved_config(Config.model_validate(saved))
-    except ValueError:  # of a version with other keys: compared as it is
+    except ValueError:  # of a version with other keys: compared unchanged
         return saved
 
 

@@ -1,10 +1,10 @@
-"""Checkpoints through orbax: asynchronous, atomic, one copy of the state. The only importer of orbax.
+"""Save and restore checkpoints through orbax: asynchronous, atomic, one copy of the state. The only importer of orbax.
 
 A checkpoint holds the state, the resolved config, the position in the data and the data's fingerprint. orbax refuses the
 host-local arrays of a multi-process pmap, so a state that is the same everywhere is saved as numpy arrays, by process 0
-alone: orbax then needs no barrier between processes, in which all would wait for ever for one whose disk is full. A state of
+alone: orbax then needs no barrier between processes, in which all would wait forever for one whose disk is full. A state of
 which each process has a part is saved by all, as arrays over all processes. On disk both are the same, so either is restored
-from either. Every process reads alone, without a barrier, so that one that cannot read may say so (restore.py).
+from either. Every process reads alone, without a barrier, so that one that cannot read can say so (restore.py).
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _STATE, _META, _METRICS = "state", "meta", "metrics"  # orbax's own name for the
 _METADATA = Path(_META, "metadata")
 _LOSS = Path(_METRICS, "metrics")
 _POLL = 0.02  # seconds
-_AGAIN = 1.0  # seconds until what could not be read is tried once more
+_AGAIN = 1.0  # seconds before a failed read is retried
 
 
 class _Manager(ocp.CheckpointManager):
-    """orbax asks JAX's preemption service with step numbers of its own; that would move the point the loop agrees on."""
+    """orbax's manager, which never asks JAX's preemption service: its own step numbers would move the agreed stop."""
 
     def reached_preemption(self, step: int) -> bool:
         return False
@@ -46,7 +46,7 @@ class _Manager(ocp.CheckpointManager):
 
 @dataclass(frozen=True)
 class Restored:
-    """What a checkpoint holds."""
+    """The contents of a checkpoint."""
 
     step: int
     state: StateDict
@@ -54,14 +54,14 @@ class Restored:
     changes: list[str]
     """`key: before -> after` for every value in which this job differs from that of the checkpoint."""
     epoch_means: dict[str, Any] | None
-    """As `EpochMeans.saved` gave it, if the job counts epochs."""
+    """The value of `EpochMeans.saved` at the save, if the job counts epochs."""
 
 
 class Checkpoints:
     """The checkpoints of one workdir."""
 
     def __init__(self, directory: Path, section: Checkpoint, in_parts: bool = False) -> None:
-        """`in_parts`: every process saves its part of the state; else process 0 saves all of it."""
+        """Open the directory. `in_parts`: every process saves its part of the state; else process 0 saves all of it."""
         self.directory = directory
         self._section = section
         self._in_parts = in_parts
@@ -82,7 +82,7 @@ class Checkpoints:
         self._saving: int | None = None
 
     def steps(self) -> list[int]:
-        """Return the steps of all checkpoints, or of what has the name of one, the newest first."""
+        """Return the steps of all paths that are named like a checkpoint, the newest first."""
         names = (path.name for path in self.directory.iterdir() if re.fullmatch("[0-9]+", path.name))
         return sorted({int(name) for name in names}, reverse=True)
 
@@ -115,7 +115,7 @@ class Checkpoints:
 
     @property
     def _manager(self) -> _Manager:
-        """Made when the first checkpoint is saved: orbax then looks at all that are there, and fails over damaged ones."""
+        """Make orbax's manager at the first save: it reads all checkpoints that exist, and fails on damaged ones."""
         if self._opened is None:
             self._opened = self._open()
         return self._opened
@@ -144,7 +144,7 @@ class Checkpoints:
         loss: float | None,
         epoch_means: dict[str, Any] | None = None,
     ) -> None:
-        """Starts to save; waits for an earlier save first. `loss` is the validation loss at this step, if known.
+        """Start to save, after waiting for an earlier save. `loss` is the validation loss at this step, if known.
 
         Raises whatever made the earlier save fail.
         """
@@ -169,15 +169,15 @@ class Checkpoints:
         self._saving = step
 
     def completed(self, wait: bool = False) -> int | None:
-        """The step of a save that has become complete since the last call. Raises whatever made it fail."""
+        """Return the step of a save that has completed since the last call. Raises whatever made it fail."""
         if self._saving is None:
             return None
         step = self._saving
         try:
             while self._manager.is_saving_in_progress():
                 if self._in_parts:
-                    # A process that fails must not wait for the others, which wait for its part. Only then: an error is told
-                    # once, and orbax's own thread, if it does not get it, removes old checkpoints as if there were a new one.
+                    # A process that fails must not wait for the others, which wait for its part. Otherwise do not ask:
+                    # an error is raised once, and if orbax's own thread misses it, it removes old checkpoints.
                     self._manager.check_for_errors()
                 if not wait:
                     return None
@@ -256,6 +256,6 @@ def _alone() -> ocp.options.MultiprocessingOptions:
 
 
 def _quality(metrics: dict[str, float | None]) -> float:
-    """orbax keeps the highest: the lowest loss is the best, and one that is unknown the worst."""
+    """Return a score of which orbax keeps the highest: the lowest loss is best, an unknown one worst."""
     loss = metrics["loss"]
     return -loss if loss is not None and math.isfinite(loss) else -math.inf

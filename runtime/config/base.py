@@ -1,4 +1,4 @@
-"""What all sections of train.yaml are made of."""
+"""Base classes and types of all sections of train.yaml."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Plugin(Section):
 
 
 def choice(default: str, **sections: type[Section]) -> Any:
-    """Discriminator of a seam: which section class a mapping is for, by its `name`."""
+    """Return the discriminator of a seam, which picks the section class of a mapping by its `name`."""
 
     def tag(value: Any) -> str:
         name = value.get("name", default) if isinstance(value, dict) else getattr(value, "name", default)
@@ -46,7 +46,7 @@ def choice(default: str, **sections: type[Section]) -> Any:
 
 
 def named(value: Any) -> Any:
-    """`model: gpt2` is short for `model: {name: gpt2}`."""
+    """Expand a name to a section: `model: gpt2` is short for `model: {name: gpt2}`."""
     return {"name": value} if isinstance(value, str) else value
 
 

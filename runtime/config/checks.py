@@ -1,4 +1,4 @@
-"""Does a job fit the slice that it is to run on?"""
+"""Check that a job fits the slice that it is to run on."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from .parallel import Ensemble, Explicit, Jit, Single
 
 
 def check_slice(config: Config, devices: int) -> None:
-    """Raises UserError, with what would fit, unless the mesh and the batch divide over the devices."""
+    """Raise UserError, with what would fit, unless the mesh and the batch divide over the devices."""
     problems = [_batch_problem(config, devices)]
     if isinstance(config.parallel, (Jit, Explicit)):
         problems.append(config.parallel.mesh.problem(devices))
-    found = [problem for problem in problems if problem]
-    if found:
-        raise UserError("\n".join(found))
+    messages = [problem for problem in problems if problem]
+    if messages:
+        raise UserError("\n".join(messages))
 
 
 def _batch_problem(config: Config, devices: int) -> str | None:

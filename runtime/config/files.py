@@ -1,4 +1,4 @@
-"""Do the files that a job names exist on this machine?"""
+"""Check that the files that a job names exist on this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .job import Config
 
 
 def check_files(config: Config) -> None:
-    """Raises UserError if a file that the config names is missing, unreadable or empty on this machine."""
+    """Raise UserError if a file that the config names is missing, unreadable or empty on this machine."""
     data = config.data
     if isinstance(data, TextData):
         text_files(data.path)
@@ -32,7 +32,7 @@ def check_files(config: Config) -> None:
 
 
 def text_files(pattern: str) -> list[Path]:
-    """The files behind `data.path`, sorted: a file, the files under a folder, or a glob pattern.
+    """Return the files behind `data.path`, sorted: a file, the files under a folder, or a glob pattern.
 
     Raises UserError if there is none or if all are empty.
     """
@@ -45,7 +45,7 @@ def text_files(pattern: str) -> list[Path]:
 
 
 def record_files(pattern: str) -> list[Path]:
-    """As text_files, for files of records: none may be empty; those named .something or _something do not count."""
+    """Return files of records as `text_files` does: none may be empty, and names that begin with . or _ do not count."""
     files = [file for file in _files(pattern, "/path/to/folder") if not file.name.startswith((".", "_"))]
     if not files:
         raise UserError(f"data.path: there are no files of records in {pattern}; give a folder that has some")
@@ -58,17 +58,17 @@ IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-
 
 
 def idx_file(folder: Path, name: str) -> Path:
-    """The file of that name in the folder, or the same with .gz. Raises UserError if there is neither."""
+    """Return the file of that name in the folder, or the same with .gz. Raises UserError if there is neither."""
     plain = Path(os.path.expanduser(folder), name)
-    found = [path for path in (plain, plain.with_name(f"{name}.gz")) if os.path.isfile(path)]
-    if not found:
+    existing = [path for path in (plain, plain.with_name(f"{name}.gz")) if os.path.isfile(path)]
+    if not existing:
         raise UserError(
             f"data.path: there is neither {name} nor {name}.gz in {folder} (seen from {Path.cwd()}); "
             f"give the folder that has the files of MNIST: {', '.join(IDX_FILES)}; Fashion-MNIST's are in data/fashion of "
             "https://github.com/zalandoresearch/fashion-mnist (git clone it), and in Debian's dataset-fashion-mnist"
         )
-    _check_file("data.path", found[0])
-    return found[0]
+    _check_file("data.path", existing[0])
+    return existing[0]
 
 
 def _files(pattern: str, example: str) -> list[Path]:

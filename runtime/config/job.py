@@ -1,4 +1,4 @@
-"""The whole job, and what its sections must agree on."""
+"""The whole job, and the rules that hold between its sections."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Config(Section):
     @model_validator(mode="before")
     @classmethod
     def _fill_by_task(cls, values: Any) -> Any:
-        """The sections that are not given, or have no name, are the task's own."""
+        """Fill in the task's own choice for sections that are not given or have no name."""
         task = values.get("task") if isinstance(values, dict) else None
         if not isinstance(task, str) or task not in MODELS or task == "language_model":
             return values
@@ -220,12 +220,12 @@ def _batch_problems(config: Config) -> list[str]:
 
 
 def saved_config(config: Config) -> dict[str, Any]:
-    """The job as it is kept beside its results: without `launch`, whose environment may hold secrets."""
+    """Return the job in the form that is saved with its results: without `launch`, whose environment may hold secrets."""
     return config.model_dump(mode="json", exclude={"launch"})
 
 
 def train_schema() -> dict[str, Any]:
-    """The JSON Schema of train.yaml, with the short forms that `Named` accepts."""
+    """Return the JSON Schema of train.yaml, with the short forms that `Named` accepts."""
     schema = Config.model_json_schema()
     for section in (schema, *schema["$defs"].values()):
         for key, value in section.get("properties", {}).items():

@@ -10,7 +10,7 @@ from .base import Named, Natural, NaturalFloat, Plugin, Positive, PositiveFloat,
 
 
 class FirstOrder(Section):
-    """What all optimizers have in common that follow the gradient."""
+    """Base of all optimizers that follow the gradient."""
 
     learning_rate: PositiveFloat = 1e-3
     clip_norm: PositiveFloat | None = Field(None, description="Global norm that gradients are clipped to.")

@@ -1,4 +1,4 @@
-"""Ways of being parallel."""
+"""Parallelism strategies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Mesh(Section):
     fsdp: Positive = Field(1, description="Parts that parameters and optimizer state are divided in; 1: whole.")
 
     def problem(self, devices: int) -> str | None:
-        """What is wrong with this mesh on that many devices."""
+        """Return why this mesh does not fit that many devices; None if it does."""
         if self.data == -1 and devices % self.fsdp:
             fits = ", ".join(str(n) for n in range(1, devices + 1) if devices % n == 0)
             return (
@@ -31,7 +31,7 @@ class Mesh(Section):
 
 
 class _WholeState(Section):
-    """Ways in which every device holds all of the state."""
+    """Base of the strategies in which every device holds all of the state."""
 
     @model_validator(mode="before")
     @classmethod
@@ -71,7 +71,7 @@ class ShardMap(_WholeState):
 
 
 class Single(_WholeState):
-    """One device computes everything (in each process alike): what the others are compared with."""
+    """One device computes everything (in each process alike): the baseline for the others."""
 
     name: Literal["single"] = "single"
 

@@ -11,7 +11,7 @@ from .base import Natural, NaturalFloat, Positive, PositiveFloat, Section
 
 
 class Log(Section):
-    """Where metrics go. metrics.jsonl is always written: it is the truth."""
+    """Destinations of metrics. metrics.jsonl is always written: it is the truth."""
 
     every: Positive = Field(10, description="Steps between two lines of metrics.")
     tensorboard: bool = True
@@ -34,7 +34,7 @@ class Checkpoint(Section):
 
 
 class Sample(Section):
-    """Text sampled from the model after training; tokens 0: none."""
+    """Text sampled from the model after training; none with tokens 0."""
 
     tokens: Natural = 200
     prompt: str = "\n"
@@ -52,7 +52,7 @@ Variable = Annotated[str, AfterValidator(_is_variable)]
 
 
 class Launch(Section):
-    """How the pod is started. Command-line flags go before these."""
+    """Settings of the start. Command-line flags go before these."""
 
     slice: str | None = Field(None, description="As --slice.")
     pod: Path | None = Field(None, description="As --pod.")

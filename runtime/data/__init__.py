@@ -21,7 +21,7 @@ from .base import Dataset
 
 
 def load_dataset(config: Config) -> Dataset:
-    """What the job trains on. Raises UserError if it is missing, empty, too short or not what it should be.
+    """Return the data that the job trains on. Raises UserError if it is missing, empty, too short or malformed.
 
     A user's source is called as `attribute(options, config) -> Dataset`.
     """

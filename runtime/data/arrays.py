@@ -1,4 +1,4 @@
-"""Examples that are arrays in memory, and what all sources of arrays check."""
+"""Examples that are arrays in memory, and the checks that all sources of arrays share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BLOCKS = 512
 
 
 class ArrayExamples:
-    """Inputs x and targets y, by example. `scale` is what x is multiplied by when it is gathered: bytes stay bytes."""
+    """Inputs x and targets y, by example. x is multiplied by `scale` when it is gathered, so bytes stay bytes."""
 
     def __init__(self, x: Array, y: Array, scale: float | None = None, weighted: bool = False) -> None:
         self._x = np.ascontiguousarray(x)
@@ -32,7 +32,7 @@ class ArrayExamples:
         self.size = len(x)
 
     def gather(self, indices: Array, epochs: Array) -> Batch:
-        """{"x": float32[B, ...], "y": int32[B] or float32[B, outputs]}, and "weights", float32[B], for validation."""
+        """Return {"x": float32[B, ...], "y": int32[B] or float32[B, outputs]}; for validation "weights", float32[B], too."""
         x = self._x.take(indices, axis=0)
         if self._scale is not None:
             x = np.multiply(x, self._scale, dtype=np.float32)
@@ -43,9 +43,9 @@ class ArrayExamples:
 def array_dataset(
     train: Pair, validation: Pair, classes: int | None = None, scale: float | None = None, identity: bytes | None = None
 ) -> Dataset:
-    """Checked arrays as a dataset; `classes` is the number of them, or None if y are values.
+    """Return checked arrays as a dataset; `classes` is the number of classes, or None if y are values.
 
-    `identity` is what the fingerprint is made of, if not of the arrays.
+    The fingerprint is made of `identity`, or else of the arrays.
     """
     return Dataset(
         ArrayExamples(*train, scale),
@@ -57,7 +57,7 @@ def array_dataset(
 
 
 def split(pair: Pair, share: float, where: str) -> tuple[Pair, Pair]:
-    """(training, validation): `share` of the examples, drawn at random but always the same ones, for validation.
+    """Return (training, validation): `share` of the examples, drawn at random but always the same ones, for validation.
 
     Raises UserError if there are fewer than two examples.
     """
@@ -69,7 +69,7 @@ def split(pair: Pair, share: float, where: str) -> tuple[Pair, Pair]:
 
 
 def held_out(size: int, share: float, where: str) -> int:
-    """How many of `size` examples `share` of them is; at least one, and at least one is left.
+    """Return the number of examples that are held out, `share` of `size`: at least one, and at least one remains.
 
     Raises UserError if there are fewer than two.
     """
@@ -82,25 +82,25 @@ def held_out(size: int, share: float, where: str) -> int:
 
 
 def wants_labels(task: str, y: Array) -> bool:
-    """Whether y, of any number of examples, are labels for this task; for a user's task they are if they are integers."""
+    """Return whether y are labels for this task; for a user's task they are if they are integers."""
     if task in ("classification", "logistic_regression"):
         return True
     return task != "regression" and y.ndim == 1 and y.dtype.kind in "iub"
 
 
 def inputs(x: Array, where: str, numbers: Array | None = None) -> Array:
-    """x as float32[n, ...]; [n] becomes [n, 1]. Raises UserError for what is not a finite number, and names the first.
+    """Return x as float32[n, ...]; [n] becomes [n, 1]. Raises UserError, with the place, for a value that is not finite.
 
     Args:
-        where: what to call the array in a message, as in "data.path train.npz: x".
-        numbers: of the examples, int64[n], for the message; without it their places in the array.
+        where: the name of the array in a message, as in "data.path train.npz: x".
+        numbers: numbers of the examples for the message, int64[n]; by default their places in the array.
     """
     values = _finite(x, where, numbers)
     return values[:, None] if values.ndim == 1 else values
 
 
 def values(y: Array, where: str, numbers: Array | None = None) -> Array:
-    """Targets of a regression, float32[n, outputs]; otherwise as `inputs`."""
+    """Return the targets of a regression, float32[n, outputs], checked like `inputs`."""
     if y.ndim > 2:
         raise UserError(
             f"{where} has shape {y.shape}: a target must be a number or a vector of numbers; reshape it to [examples, n]"
@@ -109,7 +109,7 @@ def values(y: Array, where: str, numbers: Array | None = None) -> Array:
 
 
 def labels(y: Array, where: str, classes: int | None = None, numbers: Array | None = None) -> Array:
-    """Labels as int32[n], from 0 to `classes` - 1; floats that are whole numbers will do. Raises UserError otherwise.
+    """Return labels as int32[n], from 0 to `classes` - 1; floats that are whole numbers will do. Raises UserError otherwise.
 
     Without `classes` there may be `_MANY` of them.
     """
@@ -120,7 +120,7 @@ def labels(y: Array, where: str, classes: int | None = None, numbers: Array | No
             "for one-hot vectors save y.argmax(-1), for values to predict take task: regression"
         )
     _check_numeric(y, where)
-    y = y.astype(np.float32) if y.dtype == np.float16 else y  # which has no numbers as large as the limit
+    y = y.astype(np.float32) if y.dtype == np.float16 else y  # float16 cannot hold the limit
     highest = (_MANY if classes is None else classes) - 1
     with np.errstate(invalid="ignore"):
         wrong = ~((y >= 0) & (y <= highest) & (y == np.floor(y)))
@@ -136,7 +136,7 @@ def labels(y: Array, where: str, classes: int | None = None, numbers: Array | No
 
 
 def check_pair(pair: Pair, names: tuple[str, str], where: str) -> None:
-    """Raises UserError unless both arrays have the same number of examples, and at least one."""
+    """Raise UserError unless both arrays have the same number of examples, and at least one."""
     counts = [len(array) if array.ndim else None for array in pair]
     for name, count in zip(names, counts, strict=True):
         if count is None:
@@ -159,22 +159,22 @@ def _check_numeric(array: Array, where: str) -> None:
 def _finite(array: Array, where: str, numbers: Array | None) -> Array:
     _check_numeric(array, where)
     with np.errstate(over="ignore"):
-        found = array.astype(np.float32)
-    if array.dtype.kind == "f" and not np.isfinite(found).all():
-        at = tuple(int(i) for i in np.argwhere(~np.isfinite(found))[0])
+        values = array.astype(np.float32)
+    if array.dtype.kind == "f" and not np.isfinite(values).all():
+        at = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
         first = at[0] if numbers is None else int(numbers[at[0]])
         place = ", ".join(str(i) for i in (first, *at[1:]))
         raise UserError(
             f"{where}[{place}] is {array[at]}: it must be a finite number in float32; remove or replace such examples"
         )
-    return found
+    return values
 
 
 # --- fingerprint ----------------------------------------------------------------------------------------------------
 
 
 def fingerprint(*arrays: Array) -> bytes:
-    """The same for the same arrays. Of a large array parts are read that are spread over all of it."""
+    """Return a digest of arrays. Of a large array only parts are read, spread over all of it."""
     digest = hashlib.blake2b(digest_size=16)
     for array in arrays:
         digest.update(f"{array.shape} {array.dtype};".encode())

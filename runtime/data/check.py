@@ -1,4 +1,4 @@
-"""The examples of a user's data source: compared with what the task learns from, before training and with every batch."""
+"""Check the examples of a user's data source against what the task reads, before training and with every batch."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _NUMBERS = "biuf"
 
 @dataclass(frozen=True)
 class Expected:
-    """Arrays that a task reads from a batch."""
+    """The array that a task expects under a key of a batch."""
 
     shape: tuple[int, ...]
-    """Of one example."""
+    """Shape of one example."""
     kinds: str
-    """Of the dtype, as numpy abbreviates them."""
+    """Kinds of dtype that are allowed, in numpy's abbreviations."""
     why: str = ""
     below: int = 0
-    """Values are from 0 to below this; 0 for any."""
+    """Values must be from 0 to below this; 0: any value."""
 
 
 def checked(dataset: Any, config: Config, name: str) -> Dataset:
@@ -45,7 +45,7 @@ def checked(dataset: Any, config: Config, name: str) -> Dataset:
 
 
 def _expected(dataset: Dataset, config: Config, name: str) -> dict[str, Expected]:
-    """What the task reads, by key; of a user's task nothing is known."""
+    """Return what the task reads, by key; nothing for a user's task, about which nothing is known."""
     if ":" in config.task:
         return {}
     if config.task == "language_model":
@@ -67,7 +67,7 @@ def _expected(dataset: Dataset, config: Config, name: str) -> dict[str, Expected
 
 
 class _Checked:
-    """Examples of which every batch is checked."""
+    """Examples that check every batch."""
 
     def __init__(self, inner: Examples, expected: dict[str, Expected], name: str, split: str) -> None:
         self._inner = inner
@@ -82,7 +82,7 @@ class _Checked:
         self.size = int(size)
 
     def gather(self, indices: np.ndarray[Any, Any], epochs: np.ndarray[Any, Any]) -> Batch:
-        """Raises UserError unless the batch is what the task learns from."""
+        """Return the batch. Raises UserError unless it is what the task learns from."""
         try:
             batch = self._inner.gather(indices, epochs)
         except StopIteration:

@@ -20,7 +20,7 @@ _UNSIGNED_BYTE = 0x08
 
 
 def idx_dataset(section: IdxData) -> Dataset:
-    """Images as float32[H, W, 1] from 0 to 1 (bytes in memory), labels as int32. Raises UserError for bad files."""
+    """Return images as float32[H, W, 1] from 0 to 1 (bytes in memory), labels as int32. Raises UserError for bad files."""
     names = iter(IDX_FILES)
     train, validation = (_read_pair(section.path, next(names), next(names)) for _ in range(2))
     if train[0].shape[1:] != validation[0].shape[1:]:
@@ -37,14 +37,14 @@ def _size(images: Array) -> str:
 
 
 def _read_pair(folder: Path, images: str, labels: str) -> Pair:
-    """(uint8[n, H, W, 1], int32[n])"""
+    """Return images and labels, (uint8[n, H, W, 1], int32[n])."""
     pair = read_idx(idx_file(folder, images), 3)[..., None], read_idx(idx_file(folder, labels), 1).astype(np.int32)
     check_pair(pair, (images, labels), f"data.path {folder}")
     return pair
 
 
 def read_idx(path: Path, ndim: int) -> Array:
-    """The array in a file, uint8, plain or compressed. Raises UserError if it is not one of `ndim` axes, complete."""
+    """Return the array in a file, uint8, plain or compressed. Raises UserError if it is not one of `ndim` axes, complete."""
     data = _read(path)
     header = 4 + 4 * ndim
     magic = bytes((0, 0, _UNSIGNED_BYTE, ndim))

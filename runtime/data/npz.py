@@ -18,7 +18,7 @@ _SPLIT = ("x_train", "y_train", "x_test", "y_test")
 
 
 def npz_dataset(section: NpzData, task: str) -> Dataset:
-    """x float32, y int32 labels or float32 values. Raises UserError for a file that has not the arrays, or bad values."""
+    """Return x float32, y int32 labels or float32 values. Raises UserError for missing arrays or bad values."""
     where = f"data.path {section.path}"
     arrays = _read(section, where)
     is_label = wants_labels(task, next(array for name, array in arrays.items() if name.startswith("y")))
@@ -48,7 +48,7 @@ def _check_same_shape(train: Pair, validation: Pair, where: str) -> None:
 
 
 def _read(section: NpzData, where: str) -> dict[str, Array]:
-    """The arrays by name: x and y, or all four."""
+    """Return the arrays by name: x and y, or all four."""
     try:
         file = np.load(section.path.expanduser(), allow_pickle=False)
     except OSError as error:

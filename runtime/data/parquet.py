@@ -1,6 +1,6 @@
-"""Rows of Parquet files.
+"""Read rows of Parquet files.
 
-grain reads Parquet from one end to the other only, but a position in training is an index: so pyarrow reads the columns
+grain reads Parquet only from one end to the other, but a position in training is an index, so pyarrow reads the columns
 into memory once.
 """
 
@@ -19,7 +19,7 @@ from .base import Dataset
 
 
 def parquet_dataset(section: ParquetData, task: str) -> Dataset:
-    """x float32, y int32 labels or float32 values. Raises UserError for files that are not Parquet, or bad columns."""
+    """Return x float32, y int32 labels or float32 values. Raises UserError for bad files or bad columns."""
     where = f"data.path {section.path}"
     x_names = (section.x,) if isinstance(section.x, str) else section.x
     table = _read(record_files(section.path), [*x_names, section.y])
@@ -43,7 +43,7 @@ def _inputs(columns: dict[str, Array], section: ParquetData, where: str) -> Arra
 
 
 def _read(files: list[Path], names: list[str]) -> Any:
-    """The columns of all files, one after another, as a pyarrow.Table."""
+    """Return the columns of all files, one after another, as a pyarrow.Table."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -53,11 +53,11 @@ def _read(files: list[Path], names: list[str]) -> Any:
     for path in files:
         try:
             with pyarrow.parquet.ParquetFile(path) as file:
-                there = file.schema_arrow.names
-                missing = [name for name in names if name not in there]
+                columns = file.schema_arrow.names
+                missing = [name for name in names if name not in columns]
                 if missing:
                     raise UserError(
-                        f"data.path: {path} has no column {missing[0]}; it has {', '.join(there)}: "
+                        f"data.path: {path} has no column {missing[0]}; it has {', '.join(columns)}: "
                         "name them with data.x and data.y"
                     )
                 tables.append(file.read(columns=list(dict.fromkeys(names))))
@@ -70,7 +70,7 @@ def _read(files: list[Path], names: list[str]) -> Any:
 
 
 def _column(column: Any, where: str) -> Array:
-    """A column as an array whose first axis is the row; lists, which must be of one length, become further axes."""
+    """Return a column as an array whose first axis is the row; lists, which must be of one length, become further axes."""
     chunk = column.combine_chunks()
     _check_no_nulls(chunk, where)
     shape = [len(chunk)]

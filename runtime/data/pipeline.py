@@ -1,4 +1,4 @@
-"""Which examples a process sees at which position, and a thread that keeps batches ready.
+"""Decide which examples a process gets at a position, and keep batches ready in a thread.
 
 Position counts the examples that the whole pod has consumed. The global batch at a position is a slice of one seeded global
 order, the same for any number of processes; process p of n takes the p-th of its n equal parts. So a device with a given
@@ -21,12 +21,12 @@ Array = np.ndarray[Any, Any]
 
 
 class ShuffledOrder:
-    """Epoch after epoch of a set, each in a random order of its own.
+    """Epochs of a set, each in a random order of its own.
 
     Args:
-        size: examples of the set.
-        seed: of all orders.
-        epoch_size: examples of an epoch, the first of its order; without it all.
+        size: number of examples in the set.
+        seed: seed of all orders.
+        epoch_size: number of examples in an epoch, the first of its order; by default all.
     """
 
     def __init__(self, size: int, seed: int, epoch_size: int | None = None) -> None:
@@ -36,7 +36,7 @@ class ShuffledOrder:
         self._permutations: dict[int, Array] = {}
 
     def examples(self, positions: Array) -> tuple[Array, Array]:
-        """(indices, epochs), int64[B] each, of the examples at `positions`, int64[B]."""
+        """Return (indices, epochs), int64[B] each, of the examples at `positions`, int64[B]."""
         epochs, places = np.divmod(positions, self._size)
         indices = np.empty_like(positions)
         for epoch in np.unique(epochs):
@@ -45,7 +45,7 @@ class ShuffledOrder:
         return indices, epochs
 
     def run(self, start: int, count: int) -> tuple[Array, Array]:
-        """As `examples`, of `count` positions from `start` on. Within an epoch, as nearly always, a slice: read-only."""
+        """Return `examples` for `count` positions from `start` on. Within one epoch, the usual case, a read-only slice."""
         epoch, place = divmod(start, self._size)
         if place + count > self._size:
             return self.examples(np.arange(start, start + count))
@@ -53,7 +53,7 @@ class ShuffledOrder:
 
     def _permutation(self, epoch: int) -> Array:
         if epoch not in self._permutations:
-            # A batch spans two epochs at the most, unless the set is smaller than a batch.
+            # A batch spans two epochs at most, unless the set is smaller than a batch.
             self._permutations = {e: p for e, p in self._permutations.items() if e == epoch - 1}
             permutation = np.random.default_rng((self._seed, epoch)).permutation(self._set_size)[: self._size]
             permutation.flags.writeable = False  # batches get slices of it
@@ -62,7 +62,7 @@ class ShuffledOrder:
 
 
 class TrainBatches:
-    """This process's part of the global batch at any position. `epoch_size`: as for `ShuffledOrder`."""
+    """This process's part of the global batch at any position. `epoch_size` is that of `ShuffledOrder`."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class TrainBatches:
 
 
 def full_batch(examples: Examples, parts: int, part: int, num_parts: int) -> Batch:
-    """The `part`-th of `num_parts` equal parts of the whole set, in order, as one batch that `parts` devices can share.
+    """Return the `part`-th of `num_parts` equal parts of the set, in order, as one batch that `parts` devices can share.
 
     Rows beyond the end repeat the last example. `weights`, float32[B], is 0 on them, and 1 on average over the whole batch.
     """
@@ -94,20 +94,20 @@ def full_batch(examples: Examples, parts: int, part: int, num_parts: int) -> Bat
 
 
 def batch_shapes(examples: Examples, size: int) -> Batch:
-    """Something with the shapes and dtypes of a batch of `size` examples for training, that takes no memory."""
+    """Return arrays with the shapes and dtypes of a training batch of `size` examples, which take no memory."""
     one = examples.gather(np.zeros(1, np.int64), np.zeros(1, np.int64))
     return {name: np.broadcast_to(value, (size, *value.shape[1:])) for name, value in one.items()}
 
 
 def padded(size: int, parts: int) -> int:
-    """The smallest multiple of `parts` that is not below `size`."""
+    """Return the smallest multiple of `parts` that is not below `size`."""
     return -(-size // parts) * parts
 
 
 def evaluation_batches(
     examples: Examples, batch_size: int, process: int, num_processes: int, limit: int | None
 ) -> Iterator[Batch]:
-    """This process's part of each evaluation batch, in order; `limit` batches, or the whole split for None.
+    """Yield this process's part of each evaluation batch, in order: `limit` batches, or the whole split for None.
 
     All processes get the same number of batches of the same shape. Rows beyond the end repeat the last example with
     weight 0.
@@ -123,13 +123,13 @@ def evaluation_batches(
 
 
 def process_rows(batch_size: int, process: int, num_processes: int) -> Array:
-    """Rows of a global batch that belong to a process: the `process`-th of `num_processes` equal parts, int64."""
+    """Return the rows of a global batch that belong to a process: the `process`-th of `num_processes` equal parts, int64."""
     share = batch_size // num_processes
     return np.arange(process * share, (process + 1) * share)
 
 
 class Constant(Generic[T]):
-    """The same item for ever: a batch that is the whole training set, and stays on the devices."""
+    """A source of one item, forever: a batch that is the whole training set and stays on the devices."""
 
     def __init__(self, item: T) -> None:
         self._item = item
@@ -145,10 +145,10 @@ class Constant(Generic[T]):
 
 
 class Prefetcher(Generic[T]):
-    """Calls `make(position)` for one position after another in a thread, `depth` ahead of the reader.
+    """Call `make(position)` for one position after another in a thread, `depth` ahead of the reader.
 
-    The reader says when the next is to be made, by `refill` after `get`. While it hands a step to the devices the thread
-    would take the interpreter from it, which is felt in steps of a few milliseconds. SimpleQueue, for it is written in C.
+    The reader asks for the next item with `refill` after `get`. While it dispatches a step, the thread would compete with it
+    for the interpreter, which costs time in steps of a few milliseconds. A SimpleQueue is used because it is written in C.
     """
 
     def __init__(self, make: Callable[[int], T], start: int, stride: int, depth: int = 2) -> None:
@@ -163,7 +163,7 @@ class Prefetcher(Generic[T]):
         self._thread.start()
 
     def get(self) -> T:
-        """The next item. Raises what `make` raised for it."""
+        """Return the next item. Raises what `make` raised for it."""
         item, error = self._ready.get()
         if error is not None:
             raise error
@@ -171,7 +171,7 @@ class Prefetcher(Generic[T]):
         return item
 
     def refill(self) -> None:
-        """Has one more made, for the one that was taken."""
+        """Have one more item made, for the one that was taken."""
         self._wanted.put(self._next)
         self._next += self._stride
 

@@ -1,4 +1,4 @@
-"""ArrayRecord files: read through grain's random-access source, a whole batch at a time.
+"""Read ArrayRecord files through grain's random-access source, a whole batch at a time.
 
 Write them with `group_size:1`, so that a record can be read without its neighbours.
 """
@@ -25,7 +25,7 @@ _SCAN = 1024  # records read at a time when all of them are
 
 
 class RecordFiles:
-    """The records of all files, numbered through from 0. May be read by several threads at once."""
+    """The records of all files, numbered consecutively from 0. Several threads may read at once."""
 
     def __init__(self, section: ArrayRecordData, task: str, files: list[Path]) -> None:
         self._names = (section.x, section.y)
@@ -44,7 +44,7 @@ class RecordFiles:
         self.outputs = self._classes if self._classes is not None and self._labels else y.shape[1]
 
     def read(self, numbers: Array) -> Pair:
-        """(float32[B, ...], int32[B] labels or float32[B, outputs]) of the records `numbers`, int64[B].
+        """Return (float32[B, ...], int32[B] labels or float32[B, outputs]) of the records `numbers`, int64[B].
 
         Raises UserError for a damaged record, or one that does not fit the others.
         """
@@ -92,7 +92,7 @@ class RecordFiles:
 
 
 class RecordExamples:
-    """The records from `first` on."""
+    """Examples that are the records from `first` on."""
 
     def __init__(self, files: RecordFiles, first: int, size: int, weighted: bool) -> None:
         self._files = files
@@ -101,13 +101,13 @@ class RecordExamples:
         self.size = size
 
     def gather(self, indices: Array, epochs: Array) -> Batch:
-        """{"x": float32[B, ...], "y": int32[B] or float32[B, outputs]}, and "weights", float32[B], for validation."""
+        """Return {"x": float32[B, ...], "y": int32[B] or float32[B, outputs]}; for validation "weights", float32[B], too."""
         x, y = self._files.read(indices + self._first)
         return {"x": x, "y": y, **({"weights": np.ones(len(x), np.float32)} if self._weighted else {})}
 
 
 def array_record_dataset(section: ArrayRecordData, task: str) -> Dataset:
-    """The records of the files in the order of their names. Raises UserError for files or records that do not fit."""
+    """Return the records of the files in the order of their names. Raises UserError if files or records do not fit."""
     paths = record_files(section.path)
     files = RecordFiles(section, task, paths)
     validation = held_out(files.size, section.validation, f"data.path {section.path}")
@@ -136,7 +136,7 @@ def _open(files: list[Path], where: str) -> Any:
 
 
 def _fingerprint(files: list[Path], use: str) -> bytes:
-    """Of names, sizes and ends: the ends have the index of what is between. `use` says what of them is trained on."""
+    """Return a digest of names, sizes and ends of files (the ends hold the index) and of `use`, the part trained on."""
     digest = hashlib.blake2b(use.encode(), digest_size=16)
     for path in files:
         size = path.stat().st_size

@@ -10,7 +10,7 @@ from .base import Dataset
 
 
 def digits_dataset(section: DigitsData) -> Dataset:
-    """x float32[8, 8, 1] from 0 to 1, y int32 from 0 to 9."""
+    """Return x float32[8, 8, 1] from 0 to 1, y int32 from 0 to 9."""
     from sklearn.datasets import load_digits
 
     x, y = load_digits(return_X_y=True)
@@ -19,7 +19,7 @@ def digits_dataset(section: DigitsData) -> Dataset:
 
 
 def make_classification_dataset(section: MakeClassificationData) -> Dataset:
-    """x float32[features], y int32. With validation 0 the training examples are the validation set as well."""
+    """Return x float32[features], y int32. With validation 0 the training examples are the validation set as well."""
     from sklearn.datasets import make_classification
 
     x, y = make_classification(
@@ -35,7 +35,7 @@ def make_classification_dataset(section: MakeClassificationData) -> Dataset:
 
 
 def sine_dataset(section: SineData) -> Dataset:
-    """x float32[1], y float32[1]."""
+    """Return x float32[1], y float32[1]."""
     generator = np.random.default_rng(section.seed)
     x = generator.uniform(*section.range, (section.samples, 1))
     noise = section.noise * generator.standard_normal((section.samples, 1))
@@ -45,7 +45,7 @@ def sine_dataset(section: SineData) -> Dataset:
 
 
 def _identity(section: MakeClassificationData | SineData, *exact: Array) -> bytes:
-    """Of computed data: of the rest, which comes from sines and matrix products, the last bits depend on the CPU."""
-    # A key that came later is left out at its default: runs from before it are resumed.
+    """Return what identifies computed data: its options, since the last bits of sines and products depend on the CPU."""
+    # A key that was added later is left out at its default, so that older runs can be resumed.
     later = {"range"} if isinstance(section, SineData) and section.range == (-1.0, 1.0) else None
     return section.model_dump_json(exclude=later).encode() + fingerprint(*exact)

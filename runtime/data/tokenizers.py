@@ -1,4 +1,4 @@
-"""Text to token ids: by byte, by character, or by byte-pair encoding."""
+"""Tokenizers: by byte, by character, or by byte-pair encoding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Ids = np.ndarray[Any, Any]
 
 
 class Bytes:
-    """UTF-8 bytes."""
+    """Tokens are UTF-8 bytes."""
 
     vocabulary = 256
 
@@ -27,7 +27,7 @@ class Bytes:
 
 
 class Characters:
-    """The characters of a text, numbered in code point order."""
+    """Tokens are the characters of a text, numbered in code point order."""
 
     def __init__(self, text: str) -> None:
         self._code_points = np.unique(_code_points(text))
@@ -53,7 +53,7 @@ def _code_points(text: str) -> Ids:
 
 
 def _valid(text: str) -> str:
-    """Text files are read with surrogates for bytes that are not UTF-8; these become the replacement character."""
+    """Replace surrogates, which stand for bytes that are not UTF-8 in files, by the replacement character."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -67,7 +67,7 @@ class BytePairs:
 
     @classmethod
     def load(cls, file: Path) -> BytePairs:
-        """Raises UserError if the file is not a tokenizer.json."""
+        """Load a tokenizer. Raises UserError if the file is not a tokenizer.json."""
         library = _tokenizers()
         try:
             tokenizer = library.Tokenizer.from_file(str(file.expanduser()))
@@ -117,7 +117,7 @@ def _tokenizers() -> Any:
 
 
 def make_tokenizer(section: CharTokenizer | ByteTokenizer | BPETokenizer, text: str) -> Tokenizer:
-    """The tokenizer that the config asks for; `text` is the training text."""
+    """Return the tokenizer that the config asks for; `text` is the training text."""
     if isinstance(section, CharTokenizer):
         return Characters(text)
     if isinstance(section, ByteTokenizer):

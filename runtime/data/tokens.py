@@ -31,7 +31,7 @@ class TrainWindows:
         self._phases = len(tokens) - self.size * context  # at least 1; more than `context` if a rest is left over
 
     def gather(self, indices: np.ndarray[Any, Any], epochs: np.ndarray[Any, Any]) -> Batch:
-        """{"tokens": int32[B, context + 1]}"""
+        """Return {"tokens": int32[B, context + 1]}."""
         shift = np.zeros_like(epochs)
         for epoch in np.unique(epochs):
             generator = np.random.default_rng((self._seed, int(epoch), 1))
@@ -49,7 +49,7 @@ class ValidationWindows:
         self.size = -(-(len(tokens) - 1) // context)
 
     def gather(self, indices: np.ndarray[Any, Any], epochs: np.ndarray[Any, Any]) -> Batch:
-        """{"tokens": int32[B, context + 1], "weights": float32[B, context]}"""
+        """Return {"tokens": int32[B, context + 1], "weights": float32[B, context]}."""
         at = indices[:, None] * self._context + np.arange(self._context + 1)
         last = len(self._tokens) - 1
         tokens = self._tokens[at.clip(max=last)].astype(np.int32)
@@ -57,12 +57,12 @@ class ValidationWindows:
 
 
 def text_dataset(section: TextData, context: int, seed: int) -> Dataset:
-    """Text files, concatenated."""
+    """Return the dataset of text files, concatenated."""
     return _from_text(section, _read(text_files(section.path)), context, seed, f"data.path {section.path}")
 
 
 def python_source_dataset(section: PythonSourceData, context: int, seed: int) -> Dataset:
-    """The .py files of the standard library, without its tests."""
+    """Return the dataset of the .py files of the standard library, without its tests."""
     root = Path(sysconfig.get_path("stdlib"))
     files = [p for p in root.rglob("*.py") if not _NOT_TEXT & set(p.relative_to(root).parts)]
     # By hash: the end of the text, which is kept for validation, is then a fair sample of it.
@@ -71,7 +71,7 @@ def python_source_dataset(section: PythonSourceData, context: int, seed: int) ->
 
 
 def tokens_dataset(section: TokensData, context: int, seed: int) -> Dataset:
-    """A memory-mapped file of token ids. Raises UserError for ids beyond the vocabulary at its ends."""
+    """Return the dataset of a memory-mapped file of token ids. Raises UserError for ids beyond the vocabulary at its ends."""
     tokens = _map(section.path, section.dtype)
     if section.validation_path is not None:
         train, validation = tokens, _map(section.validation_path, section.dtype)
@@ -109,7 +109,7 @@ def _dataset(
 
 
 def _read(files: list[Path]) -> str:
-    """Return the texts, one after another, with the line ends that they have: a byte model learns \\r\\n as it stands."""
+    """Return the texts, one after another, with unchanged line ends: a byte model learns \\r\\n too."""
     return "".join(file.read_bytes().decode("utf-8", "surrogateescape") for file in files)
 
 

@@ -1,1 +1,1 @@
-"""What the loop measures and writes down: throughput, FLOPs, means of epochs, metrics."""
+"""Measurements of the loop: throughput, FLOPs, means of epochs, metrics."""

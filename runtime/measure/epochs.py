@@ -1,4 +1,4 @@
-"""Means of the metrics of each epoch's steps."""
+"""Compute the means of the metrics of each epoch's steps."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _OF_THE_STEP = ("grad_norm", "learning_rate")
-"""Metrics that say something about one step only."""
+"""Metrics that are about one step only, so that a mean makes no sense."""
 
 
 @dataclass
 class EpochMeans:
-    """Adds up the metrics of steps until an epoch is over. What it holds is saved with a checkpoint.
+    """Add up the metrics of steps until an epoch is over. The sums are saved with a checkpoint.
 
     A step belongs to the epoch in which its last example is: without `drop_last` a batch may begin in the one before.
     """
 
     epoch_size: int
-    """Examples of an epoch."""
+    """Number of examples in an epoch."""
     sums: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
-    """By name, of how many steps. Some metrics are of logged steps only."""
+    """Number of steps added up, by metric. Some metrics exist for logged steps only."""
 
     def epoch_of(self, position: int, batch_size: int) -> int | None:
-        """Return the epoch, from 1 on, that the step ends which has consumed `position` examples; None if it ends none."""
+        """Return the epoch, from 1 on, that ends with the step that has consumed `position` examples; None if none ends."""
         epoch = position // self.epoch_size
         return epoch if epoch > (position - batch_size) // self.epoch_size else None
 
     def position_from(self, saved: dict[str, Any] | None, position: int, batch_size: int) -> int:
-        """Return where to go on from `position`, at which `saved` was saved: at the start of a batch of its epoch.
+        """Return `position`, at which `saved` was saved, moved to the start of a batch of its epoch.
 
         Only with `drop_last`, whose epochs end with a batch, and have another size with another one. An epoch that has not
         ended has a batch left, which ends it.
@@ -37,7 +37,7 @@ class EpochMeans:
         return epoch * self.epoch_size + min(-(-place // batch_size) * batch_size, self.epoch_size - batch_size)
 
     def add(self, metrics: dict[str, float]) -> None:
-        """Take a step's metrics in."""
+        """Add a step's metrics."""
         for name, value in metrics.items():
             if name not in _OF_THE_STEP:
                 self.sums[name] = self.sums.get(name, 0.0) + value
@@ -54,14 +54,14 @@ class EpochMeans:
         return {"sums": dict(self.sums), "counts": dict(self.counts), "epoch_size": self.epoch_size}
 
     def restore(self, saved: dict[str, Any] | None) -> None:
-        """Go on from `saved`; None: nothing was saved."""
+        """Go on from `saved`; None if nothing was saved."""
         if saved is not None:
             self.sums = dict(saved["sums"])
             self.counts = {name: int(count) for name, count in saved["counts"].items()}
 
 
 def check_saved(saved: Any) -> None:
-    """Raise ValueError, KeyError or TypeError unless `EpochMeans.saved` can have given this."""
+    """Raise ValueError, KeyError or TypeError unless this can be a value of `EpochMeans.saved`."""
     sums, counts, size = saved["sums"], saved["counts"], saved.get("epoch_size", 1)
     if not (isinstance(sums, dict) and isinstance(counts, dict) and sums.keys() == counts.keys()):
         raise ValueError("epoch_means: sums and counts are not of the same metrics")

@@ -1,7 +1,7 @@
-"""How much a training step computes: the model's FLOPs, which depend on the task only and not on how it is parallel.
+"""Count the FLOPs of a training step: the model's, which depend on the task and not on the parallelism strategy.
 
-What XLA counts in the program of loss and gradients before it is optimised, so nothing that a strategy or a compiler adds is
-in it: no communication, no optimizer. A product and the addition of its result are two. What a task asks to be computed again
+XLA counts them in the program of loss and gradients before it is optimised, so nothing that a strategy or a compiler adds is
+included: no communication, no optimizer. A multiply-add counts as two. Rematerialisation that a task asks for
 (`jax.checkpoint`) counts again; kernels that XLA cannot look into do not count.
 """
 
@@ -17,7 +17,7 @@ from ..tasks.base import Task
 
 
 def step_flops(task: Task, params: Params, batch: Batch) -> float | None:
-    """FLOPs of the loss over `batch` and of its gradients; None if JAX has no CPU here, where they are counted.
+    """Return the FLOPs of the loss over `batch` and of its gradients; None if JAX has no CPU backend, which counts them.
 
     Args:
         task: what is trained.
@@ -40,7 +40,7 @@ def _count(program: ClosedJaxpr) -> float:
 
 
 def _left_out(program: Jaxpr) -> float:
-    """XLA counts the body of a loop once: what its other turns add, for loops whose length is known."""
+    """Return the FLOPs of further turns of loops of known length: XLA counts the body of a loop once."""
     total = 0.0
     for equation in program.eqns:
         for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program):
@@ -56,5 +56,5 @@ def _is_program(value: Any) -> bool:
 
 
 def _shapes(tree: Any) -> Any:
-    """Without what says where the arrays are."""
+    """Return the shapes and dtypes of arrays without their shardings."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)

@@ -1,4 +1,4 @@
-"""How fast devices can be: peak FLOP/s of one JAX device, by its `device_kind`.
+"""Peak FLOP/s of one JAX device, by its `device_kind`.
 
 Dense matrix products only: datasheets of NVIDIA often count the zeros of sparse matrices as well, which is half of what they
 print. A JAX device is a whole chip, except on TPU v2, v3 and 7x, where it is one of two TensorCores.
@@ -20,36 +20,36 @@ _TERA = 1e12
 
 @dataclass(frozen=True)
 class Peak:
-    """FLOP/s of one JAX device."""
+    """Peak FLOP/s of one JAX device."""
 
     bfloat16: float
     float32: float
     source: str
-    """Where the numbers are from."""
+    """Source of the numbers."""
 
     def flops(self, precision: str) -> float:
-        """Of a job with that `precision`."""
+        """Return the peak FLOP/s of a job at `precision`."""
         return self.bfloat16 if precision == "bfloat16" else self.float32
 
 
 def peak_of(device_kind: str) -> Peak | None:
-    """None if it is not known, as on CPU."""
+    """Return the peak of a kind of device; None if it is not known, as on CPU."""
     return PEAKS.get(device_kind)
 
 
 def tpu_kind(slice_name: str) -> str | None:
-    """The device kind of a TPU slice type: `v3-32` has `TPU v3`. None for slices of CPUs and GPUs."""
+    """Return the device kind of a TPU slice type: `v3-32` has `TPU v3`. None for slices of CPUs and GPUs."""
     return _TPU_KINDS.get(slice_name.rpartition("-")[0])
 
 
 def seconds_at_peak(flops: float, device_kind: str, devices: int, precision: str) -> float | None:
-    """How long so many FLOPs take on so many devices at the least; None if their peak is not known."""
+    """Return the least time, in seconds, for so many FLOPs on so many devices; None if their peak is not known."""
     peak = peak_of(device_kind)
     return flops / (devices * peak.flops(precision)) if peak else None
 
 
 def _table(*rows: tuple[tuple[str, ...], float, float, str]) -> dict[str, Peak]:
-    """Device kinds, TFLOP/s of bfloat16 and of float32, source."""
+    """Return the table of peaks from rows of device kinds, TFLOP/s of bfloat16 and of float32, source."""
     return {kind: Peak(bf16 * _TERA, f32 * _TERA, source) for kinds, bf16, f32, source in rows for kind in kinds}
 
 

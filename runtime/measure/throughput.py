@@ -1,4 +1,4 @@
-"""What the training loop measures of itself: how fast it is, and what it waits for."""
+"""Measure the training loop: how fast it is, and what it waits for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 PAUSES = ("evaluation", "checkpoints")
-"""What the loop does between steps; their time is not a step's."""
+"""Work of the loop between steps, which does not count as time of a step."""
 _WAITING = "waiting_for_data"
 
 
@@ -16,11 +16,10 @@ class Clock:
     """Throughput over the steps since the last record, and shares of the time since the first step.
 
     Args:
-        batch_size: examples in a step.
-        units_per_example: how many of `unit` an example is.
-        unit: what throughput is counted in: `examples`, `tokens`.
-        seconds_at_peak: how long a step would take if the devices did nothing but its FLOPs, as fast as they can; None if
-            that is not known.
+        batch_size: number of examples in a step.
+        units_per_example: number of `unit` in an example.
+        unit: unit of throughput: `examples`, `tokens`.
+        seconds_at_peak: time of a step if the devices did nothing but its FLOPs at their peak; None if that is not known.
         now: seconds on a clock that only goes forward.
     """
 
@@ -42,7 +41,7 @@ class Clock:
         self.start(0)
 
     def start(self, step: int) -> None:
-        """Step `step`, the first one, has ended just now: what was before, compiling for one thing, does not count."""
+        """Start the clock at the end of step `step`, the first one: what came before, such as compiling, does not count."""
         self._step = step
         self._started = self._last = self._now()
         self._paused = 0.0
@@ -51,15 +50,15 @@ class Clock:
             span.seconds = 0.0
 
     def waiting(self) -> _Span:
-        """For the time in which the loop has nothing to give to the devices: `with clock.waiting(): batches.get()`."""
+        """Count time in which the loop has nothing to give to the devices: `with clock.waiting(): batches.get()`."""
         return self._spans[_WAITING]
 
     def paused(self, what: str) -> _Span:
-        """For what is no part of a step, one of `PAUSES`: `with clock.paused("evaluation"):`."""
+        """Count time that is no part of a step, as one of `PAUSES`: `with clock.paused("evaluation"):`."""
         return self._spans[what]
 
     def step_done(self, step: int) -> None:
-        """Step `step` is known to be complete; call it for one step after another, as soon as that is known."""
+        """Note that step `step` is complete. Call it for one step after another, as soon as that is known."""
         if step <= self._step:
             return
         paused = sum(self._spans[name].seconds for name in PAUSES)
@@ -68,13 +67,13 @@ class Clock:
         self._step, self._last, self._paused = step, now, paused
 
     def rates(self) -> dict[str, float]:
-        """What a record says about the steps that were completed since the last one; nothing if there were none."""
+        """Return the rates of the steps that were completed since the last record; nothing if there were none."""
         seconds = sum(self._steps)
         if not self._steps or seconds <= 0:
             return {}
         count, ordered = len(self._steps), sorted(self._steps)
         self._steps.clear()
-        found = {
+        rates = {
             f"{self._unit}_per_second": count * self._units / seconds,
             "examples_per_second": count * self._examples / seconds,
             "seconds_per_step": seconds / count,
@@ -82,8 +81,8 @@ class Clock:
             "step_seconds_p95": _percentile(ordered, 0.95),
         }
         if self._seconds_at_peak:
-            found["mfu"] = self._seconds_at_peak / found["seconds_per_step"]
-        return {**found, **self._shares()}
+            rates["mfu"] = self._seconds_at_peak / rates["seconds_per_step"]
+        return {**rates, **self._shares()}
 
     def _shares(self) -> dict[str, float]:
         total = self._now() - self._started
@@ -92,7 +91,7 @@ class Clock:
 
 
 class _Span:
-    """Adds up the time that is spent inside of it."""
+    """A context that adds up the time spent inside."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -109,5 +108,5 @@ class _Span:
 
 
 def _percentile(ordered: list[float], share: float) -> float:
-    """The smallest of the values that is not below `share` of them."""
+    """Return the smallest of the values that is not below `share` of them."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

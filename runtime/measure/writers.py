@@ -1,4 +1,4 @@
-"""Where metrics are written, by one process: metrics.jsonl is the truth, TensorBoard and W&B are views of it."""
+"""Write metrics, by one process: metrics.jsonl is the truth, TensorBoard and W&B are views of it."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from ..worker.workdir import check_folder, damaged_name, open_file, replace_text
 _FLUSH = 10.0  # seconds between flushes of TensorBoard's file, which wait for the disk
 
 Metrics = dict[str, Any]
-"""Numbers by name. In metrics.jsonl also lists, of the members of an ensemble; the views leave them out."""
+"""Numbers by name. metrics.jsonl also has lists for the members of an ensemble, which the views leave out."""
 
 
 class Writer(ABC):
-    """Gets every record of metrics."""
+    """Interface of a destination of metrics, which gets every record."""
 
     @abstractmethod
     def write(self, step: int, kind: str, metrics: Metrics) -> None:
-        """`kind` is `train` or `eval`."""
+        """Write a record; `kind` is `train` or `eval`."""
 
     @abstractmethod
     def close(self) -> None: ...
 
 
 class JsonLines(Writer):
-    """One JSON object a line: {"step": 10, "kind": "train", "loss": ...}."""
+    """Write one JSON object a line: {"step": 10, "kind": "train", "loss": ...}."""
 
     def __init__(self, path: Path, resumed_from: int, note: Callable[[str], None] = print) -> None:
-        """Take away the records after step `resumed_from`, which will be written again. Raises UserError.
+        """Remove the records after step `resumed_from`, which will be written again. Raises UserError.
 
-        A file that has something else than records is kept under another name, which `note` tells.
+        A file with lines that are not records is kept under another name, which `note` tells the user.
         """
         try:
             lines = _read(path).split(b"\n")
@@ -60,7 +60,7 @@ class JsonLines(Writer):
 
     def write(self, step: int, kind: str, metrics: Metrics) -> None:
         if kind == "eval" and step <= self._last_eval:
-            return  # a finished run was started once more
+            return  # a finished run was started again
         self._file.write(json.dumps({"step": step, "kind": kind, **metrics}) + "\n")
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ def _read(path: Path) -> bytes:
 
 
 def _step(line: bytes) -> float:
-    """Return the step of a record; infinity for a line that is none."""
+    """Return the step of a record; infinity for a malformed line."""
     try:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # also of 1e999
@@ -83,10 +83,10 @@ def _step(line: bytes) -> float:
 
 
 class TensorBoard(Writer):
-    """Writes its events at once, without tensorboardX's queue and threads: handing one over takes longer than writing it."""
+    """Write TensorBoard events at once: handing one to tensorboardX's queue and threads takes longer than writing it."""
 
     def __init__(self, folder: Path, resumed_from: int) -> None:
-        """Tell TensorBoard to forget what is there of later steps than `resumed_from`. Raises UserError."""
+        """Tell TensorBoard to forget events of later steps than `resumed_from`. Raises UserError."""
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog
         from tensorboardX.proto.summary_pb2 import Summary
@@ -142,7 +142,7 @@ def _numbers(metrics: Metrics) -> dict[str, float]:
 
 
 def make_writers(config: Config, workdir: Workdir, resumed_from: int, note: Callable[[str], None]) -> list[Writer]:
-    """The writers that the config asks for, for the one process that writes. `note` tells the user what is missing."""
+    """Return the writers that the config asks for, for the one process that writes. `note` tells the user what is missing."""
     writers: list[Writer] = [JsonLines(workdir.metrics, resumed_from, note)]
     if config.log.tensorboard and find_spec("tensorboardX") is None:
         note("no TensorBoard files: tensorboardX is not installed; metrics.jsonl has all metrics")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def make_language_model(config: Config, vocabulary: int, dtype: jnp.dtype) -> nn.Module:
-    """A module with `__call__(tokens: int32[B, T], deterministic: bool) -> float32[B, T, vocabulary]`.
+    """Return a module with `__call__(tokens: int32[B, T], deterministic: bool) -> float32[B, T, vocabulary]`.
 
     A user's model is called as `attribute(options, vocabulary, dtype) -> Module`; `options` has `context`.
     """
@@ -29,7 +29,7 @@ def make_language_model(config: Config, vocabulary: int, dtype: jnp.dtype) -> nn
 
 
 def context_length(config: Config) -> int:
-    """Tokens that a language model sees at once. Raises UserError if the model's section does not say."""
+    """Return the context of a language model, in tokens. Raises UserError if the model's section does not say."""
     section = config.model
     if isinstance(section, GPT2Model):
         return section.context
@@ -41,12 +41,12 @@ def context_length(config: Config) -> int:
 
 
 def draws_random(config: Config) -> bool:
-    """Whether the model may draw random numbers in training."""
+    """Return whether the model may draw random numbers in training."""
     return isinstance(config.model, Plugin) or getattr(config.model, "dropout", 0.0) > 0
 
 
 def make_model(config: Config, shape: tuple[int, ...], outputs: int, dtype: jnp.dtype) -> nn.Module:
-    """A module with `__call__(x: float32[B, *shape], deterministic: bool) -> float32[B, outputs]`.
+    """Return a module with `__call__(x: float32[B, *shape], deterministic: bool) -> float32[B, outputs]`.
 
     A user's model is called as `attribute(options, outputs, dtype) -> Module`. Raises UserError if it cannot take that shape.
     """

@@ -20,11 +20,11 @@ class CNN(nn.Module):
     config: Section
     outputs: int
     dtype: jnp.dtype
-    """Of the computation; parameters are float32."""
+    """Type of the computation; parameters are float32."""
 
     @nn.compact
     def __call__(self, x: jax.Array, deterministic: bool = True) -> jax.Array:
-        """float32[B, H, W, C] or [B, H, W] -> float32[B, K]"""
+        """Map float32[B, H, W, C] or [B, H, W] to float32[B, K]."""
         x = x[..., None] if x.ndim == 3 else x
         for number, features in enumerate(self.config.features):
             x = nn.relu(nn.Conv(features, (3, 3), dtype=self.dtype, name=f"conv_{number}")(x))
@@ -36,7 +36,7 @@ class CNN(nn.Module):
 
 
 def check_shape(section: Section, shape: tuple[int, ...]) -> None:
-    """Raises UserError unless examples of this shape are images that can be halved as often as there are convolutions."""
+    """Raise UserError unless examples of this shape are images that can be halved as often as there are convolutions."""
     times = len(section.features)
     if len(shape) not in (2, 3):
         raise UserError(

@@ -7,16 +7,16 @@ import jax
 
 
 class Dropout(nn.Module):
-    """As flax.linen.Dropout, and with the same random numbers, but a product instead of a selection.
+    """flax.linen.Dropout with the same random numbers, but with a product instead of a selection.
 
-    The mask is on every device, x may be in parts: a product of the two is in parts, a selection is refused by JAX.
+    The mask is whole on every device, x may be divided: their product is divided too, but JAX refuses a selection.
     """
 
     rate: float
 
     @nn.compact
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """[...] -> [...]: each element 0 with probability `rate`, otherwise divided by 1 - rate."""
+        """Map [...] to [...]: each element becomes 0 with probability `rate`, otherwise it is divided by 1 - rate."""
         if deterministic or self.rate == 0:
             return x
         keep = 1 - self.rate

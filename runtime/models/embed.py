@@ -1,4 +1,4 @@
-"""Rows of a table."""
+"""Look up rows of a table."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from jax.sharding import PartitionSpec
 
 
 class Embed(nn.Embed):
-    """flax's, for any way of being parallel: where the layout is part of the type, JAX wants to be told a gather's."""
+    """flax's Embed for all strategies: where the layout is part of the type, JAX requires that of a gather."""
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """int32[...] -> dtype[..., features]"""
+        """Map int32[...] to dtype[..., features]."""
         mesh = jax.sharding.get_abstract_mesh()
         if mesh.empty or not mesh.are_all_axes_explicit:
             return super().__call__(inputs)

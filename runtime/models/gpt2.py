@@ -33,7 +33,7 @@ class Attention(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """[B, T, C] -> [B, T, C]"""
+        """Map [B, T, C] to [B, T, C]."""
         batch, length, width = x.shape
         qkv = nn.Dense(3 * width, dtype=self.dtype, kernel_init=_normal(self.std), name="c_attn")(x)
         query, key, value = jnp.split(qkv.reshape(batch, length, 3 * self.heads, -1), 3, axis=2)
@@ -48,7 +48,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two layers, four times as wide inside."""
+    """Two layers, with a hidden width of four times C."""
 
     dropout: float
     std: float
@@ -57,7 +57,7 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """[B, T, C] -> [B, T, C]"""
+        """Map [B, T, C] to [B, T, C]."""
         width = x.shape[-1]
         x = nn.Dense(4 * width, dtype=self.dtype, kernel_init=_normal(self.std), name="c_fc")(x)
         x = nn.gelu(x, approximate=True)
@@ -76,7 +76,7 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """[B, T, C] -> [B, T, C]"""
+        """Map [B, T, C] to [B, T, C]."""
         shared = (self.dropout, self.std, self.residual_std, self.dtype)
         normed = nn.LayerNorm(_EPSILON, dtype=self.dtype, name="ln_1")(x)
         x = x + Attention(self.heads, *shared, name="attn")(normed, deterministic)
@@ -85,16 +85,16 @@ class Block(nn.Module):
 
 
 class GPT2(nn.Module):
-    """Tokens to logits."""
+    """The whole model, from tokens to logits."""
 
     config: GPT2Model
     vocabulary: int
     dtype: jnp.dtype
-    """Of the computation; parameters are float32."""
+    """Type of the computation; parameters are float32."""
 
     @nn.compact
     def __call__(self, tokens: jax.Array, deterministic: bool = True) -> jax.Array:
-        """int32[B, T] -> float32[B, T, V]; T at most config.context."""
+        """Map int32[B, T] to float32[B, T, V]; T is at most config.context."""
         config = self.config
         std = config.initializer_range
         residual_std = std / (2 * config.layers) ** 0.5

@@ -15,11 +15,11 @@ class Linear(nn.Module):
     config: Section
     outputs: int
     dtype: jnp.dtype
-    """Of the computation; parameters are float32."""
+    """Type of the computation; parameters are float32."""
 
     @nn.compact
     def __call__(self, x: jax.Array, deterministic: bool = True) -> jax.Array:
-        """float32[B, ...] -> float32[B, K]"""
+        """Map float32[B, ...] to float32[B, K]."""
         x = x.reshape((x.shape[0], -1))
         zeros, bias = nn.initializers.zeros, self.config.bias
         head = nn.Dense(self.outputs, use_bias=bias, dtype=self.dtype, kernel_init=zeros, name="head")

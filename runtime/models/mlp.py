@@ -18,11 +18,11 @@ class MLP(nn.Module):
     config: Section
     outputs: int
     dtype: jnp.dtype
-    """Of the computation; parameters are float32."""
+    """Type of the computation; parameters are float32."""
 
     @nn.compact
     def __call__(self, x: jax.Array, deterministic: bool = True) -> jax.Array:
-        """float32[B, ...] -> float32[B, K]"""
+        """Map float32[B, ...] to float32[B, K]."""
         x = x.reshape((x.shape[0], -1))
         for number in range(self.config.layers):
             x = self._dense(self.config.width, f"dense_{number}")(x)
@@ -31,7 +31,7 @@ class MLP(nn.Module):
         return self._dense(self.outputs, "head")(x).astype(jnp.float32)
 
     def _dense(self, width: int, name: str) -> nn.Dense:
-        """A layer with the start that the config asks for: of its own, `nn.Dense` has LeCun's normal weights, zero biases."""
+        """Return a layer with the initial weights of the config; by default LeCun's normal weights and zero biases."""
         init, config = nn.initializers, self.config
         weights = init.lecun_normal() if config.weight_std is None else init.normal(config.weight_std)
         biases = init.normal(config.bias_std) if config.bias_std else init.zeros

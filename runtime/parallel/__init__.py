@@ -1,4 +1,4 @@
-"""Ways of being parallel, by the name in the config."""
+"""Parallelism strategies, by the name in the config."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CLASSES = {
 def make_strategy(
     config: Config, task: Task, optimizer: optax.GradientTransformation, schedule: optax.Schedule
 ) -> Strategy:
-    """The job's strategy. A user's is a subclass of `podrun.runtime.parallel.base.Strategy`."""
+    """Return the job's strategy. A user's is a subclass of `podrun.runtime.parallel.base.Strategy`."""
     section = config.parallel
     if isinstance(section, Plugin):
         from .base import Strategy

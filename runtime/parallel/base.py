@@ -1,7 +1,7 @@
 """The seam between what is trained and how it is spread over devices. All strategies give the same losses.
 
-A strategy places the state, shards a batch, carries out a step and an evaluation, and gives a view of the state for
-checkpoints. What is computed is here, written once; what differs is where it is and how the parts are brought together.
+A strategy places the state, shards a batch, runs a step and an evaluation, and gives a view of the state for checkpoints.
+The computation is written here, once; strategies differ in where arrays are and how the parts are brought together.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ Objective = Callable[[Params], jax.Array]
 
 
 class Strategy(ABC):
-    """One way of being parallel.
+    """A parallelism strategy.
 
     Args:
         config: the whole job.
-        task: what is learned.
-        optimizer: optax's.
+        task: the loss, its parameters and metrics.
+        optimizer: an optax optimizer.
         schedule: learning rate by steps done, for the metrics.
     """
 
     saves_in_parts = False
-    """Whether no process can save the state alone, because each has only a part of it."""
+    """True if each process has only a part of the state, so that none can save it alone."""
 
     def __init__(
         self, config: Config, task: Task, optimizer: optax.GradientTransformation, schedule: optax.Schedule
@@ -48,67 +48,67 @@ class Strategy(ABC):
         self.accumulate = config.accumulate
         self.ema = config.ema
         # A line search has computed the loss and gradient of the next step already.
-        self.searches_lines = isinstance(config.optimizer, LBFGS) and config.optimizer.line_search is not None
+        self.uses_line_search = isinstance(config.optimizer, LBFGS) and config.optimizer.line_search is not None
 
-    # --- where things are ---
+    # --- placement ---
 
     @property
     def shares(self) -> int:
-        """How many equal parts a global batch has, each computed on a device of its own."""
+        """Return the number of equal parts of a global batch, each computed on a device of its own."""
         return jax.device_count()
 
     @property
-    def feeds(self) -> tuple[int, int]:
-        """(i, n): this process provides the i-th of n equal parts of each global batch."""
+    def data_shard(self) -> tuple[int, int]:
+        """Return (i, n): this process provides the i-th of n equal parts of each global batch."""
         return jax.process_index(), jax.process_count()
 
     @abstractmethod
     def init(self) -> TrainState:
-        """The initial state, already placed."""
+        """Return the initial state, already placed."""
 
     @abstractmethod
     def abstract_state(self) -> TrainState:
-        """The state's shapes, dtypes and shardings, without the arrays."""
+        """Return the state's shapes, dtypes and shardings, without the arrays."""
 
     @abstractmethod
     def place(self, named: StateDict) -> TrainState:
-        """A state from a checkpoint, restored as `template` says, on the devices."""
+        """Put a state that was restored from a checkpoint by `template` on the devices."""
 
     @abstractmethod
     def shard(self, batch: Batch) -> Batch:
-        """This process's part of a batch, on its devices. May be called from another thread."""
+        """Put this process's part of a batch on its devices. May be called from another thread."""
 
     @abstractmethod
     def abstract_batch(self, batch: Batch) -> Batch:
-        """What `shard` gives, as shapes, dtypes and shardings; `batch` has the shapes of the global one."""
+        """Return the shapes, dtypes and shardings of what `shard` returns; `batch` has those of the global batch."""
 
     def savable(self, state: TrainState) -> StateDict:
-        """For a checkpoint: one copy as numpy arrays, or jax.Arrays over all processes if it `saves_in_parts`.
+        """Return the state for a checkpoint: one copy as numpy arrays, or global jax.Arrays if it `saves_in_parts`.
 
         Waits for the steps that it depends on.
         """
         return to_dict(jax.tree.map(np.asarray, state))
 
     def template(self) -> StateDict:
-        """What a checkpoint is to be restored into: arrays as `savable` gives them, of any value."""
+        """Return the target of a restore: arrays like those of `savable`, of any value."""
         return to_dict(jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), self.abstract_state()))
 
     def result(self, state: TrainState) -> Params:
-        """One copy of the trained parameters as numpy arrays. All processes must call it."""
+        """Return one copy of the trained parameters as numpy arrays. All processes must call it."""
         return jax.tree.map(np.asarray, state.best_params)
 
-    # --- what is done ---
+    # --- execution ---
 
     # Compiled by the concrete class: (state, batch) -> (state, metrics), and (params, batch) -> sums.
     _step: Any
     _evaluate: Any
 
     def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
-        """One step; returns before it is done. `state` must not be used again: its buffers are reused."""
+        """Dispatch one step, and return before it is done. `state` must not be used again: its buffers are reused."""
         return self._step(state, batch)
 
     def average(self, metrics: StepMetrics) -> StepMetrics:
-        """Of the whole pod, from what `step` gave. All processes must call it."""
+        """Return the metrics of the whole pod from those of `step`. All processes must call it."""
         return metrics
 
     def scores(self, state: TrainState, batch: Batch) -> dict[str, float]:
@@ -116,45 +116,45 @@ class Strategy(ABC):
         return {}
 
     def evaluate(self, state: TrainState, batch: Batch) -> Scalars:
-        """The task's sums over the global batch, the same in all processes."""
+        """Return the task's sums over the global batch, the same in all processes."""
         return self._evaluate(state.best_params, batch)
 
     def lowered(self, batch: Batch) -> jax.stages.Lowered:
-        """The step for a global batch of these shapes, not compiled yet."""
+        """Return the lowered step for a global batch of these shapes, not compiled yet."""
         return self._step.lower(self.abstract_state(), self.abstract_batch(batch))
 
     def summarize(self, sums: dict[str, Any]) -> dict[str, Any]:
-        """The metrics of an evaluation from the sums of `evaluate`, added up over its batches."""
+        """Return the metrics of an evaluation from the sums of `evaluate`, added up over its batches."""
         return self.task.summarize(sums)
 
-    # --- what every strategy computes; to be traced ---
+    # --- the computation of every strategy, to be traced ---
 
     def initial_state(self, seed: jax.Array | int | None = None) -> TrainState:
-        """The same numbers for any number of processes and devices."""
+        """Return the initial state, the same numbers for any number of processes and devices."""
         params = self.task.init(jax.random.fold_in(jax.random.key(self.seed if seed is None else seed), 0))
         ema = None if self.ema is None else jax.tree.map(jnp.copy, params)
         return _strongly_typed(TrainState(jnp.int32(0), params, self.optimizer.init(params), ema))
 
     def step_key(self, step: jax.Array, device: jax.Array | int) -> jax.Array:
-        """Key for the dropout of one device in one step."""
+        """Return the key for the dropout of one device in one step."""
         key = jax.random.fold_in(jax.random.key(self.seed), 1)
         return jax.random.fold_in(jax.random.fold_in(key, step), device)
 
     def loss(self, params: Params, batch: Batch, key: jax.Array) -> tuple[jax.Array, Scalars]:
-        """The task's loss and metrics of what one call of `gradients` sees."""
+        """Return the task's loss and metrics over the batch that one call of `gradients` sees."""
         return self.task.loss(params, batch, key)
 
     def split(self, batch: Batch, key: jax.Array) -> tuple[Batch, jax.Array]:
-        """`accumulate` parts of a batch and keys for them, along a new leading axis."""
+        """Return `accumulate` parts of a batch and keys for them, along a new leading axis."""
         parts = jax.tree.map(lambda x: x.reshape(self.accumulate, -1, *x.shape[1:]), batch)
         return parts, jax.random.split(key, self.accumulate)
 
     def empty_sum(self, zeros: tuple[Params, Scalars]) -> tuple[Params, Scalars]:
-        """Zeros for gradients and metrics, laid out as those are that will be added to them."""
+        """Lay zeros out like the gradients and metrics that will be added to them."""
         return zeros
 
     def gradients(self, params: Params, batch: Batch, key: jax.Array) -> tuple[Params, Scalars]:
-        """Mean gradients and metrics over `batch`, computed in `accumulate` parts one after another."""
+        """Return mean gradients and metrics over `batch`, computed in `accumulate` parts one after another."""
         grad = jax.value_and_grad(self.loss, has_aux=True)
         if self.accumulate == 1:
             (loss, metrics), grads = grad(params, batch, key)
@@ -173,7 +173,7 @@ class Strategy(ABC):
         return mean
 
     def stored_gradients(self, state: TrainState, objective: Objective) -> tuple[Params, Scalars]:
-        """Loss and gradient where the last line search ended, which it has left in the state."""
+        """Return the loss and gradient that the last line search left in the state, where it ended."""
         value_and_grad = optax.value_and_grad_from_state(objective)
         loss, grads = value_and_grad(state.params, state=state.opt_state)
         return grads, {"loss": loss}
@@ -181,7 +181,7 @@ class Strategy(ABC):
     def update(
         self, state: TrainState, grads: Params, metrics: Scalars, objective: Objective
     ) -> tuple[TrainState, StepMetrics]:
-        """Applies the gradients of the global batch; adds their norm and the length of the step to the metrics."""
+        """Apply the gradients of the global batch; add their norm and the length of the step to the metrics."""
         updates, opt_state = self.optimizer.update(
             grads, state.opt_state, state.params, value=metrics["loss"], grad=grads, value_fn=objective
         )
@@ -189,7 +189,7 @@ class Strategy(ABC):
         ema = state.ema
         if self.ema is not None:
             ema = optax.incremental_update(params, ema, 1 - self.ema)
-        length = optax.tree.get(opt_state, "learning_rate") if self.searches_lines else self.schedule(state.step)
+        length = optax.tree.get(opt_state, "learning_rate") if self.uses_line_search else self.schedule(state.step)
         metrics = {
             **metrics,
             "grad_norm": optax.tree.norm(grads),
@@ -198,17 +198,17 @@ class Strategy(ABC):
         return _strongly_typed(TrainState(state.step + 1, params, opt_state, ema)), StepMetrics.of(metrics)
 
     def restored(self, named: StateDict) -> TrainState:
-        """The structure of the state with the arrays of a checkpoint."""
+        """Return the structure of the state with the arrays of a checkpoint."""
         return from_dict(self.abstract_state(), named)
 
 
 def _strongly_typed(state: TrainState) -> TrainState:
-    """Some optimizers begin with the types of Python's numbers; the second step would be compiled anew."""
+    """Drop weak types: some optimizers begin with Python's numbers, and the second step would be compiled again."""
     typed: TrainState = jax.tree.map(lambda x: jax.lax.convert_element_type(x, jnp.asarray(x).dtype), state)
     return typed
 
 
 def with_sharding(tree: Any, sharding: Any) -> Any:
-    """Shapes and dtypes of `tree` with shardings: one for all, or a tree of them."""
+    """Return the shapes and dtypes of `tree` with shardings: one for all, or a tree of them."""
     shardings = sharding if not isinstance(sharding, jax.sharding.Sharding) else jax.tree.map(lambda _: sharding, tree)
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), tree, shardings)

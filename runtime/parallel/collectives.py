@@ -1,4 +1,4 @@
-"""Communication written out, for the strategies that trace the program of one device."""
+"""Collectives for the strategies that trace the program of one device."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Axis = str | tuple[str, ...]
 
 
 def average(tree: Any, axis: Axis) -> Any:
-    """The mean over the devices of `axis` of every array of `tree`, the same on all of them."""
+    """Return the mean over the devices of `axis` of every array of `tree`, the same on all of them."""
     return _reduce(jax.lax.pmean, tree, axis)
 
 
 def total(tree: Any, axis: Axis) -> Any:
-    """The sum over the devices of `axis` of every array of `tree`, the same on all of them."""
+    """Return the sum over the devices of `axis` of every array of `tree`, the same on all of them."""
     return _reduce(jax.lax.psum, tree, axis)
 
 
 def _reduce(collective: Any, tree: Any, axis: Axis) -> Any:
-    """One vector on CPUs, whose threads or processes wait for each other at every buffer. Elsewhere XLA sees to that."""
+    """Reduce one vector on CPUs, which wait for each other at every buffer. Elsewhere XLA combines the buffers."""
     leaves, structure = jax.tree.flatten(tree)
     if jax.default_backend() != "cpu" or len(leaves) < 2:
         return collective(tree, axis)
@@ -37,7 +37,7 @@ def _reduce(collective: Any, tree: Any, axis: Axis) -> Any:
 
 
 def _joined(leaves: list[jax.Array], axis: Axis) -> jax.Array:
-    """All elements, one array after another.
+    """Return all elements, one array after another.
 
     Written piece by piece: XLA for CPUs fuses a `concatenate`, and so `ravel_pytree`, with what comes before it, and then
     computes sums again for every element, which made steps 15 times as long (docs/performance.md).
@@ -52,21 +52,21 @@ def _joined(leaves: list[jax.Array], axis: Axis) -> jax.Array:
 
 
 def averaged_objective(
-    loss: Callable[[Params], jax.Array], axis: Axis, differing: Callable[[Params], Params] = lambda p: p
+    loss: Callable[[Params], jax.Array], axis: Axis, mark_varying: Callable[[Params], Params] = lambda p: p
 ) -> Objective:
-    """The mean of each device's `loss`, with its gradient averaged as well.
+    """Return the mean of each device's `loss`, with its gradient averaged as well.
 
     JAX would take the gradient of a `pmean` under pmap to be the local one. A line search that follows it takes different
-    branches on different devices, and they wait for each other for ever.
+    branches on different devices, and they wait for each other forever.
     """
 
     @jax.custom_vjp
     def objective(params: Params) -> jax.Array:
-        value: jax.Array = average(loss(differing(params)), axis)
+        value: jax.Array = average(loss(mark_varying(params)), axis)
         return value
 
     def forward(params: Params) -> tuple[jax.Array, Params]:
-        value: tuple[jax.Array, Params] = average(jax.value_and_grad(loss)(differing(params)), axis)
+        value: tuple[jax.Array, Params] = average(jax.value_and_grad(loss)(mark_varying(params)), axis)
         return value
 
     def backward(gradient: Params, cotangent: jax.Array) -> tuple[Params]:

@@ -1,7 +1,7 @@
 """An ensemble by `jax.pmap`: one model per device of the pod, all trained on the same data.
 
 Members differ in their seed, which follows from the global index of their device, so that it does not matter how the devices
-are spread over hosts. They share no gradients; the loss that is reported is their mean. Evaluated is the ensemble: its
+are spread over hosts. They share no gradients; the loss that is reported is their mean. An evaluation is of the ensemble: its
 prediction is the mean of its members' (Hansen & Salamon 1990; Lakshminarayanan et al. 2017).
 """
 
@@ -25,7 +25,7 @@ from .metrics import StepMetrics
 
 AXIS = "ensemble"
 _STATE: Any = TrainState(step=None, params=0, opt_state=0, ema=0)  # type: ignore[arg-type]
-"""Axis of the members in each part of the state; they are all at the same step."""
+"""Axis of the members in each part of the state; None for `step`, which all share."""
 
 
 class Ensemble(Strategy):
@@ -49,26 +49,26 @@ class Ensemble(Strategy):
         self._mean = jax.pmap(lambda metrics: average(metrics, AXIS), AXIS, out_axes=None)
         self._evaluate = jax.pmap(self._member_evaluate, AXIS, in_axes=(0, None), out_axes=None)
 
-    # --- where things are ---
+    # --- placement ---
 
     @property
     def shares(self) -> int:
         return 1
 
     @property
-    def feeds(self) -> tuple[int, int]:
+    def data_shard(self) -> tuple[int, int]:
         return 0, 1
 
     @cached_property
     def _members(self) -> jax.Array:
-        """Global indices of this process's members, int32[local]."""
+        """Return the global indices of this process's members, int32[local]."""
         return jax.device_put(self._first + np.arange(len(self._local), dtype=np.int32), self._local_members)
 
     def init(self) -> TrainState:
         return self._init(self._members)
 
     def abstract_state(self) -> TrainState:
-        """Of the whole ensemble: the leading axis is the member."""
+        """Return the abstract state of the whole ensemble: the leading axis is the member."""
         one = jax.eval_shape(lambda: self._member_state(jnp.int32(0)))
         count = jax.device_count()
         members = jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype), one)
@@ -81,7 +81,7 @@ class Ensemble(Strategy):
         return replace(layout, step=step)
 
     def savable(self, state: TrainState) -> StateDict:
-        """Arrays over all processes, put together from what is on each device. Nothing is copied."""
+        """Return arrays over all processes, put together from those on each device. Nothing is copied."""
         abstract = self.abstract_state()
         return to_dict(jax.tree.map(_as_global, state, abstract))
 
@@ -93,7 +93,7 @@ class Ensemble(Strategy):
         return jax.tree.map(_as_local, state, self._layout(state, self._local_members, self._local_whole))
 
     def result(self, state: TrainState) -> Params:
-        """The first member of each process."""
+        """Return the first member of each process."""
         return jax.tree.map(lambda x: np.asarray(x[0]), state.best_params)
 
     def shard(self, batch: Batch) -> Batch:
@@ -102,25 +102,25 @@ class Ensemble(Strategy):
     def abstract_batch(self, batch: Batch) -> Batch:
         return with_sharding(batch, self._local_whole)
 
-    # --- what is done ---
+    # --- execution ---
 
     def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         stepped: tuple[TrainState, StepMetrics] = self._step(state, self._members, batch)
         return stepped
 
     def average(self, metrics: StepMetrics) -> StepMetrics:
-        """Not in the step: members have nothing else to wait for each other for."""
+        """Average outside of the step, in which members have no other reason to wait for each other."""
         mean: StepMetrics = self._mean(metrics)
         return mean
 
     def scores(self, state: TrainState, batch: Batch) -> dict[str, float]:
-        """Return `ensemble_loss` and the like: of the averaged prediction for the batch, before the step."""
+        """Return `ensemble_loss` and the like, for the averaged prediction before the step."""
         sums = jax.device_get(self._evaluate(state.params, self._with_weights(batch)))
         ensemble = {name: float(value) for name, value in sums.items() if name != "members"}
         return {f"ensemble_{name}": value for name, value in self.task.summarize(ensemble).items()}
 
     def _with_weights(self, batch: Batch) -> Batch:
-        """A training batch with the weights that an evaluation's has, so that both are one compiled program."""
+        """Add an evaluation's weights to a training batch, so that one compiled program serves both."""
         if "weights" in batch:
             return batch
         size = len(next(iter(batch.values())))
@@ -131,12 +131,12 @@ class Ensemble(Strategy):
         return {**batch, "weights": self._ones}
 
     def lowered(self, batch: Batch) -> jax.stages.Lowered:
-        """For the members of this process."""
+        """Return the lowered step of this process's members."""
         state = jax.eval_shape(self._init, self._members)
         return self._step.lower(state, self._members, self.abstract_batch(batch))
 
     def summarize(self, sums: dict[str, Any]) -> dict[str, Any]:
-        """Return the ensemble's metrics, those of `best_member`, the one of lowest loss, and `members`: those of each."""
+        """Return the ensemble's metrics, those of `best_member`, which has the lowest loss, and `members`: those of each."""
         members = [
             self.task.summarize({name: value[i] for name, value in sums["members"].items()})
             for i in range(jax.device_count())
@@ -157,20 +157,20 @@ class Ensemble(Strategy):
         def objective(params: Params) -> jax.Array:
             return self.loss(params, batch, key)[0]
 
-        if self.searches_lines:
+        if self.uses_line_search:
             grads, metrics = self.stored_gradients(state, objective)
         else:
             grads, metrics = self.gradients(state.params, batch, key)
         return self.update(state, grads, metrics, objective)
 
     def _member_evaluate(self, params: Params, batch: Batch) -> Scalars:
-        own = self.task.evaluate(params, batch)
+        members = self.task.evaluate(params, batch)
         ensemble = self.task.score(average(self.task.predict(params, batch), AXIS), batch)
-        return {**ensemble, "members": jax.lax.all_gather(own, AXIS)}
+        return {**ensemble, "members": jax.lax.all_gather(members, AXIS)}
 
 
 def _check_predicts(task: Task, name: str) -> None:
-    """Raises UserError for a user's task whose predictions cannot be averaged, before it has been trained in vain."""
+    """Raise UserError for a user's task whose predictions cannot be averaged, before any time is spent on training."""
     missing = [part for part in ("predict", "score") if getattr(type(task), part) is getattr(Task, part)]
     if missing:
         raise UserError(
@@ -186,6 +186,6 @@ def _as_global(x: jax.Array, shape: Any) -> jax.Array:
 
 def _as_local(x: jax.Array, sharding: NamedSharding) -> jax.Array:
     parts = [shard.data for shard in x.addressable_shards]
-    # Not is_fully_replicated: over the only device of a process its member is that as well.
+    # Not is_fully_replicated: a member on the only device of a process counts as replicated, too.
     shape = (len(parts), *x.shape[1:]) if AXIS in sharding.spec else x.shape
     return jax.make_array_from_single_device_arrays(shape, sharding, parts)

@@ -1,4 +1,4 @@
-"""As `jit`, with the layout in the type of every array (https://docs.jax.dev/en/latest/parallel.html, explicit sharding).
+"""The strategy `jit` with the layout in the type of every array (https://docs.jax.dev/en/latest/parallel.html).
 
 `jax.typeof(x)` says how x is laid out, at trace time; an operation for whose result JAX cannot tell a layout is an error
 instead of a guess. Changes of layout are written out: `jax.sharding.reshard`.

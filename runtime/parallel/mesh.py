@@ -1,4 +1,4 @@
-"""Arrays over all processes, on a mesh of all devices: what `jit`, `explicit` and `shard_map` have in common.
+"""Place global arrays on a mesh of all devices: common to `jit`, `explicit` and `shard_map`.
 
 The mesh has two axes. A batch is divided over both. The state is whole on every device if `fsdp` is 1; else each of its
 large arrays is divided over `fsdp` along its longest dimension that this divides (ZeRO-3, Rajbhandari et al. 2020).
@@ -18,11 +18,11 @@ from .base import Strategy, with_sharding
 
 DATA, FSDP = "data", "fsdp"
 AXES = (DATA, FSDP)
-SMALL = 1 << 14  # elements: what is not larger stays whole, since gathering it would cost more than it takes
+SMALL = 1 << 14  # elements: smaller arrays stay whole, since gathering costs more than the memory that they take
 
 
 class OnMesh(Strategy):
-    """Places state and batches as global arrays."""
+    """Base of the strategies that place state and batches as global arrays."""
 
     def __init__(self, *args: Any, fsdp: int = 1, axis_type: AxisType = AxisType.Auto, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -32,7 +32,7 @@ class OnMesh(Strategy):
         self.fsdp = fsdp
         self.saves_in_parts = fsdp > 1
         self.replicated = NamedSharding(self.mesh, PartitionSpec())
-        # Of one device's length an axis divides nothing, and confuses JAX's rules for reshapes of explicit layouts.
+        # An axis of size 1 divides nothing, and confuses JAX's rules for reshapes of explicit layouts.
         self.axes = tuple(name for name in AXES if self.mesh.shape[name] > 1) or (DATA,)
         self.divided = NamedSharding(self.mesh, PartitionSpec(self.axes))
         self.layout: TrainState = jax.tree.map(self._sharding, jax.eval_shape(self.initial_state))
@@ -40,7 +40,7 @@ class OnMesh(Strategy):
             self._connect()
 
     def _connect(self) -> None:
-        """Communicate over each axis once: gloo connects at the first call, and gives processes 30 s to come to it."""
+        """Communicate over each axis once: gloo connects at the first call, and processes have 30 s to arrive at it."""
         parts = jax.make_array_from_process_local_data(self.divided, np.zeros(jax.local_device_count(), np.float32))
         with without_gloo_lines():
             for axis in self.axes:
@@ -73,7 +73,7 @@ class OnMesh(Strategy):
         return jax.tree.map(np.asarray, whole)
 
     def shard(self, batch: Batch) -> Batch:
-        return {k: self._global(v, self.divided, (len(v) * self.feeds[1], *v.shape[1:])) for k, v in batch.items()}
+        return {k: self._global(v, self.divided, (len(v) * self.data_shard[1], *v.shape[1:])) for k, v in batch.items()}
 
     def abstract_batch(self, batch: Batch) -> Batch:
         return with_sharding(batch, self.divided)
@@ -83,7 +83,7 @@ class OnMesh(Strategy):
 
 
 def partition(shape: tuple[int, ...], parts: int) -> PartitionSpec:
-    """How an array of the state is divided into `parts`: along its longest dimension that they divide, or not at all."""
+    """Return how to divide an array of the state: along its longest dimension that `parts` divides, or not at all."""
     fits = [i for i, n in enumerate(shape) if n % parts == 0]
     if parts == 1 or not fits or np.prod(shape) <= SMALL:
         return PartitionSpec()

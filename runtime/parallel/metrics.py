@@ -1,4 +1,4 @@
-"""What a step says of itself."""
+"""Metrics of a step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..tasks.base import Scalars
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class StepMetrics:
-    """Numbers by name, in one array: to give and to read each for itself takes longer than a short step allows."""
+    """Numbers by name in one array: to transfer each alone would take longer than a short step allows."""
 
     values: jax.Array
     """float32[n]; float32[members, n] of an ensemble, the members of this process."""
@@ -22,10 +22,10 @@ class StepMetrics:
 
     @classmethod
     def of(cls, metrics: Scalars) -> StepMetrics:
-        """To be traced."""
+        """Make metrics from scalars; to be traced."""
         return cls(jnp.stack([jnp.asarray(x, jnp.float32) for x in metrics.values()]), tuple(metrics))
 
     def read(self) -> dict[str, float]:
-        """Waits for the step. Of an ensemble, the means over the members of this process."""
+        """Wait for the step and return the numbers; for an ensemble, means over the members of this process."""
         values = np.asarray(self.values)
         return dict(zip(self.names, values.reshape(-1, len(self.names)).mean(0).tolist(), strict=True))

@@ -45,7 +45,7 @@ class Pmap(Strategy):
         return jax.device_put({k: np.reshape(v, (local, -1, *v.shape[1:])) for k, v in batch.items()}, self._split)
 
     def abstract_batch(self, batch: Batch) -> Batch:
-        """With the leading axis of this process's devices."""
+        """Return the abstract batch with a leading axis of this process's devices."""
         local, shares = jax.local_device_count(), self.shares
         return {
             k: jax.ShapeDtypeStruct((local, v.shape[0] // shares, *v.shape[1:]), v.dtype, sharding=self._split)
@@ -55,7 +55,7 @@ class Pmap(Strategy):
     def _device_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         key = self.step_key(state.step, jax.lax.axis_index(AXIS))
         objective = averaged_objective(lambda params: self.loss(params, batch, key)[0], AXIS)
-        if self.searches_lines:
+        if self.uses_line_search:
             grads, metrics = self.stored_gradients(state, objective)
         else:
             grads, metrics = average(self.gradients(state.params, batch, key), AXIS)

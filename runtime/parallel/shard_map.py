@@ -30,21 +30,21 @@ class ShardMap(OnMesh):
         self._evaluate = jax.jit(evaluate)
 
     def empty_sum(self, zeros: Any) -> Any:
-        return self.differing(zeros)
+        return self.mark_varying(zeros)
 
-    def differing(self, tree: Any) -> Any:
+    def mark_varying(self, tree: Any) -> Any:
         """`tree`, marked as one that may differ between devices."""
         return jax.tree.map(lambda x: jax.lax.pcast(x, AXES, to="varying"), tree)
 
     def _device_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         key = self.step_key(state.step, jax.lax.axis_index(AXES))
-        objective = averaged_objective(lambda params: self.loss(params, batch, key)[0], AXES, self.differing)
-        if self.searches_lines:
+        objective = averaged_objective(lambda params: self.loss(params, batch, key)[0], AXES, self.mark_varying)
+        if self.uses_line_search:
             grads, metrics = self.stored_gradients(state, objective)
         else:
-            grads, metrics = average(self.gradients(self.differing(state.params), batch, key), AXES)
+            grads, metrics = average(self.gradients(self.mark_varying(state.params), batch, key), AXES)
         return self.update(state, grads, metrics, objective)
 
     def _device_evaluate(self, params: Params, batch: Batch) -> Scalars:
-        sums: Scalars = total(self.task.evaluate(self.differing(params), batch), AXES)
+        sums: Scalars = total(self.task.evaluate(self.mark_varying(params), batch), AXES)
         return sums

@@ -1,4 +1,4 @@
-"""One device computes everything: what the other ways are compared with.
+"""Compute everything on one device: the baseline for the other strategies.
 
 On a pod every process does so for itself, with the same data and the same result, so that none waits for another.
 """
@@ -27,7 +27,7 @@ class Single(Strategy):
         return 1
 
     @property
-    def feeds(self) -> tuple[int, int]:
+    def data_shard(self) -> tuple[int, int]:
         return 0, 1
 
     def init(self) -> TrainState:
@@ -51,7 +51,7 @@ class Single(Strategy):
         def objective(params: Any) -> jax.Array:
             return self.loss(params, batch, key)[0]
 
-        if self.searches_lines:
+        if self.uses_line_search:
             grads, metrics = self.stored_gradients(state, objective)
         else:
             grads, metrics = self.gradients(state.params, batch, key)

@@ -1,4 +1,4 @@
-"""One program for the whole pod: what `jit` and `explicit` have in common.
+"""Trace one program for the whole pod: common to `jit` and `explicit`.
 
 The program sees global arrays; how they are laid out decides what each device computes, and XLA inserts the communication.
 The loss is the mean over the global batch. Where random numbers are drawn, or it takes several parts one after another, a
@@ -30,19 +30,19 @@ class WholeProgram(OnMesh):
 
     @abstractmethod
     def whole(self, params: Params) -> Params:
-        """The parameters as every device needs them to compute: undivided."""
+        """Return the parameters undivided, as every device needs them to compute."""
 
     @abstractmethod
     def as_stored(self, grads: Params) -> Params:
-        """Gradients laid out as the parameters are."""
+        """Lay gradients out like the parameters."""
 
     @abstractmethod
     def divide(self, x: jax.Array) -> jax.Array:
-        """[B, ...] -> [shares, B / shares, ...], a share on each device."""
+        """Reshape [B, ...] to [shares, B / shares, ...], a share on each device."""
 
     @abstractmethod
     def on_shares(self, x: jax.Array) -> jax.Array:
-        """[shares, ...], an element on each device."""
+        """Lay [shares, ...] out with an element on each device."""
 
     def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         with jax.set_mesh(self.mesh):
@@ -65,7 +65,7 @@ class WholeProgram(OnMesh):
         def objective(params: Params) -> jax.Array:
             return self.loss(params, batch, key)[0]
 
-        if self.searches_lines:
+        if self.uses_line_search:
             grads, metrics = self.stored_gradients(state, objective)
         else:
             grads, metrics = self.gradients(state.params, batch, key)
@@ -78,7 +78,7 @@ class WholeProgram(OnMesh):
         return total
 
     def loss(self, params: Params, batch: Batch, key: jax.Array) -> tuple[jax.Array, Scalars]:
-        """Of the global batch; or the mean over its shares, [shares, B / shares, ...], each with its key, [shares]."""
+        """Return the loss of the global batch, or the mean over shares, [shares, B / shares, ...], each with its key."""
         params = self.whole(params)
         if not self.in_shares:
             return super().loss(params, batch, key)
@@ -92,6 +92,6 @@ class WholeProgram(OnMesh):
         return self.as_stored(grads), metrics
 
     def split(self, batch: Batch, key: jax.Array) -> tuple[Batch, jax.Array]:
-        """Each share in `accumulate` parts: [accumulate, shares, ...]."""
+        """Split each share in `accumulate` parts: [accumulate, shares, ...]."""
         parts, keys = jax.vmap(super().split)(batch, key)
         return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (parts, keys))

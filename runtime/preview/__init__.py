@@ -1,1 +1,1 @@
-"""A job before it runs: `podrun inspect`. From shapes and the compiled step alone, so a model need not fit in memory."""
+"""Look at a job before it runs (`podrun inspect`), from shapes and the compiled step alone, so that no memory is needed."""

@@ -1,4 +1,4 @@
-"""The worker of `podrun inspect`: a job on stdin, a report, or why there is none, on stdout."""
+"""The worker of `podrun inspect`: reads a job from stdin, writes a report, or an error, to stdout."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ..contract import ExitCode, UserError
 
 
 def main() -> None:
-    """Exits with 0 and a report, 2 and what the user can mend, or 1 and what else went wrong."""
+    """Exit with 0 and a report, 2 and a mistake of the user, or 1 and any other error."""
     out = os.dup(1)
-    os.dup2(2, 1)  # what anybody else prints is no part of the report
+    os.dup2(2, 1)  # output of libraries is no part of the report
     try:
         code, answer = ExitCode.DONE, _answer(json.loads(sys.stdin.read()))
     except UserError as error:
@@ -56,10 +56,12 @@ def _answer_arrays(request: dict[str, Any]) -> str:
 
 
 def _describe(error: Exception) -> str:
-    """What, and where: the last line of code that is not a library's."""
+    """Return an error and its place: the last line of code that is not a library's."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "site-packages" not in frame.filename and "podrun" not in frame.filename]
-    frame = (own or frames)[-1]
+    user_frames = [
+        frame for frame in frames if "site-packages" not in frame.filename and "podrun" not in frame.filename
+    ]
+    frame = (user_frames or frames)[-1]
     first = (str(error).strip() or "no message").splitlines()[0][:300]
     return f"{type(error).__name__}: {first}\nin {Path(frame.filename).name}, line {frame.lineno}: {frame.line}"
 

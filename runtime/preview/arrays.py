@@ -1,4 +1,4 @@
-"""The arrays of a tree as rows, and rows of blocks that repeat folded into one."""
+"""List the arrays of a tree as rows, with rows of repeated blocks folded into one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Row:
     shape: tuple[int, ...]
     dtype: str
     item: int
-    """Bytes of one number."""
+    """Size of one number in bytes."""
     repeat: int = 1
 
     @property
@@ -38,7 +38,7 @@ class Row:
 
 
 def rows(tree: Any) -> list[Row]:
-    """All arrays of a tree, by their paths."""
+    """Return all arrays of a tree, by their paths."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return [
         Row(tuple(_key(key) for key in path), tuple(leaf.shape), str(leaf.dtype), leaf.dtype.itemsize)
@@ -46,17 +46,17 @@ def rows(tree: Any) -> list[Row]:
     ]
 
 
-def fold(found: list[Row]) -> list[Row]:
-    """`h_0.kernel`, `h_1.kernel`, ... of one shape as `h_[0-11].kernel`, 12 times."""
-    for depth in range(max((len(row.path) for row in found), default=0)):
-        found = _fold_at(found, depth)
-    return found
+def fold(rows: list[Row]) -> list[Row]:
+    """Fold `h_0.kernel`, `h_1.kernel`, ... of one shape into `h_[0-11].kernel`, 12 times."""
+    for depth in range(max((len(row.path) for row in rows), default=0)):
+        rows = _fold_at(rows, depth)
+    return rows
 
 
-def _fold_at(found: list[Row], depth: int) -> list[Row]:
-    """Folds rows that differ only in the number at the end of one part of their paths."""
+def _fold_at(rows: list[Row], depth: int) -> list[Row]:
+    """Fold rows that differ only in the number at the end of one part of their paths."""
     groups: dict[Any, list[tuple[Row, int]]] = {}
-    for row in found:
+    for row in rows:
         numbered = _NUMBERED.fullmatch(row.path[depth]) if depth < len(row.path) else None
         key: Any = row
         if numbered:
@@ -75,7 +75,7 @@ def _folded(group: list[Row], numbers: list[int], depth: int) -> Row:
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """`0-3,7`"""
+    """Return numbers as `0-3,7`."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and runs[-1][-1] == number - 1:
@@ -86,7 +86,7 @@ def _ranges(numbers: Iterable[int]) -> str:
 
 
 def _key(key: Any) -> str:
-    """Of a dict, a field of a class, or a place in a sequence."""
+    """Return the name of a key of a dict, a field of a class, or a place in a sequence."""
     for attribute in ("key", "name", "idx"):
         if hasattr(key, attribute):
             return str(getattr(key, attribute))

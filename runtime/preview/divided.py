@@ -1,4 +1,4 @@
-"""Which arrays fsdp divides, and why it leaves the others whole."""
+"""List which arrays fsdp divides, and why it leaves the others whole."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _SHOWN = 4
 
 @dataclass(frozen=True)
 class Divided:
-    """What fsdp does with the arrays of the parameters."""
+    """The arrays of the parameters that fsdp divides or leaves whole."""
 
     fsdp: int
     arrays: int
     divided: int
     small: tuple[str, ...]
-    """Left whole: gathering them would cost more than they take."""
+    """Arrays left whole because gathering them would cost more than the memory that they take."""
     indivisible: tuple[str, ...]
-    """Left whole, although large: fsdp divides none of their dimensions. Name and shape."""
+    """Large arrays left whole because fsdp divides none of their dimensions: name and shape."""
 
 
 def divided(config: Config, params: Any) -> Divided | None:
@@ -45,19 +45,19 @@ def divided(config: Config, params: Any) -> Divided | None:
     )
 
 
-def lines(found: Divided | None) -> list[str]:
+def lines(summary: Divided | None) -> list[str]:
     """Return lines for the report, none for a job without fsdp."""
-    if found is None:
+    if summary is None:
         return []
-    if not found.divided:
-        head = f"fsdp {found.fsdp} divides nothing: all {plural(found.arrays, 'array')} are whole on every device"
+    if not summary.divided:
+        head = f"fsdp {summary.fsdp} divides nothing: all {plural(summary.arrays, 'array')} are whole on every device"
     else:
-        head = f"fsdp {found.fsdp} divides {found.divided} of {plural(found.arrays, 'array')}"
+        head = f"fsdp {summary.fsdp} divides {summary.divided} of {plural(summary.arrays, 'array')}"
     kept = [f"  {head}"]
-    if found.indivisible:
-        kept.append(f"    {_names(found.indivisible)}: no dimension is a multiple of {found.fsdp}")
-    if found.small:
-        kept.append(f"    {_names(found.small)}: at most {SMALL:,} numbers, not worth dividing")
+    if summary.indivisible:
+        kept.append(f"    {_names(summary.indivisible)}: no dimension is a multiple of {summary.fsdp}")
+    if summary.small:
+        kept.append(f"    {_names(summary.small)}: at most {SMALL:,} numbers, not worth dividing")
     return kept
 
 

@@ -1,4 +1,4 @@
-"""How an array lies on the devices: in words, and drawn."""
+"""Describe the layout of an array over devices, in words and as a picture."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from .units import plural
 
 _DRAWN = 8
-"""More parts than that, or devices with one part, are not drawn: the words say it all, in fewer lines."""
+"""Limit of parts, and of devices with one part, that are drawn; for more the words are clearer."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the parts of one array are."""
+    """Layout of one array over the devices."""
 
     name: str
     array: str
     """Type and shape: `int32[16, 129]`."""
     where: str
     part: tuple[int, ...]
-    """Shape of what one device has."""
+    """Shape of the part on one device."""
     parts: int
-    """How many different ones there are."""
+    """Number of different parts."""
     devices: int
 
 
 def layout(name: str, array: Any, devices: int) -> Layout:
-    """Of an array, or a `jax.ShapeDtypeStruct`, that has a sharding; `devices` are those of the slice."""
+    """Return the layout of an array or `jax.ShapeDtypeStruct` that has a sharding; `devices` are those of the slice."""
     shape, sharding = tuple(array.shape), array.sharding
     part = sharding.shard_shape(shape)
     parts = _parts(shape, part)
@@ -58,7 +58,7 @@ def _words(shape: tuple[int, ...], part: tuple[int, ...], parts: int, on: int, s
 
 
 def _axes(sharding: Sharding, dimensions: list[int]) -> str:
-    """The axes of the mesh over which those dimensions are split."""
+    """Return the axes of the mesh over which those dimensions are split."""
     if not isinstance(sharding, NamedSharding):
         return ""
     entries = [sharding.spec[i] for i in dimensions if i < len(sharding.spec)]
@@ -67,7 +67,7 @@ def _axes(sharding: Sharding, dimensions: list[int]) -> str:
 
 
 def draw(array: Any, width: int, most: int = _DRAWN) -> str:
-    """JAX's picture of at most two dimensions; empty where it would be too large, or cannot be made."""
+    """Return JAX's picture of at most two dimensions; empty where it would be too large, or cannot be made."""
     shape, sharding = tuple(array.shape), array.sharding
     part = sharding.shard_shape(shape)
     parts, on = _parts(shape, part), len(sharding.device_set)
@@ -84,7 +84,7 @@ def draw(array: Any, width: int, most: int = _DRAWN) -> str:
 
 
 def bytes_per_device(tree: Any) -> int:
-    """Of the device that has the most, which is any of them."""
+    """Return the bytes on the device that has the most, which is any of them."""
     return sum(
         math.prod(leaf.sharding.shard_shape(tuple(leaf.shape))) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree)
     )

@@ -1,4 +1,4 @@
-"""Everything that is known of a job before its first step."""
+"""Report all that can be known of a job before its first step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .layout import Layout, bytes_per_device, draw, layout
 
 @dataclass(frozen=True)
 class Size:
-    """How much there is of something."""
+    """Size of a part of the state."""
 
     arrays: int
     count: int
@@ -40,24 +40,24 @@ class Size:
 
 @dataclass(frozen=True)
 class Computed:
-    """What a step computes."""
+    """The computation of a step."""
 
     flops: float | None
     examples: int
     device_kind: str | None
-    """None if the slice does not say what its devices are."""
+    """Kind of the devices; None if the slice does not say."""
     seconds_at_peak: float | None
-    """At 100 % of the peak of all devices that compute."""
+    """Time of a step at 100 % of the peak of all devices that compute."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Of each device, in bytes, as the compiler for CPU plans it."""
+    """Memory of each device in bytes, as the compiler for CPU plans it."""
 
     arguments: int
     outputs: int
     reused: int
-    """Of the outputs, what takes the place of arguments."""
+    """Bytes of outputs that reuse the memory of arguments."""
     temporaries: int
 
     @property
@@ -67,25 +67,25 @@ class Memory:
 
 @dataclass(frozen=True)
 class Report:
-    """A job, looked at."""
+    """Report on a job."""
 
     slice: str
     devices: int
     computing: int
-    """Devices that take part."""
+    """Number of devices that take part."""
     parallel: str
     precision: str
     parameters: tuple[Row, ...]
-    """Of one model."""
+    """Parameters of one model."""
     models: int
     state: dict[str, Size]
     batch: tuple[Layout, ...]
     samples: tuple[Layout, ...]
     """A large matrix and a small vector of the parameters."""
     divided: Divided | None
-    """None without fsdp."""
+    """Result of fsdp; None without it."""
     outputs: tuple[Layout, ...]
-    """What a step gives back; the state only where it is not laid out as before the step."""
+    """Layouts of what a step returns; of the state only those that differ from before the step."""
     pictures: dict[str, str]
     computed: Computed
     memory: Memory | None
@@ -93,12 +93,12 @@ class Report:
 
 
 def look(config: Config, slice_name: str, width: int) -> Report:
-    """Loads the data, and compiles the step for as many devices as there are here. Raises UserError as training does.
+    """Load the data, and compile the step for as many devices as there are here. Raises UserError as training does.
 
     Args:
         config: the job.
-        slice_name: what it is to run on.
-        width: of the pictures, in characters.
+        slice_name: the slice that it is to run on.
+        width: width of the pictures in characters.
     """
     data = load_dataset(config)
     task = make_task(config, data)
@@ -135,7 +135,7 @@ def look(config: Config, slice_name: str, width: int) -> Report:
 
 
 def _batch(config: Config, data: Dataset, strategy: Strategy) -> Batch:
-    """The global batch of a step, as shapes."""
+    """Return the global batch of a step, as shapes."""
     if config.batch_size == "all":
         size = padded(data.train.size, strategy.shares * config.accumulate)
         batch = {**batch_shapes(data.train, size), "weights": np.broadcast_to(np.float32(1), size)}
@@ -149,19 +149,19 @@ def _count(tree: Any) -> int:
 
 
 def _sizes(state: TrainState) -> dict[str, Size]:
-    """Of each part of the state that has arrays, besides the number of the step."""
-    found = {}
+    """Return the size of each part of the state that has arrays, except the number of the step."""
+    sizes = {}
     for field in dataclasses.fields(state):
         part = rows(tree := getattr(state, field.name))
         if part and field.name != "step":
-            found[field.name] = Size(
+            sizes[field.name] = Size(
                 len(part), sum(r.count for r in part), sum(r.bytes for r in part), bytes_per_device(tree)
             )
-    return found
+    return sizes
 
 
 def _samples(params: Params) -> dict[str, Any]:
-    """The largest matrix and the smallest vector."""
+    """Return the largest matrix and the smallest vector."""
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
     named = {f"params.{row.name}": leaf for row, (_, leaf) in zip(rows(params), leaves, strict=True)}
     size = {name: math.prod(leaf.shape) for name, leaf in named.items()}
@@ -173,7 +173,7 @@ def _samples(params: Params) -> dict[str, Any]:
 
 
 def _outputs(before: TrainState, lowered: jax.stages.Lowered, compiled: jax.stages.Compiled) -> tuple[Layout, ...]:
-    """The metrics of a step; of the state, the samples if any array is laid out in another way than before the step."""
+    """Return layouts of the metrics of a step, and samples of the state if the step has changed any layout of it."""
     after, metrics = jax.tree.map(
         lambda info, sharding: jax.ShapeDtypeStruct(info.shape, info.dtype, sharding=sharding),
         lowered.out_info,
@@ -190,7 +190,7 @@ def _outputs(before: TrainState, lowered: jax.stages.Lowered, compiled: jax.stag
 
 
 def _pictures(batch: Batch, params: Params, width: int) -> dict[str, str]:
-    """Of an array of the batch, and of a matrix of the parameters."""
+    """Return pictures of an array of the batch and of a matrix of the parameters."""
     first = [*((f"batch.{name}", leaf) for name, leaf in batch.items())][:1]
     drawn = {name: draw(leaf, width) for name, leaf in (*first, *[*_samples(params).items()][:1])}
     return {name: picture for name, picture in drawn.items() if picture}

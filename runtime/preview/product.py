@@ -1,4 +1,4 @@
-"""How arrays that are written as JAX prints their types lie on a mesh, and what the compiler makes of their product.
+"""Lay arrays, written as JAX prints their types, out on a mesh, and compile their product.
 
 `16@data,32@model` is an array of 16 x 32 whose first axis is divided over the mesh axis `data` and the second over `model`;
 `32@(data,model)` is divided over both, `32` over none.
@@ -24,7 +24,7 @@ from .layout import Layout, draw, layout
 _DIMENSION = re.compile(r"(\d{1,12})(?:@(?:(\w+)|\(([\w, ]+)\)))?")
 _COLLECTIVES = re.compile(r" (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
 _MOST = 64
-"""Devices up to which a picture is drawn."""
+"""Largest number of devices for which a picture is drawn."""
 EXAMPLE = '"16@data,32@model"'
 
 
@@ -35,7 +35,7 @@ class Spec:
     text: str
     shape: tuple[int, ...]
     axes: tuple[tuple[str, ...], ...]
-    """Of each dimension, the axes of the mesh that divide it."""
+    """The axes of the mesh that divide each dimension."""
 
     @property
     def partition(self) -> PartitionSpec:
@@ -59,12 +59,12 @@ class Product:
     collectives: dict[str, int]
     """Communication in the compiled program, by kind."""
     explicit: str
-    """Its type where layouts are part of the type, or what JAX asks for then."""
+    """Type of the product where layouts are part of the type, or what JAX asks for then."""
 
 
 @dataclass(frozen=True)
 class MeshReport:
-    """What is known of the arrays."""
+    """Report on arrays on a mesh."""
 
     mesh: dict[str, int]
     arrays: tuple[Drawn, ...]
@@ -134,13 +134,13 @@ def _product(a: Spec, b: Spec, mesh: Mesh, width: int) -> Product:
     ]
     compiled = jax.jit(jnp.matmul).lower(*shapes).compile()
     out: Any = compiled.output_shardings
-    found = Counter(_COLLECTIVES.findall(compiled.as_text() or ""))
+    collectives = Counter(_COLLECTIVES.findall(compiled.as_text() or ""))
     shape = (a.shape[0], b.shape[1])
-    return Product(_drawn("product", shape, _named(out, mesh, shape), width), dict(found), _explicit(a, b, mesh))
+    return Product(_drawn("product", shape, _named(out, mesh, shape), width), dict(collectives), _explicit(a, b, mesh))
 
 
 def _named(sharding: Any, mesh: Mesh, shape: tuple[int, ...]) -> Any:
-    """The compiler's layout in terms of the mesh, where it can be said so."""
+    """Return the compiler's layout in terms of the mesh, where that is possible."""
     choices = [(), *((axis,) for axis in mesh.axis_names), tuple(mesh.axis_names)]
     for rows in choices:
         for columns in choices:

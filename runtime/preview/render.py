@@ -1,4 +1,4 @@
-"""A report as text for a terminal, and as JSON."""
+"""Render a report as text for a terminal, and as JSON."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .look import Computed, Memory, Report
 from .units import in_bytes, in_flops, in_seconds, plural
 
 _SHOWN = 40
-"""Rows of parameters; the rest is in the JSON."""
+"""Number of rows of parameters that are shown; the JSON has all."""
 _NAMES = {"params": "parameters", "opt_state": "optimizer state", "ema": "moving average"}
 
 
 def text(report: Report, title: str, width: int) -> str:
-    """All of it, section by section."""
+    """Return the whole report, section by section."""
     sections = [
         _head(report, title),
         _parameters(report, width),
@@ -33,7 +33,7 @@ def text(report: Report, title: str, width: int) -> str:
 
 
 def as_json(report: Report) -> str:
-    """All of it, with every array of the parameters."""
+    """Return the whole report as JSON, with every array of the parameters."""
     parameters = [
         {
             "path": row.name,
@@ -61,8 +61,8 @@ def _parameters(report: Report, width: int) -> str:
     folded = fold(list(report.parameters))
     shown = folded[:_SHOWN]
     body = [_cells(row) for row in shown]
-    if left := folded[_SHOWN:]:
-        body.append((f"... and {len(left)} more", "", "", *_amount(left)))
+    if hidden := folded[_SHOWN:]:
+        body.append((f"... and {len(hidden)} more", "", "", *_amount(hidden)))
     total = ("together", plural(len(report.parameters), "array"), "", *_amount(report.parameters))
     lines = table([("", "shape", "type", "count", "size"), *body, total], width, right=(3, 4))
     lines[0] = "Parameters".ljust(len(lines[0]) - len(lines[0].lstrip())) + lines[0].lstrip()
@@ -80,8 +80,8 @@ def _cells(row: Row) -> tuple[str, ...]:
     return row.name, f"{repeat}{list(row.shape)}", row.dtype, *_amount([row])
 
 
-def _amount(found: Sequence[Row]) -> tuple[str, str]:
-    return f"{sum(row.count for row in found):,}", in_bytes(sum(row.bytes for row in found))
+def _amount(rows: Sequence[Row]) -> tuple[str, str]:
+    return f"{sum(row.count for row in rows):,}", in_bytes(sum(row.bytes for row in rows))
 
 
 # --- layout ---------------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def _wrap(line: str, width: int) -> list[str]:
 
 
 def _lines(layouts: Sequence[Layout], width: int) -> list[str]:
-    """A line for each, or two where that is too long."""
+    """Return a line for each layout, or two where that is too long."""
     lines = table([(one.name, one.array, one.where) for one in layouts])
     if max(map(len, lines)) <= width:
         return lines
@@ -150,7 +150,7 @@ def _memory(memory: Memory | None, seconds: float) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], width: int = 0, right: Sequence[int] = ()) -> list[str]:
-    """Aligned lines; the first column gives way if they are wider than `width`."""
+    """Return aligned lines; the first column is cut if they are wider than `width`."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     if width and (excess := 2 + sum(widths) + 2 * (len(widths) - 1) - width) > 0:
         widths[0] = max(12, widths[0] - excess)

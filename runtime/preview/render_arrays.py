@@ -1,4 +1,4 @@
-"""Arrays on a mesh as text for a terminal."""
+"""Render arrays on a mesh as text for a terminal."""
 
 from __future__ import annotations
 

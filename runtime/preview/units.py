@@ -1,4 +1,4 @@
-"""Numbers for people."""
+"""Format numbers for people."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ _THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
 
 
 def in_bytes(number: float) -> str:
-    """`1536` is `1.5 KiB`."""
+    """Return `1.5 KiB` for `1536`."""
     return _scaled(number, 1024, _BYTES)
 
 
 def in_flops(number: float) -> str:
-    """`2.5e12` is `2.5 TFLOP`."""
+    """Return `2.5 TFLOP` for `2.5e12`."""
     return _scaled(number, 1000, tuple(f"{prefix}FLOP" for prefix in _THOUSANDS))
 
 
 def in_seconds(seconds: float) -> str:
-    """`0.0025` is `2.5 ms`."""
+    """Return `2.5 ms` for `0.0025`."""
     for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
         if seconds * factor >= 1:
             return f"{seconds * factor:.3g} {unit}"

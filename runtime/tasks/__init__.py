@@ -9,7 +9,7 @@ from .base import Task
 
 
 def make_task(config: Config, data: Dataset) -> Task:
-    """The job's task. A user's task is called as `attribute(config, data) -> Task`."""
+    """Return the job's task. A user's task is called as `attribute(config, data) -> Task`."""
     if ":" in config.task:
         task: Task = plugins.expect(
             plugins.call(config.task, "task", config=config, data=data), Task, config.task, "task"

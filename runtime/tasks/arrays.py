@@ -1,4 +1,4 @@
-"""What the tasks have in common whose examples are arrays x and y."""
+"""Base of the tasks whose examples are arrays x and y."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class ArrayTask(Task):
         return self._model.init(key, jnp.zeros((1, *self.data.shape), jnp.float32), True)["params"]
 
     def outputs(self, params: Params, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        """float32[B, K]; with dropout if there is a key for it."""
+        """Return the outputs, float32[B, K]; with dropout if there is a key for it."""
         rngs = None if key is None else {"dropout": key}
         outputs: Any = self._model.apply({"params": params}, x, key is None, rngs=rngs)
-        if outputs.shape != (len(x), self.data.outputs):  # of a user's model: subtracted from y it may well broadcast
+        if outputs.shape != (len(x), self.data.outputs):  # another shape might broadcast against y
             raise UserError(
                 f"model {self.config.model.name}: gives {outputs.dtype}{list(outputs.shape)} for {len(x)} examples, but task "
                 f"{self.config.task} needs [{len(x)}, {self.data.outputs}]; reshape what it returns to [examples, outputs]"
@@ -40,7 +40,7 @@ class ArrayTask(Task):
         return outputs
 
     def penalty(self, params: Params) -> jax.Array | float:
-        """l2/2 times the sum of the squares of all kernels, float32[]."""
+        """Return l2/2 times the sum of the squares of all kernels, float32[]."""
         if not self._l2:
             return 0.0
         leaves = jax.tree_util.tree_leaves_with_path(params)
@@ -49,10 +49,10 @@ class ArrayTask(Task):
 
 
 def means(batch: Batch, *values: jax.Array) -> jax.Array:
-    """The means of float32[B] each, weighted if the batch has weights: then it is a training set, or a device's share of it.
+    """Return the means of float32[B] each, weighted if the batch has weights, as the whole training set has.
 
-    All at once: a program of the whole pod adds up over devices, which wait for each other each time. With weights in two
-    stages: XLA adds one number after another in some programs, and the error of it grows with B.
+    All are taken at once, because in a program of the whole pod devices wait for each other at each sum. With weights the sum
+    has two stages: XLA adds one number after another in some programs, and the rounding error grows with B.
     """
     each = jnp.stack(values)
     if "weights" not in batch:
@@ -63,7 +63,7 @@ def means(batch: Batch, *values: jax.Array) -> jax.Array:
 
 
 def first_targets(config: Config, data: Dataset) -> np.ndarray[Any, Any]:
-    """y of the first example, [1, ...]. Raises UserError if the examples are not arrays x and y."""
+    """Return y of the first example, [1, ...]. Raises UserError if the examples are not arrays x and y."""
     batch = data.train.gather(np.zeros(1, np.int64), np.zeros(1, np.int64))
     if not {"x", "y"} <= set(batch):
         raise UserError(

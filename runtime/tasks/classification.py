@@ -1,4 +1,4 @@
-"""Predict a label."""
+"""Task: predict a label."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Classification(ArrayTask):
         return {"loss": sums["loss"] / sums["count"], "accuracy": sums["correct"] / sums["count"]}
 
     def predict(self, params: Params, batch: Batch) -> jax.Array:
-        """Probabilities, float32[B, K]"""
+        """Return probabilities, float32[B, K]."""
         return jax.nn.softmax(self.outputs(params, batch["x"]))
 
     def score(self, predictions: jax.Array, batch: Batch) -> Scalars:
@@ -53,7 +53,7 @@ class Classification(ArrayTask):
 
 
 def _compare(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(float32[B] losses, float32[B] 1 where the label is the most likely class) from float32[B, K] and int32[B]."""
+    """Return (float32[B] losses, float32[B] 1 where the label is the most likely class) from float32[B, K] and int32[B]."""
     # A sum over one-hot vectors instead of an index: it is the same for every layout over devices.
     picked = (logits * jax.nn.one_hot(labels, logits.shape[-1])).sum(-1)
     return jax.nn.logsumexp(logits, axis=-1) - picked, (logits.argmax(-1) == labels).astype(jnp.float32)

@@ -1,4 +1,4 @@
-"""Predict the next token."""
+"""Task: predict the next token."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ..worker.preempt import Preempted
 from ..worker.progress import Reporter
 from .base import Scalars, Task
 
-_BLOCK = 16  # tokens that are sampled between two looks at whether the run is to stop
+_BLOCK = 16  # tokens that are sampled between two checks for a stop
 _Window = tuple[jax.Array, jax.Array]
-"""The last tokens, and how many they are."""
+"""The last tokens, and their number."""
 _SMALLEST = float(np.finfo(np.float32).tiny)
 
 
@@ -37,7 +37,7 @@ class LanguageModel(Task):
         self._prompt = self._encode_prompt()
 
     def _encode_prompt(self) -> np.ndarray:
-        """Now, so that a prompt with characters that the text does not have is an error before training."""
+        """Encode the prompt now, so that characters that the text does not have are an error before training."""
         if self.data.tokenizer is None or not self.config.sample.tokens:
             return np.zeros(1, np.int32)
         try:
@@ -50,7 +50,7 @@ class LanguageModel(Task):
         return self._model.init(key, jnp.zeros((1, self._context), jnp.int32))["params"]
 
     def _logits(self, params: Params, tokens: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        """float32[B, T, V]; with dropout if there is a key for it."""
+        """Return logits, float32[B, T, V]; with dropout if there is a key for it."""
         rngs = None if key is None else {"dropout": key}
         logits: Any = self._model.apply({"params": params}, tokens, key is None, rngs=rngs)
         return logits
@@ -72,7 +72,7 @@ class LanguageModel(Task):
         return {"loss": loss, "perplexity": _perplexity(loss), "accuracy": sums["correct"] / sums["count"]}
 
     def predict(self, params: Params, batch: Batch) -> jax.Array:
-        """float32[B, T, V]"""
+        """Return probabilities, float32[B, T, V]."""
         return jax.nn.softmax(self._logits(params, batch["tokens"][:, :-1]))
 
     def score(self, predictions: jax.Array, batch: Batch) -> Scalars:
@@ -87,14 +87,14 @@ class LanguageModel(Task):
         return {**metrics, "perplexity": _perplexity(metrics["loss"])}
 
     def after_training(self, params: Params, reporter: Reporter) -> str | None:
-        """A text of `sample.tokens` tokens that continues the prompt."""
+        """Return a text of `sample.tokens` tokens that continues the prompt."""
         if not self.config.sample.tokens or self.data.tokenizer is None:
             return None
         ids = self._continue_prompt(params, jax.random.key(self.config.seed), reporter)
         return self.data.tokenizer.decode(np.concatenate([self._prompt, ids]))
 
     def _continue_prompt(self, params: Params, key: jax.Array, reporter: Reporter) -> np.ndarray:
-        """int32[sample.tokens]. Raises Preempted between two blocks once this process was asked to stop."""
+        """Return int32[sample.tokens]. Raises Preempted between two blocks once this process was asked to stop."""
         tokens, start = self.config.sample.tokens, len(self._prompt)
         window = jnp.zeros(self._context, jnp.int32).at[:start].set(self._prompt)
         carry = window, jnp.int32(start)
@@ -110,7 +110,7 @@ class LanguageModel(Task):
         return np.concatenate(blocks)[:tokens]
 
     def _sample(self, params: Params, carry: _Window, keys: jax.Array) -> tuple[_Window, jax.Array]:
-        """int32[len(keys)]. One forward pass over a window of `context` tokens for each; no cache."""
+        """Return int32[len(keys)]. One forward pass over a window of `context` tokens for each; no cache."""
         sample = self.config.sample
 
         def step(carry: _Window, key: jax.Array) -> tuple[_Window, jax.Array]:
@@ -128,7 +128,7 @@ class LanguageModel(Task):
 
 
 def _next_token(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(float32[B, T] losses in nats, float32[B, T] 1 where the target is the most likely token)."""
+    """Return (float32[B, T] losses in nats, float32[B, T] 1 where the target is the most likely token)."""
     picked = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     # A maximum instead of an argmax: XLA vectorises it on CPU.
     return jax.nn.logsumexp(logits, axis=-1) - picked, (picked >= logits.max(-1)).astype(jnp.float32)

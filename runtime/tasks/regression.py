@@ -1,4 +1,4 @@
-"""Predict values."""
+"""Task: predict values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Regression(ArrayTask):
         return {"loss": loss, "rmse": math.sqrt(loss)}
 
     def predict(self, params: Params, batch: Batch) -> jax.Array:
-        """Values, float32[B, K]"""
+        """Return values, float32[B, K]."""
         return self.outputs(params, batch["x"])
 
     def score(self, predictions: jax.Array, batch: Batch) -> Scalars:
@@ -48,5 +48,5 @@ class Regression(ArrayTask):
 
 
 def _squared_errors(values: jax.Array, targets: jax.Array) -> jax.Array:
-    """float32[B] from float32[B, K] twice."""
+    """Return float32[B] from float32[B, K] twice."""
     return jnp.mean((values - targets) ** 2, axis=-1)

@@ -1,1 +1,1 @@
-"""A process on its host: its workdir, its events, its stop, and what libraries print in it."""
+"""A worker process on its host: workdir, events, stop, and the output of libraries."""

@@ -1,4 +1,4 @@
-"""The address at which the collectives of CPUs listen.
+"""Set the address at which gloo, the collectives of CPUs, listens.
 
 gloo tells the other processes the address that its host's own name resolves to. Debian's installer writes `127.0.1.1 NAME`
 into /etc/hosts, with which they would look for it on themselves, and only root can change that file.
@@ -17,7 +17,7 @@ _SETTING = "jax_cpu_collectives_implementation"
 def listen_at(address: str) -> None:
     """Let gloo listen at `address`, which the other hosts reach. Must be called before JAX makes its CPU backend.
 
-    JAX has no setting for it. What it is made of here is private to JAX, whose version setup.cfg bounds.
+    JAX has no setting for it. The code here uses private parts of JAX, whose version setup.cfg bounds.
     """
 
     def make_client() -> Any:

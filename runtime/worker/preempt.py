@@ -1,4 +1,4 @@
-"""A request to stop, seen by all processes at the same step."""
+"""Stop all processes at the same step."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .progress import Reporter
 
 
 class Preempted(Exception):
-    """Raised at the step at which all processes stop, after the checkpoint was saved."""
+    """All processes stop at this step. Raised after the checkpoint was saved."""
 
 
 class StopRequest:
-    """SIGTERM to any process becomes a stop of all of them at one common point.
+    """Turn SIGTERM to any process into a stop of all of them at one common point.
 
     JAX's preemption service takes SIGTERM over and agrees on the point:
     https://docs.jax.dev/en/latest/jax.experimental.multihost_utils.html (reached_preemption_sync_point).
@@ -37,7 +37,7 @@ _ACTION_SIZE = 512  # bytes; struct sigaction has 152 on x86-64
 
 
 def report_sigterm(reporter: Reporter) -> None:
-    """Report SIGTERM to this very process as an event, then hand it on to JAX's preemption service.
+    """Report SIGTERM to this process as an event, then pass it on to JAX's preemption service.
 
     The service tells all processes, which then save and stop; none of them could say which one was sent the signal. Call it
     once `jax.distributed` is initialized. Its handler is not Python's, so it is kept as the bytes that sigaction gives.

@@ -1,4 +1,4 @@
-"""Events to the launcher: one JSON object a line, appended to a file that the host's agent relays."""
+"""Report events to the launcher: one JSON object a line, appended to a file that the host's agent relays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from ..contract import Event, EventKind, Phase
 from ..lines import log_line
 
-_RESERVE = 1 << 15  # bytes: an error with its traceback, and some more that others write meanwhile
+_RESERVE = 1 << 15  # bytes: an error with its traceback, and a margin for what others write meanwhile
 
 
 class Reporter:
@@ -35,9 +35,9 @@ class Reporter:
         self._first_step: tuple[float, int] | None = None
         self._last_step = 0.0
         self.stopping = False
-        """This process has been sent SIGTERM."""
+        """True once this process has been sent SIGTERM."""
         self.step: int | None = None
-        """The step in progress, for whoever reports a failure."""
+        """The step in progress, for the report of a failure."""
 
     def event(self, what: EventKind, /, **fields: Any) -> None:
         event: Event = {"event": what, "time": time.time(), **fields}
@@ -48,16 +48,16 @@ class Reporter:
             self._cut = True
             raise
         self._cut = written < len(data)
-        if self._cut:  # of a full disk the next write would say so
+        if self._cut:  # the next write would report a full disk
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._folder))
         if text := log_line(event, leads=self._leads):
             try:
                 print(text, flush=True)
-            except (OSError, ValueError):  # a full or closed output: the event is what counts
+            except (OSError, ValueError):  # a full or closed output: the event matters more
                 pass
 
     def give_room(self) -> None:
-        """Give back the room for last words."""
+        """Free the disk space that is reserved for the last report."""
         if self._reserve is not None:
             os.close(self._reserve)
             self._reserve = None
@@ -79,16 +79,16 @@ class Reporter:
             self.event(EventKind.STEP, step=step, steps=steps, **metrics, **times)
 
     def _seconds_left(self, now: float, step: int, steps: int) -> float | None:
-        """Judge by the steps since this process began, evaluations and saves among them."""
+        """Estimate the remaining time from the steps since this process began, with evaluations and saves."""
         assert self._first_step is not None
         began, first = self._first_step
         return round((now - began) / (step - first) * (steps - step), 3) if step > first else None
 
 
 def _reserved(path: Path) -> int | None:
-    """Take up room on the disk for the last words of a process that fails because it is full.
+    """Reserve disk space for the last report of a process that fails because the disk is full.
 
-    Return an open file without a name: however the process ends, its room is free then. None if there is no room already.
+    Return an open file without a name, so that its space is freed however the process ends. None if the disk is full already.
     """
     try:
         reserve = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""Keep out of a worker's output what libraries print although nothing is wrong."""
+"""Keep harmless messages of libraries out of a worker's output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GLOO = re.compile(
 def quiet_libraries() -> None:
     """Let orbax and its like log errors only: they warn of settings that podrun chose on purpose.
 
-    What Python prints goes past `without_gloo_lines`, so that it is in the log at once.
+    Python's own output bypasses `without_gloo_lines`, so that it is in the log at once.
     """
     from absl import logging
 
@@ -30,7 +30,7 @@ def quiet_libraries() -> None:
 def without_gloo_lines() -> Iterator[None]:
     """Leave out the line that each rank prints when gloo connects it, in C++ and without a switch.
 
-    What else is written to file descriptor 1 meanwhile comes after it.
+    All else that is written to file descriptor 1 meanwhile is kept and comes after the block.
     """
     sys.stdout.flush()
     real = os.dup(1)

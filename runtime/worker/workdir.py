@@ -1,6 +1,6 @@
-"""Process 0's hold on the workdir: one run at a time, and a token by which the other processes recognise it.
+"""Claim the workdir for process 0: one run at a time, and a token by which the other processes recognise it.
 
-Others may be able to write in the workdir: what they have put there is refused, and not followed.
+Other users may be able to write in the workdir: their files are refused, and their links are not followed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ..contract import ENV_PID, UserError, Workdir, WorkerEnv
 from .progress import Reporter
 
 _OWNER = 4096  # characters that are read of a workdir's owner
-_PATIENCE = 15.0  # seconds: longer than the agents of a launcher that was killed go on
+_PATIENCE = 15.0  # seconds: longer than agents live on after their launcher was killed
 
 
 def claim(workdir: Workdir, env: WorkerEnv, reporter: Reporter) -> None:
-    """Makes the workdir, locks it until this process ends, and writes the token.
+    """Make the workdir, lock it until this process ends, and write the token.
 
     Raises UserError if it cannot be written, or if another run has it.
     """
@@ -90,7 +90,7 @@ def open_file(path: Path, flags: int) -> int:
 
 
 def _foreign(path: Path, status: os.stat_result, opened: bool, written: bool) -> str | None:
-    """Return why a file cannot be one of podrun's for this user. Root may use what another user has left."""
+    """Return why a file cannot be one of podrun's for this user. Root may use the files of another user."""
     remedy = "choose another with --workdir DIR"
     owner = _user_name(status.st_uid)
     regular, links = stat.S_ISREG(status.st_mode), written and status.st_nlink > 1
@@ -119,12 +119,12 @@ def check_folder(folder: Path) -> None:
 
 
 def damaged_name(path: Path) -> Path:
-    """Return a name beside `path` that nothing has, for what is kept of it."""
+    """Return an unused name beside `path`, under which a damaged file is kept."""
     return next(p for n in count(1) if not os.path.lexists(p := path.with_name(f"{path.name}.damaged-{n}")))
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file whole, or leave it unchanged. A link in its place is replaced; what it leads to stays. Raises OSError."""
+    """Write a file whole, or leave it unchanged. A link in its place is replaced; its target stays. Raises OSError."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with fresh.open("x", encoding="utf-8") as file:

@@ -41,7 +41,7 @@ def dataset() -> Dataset:
 def losses(name: str, line_search: str | None, memory: int = MEMORY, steps: int = 25) -> list[dict[str, float]]:
     """Metrics of each step. Only the first step may compile."""
     one = make(job(name, line_search, memory), dataset())
-    state, batch, history = one.init(), one.shard(full_batch(dataset().train, one.shares, *one.feeds)), []
+    state, batch, history = one.init(), one.shard(full_batch(dataset().train, one.shares, *one.data_shard)), []
     before = 0
     for step in range(steps):
         state, metrics = one.step(state, batch)

@@ -58,7 +58,7 @@ def by_scipy(bias: bool) -> float:
 def test_logistic_regression_without_a_bias(name: str) -> None:
     """Its loss is scipy's of the same problem, which is not that of the problem with a bias."""
     one = make(notebook_job(SECTIONS[name], bias=False), notebook_data())
-    batch = one.shard(full_batch(notebook_data().train, one.shares, *one.feeds))
+    batch = one.shard(full_batch(notebook_data().train, one.shares, *one.data_shard))
     state = one.init()
     for _ in range(120):
         state, metrics = one.step(state, batch)

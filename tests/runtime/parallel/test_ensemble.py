@@ -127,7 +127,7 @@ def test_the_ensemble_is_evaluated() -> None:
     one = ensemble()
     state = place(one, trained()[0])
     sums: Any = None
-    for batch in evaluation_batches(dataset().validation, 8, *one.feeds, None):
+    for batch in evaluation_batches(dataset().validation, 8, *one.data_shard, None):
         part = jax.tree.map(np.float64, one.evaluate(state, one.shard(batch)))
         sums = part if sums is None else jax.tree.map(np.add, sums, part)
     found = one.summarize(sums)
@@ -205,7 +205,7 @@ def test_the_result_is_one_model() -> None:
 def test_all_members_see_the_whole_batch() -> None:
     """Each batch is on every device, and every process provides all of it."""
     one = ensemble()
-    assert (one.shares, one.feeds) == (1, (0, 1))
+    assert (one.shares, one.data_shard) == (1, (0, 1))
     x = one.shard(batches()[0])["x"]
     assert {shard.device for shard in x.addressable_shards} == set(jax.devices())
     for shard in x.addressable_shards:

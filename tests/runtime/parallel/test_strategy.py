@@ -360,7 +360,7 @@ def test_dropout_is_the_same_on_the_same_devices(name: str) -> None:
 def test_devices_get_the_rows_in_order(name: str) -> None:
     """Device d has the d-th of the equal parts of the batch."""
     rows = np.arange(24, dtype=np.int32).reshape(8, 3)
-    assert (strategy(name).shares, strategy(name).feeds) == (4, (0, 1))
+    assert (strategy(name).shares, strategy(name).data_shard) == (4, (0, 1))
     sharded = strategy(name).shard({"x": rows})["x"]
     by_device = {shard.device: np.asarray(shard.data) for shard in sharded.addressable_shards}
     for number, device in enumerate(jax.local_devices()):
@@ -370,7 +370,7 @@ def test_devices_get_the_rows_in_order(name: str) -> None:
 def test_single_uses_one_device() -> None:
     """Its batch, its state and what it computes are on the first one only."""
     one = strategy("single")
-    assert (one.shares, one.feeds) == (1, (0, 1))
+    assert (one.shares, one.data_shard) == (1, (0, 1))
     batch = one.shard(batches(1)[0])
     state, metrics = one.step(place(one, initial()), batch)
     for leaf in jax.tree.leaves((batch, state, metrics)):
