@@ -17,7 +17,7 @@ from podrun.launcher.preflight.check import compare
 from podrun.launcher.preflight.environment import check_environment
 from podrun.launcher.staging.runtime_packages import pinned
 
-from .test_check import changed, healthy
+from .pods import changed, healthy
 
 
 @pytest.mark.parametrize("workdir", [{**healthy()["disk_home"], "free": 0, "writable": False}, {"error": "no answer"}])

@@ -1,0 +1,98 @@
+"""What a host says of itself: its interpreter, its disks, its limits; a fact that fails costs only itself."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podrun.launcher.agent import facts
+
+from ..preflight.pods import VERSION, healthy
+
+
+def test_facts_of_this_machine(tmp_path: Path) -> None:
+    request = {"python": sys.executable, "workdir": f"{tmp_path}/not/yet", "home": str(tmp_path), "env": {}}
+    start = time.monotonic()
+    found = facts.gather(request)
+    assert time.monotonic() - start < 5
+    assert set(found) == set(healthy())
+    assert not [name for name, value in found.items() if isinstance(value, dict) and "error" in value]
+    assert json.loads(json.dumps(found)) == found
+    assert found["interpreter"]["version"] == VERSION
+    assert found["interpreter"]["packages"]["jax"].startswith("0.")
+    assert found["interpreter"]["packages"]["libtpu"] == "missing"
+    assert found["disk_workdir"]["folder"] == str(tmp_path)
+    assert 0 < found["disk_home"]["free"] < found["disk_home"]["total"]
+    assert 0 < found["memory"]["available"] < found["memory"]["total"]
+    assert abs(found["clock"]["answered"] - time.time()) < 5
+
+
+def test_the_workers_environment_counts(tmp_path: Path) -> None:
+    """Packages are those that the workers will see, with PYTHONPATH and all."""
+    fake_package(tmp_path, "jax", "9.9.9")
+    found = facts.gather(
+        {"python": sys.executable, "env": {"PYTHONPATH": str(tmp_path), "HTTPS_PROXY": "http://u:hidden-word@x"}}
+    )
+    assert found["interpreter"]["packages"]["jax"] == "9.9.9"
+    assert "HTTPS_PROXY" in found["proxies"]["set"]
+    assert "hidden-word" not in json.dumps(found)
+
+
+def fake_package(folder: Path, name: str, version: str) -> None:
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda path: None, "does not exist"),
+        (lambda path: path.write_text("x"), "may not be executed"),
+        (lambda path: path.mkdir(), "is a folder"),
+        (lambda path: path.symlink_to("/nowhere/python"), "is a link to /nowhere/python, which does not exist"),
+        (lambda path: script(path, "echo broken >&2; exit 3"), "does not work: broken"),
+        (lambda path: script(path, "exit 3"), "ended with exit code 3"),
+        (lambda path: script(path, "echo '[]'"), "does not work"),
+    ],
+)
+def test_an_interpreter_that_cannot_be_used_is_a_fact(make: Callable[[Path], Any], why: str, tmp_path: Path) -> None:
+    path = tmp_path / "python"
+    make(path)
+    found = facts.gather({"python": str(path)})
+    assert why in found["interpreter"]["error"]
+    assert str(path) in found["interpreter"]["error"]
+    assert found["memory"]["total"] > 0
+
+
+def test_a_python_that_is_not_in_path() -> None:
+    assert facts.gather({"python": "python9"})["interpreter"] == {"error": "there is no 'python9' in PATH"}
+
+
+def test_an_interpreter_that_a_run_will_make(tmp_path: Path) -> None:
+    found = facts.gather({"python": str(tmp_path / "env/bin/python"), "python_before": sys.executable})
+    assert found["interpreter"]["packages"] is None
+    assert found["interpreter"]["version"] == VERSION
+
+
+def script(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def test_a_fact_that_hangs_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "LIMIT", 1.0)
+    monkeypatch.setattr(facts, "_memory", lambda: time.sleep(20))
+    monkeypatch.setattr(facts, "_huge_pages", lambda: 1 / 0)
+    start = time.monotonic()
+    found = facts.gather({"python": sys.executable})
+    assert time.monotonic() - start < 5
+    assert found["memory"] == {"error": "no answer within 1 s"}
+    assert found["huge_pages"] == {"error": "division by zero"}
+    assert found["limits"]["nofile"] > 0

@@ -1,0 +1,51 @@
+"""`podrun check`: its output, its JSON, and what it shows while it waits."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+
+from ...conftest import Sandbox
+from ..preflight.pods import VERSION
+
+
+def test_podrun_check_of_a_simulated_pod(sandbox: Sandbox) -> None:
+    done = sandbox.podrun("check", "--simulate", "--slice", "cpu-2x2", "--workdir", "runs/x")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "coordinator  reached at 127.0.0.1:" in done.stdout
+    assert f"{sandbox.path}/runs/x is shared" in done.stdout.replace("\n             ", " ")
+    assert done.stdout.splitlines()[-1].startswith("both hosts are ready")
+    assert "\x1b" not in done.stdout
+    assert not (sandbox.path / "runs").exists()
+
+
+def test_podrun_check_as_json(sandbox: Sandbox) -> None:
+    done = sandbox.podrun("check", "--json", "--simulate", "--slice", "cpu-2x1", "--workdir", "/proc/x")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["code"]) == (2, 2)
+    assert set(found["hosts"]) == {"host-0", "host-1"}
+    assert found["hosts"]["host-1"]["interpreter"]["version"] == VERSION
+    (finding,) = [f for f in found["findings"] if f["fatal"]]
+    assert finding["about"] == "workdir"
+    assert finding["hosts"] == ["host-0"]
+
+
+def test_on_a_terminal_it_shows_what_it_waits_for_and_clears_that(sandbox: Sandbox) -> None:
+    ours, theirs = os.openpty()
+    command = [*sandbox.command, "check", "--simulate", "--slice", "cpu-2x1"]
+    done = subprocess.run(command, cwd=sandbox.path, env=sandbox.env, stdout=subprocess.PIPE, stderr=theirs, text=True)
+    os.close(theirs)
+    shown = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert "asking the hosts: 0 of 2" in shown
+    assert re.search(r"asking the hosts: 1 of 2, waiting for host-[01]", shown)
+    assert shown.endswith("\r\x1b[K")
+    assert "asking" not in done.stdout
+
+
+def test_podrun_check_without_hosts_says_where_it_looked(sandbox: Sandbox) -> None:
+    done = sandbox.podrun("check", "--slice", "cpu-2x2")
+    assert done.returncode == 2
+    assert "no hosts: looked for --simulate, --pod FILE" in done.stderr

@@ -1,0 +1,99 @@
+"""`podrun clean`: what is old, and what a run has left on its hosts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from .conftest import Make, Podrun
+
+HOUR, DAY = 3600.0, 86400.0
+
+
+def test_clean_removes_old_runs_that_ended(podrun: Podrun, make: Make) -> None:
+    """Nothing young, nothing that goes on, nothing whose agents may still live."""
+    make("20260101-000001-old0", age=10 * DAY).end()
+    make("20260101-000002-fail", age=8 * DAY).end(1, "host-0")
+    make("20260101-000003-late", age=2 * DAY).end()
+    left = make("20260101-000004-left", age=8 * DAY)
+    young = make("20260101-000005-youn", age=2 * HOUR)
+    run = make("20260101-000006-runs", age=30 * DAY)
+    with run.directory.supervise():
+        listed = podrun("clean", "--dry-run")
+        assert [line.split("/")[-1][-4:] for line in listed.out.splitlines()] == ["left", "fail", "old0"]
+        assert len(podrun("ps", "--all", "--json").json) == 6
+        refused = podrun("clean")
+        assert refused.code == 2 and "remove 3 runs here" in refused.err and "say --yes" in refused.err
+        assert podrun("clean", "--yes").out.endswith("removed 3 runs here\n")
+        assert not left.directory.path.exists()
+        assert podrun("clean", "--yes").out.startswith("nothing to remove of runs that ended more than 7d ago")
+        assert podrun("clean", "--older-than", "0", "--yes").out.endswith("removed 1 run here\n")
+        assert [row["run"][-4:] for row in podrun("ps", "--json").json] == ["runs", "youn"]
+    assert young.directory.path.exists()
+
+
+def test_clean_of_one_run(podrun: Podrun, make: Make) -> None:
+    """At any age, but not while it goes on."""
+    run = make("20260101-000001-aaaa")
+    with run.directory.supervise():
+        refused = podrun("clean", "aaaa", "--yes")
+        assert refused.code == 2 and f"is running; `podrun stop {run.id}` ends it" in refused.err
+    assert "only its launcher is gone" in podrun("clean", "aaaa", "--yes").err
+    run.end()
+    assert podrun("clean", "aaaa", "--yes").code == 0
+    assert list(run.directory.path.parent.iterdir()) == []
+
+
+@pytest.fixture
+def sleeper() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*args: str, **env: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", "import time; time.sleep(600)", *args]
+        started.append(subprocess.Popen(command, env={**os.environ, **env}))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_clean_ends_what_a_run_has_left_on_its_hosts(
+    podrun: Podrun, make: Make, sleeper: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    """Processes and folders of this run alone, and none as long as an agent of it lives."""
+    run = make("20260101-000001-aaaa")
+    run.end()
+    folder = run.directory.path / "hosts" / "host-1.0"
+    folder.mkdir(parents=True)
+    (folder / "1.out").write_text("never fetched")
+    ours = sleeper(PODRUN_RUN_ID=run.id, PODRUN_HOST="host-1")
+    others = [
+        sleeper(PODRUN_RUN_ID="20260101-000001-bbbb", PODRUN_HOST="host-1"),
+        sleeper(PODRUN_RUN_ID=run.id, PODRUN_HOST="host-7"),
+        sleeper(PODRUN_HOST="host-1"),
+    ]
+    agent = sleeper("agent.pyz", "run", run.id)
+    time.sleep(0.2)
+    looked = podrun("clean", "aaaa", "--dry-run")
+    assert "process" not in looked.out and "folder" not in looked.out
+    agent.kill()
+    agent.wait()
+    looked = podrun("clean", "aaaa", "--dry-run")
+    assert f"{ours.pid} of run {run.id}" in looked.out and str(folder) in looked.out and ours.poll() is None
+    refused = podrun("clean", "aaaa")
+    assert (
+        "1 run here" in refused.err and "1 folder (13 bytes)" in refused.err and "1 process, by SIGKILL" in refused.err
+    )
+    done = podrun("clean", "aaaa", "--yes")
+    assert done.code == 0 and "removed 1 folder, 1 process on the hosts" in done.out
+    assert ours.wait(10) == -signal.SIGKILL
+    assert [process.poll() for process in others] == [None] * 3
+    assert not run.directory.path.exists()

@@ -1,0 +1,34 @@
+"""Mistakes in the options of commands that look at runs and hosts."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import HERE, Podrun
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["exec", "--", "ls"], "no hosts: say which, for example podrun exec --pod pod.yaml"),
+        (["exec", *HERE], "no command: write it after `--`"),
+        (["exec", *HERE, "ls"], "no command: write it after `--`"),
+        (["exec", "--run", "zzzz", "--", "ls"], "there are no runs in"),
+        (["exec", "--run", "zzzz", *HERE, "--", "ls"], "a run names its hosts already"),
+        (["exec", "--simulate", "--", "ls"], "no slice"),
+        (["exec", "--hosts", "a,b", "--timeout", "0", "--", "ls"], "0.0 is not in the range"),
+        (["ssh", "x"], "no hosts: say which, for example podrun ssh"),
+        (["ssh", *HERE, "host-0"], "processes on this machine: there is nothing to log in to"),
+        (["ssh", "--hosts", "tpu-[0-3]", "gpu-1"], "there is no host 'gpu-1'; the pod has tpu-[0-3]"),
+        (["logs", "--since", "yesterday"], "--since yesterday: that is no time; write how long ago"),
+        (["clean", "--older-than", "7"], "--older-than 7: that is no duration; write for example 90s"),
+        (["clean", "zzzz"], "there are no runs in"),
+        (["clean", "zzzz", *HERE], "a run names its hosts already"),
+    ],
+)
+def test_mistakes(podrun: Podrun, args: list[str], message: str) -> None:
+    """What is wrong, and what to write instead; never a traceback."""
+    done = podrun(*args)
+    assert done.code == 2
+    assert done.err.startswith("podrun: ") and message in done.err
+    assert "Traceback" not in done.err

@@ -1,0 +1,105 @@
+"""`podrun status`: what each process of a run does, and what has become of the run."""
+
+from __future__ import annotations
+
+import os
+
+from .conftest import Made, Make, Podrun
+
+
+def running(make: Make) -> Made:
+    run = make("20260101-000001-aaaa")
+    for host, process in (("host-0", 0), ("host-1", 1)):
+        run.event("host", host=host, phase="hello", pid=100 + process)
+        run.event("host", host=host, phase="started", process=process, pid=200 + process)
+        run.event("phase", host=host, process=process, phase="train", time=run.began + 60)
+        run.step(10, process)
+    run.event("checkpoint", host="host-0", process=0, step=8)
+    run.step(12)
+    return run
+
+
+def test_status_of_a_run_that_goes_on(podrun: Podrun, make: Make) -> None:
+    """Per process: phase, since when, step, pid; and the checkpoint, the supervisor, the logs."""
+    run = running(make)
+    with run.directory.supervise():
+        done = podrun("status")
+        found = podrun("status", "aaaa", "--json").json
+    lines = done.out.splitlines()
+    assert lines[0] == f"run {run.id}: running for 2m 00s"
+    assert f"  supervisor  pid {os.getpid()} on this machine" in lines
+    assert f"  logs        {run.directory.logs}" in lines
+    assert any(line.startswith("  checkpoint  step 8, at ") for line in lines)
+    assert lines[3:6] == [
+        "  phase       training",
+        "  step        12/100  loss 1.0000",
+        "  time        elapsed 0:20  eta 1:02:05",
+    ]
+    assert (found["phase"], found["loss"], found["elapsed"], found["seconds_left"]) == ("training", 1.0, 20.0, 3725.0)
+    assert [line.split() for line in lines[-2:]] == [
+        ["0", "host-0", "training", "1m", "00s", "12", "200", "-"],
+        ["1", "host-1", "training", "1m", "00s", "10", "201", "-"],
+    ]
+    assert found["checkpoint"]["step"] == 8 and found["agents"] == {"host-0": 100, "host-1": 101}
+    assert [(p["phase"], p["step"], p["pid"], p["exit_code"]) for p in found["processes"]] == [
+        ("train", 12, 200, None),
+        ("train", 10, 201, None),
+    ]
+
+
+def test_status_of_a_run_that_failed(podrun: Podrun, make: Make) -> None:
+    """How each process ended, and the first cause as the last line."""
+    run = running(make)
+    run.event("exit", host="host-1", process=1, code=-9)
+    run.event("exit", host="host-0", process=0, code=76)
+    run.end(137, "host-1", "failed: host-1 (process 1): was ended by SIGKILL [exit code 137]")
+    lines = podrun("status").out.splitlines()
+    assert lines[0].startswith(f"run {run.id}: failed with exit code 137 at ")
+    assert lines[-1] == "podrun: failed: host-1 (process 1): was ended by SIGKILL [exit code 137]"
+    assert [line.split()[-1] for line in lines if " host-" in line and "exited" in line] == ["76", "SIGKILL"]
+    assert podrun("status", "--json").json["message"].startswith("failed: host-1")
+
+
+def test_status_of_a_restart_is_that_of_the_new_attempt(podrun: Podrun, make: Make) -> None:
+    """What the attempt before had reached says nothing about this one; its checkpoint does."""
+    run = running(make)
+    run.event("exit", host="host-0", process=0, code=1)
+    run.start(attempt=1)
+    found = podrun("status", "--json").json
+    assert found["attempt"] == 1 and found["checkpoint"]["step"] == 8
+    assert [(p["phase"], p["step"], p["pid"], p["exit_code"]) for p in found["processes"]] == [
+        ("waiting", None, None, None)
+    ] * 2
+    assert ", restart 1" in podrun("status").out.splitlines()[0] or "abandoned" in podrun("status").out.splitlines()[0]
+
+
+def test_status_of_an_abandoned_run_says_what_to_do(podrun: Podrun, make: Make) -> None:
+    """It has not ended, and nobody supervises it."""
+    run = running(make)
+    out = podrun("status").out
+    assert "abandoned" in out.splitlines()[0]
+    assert f"`podrun attach {run.id}`" in out and f"`podrun stop {run.id}`" in out
+
+
+def test_status_of_a_large_pod_is_short(podrun: Podrun, make: Make) -> None:
+    """Processes in the same state share a row; the odd one has its own."""
+    hosts = {f"tpu-{n}": [n] for n in range(256)}
+    run = make("20260101-000001-aaaa", hosts=hosts)
+    for n in range(256):
+        run.event("phase", host=f"tpu-{n}", process=n, phase="compile" if n == 77 else "train")
+    out = podrun("status").out
+    assert len(out.splitlines()) < 15
+    rows = [line.split() for line in out.splitlines()]
+    assert ["255", "training", "-", "-", "tpu-[0-76,78-255]"] in rows
+    assert ["1", "compiling", "the", "step", "-", "-", "tpu-77"] in rows
+
+
+def test_status_names_the_runs_that_it_could_mean(podrun: Podrun, make: Make) -> None:
+    """A part of an id that means none or several."""
+    assert "there are no runs in" in podrun("status").err
+    make("20260101-000001-aaaa")
+    make("20260101-000002-bbbb")
+    wrong, both = podrun("status", "zzz"), podrun("status", "2026")
+    assert (wrong.code, both.code) == (2, 2)
+    assert "there is no run 'zzz'" in wrong.err and "`podrun ps --all` lists them" in wrong.err
+    assert "means 2 runs: 20260101-000002-bbbb, 20260101-000001-aaaa" in both.err

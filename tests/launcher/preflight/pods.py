@@ -1,0 +1,86 @@
+"""Pods of healthy hosts, and the same with something wrong."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from copy import deepcopy
+from typing import Any
+
+from podrun.launcher.agent.packages import PACKAGES
+from podrun.launcher.pod.pod import Host, Pod
+from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.preflight.base import Facts
+
+GB = 10**9
+VERSION = sys.version.split()[0]
+VERSIONS = {
+    "jax": "0.10.2",
+    "jaxlib": "0.10.2",
+    "flax": "0.12.8",
+    "optax": "0.2.8",
+    "orbax-checkpoint": "0.12.8",
+    "numpy": "2.4.6",
+    "pydantic": "2.14.3",
+    "pyyaml": "6.0.3",
+    "tensorboardX": "2.6.4",
+}
+NODES = {
+    "cpu": {},
+    "v3": {"accel": [f"/dev/accel{i}" for i in range(4)]},
+    "v5litepod": {"vfio": [f"/dev/vfio/{i}" for i in range(4)]},
+    "gpu": {"nvidia": [f"/dev/nvidia{i}" for i in range(8)]},
+}
+EXTRA = {"gpu": {"jax-cuda12-plugin": "0.10.2"}, "v3": {"libtpu": "0.0.40"}, "v5litepod": {"libtpu": "0.0.40"}}
+
+
+def healthy(kind: str = "cpu") -> Facts:
+    """A host with which nothing is wrong."""
+    disk = {"path": "/d", "folder": "/d", "free": 90 * GB, "total": 100 * GB, "files": 10**6, "writable": True}
+    packages = {**dict.fromkeys(PACKAGES, "missing"), **VERSIONS, **EXTRA.get(kind, {})}
+    return {
+        "system": {"host": "m", "kernel": "6.1", "machine": "x86_64", "cores": 8},
+        "interpreter": {"version": "3.11.7", "executable": "/usr/bin/python3", "packages": packages},
+        "driver": "570.86.15" if kind == "gpu" else None,
+        "machine": uuid.uuid4().hex,
+        "claim": None,
+        "disk_home": disk,
+        "disk_tmp": disk,
+        "disk_workdir": None,
+        "memory": {"total": 64 * GB, "available": 60 * GB},
+        "devices": {"accel": [], "vfio": [], "nvidia": [], **NODES[kind]},
+        "holders": {"processes": [], "partial": False},
+        "lock_file": None,
+        "run": None,
+        "host_name": {"name": "m", "addresses": ["10.0.0.5"], "used": "10.0.0.5"},
+        "proxies": {"set": [], "no_proxy": None},
+        "huge_pages": "always",
+        "limits": {"nofile": 65536, "memlock": None},
+        "clock": {"received": 1000.0, "answered": 1000.1, "skew": 0.01, "uncertain": 0.02},
+    }
+
+
+def pod_of(slice: str) -> Pod:
+    """Hosts a, b, c, ... that are other machines."""
+    what = parse_slice(slice)
+    hosts = tuple(Host(chr(ord("a") + i), f"10.0.0.{i + 5}") for i in range(what.hosts))
+    return Pod(what, hosts, "ssh", {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}[what.kind])
+
+
+def changed(slice: str, changes: dict[str, dict[str, Any]]) -> tuple[Pod, dict[str, Facts]]:
+    """A healthy pod, and its facts with some of them changed: host (`*`: all) to `fact.key` to value."""
+    pod = pod_of(slice)
+    by_host = {host.name: healthy(slice.rpartition("-")[0]) for host in pod.hosts}
+    for names, values in changes.items():
+        for name in by_host if names == "*" else names:
+            for path, value in values.items():
+                *way, last = path.split("/")
+                place = by_host[name]
+                for step in way:
+                    place[step] = deepcopy(place[step])
+                    place = place[step]
+                place[last] = value
+    return pod, by_host
+
+
+PKG = "interpreter/packages/"
