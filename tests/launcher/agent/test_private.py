@@ -16,7 +16,7 @@ from podrun.launcher.agent.private import UnsafeError, is_private, private_path
 from podrun.launcher.plan.agent_file import agent_file
 from tests.conftest import Sandbox
 
-from ..staging.test_prepare import Case
+from ..staging.prepared import Case
 
 POD = ("--slice", "cpu-1x1", "--simulate")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files to another user")

@@ -22,7 +22,7 @@ from podrun.launcher.staging.preparations import EndedError, Refusal
 from podrun.launcher.transport.local import LocalChannel, LocalTransport
 
 from ...wheels import make_wheel
-from .test_prepare import Case, ask, case, wait_until  # noqa: F401
+from .prepared import Case, ask, wait_until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -40,7 +40,7 @@ def make_tiny(folder: Path, name: str) -> Path:
     return make_wheel(folder, name, {**files, f"{info}/entry_points.txt": f"[console_scripts]\n{name} = {name}:main\n"})
 
 
-def test_a_line_that_is_added_extends_the_environment(tmp_path: Path, case: Case) -> None:  # noqa: F811
+def test_a_line_that_is_added_extends_the_environment(tmp_path: Path, case: Case) -> None:
     """Both have what they should, neither refers to the other, and the smaller one may go."""
     one, two = make_tiny(tmp_path, "onepod"), make_tiny(tmp_path, "twopod")
     first = case.prepared(requirements=write_requirements(tmp_path, one)).python
@@ -61,7 +61,7 @@ def test_a_line_that_is_added_extends_the_environment(tmp_path: Path, case: Case
 
 
 @pytest.fixture
-def small_disk(case: Case) -> Iterator[None]:  # noqa: F811
+def small_disk(case: Case) -> Iterator[None]:
     """podrun's folder on a disk of 140 MB."""
     if os.geteuid() != 0:
         pytest.skip("only root may mount")
@@ -72,7 +72,7 @@ def small_disk(case: Case) -> Iterator[None]:  # noqa: F811
 
 
 @pytest.mark.usefixtures("small_disk")
-def test_too_little_room_is_seen_before_anything_is_built(tmp_path: Path, case: Case) -> None:  # noqa: F811
+def test_too_little_room_is_seen_before_anything_is_built(tmp_path: Path, case: Case) -> None:
     reason = case.refused(requirements=write_requirements(tmp_path, make_wheel(tmp_path, "jax", {})))
     assert "the virtual environment needs about 900 MB, and 14" in reason
     assert f"MB is left at {case.home}/envs" in reason
@@ -80,7 +80,7 @@ def test_too_little_room_is_seen_before_anything_is_built(tmp_path: Path, case: 
 
 
 @pytest.mark.usefixtures("small_disk")
-def test_a_disk_that_fills_up_is_blamed(tmp_path: Path, case: Case) -> None:  # noqa: F811
+def test_a_disk_that_fills_up_is_blamed(tmp_path: Path, case: Case) -> None:
     """Not the tool that stumbles over it."""
     large = make_wheel(tmp_path, "largepod", {f"largepod/{n}.txt": "x" * 20_000_000 for n in range(8)})
     reason = case.refused(requirements=write_requirements(tmp_path, large))
@@ -128,7 +128,7 @@ def test_hosts_that_failed_are_not_hidden_by_the_first(tmp_path: Path, monkeypat
     assert 2 <= len(failed) < len(answers)
 
 
-def test_a_command_that_says_nothing_is_seen_to_go_on(case: Case) -> None:  # noqa: F811
+def test_a_command_that_says_nothing_is_seen_to_go_on(case: Case) -> None:
     case.prepared(setup=("echo unpacking; sleep 10.5",))
     assert [message for message in case.said("setup") if message.startswith("unpacking ... (0:10)")]
 

@@ -9,7 +9,7 @@ from podrun.launcher.supervise.view import View
 from podrun.launcher.transport.local import LocalTransport
 from podrun.launcher.view.console import NoConsole
 
-from ..rundir.test_runs import begin, make, started
+from ..rundir.made import begin, make, started
 
 
 def test_the_last_words_of_an_attempt_before_count_no_more() -> None:

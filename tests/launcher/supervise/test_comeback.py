@@ -12,7 +12,7 @@ from podrun.launcher.supervise import comeback
 from podrun.launcher.supervise.comeback import Comeback
 from podrun.runtime.contract import ExitCode
 
-from ..staging.test_prepare import Behind
+from ..staging.prepared import Behind
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -1,0 +1,42 @@
+"""Archives are unpacked into their folder and nowhere else."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from podrun.launcher.agent.extract import DamagedError, extract
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.mark.parametrize(
+    ("members", "complaint"),
+    [
+        ([("../escaped", None)], "not a path inside"),
+        ([("/tmp/podrun-escaped", None)], "not a path inside"),
+        ([("a/../../escaped", None)], "not a path inside"),
+        ([("link", "..")], "leads out"),
+        ([("link", "/tmp")], "leads out"),
+        ([("deep/link", "../../x")], "leads out"),
+        ([("up", "."), ("link", "up/../..")], "leads out"),
+        ([("link", "inside"), ("link/file", None)], "not a path inside"),
+        ([("link", "inside"), ("link", None)], "not a path inside"),
+    ],
+)
+def test_an_archive_never_writes_outside(tmp_path: Path, members: list[tuple[str, str | None]], complaint: str) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, target in members:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = (tarfile.SYMTYPE, target) if target else (tarfile.REGTYPE, "")
+            archive.addfile(info)
+    folder = tmp_path / "parent" / "folder"
+    folder.mkdir(parents=True)
+    with pytest.raises(DamagedError, match=complaint):
+        extract(io.BytesIO(gzip.compress(buffer.getvalue())), str(folder), "")
+    assert {path.name for path in tmp_path.rglob("*")} <= {"parent", "folder", "link", "up", "deep"}

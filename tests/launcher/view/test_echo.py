@@ -1,0 +1,23 @@
+"""What is shown of a line that a progress bar has written over."""
+
+from __future__ import annotations
+
+import pytest
+
+from podrun.launcher.view.echo import last_state
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (b"plain", "plain"),
+        (b"", ""),
+        (b"windows\r", "windows"),
+        (b" 10%\r 50%\r100%", "100%"),
+        (b" 10%\r 50%\r100%\r", "100%"),
+        (b"\r\r", ""),
+        (b"\xc3\xa4\xff", "ä\N{REPLACEMENT CHARACTER}"),
+    ],
+)
+def test_what_a_progress_bar_shows_last(line: bytes, shown: str) -> None:
+    assert last_state(line) == shown

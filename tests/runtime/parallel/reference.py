@@ -1,0 +1,67 @@
+"""The same training in one function on one device: what all strategies are compared with."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import optax
+
+from podrun.runtime.config import Config
+from podrun.runtime.data.base import Dataset
+from podrun.runtime.data.pipeline import TrainBatches
+from podrun.runtime.state import Batch, Params, StateDict, to_dict
+from podrun.runtime.tasks import make_task
+from podrun.runtime.tasks.base import Scalars
+
+from ..strategies import (
+    SECTIONS,
+    copies,
+    dataset,
+    job,
+    strategy,
+)
+
+SAME_DEVICES = [name for name in SECTIONS if name != "single"]
+
+
+@functools.cache
+def batches(count: int) -> list[Batch]:
+    order = TrainBatches(dataset().train, 8, 0, 1, seed=0)
+    return [order.at(8 * i) for i in range(count)]
+
+
+@functools.cache
+def initial(ema: bool = False) -> StateDict:
+    """Compiled once: that all have the same is a test of its own."""
+    state = strategy("single").init()
+    return copies(to_dict(state.replace(ema=state.params) if ema else state))
+
+
+def plain(config: Config, data: Dataset, params: Params, given: list[Batch]) -> tuple[Params, list[dict[str, float]]]:
+    """The same training in one function on one device, with nothing of the strategies."""
+    task = make_task(config, data)
+    optimizer = optax.adam(optax.linear_schedule(0.01, 0.0, 3), eps=1e-3)
+
+    @jax.jit
+    def step(params: Params, opt_state: Any, batch: Batch) -> tuple[Params, Any, Scalars]:
+        def mean_loss(params: Params) -> tuple[jax.Array, Scalars]:
+            return task.loss(params, batch, jax.random.key(0))
+
+        (loss, metrics), gradients = jax.value_and_grad(mean_loss, has_aux=True)(params)
+        updates, opt_state = optimizer.update(gradients, opt_state, params)
+        metrics = {**metrics, "loss": loss, "grad_norm": optax.tree.norm(gradients)}
+        return optax.apply_updates(params, updates), opt_state, metrics
+
+    opt_state = optimizer.init(params)
+    history = []
+    for batch in given:
+        params, opt_state, metrics = step(params, opt_state, batch)
+        history.append({key: float(value) for key, value in metrics.items()})
+    return params, history
+
+
+@functools.cache
+def reference() -> tuple[Params, list[dict[str, float]]]:
+    return plain(job("single"), dataset(), initial()["params"], batches(3))
