@@ -64,7 +64,7 @@ def row(times: dict[str, list[float]]) -> str:
 
 
 def measure(slice_name: str, model: dict[str, int], rounds: int, steps: int) -> dict[str, list[float]]:
-    """Seconds per step of each loop, by round."""
+    """Return the seconds per step of each loop, by round."""
     job = {"steps": 1_000_000, "batch_size": 12, "model": model, **QUIET}
     times = run_pod(slice_name, job, [__file__, "worker", str(rounds), str(steps)])
     return {name: [wall for wall, _ in rounds] for name, rounds in times.items()}

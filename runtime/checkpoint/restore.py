@@ -45,13 +45,13 @@ def restore_newest(
             restored = checkpoints.restore(step, template(), config, fingerprint)
         except DamagedCheckpointError as error:
             problem = error
-        blind = np.flatnonzero(gather([problem is not None])[:, 0])
-        if not blind.size and restored is not None:
+        unable = np.flatnonzero(gather([problem is not None])[:, 0])
+        if not unable.size and restored is not None:
             if me == 0:
                 _set_aside(checkpoints, damaged, restored, reporter)
             return restored
-        damaged[step] = str(problem or f"process {blind[0]} cannot read checkpoint {step}")
-        if me == blind[0] != 0:  # only it knows why
+        damaged[step] = str(problem or f"process {unable[0]} cannot read checkpoint {step}")
+        if me == unable[0] != 0:  # only it knows why
             reporter.note(damaged[step])
     if damaged:
         raise UserError(_none_left(checkpoints, damaged))

@@ -157,12 +157,12 @@ class Checkpoints:
             "shapes": shapes_of(state),
             "epoch_means": epoch_means,
         }
-        begun = self._manager.save(
+        started = self._manager.save(
             step,
             args=ocp.args.Composite(**{_STATE: ocp.args.StandardSave(state), _META: ocp.args.JsonSave(meta)}),
             metrics={"loss": loss},
         )
-        if not begun:
+        if not started:
             raise RuntimeError(
                 f"orbax did not save step {step}: {self.directory} has a checkpoint of step {self.latest()}"
             )

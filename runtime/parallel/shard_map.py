@@ -33,7 +33,7 @@ class ShardMap(OnMesh):
         return self.mark_varying(zeros)
 
     def mark_varying(self, tree: Any) -> Any:
-        """`tree`, marked as one that may differ between devices."""
+        """Mark `tree` as one that may differ between devices."""
         return jax.tree.map(lambda x: jax.lax.pcast(x, AXES, to="varying"), tree)
 
     def _device_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
