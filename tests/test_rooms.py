@@ -130,3 +130,14 @@ def test_agent_and_runtime_spell_their_variables_alike() -> None:
     worker = WorkerEnv("r", 0, "h", 0, 1, (0,), "cpu-1x1", Path("d")).to_env()
     assert {protocol.ENV_RUN, protocol.ENV_HOST, protocol.ENV_DIR} <= worker.keys()
     assert (protocol.ENV_WORKDIR, protocol.ENV_PID) == (contract.ENV_WORKDIR, contract.ENV_PID)
+
+
+def test_no_file_of_tests_is_long() -> None:
+    lines = {path: len(path.read_text().splitlines()) for path in (ROOT / "tests").rglob("*.py")}
+    assert {str(path.relative_to(ROOT)): n for path, n in lines.items() if n > 400} == {}
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_tests_are_in_the_rooms_that_they_test(package: str) -> None:
+    folders = {path.parent.name for path in (ROOT / "tests" / package).glob("*/__init__.py")}
+    assert folders <= {*FLOORS[package]}

@@ -1,0 +1,24 @@
+"""Options that there are not."""
+
+from __future__ import annotations
+
+from .case import SIMULATE, Case, override
+
+OPTIONS = [
+    Case("unknown option", "no such option", "--simulat", "--simulate", ("--simulat", "train.yaml")),
+    Case("no value", "requires an argument", "'--slice'", "`podrun run --help`", ("train.yaml", "--slice")),
+    Case("no file", "missing argument", "train.yaml", "`podrun run --help`", SIMULATE),
+    Case("option of a command", "no such option", "--jso", "`podrun slices --help`", ("slices", "--jso")),
+    Case("slices of no generation", "unknown slice", "'v9'", "v5litepod (v5e), v5p,", ("slices", "v9")),
+    Case("slices of GPUs", "unknown slice", "'gpu'", "\nTPU generations: v2, v3", ("slices", "gpu")),
+    Case("option for a key", "no such option", "'--steps'", "write steps=100", (*override(), "--steps", "100")),
+    Case("dashes", "no such option", "'--batch-size'", "write batch_size=8", (*override(), "--batch-size=8")),
+    Case(
+        "option of a section",
+        "no such",
+        "--learning-rate",
+        "optimizer.learning_rate=1",
+        ("a.yaml", "--learning-rate", "1"),
+    ),
+    Case("shell", "'tcsh' is not one of", "tcsh", "`podrun completion --help`", ("completion", "tcsh")),
+]
