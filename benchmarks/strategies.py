@@ -204,7 +204,7 @@ def by_explicit(init: Any, loss: Loss, optimizer: Any) -> Way:
     compiled = jax.jit(plain_step(loss, optimizer), donate_argnums=0)
 
     def step(state: Any, batch: Any) -> Any:
-        with jax.set_mesh(mesh):  # not for good: podrun's loop in this process has a mesh of its own
+        with jax.set_mesh(mesh):  # only here: podrun's loop in this process has its own mesh
             return compiled(state, batch)
 
     return state, step, on_mesh(split)

@@ -86,7 +86,7 @@ class Trainer:
         self._consumed = self._data.train.size if config.batch_size == "all" else config.batch_size  # by a step
         self._epoch_size = config.epoch_size(self._data.train.size)
         self._means = EpochMeans(self._epoch_size) if config.epochs is not None else None
-        self._ended_epochs: dict[int, int] = {}  # by the step that ends one
+        self._ended_epochs: dict[int, int] = {}  # epoch by the step that ends it
         self._scores: dict[int, dict[str, float]] = {}  # of steps in flight
         self._window = 1 if jax.default_backend() == "cpu" else 2
         self._in_flight: deque[tuple[int, StepMetrics]] = deque()

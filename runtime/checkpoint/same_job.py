@@ -39,7 +39,7 @@ def obstacles(
         before, after = [_first_shape(shapes["params"])[0] for shapes in (meta["shapes"], shapes)]
         if before != after:
             rows = [("members", f"{before} in the checkpoint, {after} in this job, one for each device of its slice")]
-    if not rows:  # what the config does not show, for example a user's model whose code has changed
+    if not rows:  # differences that the config does not show, such as changed code of a user's model
         rows = [
             (key, f"shape {json.dumps(before)} in the checkpoint, {json.dumps(after)} in this job")
             for key, before, after in differences("state", meta["shapes"], shapes)
@@ -107,6 +107,6 @@ def _identity(config: dict[str, Any], section: str) -> Any:
     if not isinstance(value, dict):
         return value
     kept = {k: v for k, v in value.items() if k not in _TUNABLE}
-    if "clip_norm" in value:  # the state has a part for clipping, or has not
+    if "clip_norm" in value:  # with clipping the state has one part more
         kept["clip_norm"] = "set" if value["clip_norm"] is not None else None
     return kept

@@ -106,7 +106,7 @@ def _check_file(key: str, path: Path | None, may_be_empty: bool = False) -> None
     try:
         with path.expanduser().open("rb") as file:
             empty = not file.read(1)
-    except (OSError, ValueError, RuntimeError) as error:  # the last two: a NUL in it, no such user's home
+    except (OSError, ValueError, RuntimeError) as error:  # ValueError: a NUL in it; RuntimeError: no home of that user
         reason = getattr(error, "strerror", None) or str(error).rstrip(".")
         raise UserError(
             f"{key}: cannot read {path}: {reason} (seen from {Path.cwd()}); give the path of a file that exists"

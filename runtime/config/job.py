@@ -79,7 +79,7 @@ class Config(Section):
     @field_validator("epochs")
     @classmethod
     def _check_length(cls, epochs: float | None, others: ValidationInfo) -> float | None:
-        if "steps" not in others.data:  # it is wrong itself
+        if "steps" not in others.data:  # `steps` has a mistake of its own
             return epochs
         steps = others.data["steps"]
         if steps is None and epochs is None:

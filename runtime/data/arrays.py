@@ -15,7 +15,7 @@ Pair = tuple[Array, Array]
 """Inputs and targets of the same examples."""
 
 _SPLIT_SEED = 0
-_MANY = 1 << 16  # classes; more are rather identifiers than classes, and no model for them fits in memory
+_MANY = 1 << 16  # classes; more are likely identifiers, and no model for them fits in memory
 _WHOLE = 1 << 25  # bytes of an array up to which all of it is hashed
 _BLOCK = 1 << 16
 _BLOCKS = 512

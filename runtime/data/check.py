@@ -12,7 +12,7 @@ from ..config import Config
 from .base import Batch, Dataset, Examples
 
 _KEY = "data.name"
-_LOOK = 16  # examples that are looked at beforehand, at most
+_LOOK = 16  # maximum number of examples that are checked before training
 _NUMBERS = "biuf"
 
 

@@ -65,7 +65,7 @@ def python_source_dataset(section: PythonSourceData, context: int, seed: int) ->
     """Return the dataset of the .py files of the standard library, without its tests."""
     root = Path(sysconfig.get_path("stdlib"))
     files = [p for p in root.rglob("*.py") if not _NOT_TEXT & set(p.relative_to(root).parts)]
-    # By hash: the end of the text, which is kept for validation, is then a fair sample of it.
+    # Sorted by hash, so that the end of the text, which is kept for validation, is a fair sample of it.
     files.sort(key=lambda p: hashlib.sha256(str(p.relative_to(root)).encode()).digest())
     return _from_text(section, _read(files), context, seed, f"the standard library in {root}")
 

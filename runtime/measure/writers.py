@@ -122,7 +122,7 @@ class WandB(Writer):
             import wandb
         except ImportError:
             raise UserError("log.wandb needs the wandb library: pip install wandb") from None
-        # One workdir is one run there too, however often it is resumed.
+        # One workdir is one run of W&B too, however often it is resumed.
         name = workdir / "wandb-id"
         if not os.path.lexists(name):
             replace_text(name, secrets.token_hex(4))

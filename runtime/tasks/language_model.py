@@ -59,7 +59,7 @@ class LanguageModel(Task):
         tokens = batch["tokens"]
         logits = self._logits(params, tokens[:, :-1], key)
         losses, correct = _next_token(logits, tokens[:, 1:])
-        # One mean over the batch: a program of the whole pod adds up over devices, which wait for each other each time.
+        # One mean over the batch, because in a program of the whole pod devices wait for each other at each sum.
         loss, accuracy = jnp.stack([losses.mean(-1), correct.mean(-1)]).mean(-1)
         return loss, {"accuracy": accuracy}
 
