@@ -6,6 +6,7 @@ import os
 import pty
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -114,7 +115,7 @@ def test_options(sandbox: Sandbox, args: tuple[str, ...], hosts: list[str], tran
     assert (pod.ssh.user, pod.workdir, pod.python) == (
         given.get("--user"),
         given.get("--workdir"),
-        given.get("--python"),
+        given.get("--python", sys.executable if transport == "local" else None),
     )
     assert pod.ssh.key == (sandbox.path / "id" if "--key" in given else None)
     again = sandbox.podrun("init", "my.yaml", "--yes", *args)
