@@ -1,25 +1,28 @@
 """podrun's supervisor on a host: starts the workers, keeps their output, and leaves nothing behind.
 
-    agent run RUN          reads a spec (one JSON line) from stdin, starts the agent in the background, then relays
+    agent run RUN          reads a spec (one JSON line) from stdin, starts the agent in the background, then relays to it
     agent attach DIR       relays to the agent that runs in DIR
     agent sweep RUN HOST   ends what an agent that is gone left behind
     agent rest DIR         sends what an agent that is gone has left in its files
-    agent prepare          unpacks code, builds the environment, says what the host is like
-    agent execute          runs one command that ends with its connection
-    agent probe ...        tries whether one host can reach another
+    agent prepare          unpacks code, builds the environment, reports the host's facts
+    agent execute          runs one command, and kills it if the connection ends
+    agent facts            reports the host's facts
+    agent listen, reach    test whether one host can reach another
+    agent share, see       test whether hosts share a folder
+    agent clean            lists or removes what finished runs left behind
 
 A relay copies frames (JSON lines) between its own stdin/stdout and the agent's socket, so a dropped connection ends a relay
 and not the agent. This package is sent to hosts as one file: Python 3.8+, standard library only, nothing else of podrun.
 
-What always holds:
-1. Workers run in sessions of their own and end with the agent: it stops them, then kills every descendant it finds, and
-   repeats until none is left. If the agent itself is killed, the kernel kills the workers (PR_SET_PDEATHSIG), and where a
-   PID namespace is permitted everything that they started.
+Invariants:
+1. Each worker runs in its own session and ends with the agent: the agent stops it, then kills every descendant, and
+   repeats until none is left. If the agent itself is killed, the kernel kills the workers (PR_SET_PDEATHSIG) and, where a
+   PID namespace is permitted, everything that they started.
 2. Without a frame from the launcher for `lease` seconds the agent stops the workers and ends.
 3. What workers print and report goes to files in DIR first, then to the launcher by byte offset. A launcher that attaches
-   says what it has; it gets the rest, once and in order.
-4. It signals only processes it started and their descendants.
-5. One run at a time has the host.
+   says what it has, and gets the rest once and in order.
+4. The agent signals only processes that it started, and their descendants.
+5. Only one run at a time holds the host.
 
 Frames to the agent:    attach {next, offsets} | probe {address} | go {env} | ping | stop {grace} | dump | close
 Frames from the agent:  hello {pid, python, host} | waiting {holder} | refused {reason} | ready {port, address}

@@ -10,22 +10,22 @@ from typing import Any, Dict, List, Optional
 from .schema import Malformed, short, text
 
 ENV = "PODRUN_ADDRESS"
-_ZONE = re.compile(r"[A-Za-z0-9_.-]{1,15}")  # of an IPv6 address: an interface, or its number
+_ZONE = re.compile(r"[A-Za-z0-9_.-]{1,15}")  # zone of an IPv6 address: an interface name or number
 
 
 def only_address(internal: Optional[str]) -> str:
-    """Return the loopback address at which alone a simulated host may be reached, "" for a host that is a machine."""
+    """Return the only address at which a simulated host may be reached (loopback), or "" for a real machine."""
     return internal if internal and is_loopback(internal) else ""
 
 
 def address_env(internal: Optional[str]) -> Dict[str, str]:
-    """Return what the workers are told of it; nothing if it is not known."""
+    """Return the variable that tells workers this host's address; empty if the address is unknown."""
     address = only_address(internal) or peer_address(internal)
     return {} if address is None else {ENV: address}
 
 
 def peer_address(internal: Optional[str]) -> Optional[str]:
-    """Return the first address that is this host's and not loopback: of `internal`, then of the SSH connection."""
+    """Return this host's first non-loopback address: from `internal`, then from the SSH connection."""
     for name in (internal, own_address()):
         for address in resolve(name) if name else []:
             if is_own(address) and not is_loopback(address):
@@ -34,17 +34,17 @@ def peer_address(internal: Optional[str]) -> Optional[str]:
 
 
 def own_address() -> Optional[str]:
-    """The address at which the SSH connection arrived here: behind a NAT it is the one the other hosts know."""
+    """Return the address at which the SSH connection arrived here: behind a NAT the one that other hosts know."""
     fields = os.environ.get("SSH_CONNECTION", "").split()
     try:
         ip(fields[2] if len(fields) == 4 else None)
-    except Malformed:  # sshd says UNKNOWN if its connection is no socket
+    except Malformed:  # sshd sets UNKNOWN if its connection is not a socket
         return None
     return fields[2]
 
 
 def resolve(name: str) -> List[str]:
-    """Return the addresses of a name, without doubles; none if it does not resolve."""
+    """Return the distinct addresses of a name; empty if it does not resolve."""
     try:
         return resolve_or_raise(name)
     except OSError:
@@ -52,13 +52,13 @@ def resolve(name: str) -> List[str]:
 
 
 def resolve_or_raise(name: str) -> List[str]:
-    """Return the same. Raises OSError if it does not resolve."""
+    """Return the distinct addresses of a name. Raises OSError if it does not resolve."""
     entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
 def is_own(address: str) -> bool:
-    """Return whether something could listen at it here."""
+    """Return whether a process on this host could listen at the address."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM) as sock:
             sock.bind((address, 0))
@@ -72,7 +72,7 @@ def is_loopback(address: str) -> bool:
 
 
 def ip(value: Any) -> None:
-    """Accept an IP address; one of IPv6 may name its zone. Raises Malformed."""
+    """Accept an IP address; an IPv6 address may name its zone. Raises Malformed."""
     from ipaddress import ip_address
 
     text(value)

@@ -1,4 +1,4 @@
-"""Commands that answer the launcher with one JSON line, and some that then go on until their connection ends."""
+"""Commands that answer the launcher with one JSON line. Some then keep running until their connection ends."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .shared import look, offer, withdraw
 
 
 def facts() -> None:
-    """What this host is like; the request is a line on stdin."""
+    """Report the facts of this host; the request is a line on stdin."""
     answer(gather(json.loads(read_line(0)[0])))
 
 
 def listen(first: str, last: str) -> None:
-    """Listens as the coordinator would, on a port of first..last (`0 0`: any), and says where."""
+    """Listen as the coordinator would, on a port of first..last (`0 0`: any), and report the port and address."""
     ports = [int(first), int(last)]
     try:
         listener = reserve_port(ports if ports[1] else None)
@@ -38,18 +38,18 @@ def listen(first: str, last: str) -> None:
                 if not os.read(0, 4096):
                     return
             else:
-                # The caller closes first: TIME_WAIT at this end would keep the port from the coordinator of the next run.
+                # The caller closes first: TIME_WAIT at this end would block the port for the next run's coordinator.
                 sources.remove(source)
                 source.close()
 
 
 def reach(address: str) -> None:
-    """Whether `host:port` can be reached from here."""
+    """Report whether `host:port` can be reached from here."""
     answer({"error": probe(address)})
 
 
 def share(folder: str) -> None:
-    """Puts a file into the folder for the other hosts to see."""
+    """Put a file into the folder for the other hosts to find."""
     try:
         path = offer(folder)
     except OSError as error:
@@ -64,7 +64,7 @@ def share(folder: str) -> None:
 
 
 def see(path: str) -> None:
-    """Whether the file that another host put there is here, too."""
+    """Report whether the file that another host put there can be read here."""
     answer({"error": look(path)})
 
 

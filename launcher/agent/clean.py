@@ -1,8 +1,8 @@
-"""`agent clean`: what runs have left on this host that are over here. One JSON line in, one out.
+"""`agent clean`: list or remove what finished runs have left on this host. One JSON line in, one out.
 
-The request: {"home", "host", "older_than", "run", "remove"}. `host` is what the launcher calls this host: hosts may share
-a home, so only folders of that name are its own. `run`: nothing but that run. `remove`: names of runs whose left-overs
-are removed, if they still are left-overs; null only looks.
+The request: {"home", "host", "older_than", "run", "remove"}. `host` is the launcher's name for this host: hosts may share
+a home, so only folders of that name belong to it. `run` limits the search to one run. `remove` names the runs whose
+leftovers are removed, if they still are leftovers; null removes nothing.
 
 The answer: {"folders": [{"run", "path", "bytes", "age"}], "processes": [{"run", "pid", "command"}], "environments":
 [{"path", "bytes", "age", "due"}], "removed", "left", "pruned"}.
@@ -24,8 +24,8 @@ from .relay import read_line
 from .store import environments_of, prune, remove_environments
 
 _MARK = ENV_RUN.encode() + b"="
-IN_USE = 900.0  # seconds since its last use for which an environment may belong to a run, which gives signs more often
-_WORDS = 200  # characters of a command that are told
+IN_USE = 900.0  # seconds since its last use for which an environment counts as used: runs mark theirs more often
+_WORDS = 200  # characters of a command line that are reported
 
 
 def clean() -> None:
@@ -45,16 +45,16 @@ def clean() -> None:
 
 
 def list_environments(home: str, older_than: float) -> List[Dict[str, Any]]:
-    """Virtual environments, each with its size, how long ago a run used it, and whether it is `due` to be removed."""
-    found = []
+    """Return the virtual environments with size, seconds since their last use, and whether they are `due` for removal."""
+    rows = []
     for path, used in environments_of(home):
         age = max(0.0, time.time() - used)
-        found.append({"path": path, "bytes": _measure(path)[0], "age": age, "due": age >= max(older_than, IN_USE)})
-    return found
+        rows.append({"path": path, "bytes": _measure(path)[0], "age": age, "due": age >= max(older_than, IN_USE)})
+    return rows
 
 
 class Leftovers:
-    """Of runs that have no agent here any more."""
+    """Folders and processes of runs that no longer have an agent on this host."""
 
     def __init__(self, home: str, host: str, older_than: float, run: Optional[str]) -> None:
         self._home = home
@@ -63,9 +63,9 @@ class Leftovers:
         self._run = run
 
     def folders(self) -> List[Dict[str, Any]]:
-        """In which nothing was written for long. What is in them, no launcher has fetched."""
+        """Return folders that nothing was written to for `older_than` seconds, with output that no launcher has fetched."""
         alive = runs_with_agent()
-        found = []
+        rows = []
         for run in _names(os.path.join(self._home, RUNS)):
             if run in alive or self._run not in (None, run):
                 continue
@@ -78,22 +78,22 @@ class Leftovers:
                 size, newest = _measure(path)
                 age = time.time() - newest
                 if age >= self._older_than:
-                    found.append({"run": run, "path": path, "bytes": size, "age": age})
-        return found
+                    rows.append({"run": run, "path": path, "bytes": size, "age": age})
+        return rows
 
     def processes(self) -> List[Dict[str, Any]]:
-        """Of this user, even if that is root: started by a run, which they carry in their environment."""
+        """Return this user's processes that name a run in their environment; for root, too, only its own."""
         alive = runs_with_agent()
-        found = []
-        ours = _ancestors()
+        rows = []
+        ancestors = _ancestors()
         for pid in all_pids():
-            run = None if pid in ours else _run_of(pid, self._host)
+            run = None if pid in ancestors else _run_of(pid, self._host)
             if run is not None and run not in alive and self._run in (None, run):
-                found.append({"run": run, "pid": pid, "command": _command(pid)})
-        return found
+                rows.append({"run": run, "pid": pid, "command": _command(pid)})
+        return rows
 
     def remove(self, runs: Set[str]) -> Dict[str, Any]:
-        """Looks again: what has an agent by now is none of ours."""
+        """Rescan and remove what `runs` left behind; skip runs that have an agent by now."""
 
         def pids() -> List[int]:
             return [p["pid"] for p in self.processes() if p["run"] in runs]
@@ -109,21 +109,21 @@ class Leftovers:
 
 
 def runs_with_agent() -> Set[str]:
-    """Runs, of any user, whose agent or its relay lives here. Their command ends with `run RUN`."""
-    found = set()
+    """Return the runs, of any user, with an agent or relay on this host. Its command line ends with `run RUN`."""
+    runs = set()
     for pid in all_pids():
         try:
             with open("/proc/%d/cmdline" % pid, "rb") as file:
                 words = file.read().rstrip(b"\0").split(b"\0")
             if len(words) > 3 and words[-2] == b"run" and words[-3].endswith(b".pyz") and stat_fields(pid)[0] != b"Z":
-                found.add(words[-1].decode(errors="replace"))
+                runs.add(words[-1].decode(errors="replace"))
         except OSError:
             continue
-    return found
+    return runs
 
 
 def _run_of(pid: int, host: str) -> Optional[str]:
-    """The run that started a live process of this user as `host`."""
+    """Return the run that started a live process of this user as `host`; None if there is none."""
     try:
         if os.stat("/proc/%d" % pid).st_uid != os.geteuid() or stat_fields(pid)[0] == b"Z":
             return None
@@ -138,16 +138,16 @@ def _run_of(pid: int, host: str) -> Optional[str]:
 
 
 def _ancestors() -> Set[int]:
-    """This process and those above it: somebody may call podrun in the environment of a run."""
-    found = set()
+    """Return the pids of this process and its ancestors: podrun may be called in the environment of a run."""
+    pids: Set[int] = set()
     pid = os.getpid()
-    while pid > 0 and pid not in found:
-        found.add(pid)
+    while pid > 0 and pid not in pids:
+        pids.add(pid)
         try:
             pid = int(stat_fields(pid)[1])
         except OSError:
             break
-    return found
+    return pids
 
 
 def _command(pid: int) -> str:
@@ -159,16 +159,16 @@ def _command(pid: int) -> str:
 
 
 def _measure(folder: str) -> "tuple[int, float]":
-    """Bytes in it, and when something in it was written last."""
+    """Return the size of a folder in bytes, and the time of the last write in it."""
     size, newest = 0, os.lstat(folder).st_mtime
     for place, folders, files in os.walk(folder):
         for name in folders + files:
             try:
-                found = os.lstat(os.path.join(place, name))
+                status = os.lstat(os.path.join(place, name))
             except OSError:
                 continue
-            size += found.st_size
-            newest = max(newest, found.st_mtime)
+            size += status.st_size
+            newest = max(newest, status.st_mtime)
     return size, newest
 
 
@@ -180,7 +180,7 @@ def _names(folder: str) -> List[str]:
 
 
 def _remove_empty(hosts: str) -> None:
-    """The run's folder of hosts and the run's own, unless somebody else has something there."""
+    """Remove the run's hosts folder and then the run's folder, if they are empty."""
     for folder in (hosts, os.path.dirname(hosts)):
         try:
             os.rmdir(folder)

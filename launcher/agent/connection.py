@@ -14,7 +14,7 @@ CHUNK = 65536
 
 
 class Connection:
-    """Frames in, frames out, never blocking."""
+    """A non-blocking socket that receives and sends frames."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -38,7 +38,7 @@ class Connection:
             return []
         try:
             return [parse(line, TO_AGENT) for line in self.lines.feed(data)]
-        except Malformed:  # whoever sends that is no launcher, or one whose connection is broken: it may come again
+        except Malformed:  # not a launcher, or a broken connection: a launcher will connect again
             self.close()
             return []
 

@@ -1,4 +1,4 @@
-"""A virtual environment made of another one: its files are links to the same data, which takes a second and no space."""
+"""Copy a virtual environment by hard links to the same data, which takes a second and no space."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import shutil
 from typing import Any, Set
 
 COPYABLE = re.compile(r"[A-Za-z0-9/]|--(no-index|index-url|extra-index-url|find-links|pre)\b|#|$")
-"""Lines of a requirements.txt that put nothing into the environment but packages; `-e` keeps sources there, by their path."""
+"""Matches requirements.txt lines that install only packages; `-e` lines do not match, as they record absolute paths."""
 
 
 def copy_environment(source: str, target: str, leave_out: str) -> None:
-    """Make `target` what `source` is, but for the file `leave_out` at its top. Raises OSError.
+    """Copy `source` to `target`, except for the file `leave_out` at its top. Raises OSError.
 
     pip and uv replace files and never write into them, so neither environment changes when the other does.
     """
@@ -30,12 +30,12 @@ def copy_environment(source: str, target: str, leave_out: str) -> None:
 def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)
-    except OSError:  # a file system without links
+    except OSError:  # a file system without hard links
         shutil.copy2(source, target)
 
 
 def _rename_in(path: str, old: bytes, new: bytes) -> None:
-    """Replace a path in a script, in a file of its own."""
+    """Replace a path in a script. Writes a new file, because the old one shares its data with the source."""
     with open(path, "rb") as file:
         data = file.read()
     if old in data:

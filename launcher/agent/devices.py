@@ -1,4 +1,4 @@
-"""The accelerators of a host, as files: which there are, and which processes have them open. None of them is touched."""
+"""List a host's accelerators by their device files, and the processes that have them open. Opens none of them."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ from .processes import all_pids, stat_fields
 from .sockets import is_locked
 
 LOCK_FILE = "/tmp/libtpu_lockfile"
-"""What libtpu makes to have the chips for itself. A killed process may leave it behind."""
-_COMMAND = 200  # characters of a command line that are worth reading
+"""Lock file with which libtpu claims the chips for one process. A killed process may leave it behind."""
+_COMMAND = 200  # characters of a command line that are reported
 _KINDS = {"accel": ("", r"accel\d+"), "vfio": ("vfio", r"\d+"), "nvidia": ("", r"nvidia\d+")}
 
 
 def device_nodes(folder: str = "/dev") -> Dict[str, List[str]]:
-    """Kind (`accel`, `vfio`: TPU chips; `nvidia`: GPUs) to the paths of its devices."""
-    found = {}
+    """Return the device paths by kind (`accel`, `vfio`: TPU chips; `nvidia`: GPUs)."""
+    nodes = {}
     for kind, (below, pattern) in _KINDS.items():
         place = os.path.join(folder, below) if below else folder
         try:
             names = [name for name in os.listdir(place) if re.fullmatch(pattern, name)]
         except OSError:
             names = []
-        found[kind] = [os.path.join(place, name) for name in sorted(names, key=_number)]
-    return found
+        nodes[kind] = [os.path.join(place, name) for name in sorted(names, key=_number)]
+    return nodes
 
 
 def holders(paths: Iterable[str]) -> Dict[str, Any]:
-    """`processes`: those that have one of the files open or mapped: pid, user, command, since, files.
+    """Return the processes that have one of the files open or mapped.
 
-    `partial`: there are processes of other users that this user may not look into.
+    `processes` is a list of {pid, user, command, since, files}. `partial` is true if this user may not inspect some
+    processes of other users.
     """
     wanted = {os.path.realpath(path) for path in paths}
-    found: List[Dict[str, Any]] = []
+    rows: List[Dict[str, Any]] = []
     partial = False
     for pid in all_pids() if wanted else []:
         if pid == os.getpid():
@@ -44,26 +45,26 @@ def holders(paths: Iterable[str]) -> Dict[str, Any]:
         try:
             files = _open_files(pid, wanted)
             if files:
-                found.append(dict(_describe(pid), files=sorted(files)))
+                rows.append(dict(_describe(pid), files=sorted(files)))
         except PermissionError:
             partial = True
         except OSError:
-            continue  # it ended just now
-    return {"processes": found, "partial": partial}
+            continue  # the process has just ended
+    return {"processes": rows, "partial": partial}
 
 
 def lock_file(path: str = LOCK_FILE) -> Optional[Dict[str, Any]]:
-    """None if there is none; else its owner, whether this user may write it, and whether a process still has it."""
+    """Return the lock file's owner, whether this user may write it, and whether a process holds it; None if it is missing."""
     try:
-        there = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         return None
     users = holders([path])
     return {
         "path": path,
-        "owner": user_name(there.st_uid),
+        "owner": user_name(status.st_uid),
         "writable": os.access(path, os.W_OK),
-        "held": bool(users["processes"]) or is_locked(there),
+        "held": bool(users["processes"]) or is_locked(status),
         "partial": users["partial"],
     }
 
@@ -73,7 +74,7 @@ def _number(name: str) -> int:
 
 
 def _open_files(pid: int, wanted: Set[str]) -> Set[str]:
-    """Raises OSError: there is no such process any more, or this user may not look into it."""
+    """Return which of the wanted files a process has open. Raises OSError if it has ended or may not be inspected."""
     folder = "/proc/%d/fd" % pid
     files = set()
     for fd in os.listdir(folder):
@@ -92,7 +93,7 @@ def _open_files(pid: int, wanted: Set[str]) -> Set[str]:
 
 
 def _mapped_files(pid: int, wanted: Set[str]) -> Set[str]:
-    """A device may be mapped with its descriptor closed."""
+    """Return which of the wanted files are mapped: a device may be mapped with its descriptor closed."""
     files = set()
     with open("/proc/%d/maps" % pid, "rb") as maps:
         for line in maps:
@@ -103,10 +104,10 @@ def _mapped_files(pid: int, wanted: Set[str]) -> Set[str]:
 
 
 def _describe(pid: int) -> Dict[str, Any]:
-    """Raises OSError."""
+    """Return pid, user, command and start time of a process. Raises OSError."""
     with open("/proc/%d/cmdline" % pid, "rb") as file:
         words = file.read().rstrip(b"\0").split(b"\0")
-    ticks = int(stat_fields(pid)[19])  # start, after boot
+    ticks = int(stat_fields(pid)[19])  # start time after boot
     with open("/proc/uptime", "rb") as file:
         uptime = float(file.read().split()[0])
     return {

@@ -1,4 +1,4 @@
-"""Room on the disk, seen before it is needed."""
+"""Check free disk space before it is needed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def free_space(folder: str) -> int:
 
 
 def check_space(folder: str, needed: int, what: str) -> None:
-    """Raise Problem if there is less than `needed`; a file system that does not know its size is believed to have room."""
+    """Raise Problem if there is less than `needed`. A file system that reports no size counts as large enough."""
     left = free_space(folder)
     if left < needed and os.statvfs(folder).f_blocks:
         raise Problem("%s needs about %s, and %s is left at %s" % (what, human(needed), human(left), folder), ROOM)
 
 
 def human(size: int) -> str:
-    """`21 MB`, `1.5 GB`"""
+    """Return a size for people: `21 MB`, `1.5 GB`."""
     return "%.1f GB" % (size / (1000.0 * _MB)) if size >= 1000 * _MB else "%d MB" % (size // _MB)

@@ -1,4 +1,4 @@
-"""A virtual environment for the requirements of a run: built once, used by all runs that want the same."""
+"""Virtual environments for the requirements of runs: each is built once and shared by all runs that need the same."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .store import DONE, in_use, lock_path
 from .tool import Say, ToolError, Tools
 
 BUILD_LIMIT = 1800.0  # seconds for one command of a build
-LOCK_LIMIT = 2400.0  # seconds to wait for another build of the same
-_ASK_LIMIT = 60.0  # seconds for an interpreter to say what it is
-_FULL = 20 * 10**6  # bytes left with which a build fails because of the disk, whatever it says
+LOCK_LIMIT = 2400.0  # seconds to wait for another build of the same environment
+_ASK_LIMIT = 60.0  # seconds for an interpreter to report its version
+_FULL = 20 * 10**6  # bytes left below which a failed build is blamed on the disk, whatever its message
 _VERSION = "import sys; print('.'.join(map(str, sys.version_info[:3])), sys.implementation.name)"
 
 
@@ -34,17 +34,17 @@ class Environments:
         self._folder = environments_folder(home)
         self._tools = tools
         self._say = say
-        own = ("PYTHONPATH", "PYTHONHOME")  # for the workers: pip would take what is there for installed
-        self._env = {name: value for name, value in tools.env.items() if name not in own}
+        for_workers = ("PYTHONPATH", "PYTHONHOME")  # pip would count the packages there as installed
+        self._env = {name: value for name, value in tools.env.items() if name not in for_workers}
         self._env.update(PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_NO_INPUT="1", GIT_TERMINAL_PROMPT="0")
 
     def folder(self, key: str) -> str:
         return os.path.join(self._folder, key)
 
     def ensure(self, key: str, text: str, python: str, space: int) -> str:
-        """The interpreter of the environment `key`, which is built if it is missing, unfinished, or of another Python.
+        """Return the interpreter of the environment `key`; build it if it is missing, unfinished, or of another Python.
 
-        `space`: bytes that it needs if it is built from nothing. Raises Problem.
+        `space`: bytes that it needs if it is built from scratch. Raises Problem.
         """
         folder = self.folder(key)
         with _Lock(lock_path(self._folder, key), self._tools, self._say):
@@ -85,7 +85,7 @@ class Environments:
         os.replace(wanted, os.path.join(folder, "requirements.txt"))
 
     def _smaller(self, text: str, version: str) -> Optional[str]:
-        """Return the environment of the same Python to which lines have been added since, if there is one."""
+        """Return an environment of the same Python whose requirements are a subset of these, if there is one."""
         for built_with, folder in extendable(self._folder, text):
             if built_with == version == self._version(os.path.join(folder, "bin", "python")):
                 in_use(folder)
@@ -110,7 +110,7 @@ _REMEDY_INSTALL = "see the last lines above; try the same requirements in a fres
 
 
 def extendable(envs: str, text: str) -> List[Tuple[str, str]]:
-    """Return the complete environments of some lines of `text`, the one of most lines first: (built with, folder)."""
+    """Return (built with, folder) of complete environments for a subset of the lines of `text`, the largest first."""
     wanted = {line.rstrip() for line in text.splitlines()}
     candidates = []
     for name in os.listdir(envs) if os.path.isdir(envs) else []:
@@ -124,11 +124,11 @@ def extendable(envs: str, text: str) -> List[Tuple[str, str]]:
 
 
 def find_python(python: str, env: Dict[str, str]) -> str:
-    """The absolute path of the workers' interpreter. Raises Problem if there is none."""
-    found = shutil.which(os.path.expanduser(python), path=env.get("PATH"))
-    if found is None:
+    """Return the absolute path of the workers' interpreter. Raises Problem if there is none."""
+    program = shutil.which(os.path.expanduser(python), path=env.get("PATH"))
+    if program is None:
         raise _no_python(python)
-    return os.path.abspath(found)
+    return os.path.abspath(program)
 
 
 def _no_python(python: str) -> Problem:
@@ -136,9 +136,9 @@ def _no_python(python: str) -> Problem:
 
 
 def _find_uv(env: Dict[str, str]) -> Optional[str]:
-    """Its installer puts it where a shell that is not interactive does not look."""
-    usual = [os.path.expanduser(folder) for folder in ("~/.local/bin", "~/.cargo/bin")]
-    return shutil.which("uv", path=os.pathsep.join([env.get("PATH", os.defpath), *usual]))
+    """Return the path of uv. Also searches where its installer puts it, which a non-interactive shell has not in PATH."""
+    install_folders = [os.path.expanduser(folder) for folder in ("~/.local/bin", "~/.cargo/bin")]
+    return shutil.which("uv", path=os.pathsep.join([env.get("PATH", os.defpath), *install_folders]))
 
 
 def _built_with(folder: str) -> Optional[str]:
@@ -151,7 +151,7 @@ def _built_with(folder: str) -> Optional[str]:
 
 
 def _read_lines(path: str) -> Set[str]:
-    """Return the lines that count of a requirements.txt; none if it cannot be read."""
+    """Return the lines of a requirements.txt without comments and blanks; empty if it cannot be read."""
     try:
         with open(path, encoding="utf-8") as file:
             return {line.rstrip() for line in file if line.strip() and not line.lstrip().startswith("#")}
@@ -160,7 +160,7 @@ def _read_lines(path: str) -> Set[str]:
 
 
 def _write(path: str, text: str) -> None:
-    """Whole, or not at all."""
+    """Write a file atomically: readers see all of it or nothing. Raises Problem."""
     try:
         with open(path + ".new", "w", encoding="utf-8") as file:
             file.write(text)
@@ -176,7 +176,7 @@ def _silent(line: str) -> None:
 
 
 class _Lock:
-    """One build at a time, also of several hosts that share the folder. The system lets go of it when its holder ends."""
+    """Allow one build at a time, also among hosts that share the folder. The system releases it when its holder ends."""
 
     def __init__(self, path: str, tools: Tools, say: Say) -> None:
         self._path = path

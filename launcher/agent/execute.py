@@ -1,7 +1,7 @@
-"""`agent execute`: one command of the user's. Its output is ours, as it comes, and so is its exit code.
+"""`agent execute`: run one user command, pass on its output as it comes, and end with its exit code.
 
-The request is a line on stdin: {"argv", "env", "cwd"}. If stdin ends before the command does, nobody wants it any more:
-it is killed with everything that it has started. What a command that ends by itself leaves in the background stays.
+The request is a line on stdin: {"argv", "env", "cwd"}. If stdin ends before the command does, the command is killed with
+everything that it has started. Background processes of a command that ends by itself keep running.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from .relay import read_line
 from .worker import become_worker
 
 CHUNK = 1 << 16
-NOT_FOUND, NOT_PERMITTED = 127, 126  # as shells say it
-_AFTER = 32  # parts of output that are read when the command has ended: others may still write into its pipe
+NOT_FOUND, NOT_PERMITTED = 127, 126  # as in shells
+_AFTER = 32  # reads of output after the command has ended: its background processes may write into the pipe forever
 
 
 class GoneError(Exception):
-    """Nobody wants the command any more."""
+    """The launcher has gone away, so the command is to be killed."""
 
 
 def execute() -> int:
-    """Returns the exit code; 128 + N for signal N."""
+    """Run the command of the request and return its exit code; 128 + N for signal N."""
     request = json.loads(read_line(0)[0])
     adopt_orphans()
     wake, wake_in = os.pipe()
@@ -80,7 +80,7 @@ class _Command:
         _write(os.fsencode("podrun: cannot start %s: %s\n" % (argv[0], os.strerror(number))))
 
     def follow(self, wake: int) -> int:
-        """Until it has ended. Raises GoneError."""
+        """Relay output until the command has ended; return its exit code. Raises GoneError."""
         sources = [0, wake, self._output]
         while self._code is None:
             ready = select.select(sources, [], [])[0]
@@ -90,20 +90,20 @@ class _Command:
                 sources.remove(self._output)
             if wake in ready:
                 os.read(wake, CHUNK)
-                self._look()
+                self._reap()
         for _ in range(_AFTER):
             if not self._relay():
                 break
         return self._code
 
-    def _look(self) -> None:
-        """Whether it has ended; others that ended are its descendants, which were left to us."""
+    def _reap(self) -> None:
+        """Reap children that have ended: the command, and orphaned descendants of it."""
         for pid, code in ended_children():
             if pid == self._pid:
                 self._code = 128 - code if code < 0 else code
 
     def _relay(self) -> bool:
-        """False if there is nothing (more). Raises GoneError."""
+        """Pass on the next part of the output. Returns False if there is none. Raises GoneError."""
         try:
             data = os.read(self._output, CHUNK)
         except BlockingIOError:
@@ -113,7 +113,7 @@ class _Command:
 
 
 def _write(data: bytes) -> None:
-    """Raises GoneError."""
+    """Write all data to stdout. Raises GoneError."""
     try:
         while data:
             data = data[os.write(1, data) :]

@@ -1,4 +1,4 @@
-"""Unpacks an archive into a folder, and never beside it."""
+"""Unpack an archive into a folder without ever writing outside it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .project_copy import STAMP
 
 
 class DamagedError(Exception):
-    """The archive is not the one it should be; the text says how."""
+    """The archive is damaged or not the expected one; the message says how."""
 
 
 def stays_inside(name: str, target: str) -> bool:
-    """Whether a link at `name` to `target`, both relative to a folder, leads to a place in that folder.
+    """Return whether a link at `name` to `target`, both relative to a folder, stays inside that folder.
 
-    `..` counts only at the start of the target: after a name, which may be a link itself, it could lead anywhere.
+    `..` is allowed only at the start of the target: after a name, which may be a link itself, it could lead anywhere.
     """
     if os.path.isabs(target) or not target:
         return False
@@ -32,13 +32,14 @@ def stays_inside(name: str, target: str) -> bool:
 
 
 def extract(source: Any, folder: str, digest: str) -> None:
-    """Unpacks a tar.gz, read from `source`, whose uncompressed SHA-256 starts with `digest`.
+    """Unpack a tar.gz, read from `source`, whose uncompressed SHA-256 starts with `digest`.
 
-    Raises DamagedError if it is another, cut short, or wants to write outside the folder; OSError if it cannot be written.
+    Raises DamagedError if it is a different one, cut short, or has members outside the folder; OSError if it cannot be
+    written.
     """
     unpacked: Any = _Hashed(source)  # tarfile only reads it
     try:
-        # Names as bytes: the locale of the host, which may be none, has no say in them.
+        # Names are handled as bytes, so that they do not depend on the host's locale.
         with tarfile.open(fileobj=unpacked, mode="r|", encoding="utf-8", errors="surrogateescape") as archive:
             links: Set[str] = set()
             for member in archive:
@@ -52,7 +53,7 @@ def extract(source: Any, folder: str, digest: str) -> None:
 
 
 class _Hashed:
-    """What gzip yields, and its hash."""
+    """A gzip reader that hashes what it has uncompressed."""
 
     def __init__(self, source: Any) -> None:
         self.hash = hashlib.sha256()
@@ -62,7 +63,7 @@ class _Hashed:
         try:
             data = self._gzip.read(size)
         except OSError as error:
-            if error.errno is None:  # gzip's own; BadGzipFile is one only since Python 3.8
+            if error.errno is None:  # raised by gzip, not by the system
                 raise EOFError(str(error))
             raise
         self.hash.update(data)
@@ -74,7 +75,7 @@ class _Hashed:
 
 
 def _check(member: tarfile.TarInfo, links: Set[str]) -> None:
-    """Raises DamagedError for a member that could write outside the folder. None that podrun makes does."""
+    """Raise DamagedError for a member that could write outside the folder. Archives made by podrun have none."""
     parts = member.name.split("/")
     parents = {"/".join(parts[:n]) for n in range(1, len(parts) + 1)}
     if not (member.isreg() or member.isdir() or member.issym()):

@@ -1,4 +1,4 @@
-"""What one host is like. Asks the kernel and the interpreter of the workers; touches no accelerator."""
+"""Gather the facts of one host from the kernel and the workers' interpreter, without touching an accelerator."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from .store import is_complete
 
 Facts = Dict[str, Any]
 
-LIMIT = 15.0  # seconds for a fact: a network file system that is gone, or a name server, does not answer
+LIMIT = 15.0  # seconds for a fact: a dead network file system or name server never answers
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
 _DRIVER = "/proc/driver/nvidia/version"
 _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 
 
 def gather(request: Facts, devices: str = "/dev") -> Facts:
-    """Facts by name; one that cannot be found out is `{"error": why}`. Never raises.
+    """Return facts by name; a fact that cannot be determined is `{"error": reason}`. Never raises.
 
-    `request` may have: `python` the workers' interpreter (default python3), `env` what is set for it, `home` podrun's
-    folder, `workdir`, `platform` (cpu, cuda or tpu), `internal` the address that the other hosts are told, if not that of
-    the connection. Paths may begin with `~/`. If `python` is made only when a run starts, `python_before` is what it will
-    be made of, with `requirements`, a text. `devices` is the folder of device nodes.
+    `request` may have: `python` the workers' interpreter (default python3), `env` its environment variables, `home` podrun's
+    folder, `workdir`, `platform` (cpu, cuda or tpu), `internal` the address for the other hosts, if it is not that of the
+    connection. Paths may begin with `~/`. If `python` is built only when a run starts, `python_before` is the interpreter
+    it will be built with, and `requirements` the text of its requirements. `devices` is the folder of device nodes.
 
-    `clock` is `{"received", "answered"}`: this host's time when the question came, and when the answer left.
+    `clock` is `{"received", "answered"}`: this host's time when the question arrived and when the answer left.
     """
     received = time.time()
     env: Dict[str, str] = dict(request.get("env") or {})
@@ -64,13 +64,13 @@ def gather(request: Facts, devices: str = "/dev") -> Facts:
 
 
 def _ask_all(questions: Dict[str, Callable[[], Any]]) -> Facts:
-    """All at once, each in a thread of its own: one that hangs costs only its own answer."""
+    """Ask all questions at once, each in its own thread: a question that hangs costs only its own answer."""
     facts: Facts = {}
 
     def ask(name: str, question: Callable[[], Any]) -> None:
         try:
             facts[name] = question()
-        except Exception as error:  # whatever it is, the other facts still matter
+        except Exception as error:  # one failed question must not cost the other facts
             facts[name] = {"error": str(error) or type(error).__name__}
 
     threads = [threading.Thread(target=ask, args=item, daemon=True) for item in questions.items()]
@@ -85,9 +85,10 @@ def _ask_all(questions: Dict[str, Callable[[], Any]]) -> Facts:
 
 
 def _interpreter(request: Facts, env: Dict[str, str]) -> Facts:
-    """Without `packages` if a run will install them: the environment is missing, unfinished, or of another Python.
+    """Return version, executable and packages of the workers' interpreter.
 
-    `extends`: there is an environment of fewer requirements to make it of. Raises InterpreterError.
+    `packages` is None if a run will install them, because the environment is missing, unfinished, or of another Python.
+    `extends`: a run will extend an environment of fewer requirements. Raises InterpreterError.
     """
     python, before = request.get("python") or "python3", request.get("python_before")
     if not before or before == python:
@@ -100,7 +101,7 @@ def _interpreter(request: Facts, env: Dict[str, str]) -> Facts:
 
 
 def _ask_environment(python: str, env: Dict[str, str]) -> Optional[Facts]:
-    """Return what the interpreter of an environment says; None if the environment is missing or unfinished."""
+    """Return the facts of an environment's interpreter; None if the environment is missing or unfinished."""
     if not is_complete(os.path.dirname(os.path.dirname(os.path.expanduser(python)))):
         return None  # an interrupted build leaves an interpreter without packages
     try:
@@ -113,8 +114,8 @@ def _can_extend(request: Facts, version: str) -> bool:
     from .environment import extendable
 
     envs = environments_folder(os.path.expanduser(request.get("home") or "~/.podrun"))
-    of = [built_with.split() for built_with, _ in extendable(envs, request.get("requirements") or "")]
-    return any(words[:1] == [version] for words in of)
+    versions = [built_with.split() for built_with, _ in extendable(envs, request.get("requirements") or "")]
+    return any(words[:1] == [version] for words in versions)
 
 
 def _system() -> Facts:
@@ -127,36 +128,36 @@ def _system() -> Facts:
 
 
 def _machine() -> str:
-    """Return what no two machines share, nor two containers with networks of their own on one."""
+    """Return an id that differs between machines, and between containers with their own networks on one machine."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return "%s %s" % (file.read().strip(), os.readlink("/proc/self/ns/net"))
 
 
 def _driver() -> Optional[str]:
-    """Version of NVIDIA's kernel module; None if it is not loaded."""
+    """Return the version of NVIDIA's kernel module; None if it is not loaded."""
     try:
         with open(_DRIVER) as file:
             text = file.readline()
     except FileNotFoundError:
         return None
-    found = re.search(r"Kernel Module.*?\s(\d+\.\d+[.\d]*)", text)
-    return found.group(1) if found else text.strip()
+    match = re.search(r"Kernel Module.*?\s(\d+\.\d+[.\d]*)", text)
+    return match.group(1) if match else text.strip()
 
 
 def _disk(path: Optional[str]) -> Optional[Facts]:
-    """Of the nearest folder that exists: the rest will be made in it. None for a workdir that is not a folder."""
+    """Return the space in the nearest existing folder above `path`; None for a workdir that is not a local folder."""
     if not path or "://" in path:
         return None
     place = os.path.abspath(os.path.expanduser(path))
     while not os.path.exists(place) and place != "/":
         place = os.path.dirname(place)
-    there = os.statvfs(place)
+    space = os.statvfs(place)
     return {
         "path": os.path.expanduser(path),
         "folder": place,
-        "free": there.f_bavail * there.f_frsize,
-        "total": there.f_blocks * there.f_frsize,
-        "files": there.f_favail if there.f_files else None,  # some file systems have no limit
+        "free": space.f_bavail * space.f_frsize,
+        "total": space.f_blocks * space.f_frsize,
+        "files": space.f_favail if space.f_files else None,  # some file systems have no limit
         "writable": os.access(place, os.W_OK | os.X_OK),
     }
 
@@ -168,9 +169,9 @@ def _memory() -> Facts:
 
 
 def _host_name(internal: Optional[str]) -> Facts:
-    """Return what the own name resolves to: `addresses`, and `used`, the first of them that is an address of this host.
+    """Resolve this host's own name: `addresses`, and `used`, the first of them that is an address of this host.
 
-    Programs take it for the address at which others reach them. `peers` is the one at which they really do, if that is known.
+    Programs take `used` for the address at which others reach them. `peers` is the real one, if it is known.
     """
     name = socket.gethostname()
     peers = peer_address(internal)
@@ -182,20 +183,20 @@ def _host_name(internal: Optional[str]) -> Facts:
 
 
 def _proxies(env: Dict[str, str]) -> Facts:
-    """Names only: a value may hold a password."""
+    """Return the names of proxy variables that are set, not their values, which may hold a password."""
     names = sorted(name for name in env if name.lower() in _PROXIES and env[name])
     return {"set": names, "no_proxy": env.get("no_proxy") or env.get("NO_PROXY") or env.get("no_grpc_proxy")}
 
 
 def _huge_pages() -> str:
-    """`always`, `madvise` or `never`."""
+    """Return the setting of transparent huge pages: `always`, `madvise` or `never`."""
     with open(_HUGE_PAGES) as file:
         text = file.read()
     return text.partition("[")[2].partition("]")[0] or text.strip()
 
 
 def _limits() -> Facts:
-    """Soft limits; None is unlimited."""
+    """Return the soft limits; None is unlimited."""
 
     def soft(which: int) -> Optional[int]:
         value = resource.getrlimit(which)[0]

@@ -1,6 +1,6 @@
-"""One run at a time has a host: a user's runs by a file that only this user can lock, and others are told of it.
+"""Give a host to one run at a time. A locked file decides among one user's runs, an abstract address announces the run.
 
-What other users say cannot keep a run from its host: whoever has the devices is for the devices' own locks to decide.
+Claims of other users cannot keep a run from its host: between users, the devices' own locks decide.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Optional
 from .private import private_path, user_name
 from .sockets import is_locked, owner_of
 
-# An abstract address, where other users' podruns see who has the host: no file to be left behind or to be without permission
-# for. It belongs to the network namespace, which is what makes a host in a container, too. Anybody may take it, so it locks
-# nothing; it only tells runs of this user, and of root, from others.
+# An abstract address shows other users' podruns who holds the host, without a file that could be left behind or lack
+# permissions. It belongs to the network namespace, which also separates hosts in containers. Any process may bind it, so
+# it locks nothing across users; it only identifies runs of this user and of root.
 _ADDRESS = b"\0podrun-host"
-_WORD = 100  # characters of what another process says of itself
-_QUEUE = 64  # of those who want to know who has the host
+_WORD = 100  # characters of the run name that another process claims
+_QUEUE = 64  # pending connections of processes that ask who holds the host
 
 
 class HostLock:
-    """Held as long as this object lives."""
+    """The lock on a host, held until `release`."""
 
     def __init__(self, home: str) -> None:
         self._home = home
@@ -31,7 +31,7 @@ class HostLock:
         self._socket: Optional[socket.socket] = None
 
     def take(self, run: str) -> Optional[str]:
-        """None if this run has the host now, else who of this user has it: run, user and pid. Raises OSError."""
+        """Take the host for `run`. Returns None, or the run, user and pid that hold it instead. Raises OSError."""
         if self._file < 0:
             holder = self._lock_file(run)
             if holder is not None:
@@ -39,21 +39,21 @@ class HostLock:
         if self._socket is None:
             self._socket = _announce()
             if self._socket is None:
-                return _run_that_counts(run)  # with another home: the file does not know of it
+                return _competing_run(run)  # a run with another home, whose lock file is not this one
         return None
 
     def _lock_file(self, run: str) -> Optional[str]:
-        """None if it is locked now, by this agent or another of the same run (several hosts of a pod on one machine)."""
+        """Lock the file. Returns None if this run has the lock (another of its agents may), else its holder."""
         private_path(self._home, "locks")
         file = os.open(_path(self._home), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder, pid = _words_in(file)
+            holder, pid = _read_holder(file)
             os.close(file)
-            return None if holder == run else _words_of(_Claim(os.geteuid(), pid, holder))
+            return None if holder == run else _describe(_Claim(os.geteuid(), pid, holder))
         except OSError:
-            os.close(file)  # a file system without locks: the address is left to tell this user's runs
+            os.close(file)  # a file system without locks: only the address separates this user's runs
             return None
         os.ftruncate(file, 0)
         os.pwrite(file, ("%s %d" % (run, os.getpid())).encode(), 0)
@@ -70,7 +70,7 @@ class HostLock:
             self._socket = None
 
     def answer(self) -> None:
-        """Lets those go who wanted to know who has the host: their number is limited, and the agent has more to do."""
+        """Accept and close connections of processes that asked who holds the host, so that the queue does not fill up."""
         for _ in range(_QUEUE):
             if self._socket is None:
                 return
@@ -81,65 +81,65 @@ class HostLock:
 
 
 def current_holder(home: str) -> Optional[str]:
-    """Who of this user has the host now, told without taking it for a moment: that could be seen by a run that starts."""
+    """Return the run of this user that holds the host, without taking the lock, which could refuse a run that starts."""
     try:
         file = os.open(_path(home), os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
-        return _run_that_counts("")
+        return _competing_run("")
     try:
-        run, pid = _words_in(file)
+        run, pid = _read_holder(file)
         locked = is_locked(os.fstat(file))
     finally:
         os.close(file)
-    return _words_of(_Claim(os.geteuid(), pid, run)) if locked else _run_that_counts("")
+    return _describe(_Claim(os.geteuid(), pid, run)) if locked else _competing_run("")
 
 
 def claimed_by_others() -> Optional[str]:
-    """Which other user says that a run of theirs has the host, with its uid. None: nobody."""
-    claim = _ask()
-    return None if claim is None or claim.uid in (os.geteuid(), 0) else _words_of(claim)
+    """Return the run of another user that claims the host, with its uid; None if there is none."""
+    claim = _current_claim()
+    return None if claim is None or claim.uid in (os.geteuid(), 0) else _describe(claim)
 
 
 class _Claim:
-    """Who has the address: `uid` and `pid` by the kernel's word, if it gives it; `run` by that process's."""
+    """The process that has bound the address: `uid` and `pid` come from the kernel, if known; `run` from that process."""
 
     def __init__(self, uid: Optional[int], pid: int, run: str) -> None:
         self.uid, self.pid, self.run = uid, pid, run
 
 
-def _ask() -> Optional[_Claim]:
-    """Return who has the address; None also if that cannot be found out."""
+def _current_claim() -> Optional[_Claim]:
+    """Return the claim on the address; None also if it cannot be determined."""
     try:
-        return _look()
-    except Exception:  # whatever other users have bound there, it ends no agent
+        return _read_claim()
+    except Exception:  # whatever another user has bound there must not end the agent
         return None
 
 
-def _look() -> Optional[_Claim]:
+def _read_claim() -> Optional[_Claim]:
     taken, uid = owner_of(_ADDRESS)
     if not taken:
         return None
     with socket.socket(socket.AF_UNIX) as sock:
-        sock.setblocking(False)  # one who does not answer keeps nobody waiting
+        sock.setblocking(False)  # a process that does not answer must not block the agent
         try:
             sock.connect(_ADDRESS)
             pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
             with open("/proc/%d/cmdline" % pid, "rb") as file:
                 run = file.read().rstrip(b"\0").split(b"\0")[-1].decode(errors="replace")[:_WORD]
-        except OSError:  # it does not answer, it has just ended, or its command is hidden
+        except OSError:  # the process does not answer, has just ended, or hides its command line
             return _Claim(uid, 0, "")
     return _Claim(uid, pid, run)
 
 
-def _run_that_counts(run: str) -> Optional[str]:
-    """A run of this user, or of root, that has the address, unless it is `run`."""
-    claim = _ask()
-    counts = claim is not None and claim.uid in (os.geteuid(), 0) and claim.run != run
-    return _words_of(claim) if claim is not None and counts else None
+def _competing_run(run: str) -> Optional[str]:
+    """Return the run of this user, or of root, that has bound the address; None if there is none or it is `run`."""
+    claim = _current_claim()
+    competes = claim is not None and claim.uid in (os.geteuid(), 0) and claim.run != run
+    return _describe(claim) if claim is not None and competes else None
 
 
-def _words_of(claim: _Claim) -> str:
-    """As the user knows them: `run R of alice (uid 1001, agent pid 7)`."""
+def _describe(claim: _Claim) -> str:
+    """Return the claim for a message: `run R of alice (uid 1001, agent pid 7)`."""
     run = "run %s" % claim.run if claim.run else "a run that does not answer"
     if claim.uid is None:
         return "%s of another user" % run
@@ -151,13 +151,13 @@ def _words_of(claim: _Claim) -> str:
     )
 
 
-def _words_in(file: int) -> "tuple[str, int]":
+def _read_holder(file: int) -> "tuple[str, int]":
     run, _, pid = os.pread(file, 200, 0).decode(errors="replace").partition(" ")
     return run, int(pid) if pid.isdigit() else 0
 
 
 def _announce() -> Optional[socket.socket]:
-    """None if somebody has the address."""
+    """Bind the address and listen on it; None if another process has it."""
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.bind(_ADDRESS)
@@ -170,7 +170,7 @@ def _announce() -> Optional[socket.socket]:
 
 
 def _path(home: str) -> str:
-    """Hosts may share a home, and network namespaces a machine: each has a file of its own."""
+    """Return the lock file, one per boot and network namespace: hosts may share a home, and namespaces a machine."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot = file.read().strip()
     return os.path.join(home, "locks", "%s-%d" % (boot, os.stat("/proc/self/ns/net").st_ino))

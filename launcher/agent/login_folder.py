@@ -1,4 +1,4 @@
-"""Paths that begin with `~/`: the launcher does not know the login directory of a host, so they are expanded there, once."""
+"""Expand paths that begin with `~/`, once and on the host: the launcher does not know its login directory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .protocol import ENV_WORKDIR
 
 
 def expand_spec(spec: Frame) -> Frame:
-    """Return a run's spec with the login directory in place of `~` in every path."""
+    """Return a run's spec with `~` expanded in every path."""
     return dict(
         spec,
         home=os.path.expanduser(spec["home"]),
@@ -21,10 +21,10 @@ def expand_spec(spec: Frame) -> Frame:
 
 
 def expand_process(process: Frame) -> Frame:
-    """Return the same for one worker. The program's own arguments stay unchanged.
+    """Return one worker's part of the spec with `~` expanded. The program's own arguments stay unchanged.
 
-    argv[0] is expanded for the program to see as well: Python looks for its `pyvenv.cfg` beside argv[0], and one that is
-    called `~/venv/bin/python` would not find the packages of its virtual environment.
+    argv[0] is expanded as well: Python looks for `pyvenv.cfg` beside argv[0], and would not find the packages of its
+    virtual environment from an argv[0] of `~/venv/bin/python`.
     """
     return dict(
         process,

@@ -1,4 +1,4 @@
-"""`agent COMMAND`: what runs first on a host."""
+"""Entry point of the agent: `agent COMMAND`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .private import keep_private
 from .protocol import MARK
 
 _ANSWERS = {"facts": 0, "listen": 2, "reach": 1, "share": 1, "see": 1}
-"""Commands of `answer`, and the number of their arguments."""
+"""Commands of `answer`, with their number of arguments."""
 
 
 def main(argv: List[str]) -> None:

@@ -1,4 +1,4 @@
-"""What the launcher is sent: output and events by byte offset, then the state that belongs to them."""
+"""Send the launcher output and events by byte offset, then the state frames that follow them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Deque, Dict, List, Optional
 from .connection import CHUNK, Connection, Frame
 from .protocol import WORDS
 
-BURST = 16  # pieces of output between two looks at what the launcher says
+BURST = 16  # pieces of output between two reads of the launcher's frames
 
 
 class News:
-    """Sends what the launcher does not have yet, and only as fast as it takes it."""
+    """The output, events and state that the launcher does not have yet, sent only as fast as it takes them."""
 
     def __init__(self, processes: List[Frame]) -> None:
         self.events: Dict[int, str] = {p["process"]: p["events"] for p in processes}
@@ -27,7 +27,7 @@ class News:
 
     @property
     def streams(self) -> List[str]:
-        # Events first: however much is printed, what a worker reports is not kept waiting by it.
+        # Events first, so that much output does not delay them.
         return [*self.events.values(), *self.outputs]
 
     def report(self, kind: str, fields: Frame) -> None:
@@ -35,9 +35,9 @@ class News:
         self.history.append(dict(fields, type=kind, n=len(self.history)))
 
     def send(self, connection: Connection) -> None:
-        """State first: it waits for the output that it follows, and for no other."""
+        """Send state, events and output. State goes first; it waits only for the output that it must follow."""
         self.pending = False
-        if connection.offsets is None:  # it has not attached yet
+        if connection.offsets is None:  # the launcher has not attached yet
             return
         for _ in range(BURST):
             if connection.unsent or not connection.open:
@@ -50,7 +50,7 @@ class News:
         self.pending = True
 
     def missing(self, offsets: Dict[str, int]) -> int:
-        """Return how many bytes of output the launcher does not have."""
+        """Return the number of bytes of output that the launcher does not have."""
         return sum(max(0, size_of(stream) - offsets.get(stream, 0)) for stream in self.outputs)
 
     def _next_stream(self, offsets: Dict[str, int]) -> Optional[str]:
@@ -65,12 +65,12 @@ class News:
         connection.send({"type": "output", "stream": stream, "offset": offset, "data": text})
         offsets[stream] = offset + len(data)
         self.grew = time.monotonic()
-        if stream in self.outputs:  # the others' turn: one process that prints without end must not silence them
+        if stream in self.outputs:  # rotate: one process that prints without end must not silence the others
             self.outputs.remove(stream)
             self.outputs.append(stream)
 
     def _send_state(self, connection: Connection, offsets: Dict[str, int]) -> None:
-        """A worker's exit follows its last event, which may be the reason; `stopped` follows all output."""
+        """Send state frames: `exit` after the last event of its worker, which may be the reason, `stopped` after all output."""
         while connection.open and connection.next < len(self.history):
             frame = self.history[connection.next]
             if frame["type"] == "exit":

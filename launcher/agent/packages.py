@@ -1,4 +1,4 @@
-"""What the workers' interpreter is, and what is installed for it: asked of that interpreter, for it may not be ours."""
+"""Ask the workers' interpreter, which may differ from the agent's, for its version and installed packages."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ PACKAGES = [
     "jax-cuda13-plugin",
     "jax-cuda13-pjrt",
 ]
-_LIMIT = 12.0  # seconds; a network file system may be slow, and one that is gone does not answer
-# Reads what pip recorded: importing JAX would take seconds and touch the accelerators. Runs on any Python.
+_LIMIT = 12.0  # seconds; a network file system may be slow, and a dead one never answers
+# Reads pip's records: importing JAX would take seconds and touch the accelerators. Runs on any Python.
 _SCRIPT = """
 import json, sys
 try:
     from importlib.metadata import version
 except ImportError:
     version = None
-found = {}
+packages = {}
 for name in sys.argv[1:]:
     try:
-        found[name] = version(name) or "unknown"
+        packages[name] = version(name) or "unknown"
     except Exception:
-        found[name] = "missing"
+        packages[name] = "missing"
 print("")
-print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "executable": sys.executable, "packages": found}))
+print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "executable": sys.executable, "packages": packages}))
 """
 
 
 class InterpreterError(Exception):
-    """The interpreter cannot be asked; the text says why."""
+    """The interpreter does not answer; the message says why."""
 
 
 def ask_interpreter(python: str, env: Dict[str, str]) -> Dict[str, Any]:
-    """version, executable, packages (name to version or `missing`). Raises InterpreterError."""
+    """Return version, executable, and packages (name to version or `missing`). Raises InterpreterError."""
     full_env = dict(os.environ, **env)
     program = shutil.which(os.path.expanduser(python), path=full_env.get("PATH"))
     if program is None:
-        raise InterpreterError(_why_not_there(os.path.expanduser(python)))
+        raise InterpreterError(_missing_reason(os.path.expanduser(python)))
     try:
-        # From /, for the folder that it is started in is searched, too.
-        done = subprocess.run(
+        # From /, because Python also imports from its current folder.
+        process = subprocess.run(
             [program, "-c", _SCRIPT] + PACKAGES,
             cwd="/",
             env=full_env,
@@ -69,13 +69,13 @@ def ask_interpreter(python: str, env: Dict[str, str]) -> Dict[str, Any]:
     except subprocess.TimeoutExpired:
         raise InterpreterError("%s does not answer within %g s" % (program, _LIMIT))
     try:
-        answer: Dict[str, Any] = json.loads(done.stdout.decode(errors="replace").splitlines()[-1])
+        answer: Dict[str, Any] = json.loads(process.stdout.decode(errors="replace").splitlines()[-1])
         return dict(answer, packages=dict(answer["packages"]))
     except (ValueError, IndexError, KeyError, TypeError):
-        raise InterpreterError("%s does not work: %s" % (program, _last_words(done)))
+        raise InterpreterError("%s does not work: %s" % (program, _error_line(process)))
 
 
-def _why_not_there(path: str) -> str:
+def _missing_reason(path: str) -> str:
     if os.sep not in path:
         return "there is no %r in PATH" % path
     if os.path.isdir(path):
@@ -87,6 +87,6 @@ def _why_not_there(path: str) -> str:
     return "%s does not exist" % path
 
 
-def _last_words(done: "subprocess.CompletedProcess[bytes]") -> str:
-    lines: List[str] = done.stderr.decode(errors="replace").strip().splitlines()
-    return lines[-1][:200] if lines else "it ended with exit code %d" % done.returncode
+def _error_line(process: "subprocess.CompletedProcess[bytes]") -> str:
+    lines: List[str] = process.stderr.decode(errors="replace").strip().splitlines()
+    return lines[-1][:200] if lines else "it ended with exit code %d" % process.returncode

@@ -1,4 +1,4 @@
-"""Every folder below `home` on a host, spelled once: launcher and agent take it from here.
+"""Folders below `home` on a host, defined once for launcher and agent.
 
 home/agents/HASH.pyz               the agent
 home/bundles/KIND-HASH/            code, unpacked
@@ -18,12 +18,12 @@ HOSTS = "hosts"
 
 
 def agent_path(home: str, name: str) -> str:
-    """Return where the file of an agent is."""
+    """Return the path of the agent's file."""
     return posixpath.join(home, AGENTS, name)
 
 
 def bundle_folder(home: str, name: str) -> str:
-    """Return where a bundle is unpacked."""
+    """Return the folder into which a bundle is unpacked."""
     return posixpath.join(home, BUNDLES, name)
 
 
@@ -38,7 +38,7 @@ def environment_python(home: str, key: str) -> str:
 
 
 def hosts_folder(home: str, run: str) -> str:
-    """Return the folder of a run, in which each host's agents have theirs: hosts may share a home."""
+    """Return a run's folder for its hosts: each has its own folders in it, as hosts may share a home."""
     return posixpath.join(home, RUNS, run, HOSTS)
 
 

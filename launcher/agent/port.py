@@ -1,4 +1,4 @@
-"""The coordinator's port: found free, held for the run, tried out from the other hosts."""
+"""Reserve a free port for the coordinator, and test it from the other hosts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ PROBE_TIMEOUT = 5.0  # seconds; a firewall that drops packets does not answer
 
 
 class RefusedError(Exception):
-    """This host cannot take part; the text says why."""
+    """This host cannot take part in the run; the message says why."""
 
 
 def reserve_port(allowed: Optional[List[int]], address: str = "") -> socket.socket:
     """Reserve a free TCP port for this run: the coordinator binds it too (gRPC sets SO_REUSEPORT), nobody else can.
 
-    It listens until `deafen`, so that the other hosts can try to reach it: at `address`, or at all addresses of this host.
+    It listens until `stop_listening`, so that the other hosts can test it: at `address`, or at all addresses of this host.
     Raises RefusedError if no port of the range [first, last] is free.
     """
     ports = [0] if allowed is None else random.sample(range(allowed[0], allowed[1] + 1), allowed[1] - allowed[0] + 1)
@@ -28,8 +28,8 @@ def reserve_port(allowed: Optional[List[int]], address: str = "") -> socket.sock
     raise RefusedError("no port of %s is free for the coordinator; widen `ports` in the pod file" % allowed)
 
 
-def deafen(listener: socket.socket) -> socket.socket:
-    """The same port, still held, but no longer listening: connections are for the coordinator now."""
+def stop_listening(listener: socket.socket) -> socket.socket:
+    """Keep the port reserved but stop listening on it: connections are for the coordinator now."""
     address, port = listener.getsockname()[:2]
     held = _bind(address, port, may_share=True)
     listener.close()
@@ -38,7 +38,7 @@ def deafen(listener: socket.socket) -> socket.socket:
 
 
 def probe(address: str) -> Optional[str]:
-    """Why `host:port` cannot be reached from here, or None if it can."""
+    """Return why `host:port` cannot be reached from here; None if it can."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), PROBE_TIMEOUT).close()
@@ -63,7 +63,7 @@ def _bind(address: str, port: int, may_share: bool) -> Optional[socket.socket]:
 
 
 def _is_free(port: int) -> bool:
-    """Nobody has it, not even somebody who would share it."""
+    """Return whether no socket has the port, not even one that allows sharing it."""
     with socket.socket(socket.AF_INET) as sock:
         try:
             sock.bind(("", port))

@@ -1,11 +1,11 @@
-"""`agent prepare`: code and environment for a run, then what the host is like.
+"""`agent prepare`: unpack code and build the environment for a run, then report the host's facts.
 
-The launcher sends a request (one JSON line), for each bundle that is needed a line {"bundle", "bytes"} and the bytes, and
-after `ready`, which comes only if it wants facts, an empty object. Answers:
+The launcher sends a request (one JSON line), then for each needed bundle a line {"bundle", "bytes"} and the bytes, and
+after `ready`, which is sent only if it asked for facts, an empty object. Answers:
 
     need {bundles} | progress {phase, message} | alive | ready | done {python, facts, pruned} | error {what, remedy}
 
-It ends with its stdin, whatever it is doing, and takes along all that it has started.
+The command ends with its stdin, whatever it is doing, and kills every process that it has started.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ def prepare() -> None:
     problem: Optional[Problem] = None
     finished = False
     try:
-        launcher.answer("done", **Preparation(launcher).carry_out())
-        finished = True  # what setup commands left in the background stays
+        launcher.answer("done", **Preparation(launcher).run())
+        finished = True  # background processes of setup commands keep running
     except GoneError:
         pass
-    except Problem as what:
-        problem = what
+    except Problem as error:
+        problem = error
     except OSError as error:
         problem = cannot_write(str(error.filename or "podrun's folder"), error)
     finally:
         if not finished:
-            _leave_nothing()
+            _kill_all()
     if problem is not None:
         launcher.answer_if_there("error", what=problem.what, remedy=problem.remedy)
     if not finished:
@@ -59,21 +59,21 @@ def _end(number: int, frame: Any) -> None:
     raise GoneError()
 
 
-def _leave_nothing() -> None:
+def _kill_all() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     kill_descendants(reap)
 
 
 class Launcher:
-    """The other end."""
+    """The connection to the launcher."""
 
     def __init__(self, stdin: Stdin) -> None:
         self.stdin = stdin
         self._spoke = time.monotonic()
 
     def answer(self, kind: str, **fields: Any) -> None:
-        """Raises GoneError."""
+        """Send a frame. Raises GoneError."""
         data = json.dumps(dict(fields, type=kind)).encode() + b"\n"
         try:
             while data:
@@ -94,7 +94,7 @@ class Launcher:
 
 
 class Preparation:
-    """One request, step by step."""
+    """The steps that carry out one request."""
 
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
@@ -110,8 +110,8 @@ class Preparation:
         self._tools = Tools(launcher.stdin, self._env, home, launcher.alive)
         self._used: List[str] = []
 
-    def carry_out(self) -> Dict[str, Any]:
-        """What `done` says. Raises Problem, GoneError."""
+    def run(self) -> Dict[str, Any]:
+        """Prepare the host and return the fields of `done`. Raises Problem, GoneError."""
         self._receive_bundles()
         python = self._find_python()
         self._set_up()
@@ -128,7 +128,7 @@ class Preparation:
         self._used += [bundle_folder(self._home, name) for name in names]
 
     def _find_python(self) -> str:
-        """The workers' interpreter; in a virtual environment if there are requirements."""
+        """Return the workers' interpreter; it is in a virtual environment if there are requirements."""
         python = find_python(self._request["python"], self._env)
         wanted: Optional[Dict[str, Any]] = self._request["requirements"]
         if wanted is None:
@@ -147,7 +147,7 @@ class Preparation:
         for command in self._request["setup"]:
             self._launcher.answer("progress", phase="setup", message=command)
             try:
-                self._tools.run(["sh", "-c", command], self._say("setup"), SETUP_LIMIT, the_users=True)
+                self._tools.run(["sh", "-c", command], self._say("setup"), SETUP_LIMIT, user_command=True)
             except ToolError as error:
                 raise Problem("the setup command `%s` %s" % (command, error), "see `setup:` in the pod file")
 
@@ -158,7 +158,7 @@ class Preparation:
         from .facts import gather
 
         self._launcher.answer("ready")
-        self._launcher.stdin.frame()  # sent for this moment: how the clocks differ is seen from it
+        self._launcher.stdin.frame()  # the launcher measures the clock difference from the time it sent this
         return gather(dict(self._request, **dict(wanted, python=python)))
 
     def _say(self, phase: str) -> Any:

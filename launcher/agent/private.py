@@ -1,4 +1,4 @@
-"""Folders of podrun's own: nobody else can put, or change, what this user will run from them."""
+"""Private folders for podrun: no other user can add or change code that this user will run from them."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ import stat
 from typing import Optional
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_UMASK = 0o077  # of all files that podrun makes for itself
+_UMASK = 0o077  # for all files that podrun makes for itself
 _users_umask: Optional[int] = None
 
 
 class UnsafeError(OSError):
-    """Another user could change what is in the folder; the text says why, and what to do."""
+    """Another user could change files in the folder; the message says why and what to do."""
 
 
 def keep_private() -> None:
-    """From now on give nobody else access to the files that this process makes."""
+    """Give other users no access to the files that this process makes from now on."""
     global _users_umask
     _users_umask = os.umask(_UMASK)
 
 
 def restore_umask() -> None:
-    """In a process that is about to become the user's program: its files are the user's, and so is their mode."""
+    """Restore the user's umask in a process that is about to run a user program."""
     if _users_umask is not None:
         os.umask(_users_umask)
 
 
 def private_path(home: str, *below: str) -> str:
-    """Make `home` and the folders below it, one in the other, for this user alone. Returns the last.
+    """Make `home` and the folders below it, each inside the one before, for this user alone. Returns the last.
 
-    Those that exist must be this user's. What podrun has made is closed to others if it was open; a home that the user has
-    chosen is not podrun's to change, and must be closed to their writing. Raises UnsafeError, OSError.
+    Existing folders must belong to this user. Folders that podrun has made are closed to others if they were open. A home
+    that the user has chosen is left unchanged, and must not be writable by others. Raises UnsafeError, OSError.
     """
     _make(home)
     _check(home, podruns=os.path.basename(home) == ".podrun" and not os.path.islink(home))
@@ -52,7 +52,7 @@ def _make(folder: str) -> None:
 
 
 def is_private(path: str) -> bool:
-    """True for a file or folder of this user, no link, that nobody else may write."""
+    """Return whether `path` is this user's file or folder, not a link, and not writable by others."""
     try:
         status = os.lstat(path)
     except OSError:

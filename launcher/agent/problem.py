@@ -1,10 +1,10 @@
-"""What a host says when it cannot be prepared."""
+"""Report why a host cannot be prepared."""
 
 from __future__ import annotations
 
 
 class Problem(Exception):
-    """What is wrong, and what to do about it."""
+    """A failed preparation: the problem, and its remedy."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(what)

@@ -1,4 +1,4 @@
-"""Processes as Linux sees them: who descends from whom, and what ends with whom."""
+"""Linux process trees: list descendants, kill them, and tie their lives to the agent's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000
 MS_REC, MS_SLAVE = 0x4000, 0x80000
 STUCK = 10.0  # seconds after which a process that does not die must be stuck in the kernel ...
-ROUNDS = 100  # ... if this process had its turns meanwhile: on a machine that is too busy others had none to die in
+ROUNDS = 100  # ... provided this process ran that many rounds: on an overloaded machine others need time to die
 
 
 def libc() -> ctypes.CDLL:
@@ -24,18 +24,18 @@ def die_with_parent() -> None:
 
 
 def adopt_orphans() -> None:
-    """What a descendant leaves behind becomes a child of this process."""
+    """Make orphaned descendants children of this process."""
     libc().prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def stat_fields(pid: int) -> List[bytes]:
-    """The fields of /proc/PID/stat from the state on. Raises OSError if there is no such process."""
-    with open("/proc/%d/stat" % pid, "rb") as file:  # a command's name is bytes, not always text
+    """Return the fields of /proc/PID/stat from the state on. Raises OSError if there is no such process."""
+    with open("/proc/%d/stat" % pid, "rb") as file:  # a command's name may not be valid text
         return file.read().rsplit(b")", 1)[1].split()
 
 
 def parent() -> int:
-    """As /proc says it: getppid() is 0 for a parent outside the own PID namespace."""
+    """Return the parent's pid from /proc: getppid() is 0 for a parent outside the own PID namespace."""
     with open("/proc/self/stat", "rb") as file:
         return int(file.read().rsplit(b")", 1)[1].split()[1])
 
@@ -56,7 +56,7 @@ def descendants() -> List[int]:
 def _children_listed(pid: int) -> List[int]:
     """Read the children of a process from the kernel's own lists, one for each of its threads.
 
-    On a machine with thousands of processes this costs a small part of a scan of /proc, which every agent would make.
+    On a machine with thousands of processes this is far cheaper than a scan of /proc by every agent.
     """
     children: List[int] = []
     try:
@@ -64,7 +64,7 @@ def _children_listed(pid: int) -> List[int]:
             with open("/proc/%d/task/%s/children" % (pid, thread), "rb") as file:
                 children += map(int, file.read().split())
     except OSError:
-        pass  # it has ended
+        pass  # the process has ended
     return children
 
 
@@ -87,7 +87,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def ended_children() -> Iterator[Tuple[int, int]]:
-    """(pid, code) of children that have ended, and of orphans left to this process; a negative code is a signal."""
+    """Yield (pid, code) of children and adopted orphans that have ended; a negative code is a signal."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -99,15 +99,15 @@ def ended_children() -> Iterator[Tuple[int, int]]:
 
 
 def reap() -> None:
-    """Lets go of children that have ended, whoever they were."""
+    """Reap all children that have ended."""
     for _ in ended_children():
         pass
 
 
 def kill_descendants(reap: Callable[[], None]) -> List[int]:
-    """SIGKILL to all processes below this one, which must adopt orphans, until it has no child, not even a zombie.
+    """Kill all descendants of this process, which must adopt orphans, until it has no child, not even a zombie.
 
-    Returns what is left after `STUCK` seconds.
+    Returns the pids that are left after `STUCK` seconds.
     """
     return kill_until_none(descendants, reap, _childless)
 
@@ -115,9 +115,9 @@ def kill_descendants(reap: Callable[[], None]) -> List[int]:
 def kill_until_none(
     find: Callable[[], List[int]], reap: Callable[[], None], certain: Callable[[], bool] = lambda: True
 ) -> List[int]:
-    """SIGKILL to what `find` finds, again and again until it finds none: a process may fork while it is being killed.
+    """Kill the processes that `find` returns until it returns none: a process may fork while it is being killed.
 
-    `certain`: whether none is none. Returns what is left after `STUCK` seconds.
+    `certain` confirms that an empty result is complete. Returns the pids that are left after `STUCK` seconds.
     """
     deadline = time.monotonic() + STUCK
     rounds = 0
@@ -136,7 +136,7 @@ def kill_until_none(
 
 
 def _childless() -> bool:
-    """The kernel's word for it: who forks, and ends, while /proc is read is not seen there, nor is its child."""
+    """Ask the kernel whether there are no children: a scan of /proc misses a process that forks and ends meanwhile."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -144,14 +144,14 @@ def _childless() -> bool:
     return False
 
 
-# --- a PID namespace: its first process takes all others along when it dies -------------------------------------------
+# --- a PID namespace: when its first process dies, the kernel kills all others ----------------------------------------
 
 
 def enter_pid_namespace() -> bool:
-    """From now on the children of this process live in a PID namespace that dies with this process.
+    """Start the children of this process in a PID namespace that dies with this process, from now on.
 
-    Only root may do so. (An unprivileged user could in a user namespace, in which sudo and ssh would not work any more.)
-    Returns whether it was possible.
+    Only root may do so. (A user namespace would allow it to others, but sudo and ssh do not work in one.) Returns whether
+    it was possible.
     """
     if os.geteuid() != 0 or not _namespaces_work() or libc().unshare(CLONE_NEWPID) != 0:
         return False
@@ -162,7 +162,7 @@ def enter_pid_namespace() -> bool:
 
 
 def mount_own_proc() -> bool:
-    """In a child: a /proc that shows its namespace, without which psutil and the like read about other processes."""
+    """Mount, in a child, a /proc of its PID namespace; without it psutil and the like would read other processes."""
     c = libc()
     return bool(
         c.unshare(CLONE_NEWNS) == 0
@@ -172,7 +172,7 @@ def mount_own_proc() -> bool:
 
 
 def _namespaces_work() -> bool:
-    """Tried in processes that are thrown away: a container may permit one half and not the other."""
+    """Test in throwaway processes whether both unshare and mount work: a container may permit only one of them."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -188,13 +188,13 @@ def _namespaces_work() -> bool:
 
 
 def _be_init(agent: int) -> None:
-    """The first process of the namespace: reaps orphans, and dies with the agent. Never returns."""
+    """Run as the first process of the namespace: reap orphans, and die with the agent. Never returns."""
     try:
         die_with_parent()
-        if parent() != agent:  # it died before the line above
+        if parent() != agent:  # the agent died before the line above
             os._exit(1)
         os.setsid()
-        for fd in range(3, 256):  # the agent's sockets must not stay open in here
+        for fd in range(3, 256):  # the agent's sockets must not stay open in this process
             try:
                 os.close(fd)
             except OSError:

@@ -1,4 +1,4 @@
-"""The run's own copy of the project on this host: what a program writes beside its code does not change the code."""
+"""Copy the project for each run on this host, so that files a program writes beside its code do not change the code."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import shutil
 from typing import Optional
 
 STAMP = 0
-"""Modification time of every file of a bundle; what a program writes has another."""
+"""Modification time of every file of a bundle; files that a program writes have another."""
 
 
 def copy_code(bundle: str, target: str) -> None:
-    """Raises OSError."""
-    shutil.rmtree(target, ignore_errors=True)  # of an earlier try
+    """Copy a bundle to `target`. Raises OSError."""
+    shutil.rmtree(target, ignore_errors=True)  # left by an earlier attempt
     shutil.copytree(bundle, target, symlinks=True)
 
 
 def remove_code(target: str) -> Optional[str]:
-    """Removes what was copied. Returns the folder if something else is in it, which stays."""
+    """Remove the copied files. Returns the folder if the program has written others into it, which stay."""
     for folder, folders, names in os.walk(target, topdown=False):
         for name in folders + names:
             path = os.path.join(folder, name)
             if name in folders and not os.path.islink(path):
-                continue  # dealt with before
+                continue  # handled already: the walk is bottom-up
             if os.path.basename(folder) == "__pycache__" or os.lstat(path).st_mtime == STAMP:
                 os.unlink(path)
         try:

@@ -1,8 +1,8 @@
-"""Every frame that launcher and agent exchange: its kind, its fields, and what each may hold. Both sides check by it.
+"""Define every frame that launcher and agent exchange: its kind, its fields and their types. Both sides check frames.
 
-A frame is a line of JSON with its kind under `type`. State frames of the agent carry a number `n`, by which each is
+A frame is a line of JSON with its kind under `type`. State frames of the agent carry a sequence number `n`, so that each is
 delivered once and in order over any number of connections. `data` of `output` keeps any byte by surrogateescape.
-A frame that is not as it stands here is `Malformed`: it ends that connection, and for the launcher that host, nothing else.
+A frame that does not match is `Malformed`: it ends that connection, and for the launcher that host, nothing else.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ __all__ = [
 
 Frame = Dict[str, Any]
 Frames = Dict[str, Check]
-"""Kind of a frame to the check of its fields."""
+"""Maps the kind of a frame to the check of its fields."""
 
 MARK = b"podrun-agent\n"
-"""The agent's first words on stdout. What a login script printed before them is not ours."""
+"""The first line of the agent on stdout. Anything before it was printed by a login script."""
 GONE = "no agent here"
-"""What a relay says if there is nobody to relay to."""
+"""Message of a relay that finds no agent to connect to."""
 ASKED = "asked to stop"
-"""The reason for which an agent ends its workers when the launcher wants it."""
+"""Reason of a stop that the launcher asked for."""
 UNHEARD = "no word from the launcher"
-"""How the reason begins for which an agent ends its workers when its lease has run out."""
+"""Start of the reason of a stop after the lease has expired."""
 MISSING = "missing"
-"""In place of the version of a package that is not installed."""
+"""Stands in place of the version of a package that is not installed."""
 EXTENSION = 100 * 10**6
-"""Bytes that packages which are added to an environment may take."""
+"""Free space, in bytes, that extending an environment by new packages requires."""
 
 ENV_RUN = "PODRUN_RUN_ID"
 ENV_HOST = "PODRUN_HOST"
@@ -79,20 +79,20 @@ ENV_DIR = "PODRUN_DIR"
 ENV_WORKDIR = "PODRUN_WORKDIR"
 ENV_PID = "PODRUN_PID"
 ENV_PROJECT = "PODRUN_PROJECT"
-"""Variables that the agent reads or sets in the environment of what it starts; `runtime.contract` has the same names."""
+"""Environment variables that the agent sets or reads for workers and commands, named as in `runtime.contract`."""
 
 LIMIT = 16 << 20
-"""Bytes of a line. The largest are a spec with its files, and what `clean` lists."""
+"""Most bytes in a line. The largest lines are a spec with its files, and the answer of `clean`."""
 STREAM_LIMIT = 1 << 20
-"""Bytes of a frame of FROM_AGENT: output comes 64 KiB at a time, of which each byte may be six in JSON."""
+"""Most bytes in a frame of FROM_AGENT: output comes in 64 KiB pieces, and a byte may take six characters in JSON."""
 
 TO_AGENT: Frames = {
-    "spec": record({"run": text, "processes": each(anything, 1)}),  # the rest of it is read by `run` alone
+    "spec": record({"run": text, "processes": each(anything, 1)}),  # its other fields are read only by `run`
     "attach": record({"next": count, "offsets": table(count)}),
     "probe": record({"address": text}),
     "go": record({"env": table(text)}),
     "ping": record({}),
-    "stop": record({"grace": number}, {"hurry": flag}),  # hurry: nobody waits for output any more
+    "stop": record({"grace": number}, {"hurry": flag}),  # hurry: the launcher does not wait for output
     "dump": record({}),
     "close": record({"offsets": table(count)}),
 }
@@ -137,7 +137,7 @@ FACTS = record(
     {"clock": record({"received": number, "answered": number}), "system": either(_FACTS["system"], _NOT_KNOWN)},
     {name: either(check, _NOT_KNOWN) for name, check in _FACTS.items()},
 )
-"""What `facts` and `prepare` say of a host; a fact that could not be found out is `{"error": why}`."""
+"""Check of a host's facts from `facts` and `prepare`; a fact that could not be determined is `{"error": reason}`."""
 
 FROM_PREPARE: Frames = {
     "need": record({"bundles": each(text)}),
@@ -163,11 +163,11 @@ ANSWERS: Frames = {
         {"removed": count, "left": each(count), "pruned": count},
     ),
 }
-"""Commands that answer with one line, to the check of that."""
+"""Maps each command that answers with one line to the check of its answer."""
 
 
 def parse(line: bytes, frames: Frames, limit: int = LIMIT) -> Frame:
-    """Return the frame of a line. Raises Malformed for one that is not in the table or not as it says."""
+    """Return the frame of a line. Raises Malformed if its kind is not in `frames` or its fields fail the check."""
     frame = loads(line, limit)
     if not isinstance(frame, dict) or not isinstance(frame.get("type"), str):
         raise Malformed("not an object with a type: %s" % short(line))
@@ -182,14 +182,14 @@ def parse(line: bytes, frames: Frames, limit: int = LIMIT) -> Frame:
 
 
 def parse_answer(line: bytes, command: str) -> Frame:
-    """Return what a host answers to a command of ANSWERS. Raises Malformed."""
+    """Return a host's answer to a command of ANSWERS. Raises Malformed."""
     answer: Frame = loads(line, LIMIT)
     ANSWERS[command](answer)
     return _readable(answer, line)
 
 
 def _readable(frame: Frame, line: bytes) -> Frame:
-    """Texts of a frame are shown and kept: only `output` may hold halves of surrogate pairs."""
+    """Replace lone surrogates, which only `output` may hold, because the other texts are displayed and recorded."""
     if b"\\u" in line:
         readable: Frame = printable(frame)
         return readable

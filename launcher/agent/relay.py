@@ -1,4 +1,4 @@
-"""Between the launcher's connection and the agent's socket: a dropped connection ends a relay and not the agent."""
+"""Relay between the launcher's connection and the agent's socket, so that a dropped connection does not end the agent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .run_folder import LOG, SOCKET
 
 
 def run() -> None:
-    """Reads the spec, starts the agent, relays to it."""
+    """Read the spec, start the agent, and relay to it."""
     line, rest = read_line(0)
     try:
         spec = expand_spec(parse(line, SPEC))
@@ -33,7 +33,7 @@ def run() -> None:
 
 
 def read_line(fd: int) -> Tuple[bytes, bytes]:
-    """The first line of `fd`, and what was read beyond it."""
+    """Return the first line of `fd`, and the bytes that were read beyond it."""
     data = b""
     while b"\n" not in data:
         chunk = os.read(fd, CHUNK)
@@ -45,7 +45,7 @@ def read_line(fd: int) -> Tuple[bytes, bytes]:
 
 
 def start(spec: Frame) -> int:
-    """Makes the run folder and its socket, then forks the agent. Returns its pid."""
+    """Make the run folder and its socket, then fork the agent. Returns its pid."""
     private_path(spec["home"], *os.path.relpath(spec["dir"], spec["home"]).split("/"))
     os.chdir(spec["dir"])  # a relative name keeps the socket's path below the 107 bytes the kernel allows
     listener = socket.socket(socket.AF_UNIX)
@@ -79,15 +79,15 @@ def start(spec: Frame) -> int:
 
 
 def relay(directory: str, first: bytes) -> None:
-    """Copies stdin to the agent and the agent to stdout until either ends."""
+    """Copy stdin to the agent, and the agent's frames to stdout, until either side ends."""
     agent = socket.socket(socket.AF_UNIX)
     try:
         os.chdir(directory)
         agent.connect(SOCKET)
     except OSError:
-        words = last_words(directory)
-        sys.exit("%s: %s" % (GONE, words) if words else GONE)
-    # Each way by itself: a launcher that is slow to take output must still be heard, or its lease would end.
+        log_line = last_log_line(directory)
+        sys.exit("%s: %s" % (GONE, log_line) if log_line else GONE)
+    # A thread per direction: a launcher that is slow to take output must still be heard, or the lease would expire.
     threading.Thread(target=copy_to_agent, args=(first, agent), daemon=True).start()
     try:
         while True:
@@ -101,7 +101,7 @@ def relay(directory: str, first: bytes) -> None:
 
 
 def copy_to_agent(data: bytes, agent: socket.socket) -> None:
-    """Copies stdin; its end is that of the relay."""
+    """Copy stdin to the agent, and end the relay at its end."""
     try:
         agent.sendall(data)
         while True:
@@ -114,8 +114,8 @@ def copy_to_agent(data: bytes, agent: socket.socket) -> None:
         pass  # the agent is gone, which the other thread sees
 
 
-def last_words(directory: str) -> str:
-    """Why the agent ended, if it could still say so."""
+def last_log_line(directory: str) -> str:
+    """Return the last line of the agent's log, which may say why it ended; empty if there is none."""
     try:
         with open(os.path.join(directory, LOG), encoding="utf-8", errors="replace") as file:
             return (file.read().strip().splitlines() or [""])[-1]

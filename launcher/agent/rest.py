@@ -1,4 +1,4 @@
-"""`agent rest DIR`: sends what an agent that is gone could not send any more, as the frames that it would have sent."""
+"""`agent rest DIR`: send the output that an agent could not send before it died, as the frames it would have sent."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .relay import read_line
 
 
 def rest(directory: str) -> None:
-    """Read an `attach` frame, which says what the launcher has, and write all `output` beyond that.
+    """Read an `attach` frame with the launcher's offsets, and write all `output` beyond them.
 
-    Nobody writes to the files any more: what the agent had started must have been ended before.
+    All processes that the agent started must have ended before, so that the files no longer grow.
     """
     request = protocol.parse(read_line(0)[0], protocol.TO_AGENT)
     try:

@@ -1,4 +1,4 @@
-"""Names of files in the folder of an agent's run, from which it is also known that an agent was there."""
+"""File names in an agent's run folder. Their presence shows that an agent has run there."""
 
 from __future__ import annotations
 

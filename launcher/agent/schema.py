@@ -1,7 +1,7 @@
-"""Lines and JSON values from another machine: split with a limit, parsed, and checked against a table of fields.
+"""Split, parse and check lines of JSON from another machine, with limits on their size and depth.
 
-Nothing here trusts what it reads: a line without an end, nesting without a bottom, numbers that are none and text that
-cannot be printed all end in a `Malformed` with the reason.
+Nothing here trusts its input: an endless line, unlimited nesting, numbers such as NaN and unprintable text all raise
+`Malformed` with the reason.
 """
 
 from __future__ import annotations
@@ -10,34 +10,34 @@ import json
 import math
 from typing import Any, Callable, Dict, List
 
-DEPTH = 32  # levels of nesting; what is sent has fewer than ten
-LARGEST = 1 << 53  # of an integer: beyond it JSON readers disagree
-WORDS = 1 << 13  # characters of a text for people: it names a path or two
+DEPTH = 32  # levels of nesting; valid frames have fewer than ten
+LARGEST = 1 << 53  # largest integer: JSON readers disagree on larger ones
+WORDS = 1 << 13  # characters of a message for people, which may hold a few paths
 _SHOWN = 60  # characters of a bad value in a message
 
 Check = Callable[[Any], None]
-"""Raises Malformed for a value that it does not accept."""
+"""Check of one value. Raises Malformed for a value that it does not accept."""
 
 
 class Malformed(ValueError):
-    """What is wrong with a line, in one short phrase."""
+    """A malformed frame or value; the message is one short phrase."""
 
 
 class Lines:
-    """Splits a stream into lines that are not empty. One that is longer than `limit` is cut there, for `loads` to refuse."""
+    """Splits a stream into lines and drops empty ones. A line longer than `limit` is cut there, and `loads` refuses it."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._parts: List[bytes] = []  # of the line that has no end yet
+        self._parts: List[bytes] = []  # of the line that is still incomplete
         self._size = 0
 
     def feed(self, data: bytes) -> List[bytes]:
-        """Return the lines that `data` completes, and at once the start of one that is too long."""
+        """Return the lines that `data` completes; a line that is too long is returned as soon as it exceeds the limit."""
         lines = []
         *ends, rest = data.split(b"\n")
         for end in ends:
             if not end and not self._size:
-                continue  # an empty line says nothing
+                continue  # skip empty lines
             cut = self._size > self._limit  # its start has been returned already
             self._add(end)
             if not cut:
@@ -58,7 +58,7 @@ class Lines:
 
 
 def loads(line: bytes, limit: int, finite: bool = True) -> Any:
-    """Return the JSON value of a line. Raises Malformed. `finite`: NaN and Infinity are refused."""
+    """Return the JSON value of a line. Raises Malformed; with `finite` also for NaN and Infinity."""
     if len(line) > limit:
         raise Malformed("longer than %d bytes" % limit)
     try:
@@ -77,7 +77,7 @@ def loads(line: bytes, limit: int, finite: bool = True) -> Any:
 
 
 def printable(value: Any) -> Any:
-    """Return the value with every lone surrogate, which no terminal or file takes, replaced in its texts."""
+    """Return the value with lone surrogates, which cannot be printed or written, replaced in its texts."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, list):
@@ -88,7 +88,7 @@ def printable(value: Any) -> Any:
 
 
 def short(value: Any) -> str:
-    """Return the start of a value as it is shown in a message."""
+    """Return the start of a value for a message."""
     if isinstance(value, bytes):
         shown = repr(value[:_SHOWN])[1:]
     elif isinstance(value, str):
@@ -139,7 +139,7 @@ def text(value: Any) -> None:
 
 
 def words(value: Any) -> None:
-    """Accept a text that people are shown."""
+    """Accept a text that is displayed to people."""
     text(value)
     _expect(len(value) <= WORDS, value, "at most %d characters" % WORDS)
 
@@ -166,7 +166,7 @@ def integer(value: Any) -> None:
 
 
 def exit_code(value: Any) -> None:
-    """Accept what a process can end with: a status, or minus the signal that ended it."""
+    """Accept the exit code of a process: a status, or minus the signal that ended it."""
     _expect(type(value) is int and -128 < value < 256, value, "an exit code")
 
 
@@ -196,7 +196,7 @@ def maybe(inner: Check) -> Check:
 
 
 def each(inner: Check, least: int = 0) -> Check:
-    """Accept a list of such values, at least `least` of them."""
+    """Accept a list of at least `least` values that `inner` accepts."""
 
     def check(value: Any) -> None:
         _expect(isinstance(value, list) and len(value) >= least, value, "a list of %d or more" % least)
@@ -207,7 +207,7 @@ def each(inner: Check, least: int = 0) -> Check:
 
 
 def table(inner: Check) -> Check:
-    """Accept an object of such values under any names."""
+    """Accept an object with any keys whose values `inner` accepts."""
 
     def check(value: Any) -> None:
         _expect(isinstance(value, dict), value, "an object")
@@ -218,7 +218,7 @@ def table(inner: Check) -> Check:
 
 
 def record(fields: Dict[str, Check], optional: Dict[str, Check] = {}) -> Check:
-    """Accept an object that has all of `fields`, and may have the `optional` ones; others pass unread."""
+    """Accept an object that has all of `fields` and may have the `optional` ones; other fields are ignored."""
 
     def check(value: Any) -> None:
         _expect(isinstance(value, dict), value, "an object")
@@ -236,7 +236,7 @@ def record(fields: Dict[str, Check], optional: Dict[str, Check] = {}) -> Check:
 
 
 def either(first: Check, second: Check) -> Check:
-    """Accept what one of both accepts; what is wrong is said by the first."""
+    """Accept a value that one of the two checks accepts; the error is that of the first."""
 
     def check(value: Any) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The agent itself: serves one launcher connection at a time, and ends when all is over and the launcher has everything."""
+"""The agent's main loop: run the workers, serve the launcher's connection, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from .address import address_env, only_address, own_address
 from .connection import Connection, Frame
 from .lock import HostLock
 from .news import News, size_of
-from .port import RefusedError, deafen, probe, reserve_port
+from .port import RefusedError, probe, reserve_port, stop_listening
 from .private import UnsafeError, is_private
 from .processes import adopt_orphans, ended_children, enter_pid_namespace, kill_descendants
 from .protocol import ASKED, UNHEARD
 from .run_folder import LOG, SOCKET
 from .worker import Worker
 
-TICK = 0.03  # seconds between two looks at files that grow
-QUIET_TICK = 0.25  # the same when nothing has been printed for long
-IDLE = 1.0  # seconds between two looks at the clock while no worker runs: a thousand agents may share two cores
-FIRST_WORD = 60.0  # seconds for the launcher to attach; its lease begins with that
-SIGN = 300.0  # seconds between two signs that the run uses its folders
-LOCK_RETRY = 0.5  # seconds between two tries
-LOCK_PATIENCE = 15.0  # seconds for a run that is ending to let go of the host
+TICK = 0.03  # seconds between two checks of growing output files
+QUIET_TICK = 0.25  # the same when nothing has been printed for a while
+IDLE = 1.0  # seconds between two turns while no worker runs: a thousand agents may share two cores
+FIRST_WORD = 60.0  # seconds for the launcher to attach; its lease begins then
+SIGN = 300.0  # seconds between two marks that the run uses its folders
+LOCK_RETRY = 0.5  # seconds between two attempts to take the host
+LOCK_PATIENCE = 15.0  # seconds to wait for a run that is ending to release the host
 
 
 class Agent:
-    """Serves one launcher connection at a time, and ends when all is over and the launcher has everything."""
+    """Serves one launcher connection at a time, and ends when the workers have ended and the launcher has everything."""
 
     def __init__(self, spec: Frame, listener: socket.socket) -> None:
         self.spec = spec
@@ -40,21 +40,21 @@ class Agent:
         self.news = News(spec["processes"])
         self.workers = [Worker(w) for w in spec["processes"]]
         self.lock = HostLock(spec["home"])
-        self.waits_since: Optional[float] = None  # for another run to let go of the host
+        self.waits_since: Optional[float] = None  # when it began to wait for another run to release the host
         self.next_try = 0.0
         self.ready = False
         self.isolated = False
-        self.signed = 0.0  # when the folders that the run uses were last said to be in use
+        self.marked_in_use = 0.0  # when the folders that the run uses were last marked as in use
         self.port: Optional[socket.socket] = None
         self.heard = time.monotonic()
         self.attached = False
-        self.alone = False  # the lease has run out
-        self.shortage = ""  # what the last failed part of a turn was short of
-        self.kill_at: Optional[float] = None  # when a stop that was asked for becomes a kill
+        self.lease_expired = False
+        self.last_error = ""  # the last one that was logged
+        self.kill_at: Optional[float] = None  # when a requested stop becomes a kill
         self.stop_reason: Optional[str] = None
         self.started = False
         self.stopped = False
-        self.closing: Optional[Dict[str, int]] = None  # nothing more is wanted; by stream: bytes the launcher has
+        self.closing: Optional[Dict[str, int]] = None  # after `close`; by stream: bytes the launcher has
         self.finished = False
 
     def serve(self) -> None:
@@ -74,25 +74,25 @@ class Agent:
                 self.survive(action)
 
     def survive(self, action: Callable[[], None]) -> None:
-        """Runs a part of a turn. A shortage of files, memory or disk passes; the workers would die with their agent."""
+        """Run one action of a turn, and survive a shortage of files, memory or disk: the workers would die with the agent."""
         try:
             if not self.finished:
                 action()
         except OSError as error:
-            self.complain(error)
+            self.log_error(error)
             time.sleep(TICK)
 
-    def complain(self, error: Exception) -> None:
-        """Tells the agent's log, once: the disk may be what is short."""
-        if str(error) != self.shortage:
-            self.shortage = str(error)
+    def log_error(self, error: Exception) -> None:
+        """Log an error, but not again while it repeats, because the disk may be full."""
+        if str(error) != self.last_error:
+            self.last_error = str(error)
             try:
                 print("the agent goes on after %s: %s" % (type(error).__name__, error), file=sys.stderr, flush=True)
             except OSError:
                 pass
 
     def get_ready(self) -> None:
-        """Takes the host and writes what the workers need; again and again while another run has the host."""
+        """Take the host and write the workers' files; retry while another run has the host."""
         now = time.monotonic()
         if self.ready or self.stop_reason is not None or now < self.next_try:
             return
@@ -143,7 +143,7 @@ class Agent:
         self.news.report(kind, fields)
 
     def wait(self, wake: int) -> None:
-        """Sleeps until a frame, a signal, or the next look at the files is due; handles frames."""
+        """Sleep until a frame, a signal or the next turn is due, and handle frames."""
         connection = self.current_connection()
         sources: List[Any] = [self.listener, wake]
         if connection:
@@ -152,12 +152,12 @@ class Agent:
         timeout = self.timeout()
         asleep = time.monotonic()
         ready, can_write, _ = select.select(sources, writable, [], timeout)
-        # A machine too busy to run this process on time was too busy to deliver the launcher's word as well.
+        # A machine too busy to run this process on time was also too busy to deliver the launcher's frames.
         self.heard += max(0.0, time.monotonic() - asleep - timeout)
         if wake in ready:
             os.read(wake, 4096)
         if connection:
-            self.converse(connection, connection.sock in ready, bool(can_write))
+            self.serve_connection(connection, connection.sock in ready, bool(can_write))
         if self.listener in ready:
             sock = self.listener.accept()[0]
             if connection:
@@ -165,13 +165,13 @@ class Agent:
             self.connection = Connection(sock)
 
     def current_connection(self) -> Optional[Connection]:
-        """A connection is found to be dead wherever it is used; it is let go of here."""
+        """Return the connection if it is still open. Sends and receives that fail close it."""
         if self.connection is not None and not self.connection.open:
             self.connection = None
         return self.connection
 
-    def converse(self, connection: Connection, readable: bool, writable: bool) -> None:
-        """What is wrong with a connection ends nothing else: the launcher attaches again, and says again what it wants."""
+    def serve_connection(self, connection: Connection, readable: bool, writable: bool) -> None:
+        """Flush and handle frames. An error ends only the connection: the launcher attaches again and repeats itself."""
         try:
             if writable:
                 connection.flush()
@@ -179,17 +179,17 @@ class Agent:
                 self.heard = time.monotonic()
                 self.handle(connection, frame)
         except (OSError, ValueError) as error:
-            self.complain(error)
+            self.log_error(error)
             connection.close()
 
     def timeout(self) -> float:
-        """Return the seconds until something is due that wakes nobody: output, the clock, another run's lock."""
+        """Return the seconds until something is due that does not wake `select`: output, a deadline, another run's lock."""
         now = time.monotonic()
         if self.news.pending:
             return 0.0
         seconds = IDLE
         if self.started and not self.stopped:
-            # Files that have been quiet for a second are looked at every tenth of a second, and so on.
+            # Files that have been quiet for a second are checked every tenth of a second, and so on.
             seconds = min(QUIET_TICK, max(TICK, (now - self.news.grew) / 10))
         if self.spec["exclusive"]:
             seconds = min(seconds, LOCK_RETRY)
@@ -201,11 +201,11 @@ class Agent:
         kind = frame["type"]
         if kind == "attach":
             self.attached = True
-            self.closing = None  # that was another launcher's word
+            self.closing = None  # that was an earlier launcher's frame
             connection.next = frame["next"]
             connection.offsets = dict(dict.fromkeys(self.news.streams, 0), **frame["offsets"])
         elif kind == "ping":
-            if not connection.unsent:  # else it sees that we live
+            if not connection.unsent:  # else the pending frames show that the agent lives
                 connection.send({"type": "pong"})
         elif kind == "probe":
             self.report("probed", error=probe(frame["address"]))
@@ -218,12 +218,12 @@ class Agent:
         elif kind == "dump":
             for worker in self.workers:
                 worker.signal(signal.SIGUSR1)
-        elif kind == "close":  # maybe before all has ended
+        elif kind == "close":  # may come before the workers have ended
             self.closing = frame["offsets"]
 
     def start_workers(self, env: Dict[str, str]) -> None:
         if self.port is not None:
-            self.port = deafen(self.port)
+            self.port = stop_listening(self.port)
         env = dict(address_env(self.spec["internal"]), **env)
         self.news.grew = time.monotonic()
         for worker in self.workers:
@@ -236,7 +236,7 @@ class Agent:
                 self.report("started", process=worker.process, pid=worker.pid)
 
     def stop(self, grace: float, reason: str) -> None:
-        """SIGTERM now, SIGKILL after `grace` seconds. A later stop may move that moment."""
+        """Send SIGTERM now, and SIGKILL after `grace` seconds. A later stop may move that moment."""
         if self.stop_reason is None:
             self.stop_reason = reason
             for worker in self.workers:
@@ -252,18 +252,18 @@ class Agent:
                     self.report("exit", process=worker.process, code=code, error=worker.error, asked=asked)
 
     def enforce(self) -> None:
-        """Lease, and the end of a stop."""
+        """Enforce the lease, and kill the workers when a stop has used up its grace."""
         now = time.monotonic()
         lease = self.spec["lease"] if self.attached else max(FIRST_WORD, self.spec["lease"])
         silent = now - self.heard > lease
         if silent and self.stopped:
-            self.finished = True  # the folder stays: nobody else has these logs
+            self.finished = True  # the folder stays, because it holds the only copy of these logs
             print(self.stop_reason, flush=True)  # the last words that `attach` finds
-        elif silent and not self.alone:
-            # A stop that was asked for ends as soon: nobody is left to say that a save is still worth the wait.
+        elif silent and not self.lease_expired:
+            # A requested stop keeps its deadline: no launcher is left to extend it for a save.
             end = min(self.spec["grace"], (self.kill_at or now + self.spec["grace"]) - now)
             self.stop(max(0.0, end), "%s for %g s" % (UNHEARD, lease))
-        self.alone = silent
+        self.lease_expired = silent
         if self.stopped and self.closing is not None:
             self.remove_files(self.closing)
             self.finished = True
@@ -275,18 +275,18 @@ class Agent:
             self.report("stopped", reason=self.stop_reason, left=left, kept=self.remove_code())
 
     def keep(self) -> None:
-        """Keeps the host, and the folders that the run uses, while it has processes."""
+        """Keep the host's lock, and mark the run's folders as in use, while it has processes."""
         now = time.monotonic()
         self.lock.answer()
         if self.started and not any(w.running for w in self.workers):
-            self.lock.release()  # it only waits for somebody to fetch the last output
+            self.lock.release()  # only the last output remains to be fetched
         elif self.ready and self.spec["exclusive"] and now > self.next_try:
             self.next_try = now + LOCK_RETRY
-            self.lock.take(self.spec["run"])  # another agent of the run may have had it, and ended
-        if self.spec["uses"] and now - self.signed > SIGN:
+            self.lock.take(self.spec["run"])  # another agent of the run may have held it, and ended
+        if self.spec["uses"] and now - self.marked_in_use > SIGN:
             from .store import in_use
 
-            self.signed = now
+            self.marked_in_use = now
             in_use(*self.spec["uses"])
 
     def remove_code(self) -> Optional[str]:
@@ -297,12 +297,12 @@ class Agent:
 
         try:
             return remove_code("code")
-        except OSError as error:  # the launcher waits for the word that all has ended
-            self.complain(error)
+        except OSError as error:  # the launcher still waits for `stopped`
+            self.log_error(error)
             return os.path.abspath("code")
 
     def remove_files(self, offsets: Dict[str, int]) -> None:
-        """Leave nothing of this run on the host but what the launcher does not have."""
+        """Remove this run's files from the host, except output that the launcher does not have."""
         delivered = [name for name in self.news.streams if size_of(name) <= offsets.get(name, 0)]
         for name in [SOCKET, LOG, *self.spec["files"], *delivered]:
             try:
@@ -311,11 +311,11 @@ class Agent:
                 pass
         os.chdir("/")
         folder = self.spec["dir"]
-        for _ in range(3):  # it, the run's folder of hosts, and the run's own
+        for _ in range(3):  # this folder, the run's hosts folder, and the run's folder
             try:
                 os.rmdir(folder)
             except OSError:
-                return  # other hosts are in it, or the user's program left something there
+                return  # it holds other hosts' folders, or files of the user program
             folder = os.path.dirname(folder)
 
     def send_news(self) -> None:

@@ -1,4 +1,4 @@
-"""Whether a folder is the same one on all hosts: one writes a file, the others must see it."""
+"""Check that a folder is shared by all hosts: one writes a file, the others must read it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PATIENCE = 3.0  # seconds; network file systems show a new file late
 
 
 def offer(folder: str) -> str:
-    """Makes a file in the folder, or in the nearest one above it that exists, and returns its path. Raises OSError."""
+    """Make a file in the folder, or in its nearest existing parent, and return its path. Raises OSError."""
     place = os.path.abspath(os.path.expanduser(folder))
     while not os.path.exists(place) and place != "/":
         place = os.path.dirname(place)
@@ -18,7 +18,7 @@ def offer(folder: str) -> str:
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, folder)  # what was asked for, not the nearest folder that is there
+        raise OSError(error.errno, error.strerror, folder)  # name the requested folder, not its parent
     try:
         os.fchmod(fd, 0o644)  # the user may have another id on another host
         os.write(fd, os.path.basename(path).encode())
@@ -32,11 +32,11 @@ def withdraw(path: str) -> None:
     try:
         os.unlink(path)
     except OSError:
-        pass  # somebody else has tidied up
+        pass  # it has been removed already
 
 
 def look(path: str) -> Optional[str]:
-    """Why what `offer` wrote cannot be read here, or None if it can."""
+    """Return why the file that `offer` wrote cannot be read here; None if it can."""
     deadline = time.monotonic() + _PATIENCE
     while True:
         why = _look_once(path)

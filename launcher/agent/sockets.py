@@ -1,4 +1,4 @@
-"""The kernel's word for who has what: the owner of a socket's address, the locks of files. Without any right to it."""
+"""Ask the kernel who owns a socket's address and which files are locked. Requires no privileges."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _HEADER, _REQUESTED, _MESSAGE = struct.Struct("=IHHII"), struct.Struct("=BBHIIII
 
 
 def owner_of(address: bytes) -> Tuple[bool, Optional[int]]:
-    """Return whether a socket in this network namespace has the address, and whose it is: the uid, since Linux 5.3."""
+    """Return whether a socket in this network namespace has the address, and its owner's uid (since Linux 5.3)."""
     with open("/proc/net/unix", "rb") as file:
         end = b" @" + address[1:]
-        taken = any(line.rstrip(b"\n").endswith(end) for line in file)  # in a name there may be ends of lines
+        taken = any(line.rstrip(b"\n").endswith(end) for line in file)  # a name may contain newlines
     try:
         return taken, _uid_of(address) if taken else None
     except (OSError, struct.error):
@@ -27,7 +27,7 @@ def owner_of(address: bytes) -> Tuple[bool, Optional[int]]:
 
 
 def is_locked(status: os.stat_result) -> bool:
-    """/proc/locks shows the locks of all users' processes, by device and inode."""
+    """Return whether any process holds a lock on the file: /proc/locks lists all users' locks by device and inode."""
     device = "%02x:%02x:%d" % (os.major(status.st_dev), os.minor(status.st_dev), status.st_ino)
     with open("/proc/locks") as locks:
         return any(device in line.split() for line in locks)
@@ -52,12 +52,12 @@ def _uid_of(address: bytes) -> Optional[int]:
 
 
 def _attributes(data: bytes) -> "list[Tuple[int, bytes]]":
-    found = []
+    attributes = []
     while len(data) >= 4:
         size, kind = struct.unpack_from("=HH", data)
-        found.append((kind, data[4:size]))
+        attributes.append((kind, data[4:size]))
         data = data[max(4, _aligned(size)) :]
-    return found
+    return attributes
 
 
 def _aligned(size: int) -> int:

@@ -1,4 +1,4 @@
-"""What the launcher sends: lines, and parts of a known length. Its end is the end of the command."""
+"""Read lines and parts of a known length from the launcher. The command ends when its stdin ends."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ CHUNK = 1 << 16
 
 
 class GoneError(Exception):
-    """The launcher went away, or its connection did."""
+    """The launcher, or the connection to it, is gone."""
 
 
 class Stdin:
-    """Buffers by hand: who waits for something else, too, must know what is unread."""
+    """Buffered stdin. The buffer is our own, so that callers can use `select` on the descriptor as well."""
 
     def __init__(self, fd: int = 0) -> None:
         self.fd = fd
         self._unread = b""
 
     def frame(self) -> Dict[str, Any]:
-        """The next line. Raises GoneError."""
+        """Return the next line as a frame. Raises GoneError."""
         while b"\n" not in self._unread:
             self.fill()
         line, _, self._unread = self._unread.partition(b"\n")
@@ -29,14 +29,14 @@ class Stdin:
         return frame
 
     def take(self, size: int) -> bytes:
-        """At most `size` bytes, at least one. Raises GoneError."""
+        """Return at least one and at most `size` bytes. Raises GoneError."""
         if not self._unread:
             self.fill()
         data, self._unread = self._unread[:size], self._unread[size:]
         return data
 
     def fill(self) -> None:
-        """Waits for more. Raises GoneError at the end."""
+        """Wait for more data. Raises GoneError at the end."""
         data = os.read(self.fd, CHUNK)
         if not data:
             raise GoneError()
@@ -44,14 +44,14 @@ class Stdin:
 
 
 class Part:
-    """The next `size` bytes of stdin as a file."""
+    """A file of the next `size` bytes of stdin."""
 
     def __init__(self, stdin: Stdin, size: int) -> None:
         self._stdin = stdin
         self._left = size
 
     def read(self, size: int = CHUNK) -> bytes:
-        """Raises GoneError if stdin ends within the part."""
+        """Return up to `size` bytes; empty at the end of the part. Raises GoneError if stdin ends before that."""
         if self._left == 0:
             return b""
         data = self._stdin.take(min(size, self._left))

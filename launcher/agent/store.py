@@ -1,4 +1,4 @@
-"""Bundles on this host: folders named by their content, complete or not there at all."""
+"""Store bundles on this host as folders that are named by their content and appear only when complete."""
 
 from __future__ import annotations
 
@@ -17,48 +17,48 @@ from .problem import Problem, cannot_write
 from .processes import libc
 
 KEEP = {"project": 5, "podrun": 3, "env": 3}
-"""How many of each kind stay when nothing uses them."""
-RECENT = 3600.0  # seconds since its last use for which a folder may still be in use; runs sign every `serve.SIGN`
+"""Number of unused folders of each kind that are kept."""
+RECENT = 3600.0  # seconds since its last use for which a folder may be in use; runs mark theirs every `serve.SIGN`
 DONE = "podrun.json"
-"""In an environment that is complete: the interpreter it was built with."""
-_ABANDONED = 24 * 3600.0  # seconds after which a folder that was not finished has nobody who works on it
-_MOST = 20  # folders that are removed at once: nobody waits for more
-_ENVIRONMENT = re.compile("([0-9a-f]{16})(?:\\.txt)?")  # and what it is built of, until it is complete
+"""File in a complete environment: the interpreter it was built with."""
+_ABANDONED = 24 * 3600.0  # seconds after which an unfinished folder counts as abandoned
+_MOST = 20  # folders that are removed at once, to limit how long a start waits
+_ENVIRONMENT = re.compile("([0-9a-f]{16})(?:\\.txt)?")  # the folder, or its requirements until it is complete
 _BUNDLE = re.compile("(project|podrun)-([0-9a-f]{16})")
 
 
 def missing(home: str, names: Iterable[str]) -> List[str]:
-    """Those that are not here, or that others could have changed. Those that are count as used now."""
+    """Return the bundles that are missing, or that others could have changed. Marks the others as used now."""
     folders = {name: bundle_folder(home, name) for name in names}
     return [name for name, folder in folders.items() if not (is_private(folder) and in_use(folder))]
 
 
 def in_use(*folders: str) -> bool:
-    """Marks folders as used now, by the time of the folder itself. False if one is not there."""
-    found = True
+    """Mark folders as used now, by their modification time. Returns False if one is missing."""
+    all_exist = True
     for folder in folders:
         try:
             os.utime(folder)
         except FileNotFoundError:
-            found = False
+            all_exist = False
         except OSError:
-            pass  # of another user, or read-only: it is there, and nobody removes it
-    return found
+            pass  # another user's, or read-only: it exists, and no run of ours removes it
+    return all_exist
 
 
 def unpack(home: str, name: str, source: Any) -> None:
-    """Reads the bundle's tar.gz from `source`. Other hosts may do the same in the same place at the same time.
+    """Unpack the bundle's tar.gz from `source`. Other hosts may do the same in the same place at the same time.
 
-    Raises Problem; what `source` raises when it ends too early passes through. Either way nothing is left.
+    Raises Problem; an exception of `source`, if it ends too early, passes through. Either way nothing is left behind.
     """
-    known = _BUNDLE.fullmatch(name)
-    if known is None:
+    match = _BUNDLE.fullmatch(name)
+    if match is None:
         raise Problem("%r is not the name of a bundle" % name, "use the same version of podrun on both sides")
     target = bundle_folder(home, name)
     unfinished = _beside(target, "new")
     try:
         os.makedirs(unfinished)
-        extract(source, unfinished, known.group(2))
+        extract(source, unfinished, match.group(2))
         _flush(unfinished)
         if not is_private(target):
             _remove(target)
@@ -76,7 +76,7 @@ def unpack(home: str, name: str, source: Any) -> None:
 
 
 def _flush(folder: str) -> None:
-    """To the disk, before its name says that it is complete: a machine may lose its power."""
+    """Flush the folder's file system to disk before the rename that marks it complete: the machine may lose power."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         libc().syncfs(fd)
@@ -85,9 +85,9 @@ def _flush(folder: str) -> None:
 
 
 def prune(home: str, keep: Iterable[str]) -> int:
-    """Removes what was not used for long, but for the newest of each kind; `keep`: folders that stay in any case.
+    """Remove folders that were not used for long, except the newest of each kind and those in `keep`.
 
-    Returns how many. What cannot be removed stays.
+    Returns how many were removed. Folders that cannot be removed stay.
     """
     kept = set(keep)
     removed = 0
@@ -109,25 +109,25 @@ def environments_of(home: str) -> List[Tuple[str, float]]:
 
 
 def remove_environments(folders: Iterable[str]) -> int:
-    """Return how many could be removed."""
+    """Remove environments; return how many could be removed."""
     return sum(map(_remove, folders))
 
 
 def _by_kind(home: str) -> Dict[str, List[Tuple[float, str]]]:
-    """(last use, folder) of all that is complete."""
-    found: Dict[str, List[Tuple[float, str]]] = {kind: [] for kind in KEEP}
+    """Return (last use, folder) of all complete folders by kind."""
+    folders: Dict[str, List[Tuple[float, str]]] = {kind: [] for kind in KEEP}
     for folder in _folders(os.path.join(home, BUNDLES)):
-        known = _BUNDLE.fullmatch(os.path.basename(folder))
-        if known:
-            found[known.group(1)].append((_time(folder), folder))
+        match = _BUNDLE.fullmatch(os.path.basename(folder))
+        if match:
+            folders[match.group(1)].append((_time(folder), folder))
     for folder in _folders(environments_folder(home)):
         if _ENVIRONMENT.fullmatch(os.path.basename(folder)) and is_complete(folder):
-            found["env"].append((_time(folder), folder))
-    return found
+            folders["env"].append((_time(folder), folder))
+    return folders
 
 
 def _remove_unfinished(parent: str) -> None:
-    """What a host left behind that died over it."""
+    """Remove unfinished folders of hosts that died while they unpacked or removed them."""
     for folder in _folders(parent):
         name = os.path.basename(folder)
         if (".new." in name or ".old." in name) and time.time() - _time(folder) > _ABANDONED:
@@ -135,12 +135,12 @@ def _remove_unfinished(parent: str) -> None:
 
 
 def lock_path(envs: str, key: str) -> str:
-    """Return the file that is locked by whoever builds the environment."""
+    """Return the file that is locked while the environment is built."""
     return os.path.join(envs, ".%s.lock" % key)
 
 
 def _remove_unfinished_environments(envs: str) -> None:
-    """Those that nobody builds any more, and that no run uses: an older podrun's have no mark that they are complete."""
+    """Remove incomplete environments that no process builds and no run uses: those of older versions may be in use."""
     try:
         matches = [_ENVIRONMENT.fullmatch(name) for name in os.listdir(envs)]
     except OSError:
@@ -161,18 +161,18 @@ def _remove_unfinished_environments(envs: str) -> None:
                 if _remove(folder) or not os.path.exists(folder):
                     os.unlink(folder + ".txt")
         except OSError:
-            pass  # somebody builds it, or there is nothing of it left
+            pass  # it is being built, or it is gone
         finally:
             os.close(fd)
 
 
 def is_complete(environment: str) -> bool:
-    """Return whether an environment has been built to its end."""
+    """Return whether the build of an environment has finished."""
     return os.path.exists(os.path.join(environment, DONE))
 
 
 def _remove(folder: str) -> bool:
-    """Out of its name at once, so that nobody finds half of it."""
+    """Remove a folder. It is renamed first, so that no process finds it half removed."""
     doomed = _beside(folder, "old")
     try:
         os.rename(folder, doomed)
@@ -183,7 +183,7 @@ def _remove(folder: str) -> bool:
 
 
 def _beside(folder: str, state: str) -> str:
-    """A name for it that no other process has, on any host that shares the place."""
+    """Return a temporary name beside the folder that is unique among all processes and hosts that share the place."""
     return "%s.%s.%s.%d" % (folder, state, socket.gethostname(), os.getpid())
 
 

@@ -1,4 +1,4 @@
-"""Runs one command to its end: its output as it comes, its end with ours, its last words if it fails."""
+"""Run one command of a preparation: report its output as it comes, and kill it with the agent."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from .private import restore_umask
 from .processes import die_with_parent
 from .stdin import Stdin
 
-TAIL = 12  # lines that are kept for the message about a failure
-LINE = 400  # characters of a line that are
-ALIVE = 5.0  # seconds of silence after which the launcher is told that there still is somebody
-STILL = 10.0  # seconds of silence of a command after which it is said that it goes on
-TICK = 0.1  # seconds between two looks whether a command has ended whose output somebody else still holds
+TAIL = 12  # lines of output that are kept for an error message
+LINE = 400  # characters of each line that are kept
+ALIVE = 5.0  # seconds of silence after which the launcher is told that the agent is alive
+STILL = 10.0  # seconds of silence of a command after which its elapsed time is reported
+TICK = 0.1  # seconds between two checks for a command that has ended while another process holds its output open
 
-_DOING = 60  # characters of its last line that are said again
+_DOING = 60  # characters of the last line that are repeated with the elapsed time
 
 Say = Callable[[str], None]
 
 
 class ToolError(Exception):
-    """The command failed: how it ended, then the last of what it printed."""
+    """The command failed; the message says how it ended, followed by its last lines of output."""
 
 
 class Tools:
@@ -38,19 +38,19 @@ class Tools:
         self._alive = alive
 
     def run(
-        self, argv: List[str], say: Say, limit: float, env: Optional[Dict[str, str]] = None, the_users: bool = False
+        self, argv: List[str], say: Say, limit: float, env: Optional[Dict[str, str]] = None, user_command: bool = False
     ) -> str:
-        """Returns the last line of its output. Raises ToolError; GoneError if the launcher went away meanwhile.
+        """Run a command and return the last line of its output. Raises ToolError, or GoneError if the launcher is gone.
 
-        `the_users`: the command is the user's own, and so are the files that it makes.
+        `user_command`: the command is the user's, so the files that it makes get the user's umask.
         """
         agent = os.getpid()
 
-        def become_ours() -> None:
+        def prepare_child() -> None:
             die_with_parent()
-            if os.getppid() != agent:  # it died before the line above
+            if os.getppid() != agent:  # the agent died before the line above
                 os._exit(127)
-            if the_users:
+            if user_command:
                 restore_umask()
 
         try:
@@ -62,7 +62,7 @@ class Tools:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=become_ours,
+                preexec_fn=prepare_child,
             )
         except OSError as error:
             raise ToolError("cannot be started: %s" % error.strerror)
@@ -77,7 +77,7 @@ class Tools:
         return lines.last[-1] if lines.last else ""
 
     def _follow(self, process: "subprocess.Popen[bytes]", output: int, lines: "_Lines", limit: float) -> bool:
-        """Until it has ended: a process that it leaves in the background may hold its output for ever."""
+        """Read output until the command itself has ended: its background processes may hold the output open forever."""
         os.set_blocking(output, False)
         begun = told = time.monotonic()
         reading = True
@@ -95,7 +95,7 @@ class Tools:
         return True
 
     def wait(self, seconds: float, also: Optional[int] = None) -> None:
-        """Sleeps, at most until `also` can be read. Raises GoneError if the launcher has gone away."""
+        """Sleep until `also` can be read, but at most `seconds`. Raises GoneError if the launcher is gone."""
         fds = [self._stdin.fd] if also is None else [self._stdin.fd, also]
         if self._stdin.fd in select.select(fds, [], [], seconds)[0]:
             self._stdin.fill()
@@ -103,7 +103,7 @@ class Tools:
 
 
 class _Lines:
-    """Output as lines: said one by one, the last ones kept."""
+    """Splits output into lines, reports each one, and keeps the last ones."""
 
     def __init__(self, say: Say) -> None:
         self.last: Deque[str] = deque(maxlen=TAIL)
@@ -112,12 +112,12 @@ class _Lines:
         self._rest = b""
 
     def say_still(self, seconds: float) -> None:
-        """Say how long it has been at what it said last."""
+        """Report the last line again, with the time that has passed."""
         doing = self.last[-1][:_DOING] if self.last else "no output yet"
         self._say("%s ... (%d:%02d)" % (doing, seconds // 60, seconds % 60))
 
     def read(self, fd: int) -> bool:
-        """All that is there now. False at its end."""
+        """Read the output that is available. Returns False at its end."""
         while True:
             try:
                 data = os.read(fd, 1 << 16)

@@ -1,4 +1,4 @@
-"""One worker process on this host."""
+"""Start and signal one worker process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .protocol import ENV_DIR, ENV_PID
 
 
 class Worker:
-    """One worker process."""
+    """One worker process on this host."""
 
     def __init__(self, spec: Frame) -> None:
         self.process: int = spec["process"]
@@ -23,7 +23,7 @@ class Worker:
         self.error: Optional[str] = None  # why it could not be started
 
     def start(self, extra_env: Dict[str, str], isolated: bool) -> None:
-        """Sets `pid`, or `error`. `isolated`: this process has entered a PID namespace."""
+        """Start the process and set `pid`, and `error` if that fails. `isolated`: the agent has entered a PID namespace."""
         out = os.open(self.spec["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         failure, failure_in = os.pipe()  # closed by a successful exec
         env = worker_env(self.spec, extra_env)
@@ -33,7 +33,7 @@ class Worker:
             try:
                 become_worker(agent, isolated, self.spec, env, out)
             except BaseException as error:
-                os.write(failure_in, why_not(error, self.spec["argv"][0]).encode("utf-8", "replace")[:1000])
+                os.write(failure_in, start_failure(error, self.spec["argv"][0]).encode("utf-8", "replace")[:1000])
             finally:
                 os._exit(127)
         os.close(out)
@@ -46,7 +46,7 @@ class Worker:
         return self.pid is not None and self.code is None
 
     def signal(self, number: int) -> None:
-        """To its whole process group. It is not reaped yet, so the id is still its own."""
+        """Send a signal to the worker's process group. The worker is not reaped yet, so its pid is not reused."""
         if self.pid is not None and self.code is None:
             try:
                 os.killpg(self.pid, number)
@@ -55,10 +55,10 @@ class Worker:
 
 
 def become_worker(agent: int, isolated: bool, spec: Frame, env: Dict[str, str], out: int) -> None:
-    """In the new child: an own session, dead with its agent, no stdin, output to its file."""
+    """Turn a forked child into a worker: its own session, killed with the agent, no stdin, output to `out`."""
     os.setsid()
     die_with_parent()
-    if parent() != agent:  # it died before the line above
+    if parent() != agent:  # the agent died before the line above
         os._exit(127)
     env[ENV_PID] = visible_pid()
     if isolated:
@@ -75,15 +75,15 @@ def become_worker(agent: int, isolated: bool, spec: Frame, env: Dict[str, str], 
 
 
 def visible_pid() -> str:
-    """Return the pid that `ps` on this host shows; call it before the PID namespace has a /proc of its own."""
+    """Return the pid that `ps` on this host shows. Call this before the PID namespace has its own /proc."""
     try:
         return os.readlink("/proc/self")
     except OSError:
         return str(os.getpid())
 
 
-def why_not(error: BaseException, program: str) -> str:
-    """Why a program could not be started, in words for its user."""
+def start_failure(error: BaseException, program: str) -> str:
+    """Return why a program could not be started, as a message for the user."""
     if not isinstance(error, OSError):
         return str(error)
     if isinstance(error, FileNotFoundError):
@@ -98,7 +98,7 @@ def why_not(error: BaseException, program: str) -> str:
 
 
 def worker_env(spec: Frame, extra: Dict[str, str]) -> Dict[str, str]:
-    """The login's environment, then the plan's. Folders of the plan go before those that are there."""
+    """Return the login environment, overridden by the plan's. The plan's folders go first in each path variable."""
     env = dict(os.environ, **spec["env"])
     env.update(extra)
     for name, folders in spec["path"].items():
@@ -106,6 +106,6 @@ def worker_env(spec: Frame, extra: Dict[str, str]) -> Dict[str, str]:
     env[ENV_DIR] = os.getcwd()
     if spec["threads"] and "NPROC" not in spec["env"]:
         # XLA's CPU client sizes its thread pool by NPROC, and a collective holds a thread per device: with fewer threads than
-        # devices a step would wait for ever. More threads than needed cost time (docs/performance.md).
+        # devices a step would hang forever. More threads than needed cost time (docs/performance.md).
         env["NPROC"] = str(max(spec["threads"], os.cpu_count() or 1))
     return env

@@ -97,5 +97,5 @@ def _closed_after(seconds: float, channel: Channel) -> Iterator[threading.Event]
 def _why_not(channel: Channel, late: bool) -> str:
     if late:
         return f"did not answer within {ANSWER_LIMIT:g} s; see whether it is overloaded, or a file system hangs there"
-    last = channel.complaint().splitlines()[-1:]
+    last = channel.stderr_tail().splitlines()[-1:]
     return f"its agent ended before it answered: {last[0]}" if last else "the connection ended before it answered"

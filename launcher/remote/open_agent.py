@@ -24,10 +24,10 @@ def open_agent(transport: Transport, pod: Pod, host: Host, *args: str) -> Channe
         rest, noise = _await_mark(channel)
         if rest is not None:
             return _Marked(channel, rest)
-        code, complaint = channel.exit_code(), channel.complaint()  # a closed channel would not hear of them
+        code, stderr_tail = channel.exit_code(), channel.stderr_tail()  # not available once the channel is closed
         channel.close()
-        if not tries_left or NO_AGENT not in complaint:
-            raise HostError(host.name, _why_not(pod, code, complaint, noise))
+        if not tries_left or NO_AGENT not in stderr_tail:
+            raise HostError(host.name, _why_not(pod, code, stderr_tail, noise))
         _put(transport, pod, host)
     raise AssertionError("unreachable")
 
@@ -38,12 +38,12 @@ def _put(transport: Transport, pod: Pod, host: Host) -> None:
         channel.send(agent_file()[1])
         channel.finish()
     except OSError:
-        pass  # its complaint says more
+        pass  # the stderr tail says more
     noise = _await_end(channel)
-    code, complaint = channel.exit_code(), channel.complaint()
+    code, stderr_tail = channel.exit_code(), channel.stderr_tail()
     channel.close()
     if code != 0:
-        raise HostError(host.name, _why_not(pod, code, complaint, noise))
+        raise HostError(host.name, _why_not(pod, code, stderr_tail, noise))
 
 
 def _await_end(channel: Channel) -> bytes:
@@ -79,12 +79,12 @@ def _await_mark(channel: Channel) -> tuple[bytes | None, bytes]:
         late.cancel()
 
 
-def _why_not(pod: Pod, code: int | None, complaint: str, noise: bytes) -> str:
+def _why_not(pod: Pod, code: int | None, stderr_tail: str, noise: bytes) -> str:
     """Return one line that says why the agent did not start, with what to do.
 
     Python explains itself on stderr. A login shell that does not get as far as Python explains itself, if at all, on stdout.
     """
-    last = _last_line(complaint)
+    last = _last_line(stderr_tail)
     words = _last_line(noise.decode(errors="replace"))
     if code in (126, 127) or "not found" in last:
         return f"no Python at {agent_python(pod)!r} ({last}); give its absolute path with `python:` in the pod file"
@@ -101,7 +101,7 @@ def _why_not(pod: Pod, code: int | None, complaint: str, noise: bytes) -> str:
         )
     if code is None:
         return f"the connection ended before its agent answered{': ' + (last or words) if last or words else ''}"
-    if complaint:
+    if stderr_tail:
         return f"cannot start podrun's agent with {agent_python(pod)}: {last}"
     ended = f"its login shell ended with exit code {code} and did not start podrun's agent"
     if words:
@@ -134,8 +134,8 @@ class _Marked(Channel):
     def close(self) -> None:
         self._channel.close()
 
-    def complaint(self) -> str:
-        return self._channel.complaint()
+    def stderr_tail(self) -> str:
+        return self._channel.stderr_tail()
 
     def exit_code(self) -> int | None:
         return self._channel.exit_code()

@@ -251,9 +251,9 @@ class Session:
                 return ""
             before = (self._next, dict(self._offsets))
             self._attach()
-            complaint = self._read_channel()
-            if (self._next, self._offsets) == before and self._agent_is_gone(complaint):
-                return complaint
+            stderr_tail = self._read_channel()
+            if (self._next, self._offsets) == before and self._agent_is_gone(stderr_tail):
+                return stderr_tail
             time.sleep(_RETRY)
         return ""
 
@@ -280,9 +280,9 @@ class Session:
             pass  # it stays on the host
 
     @staticmethod
-    def _agent_is_gone(complaint: str) -> bool:
+    def _agent_is_gone(stderr_tail: str) -> bool:
         """The host answered, and no agent listens there any more."""
-        return GONE in complaint
+        return GONE in stderr_tail
 
     def _read_channel(self) -> str:
         """Delivers frames until the channel ends; returns what the other side said on its stderr."""
@@ -303,7 +303,7 @@ class Session:
         if self._closed:
             self._told_close = channel.exit_code() == 0 and channel is not self._cut
         channel.close()
-        return channel.complaint()
+        return channel.stderr_tail()
 
     def _parse(self, line: bytes) -> Frame:
         """Return a frame that this host may send. Raises Malformed."""

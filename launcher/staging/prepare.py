@@ -211,8 +211,8 @@ class _Talk:
             return HostError(self.host.name, f"not a word for {SILENCE:g} s while it was prepared; is it still up?")
         if self._refused.ended:
             return EndedError(self.host.name, "was ended")
-        complaint = self._channel.complaint()
-        why = f": {complaint.splitlines()[-1]}" if complaint else ""
+        stderr_tail = self._channel.stderr_tail()
+        why = f": {stderr_tail.splitlines()[-1]}" if stderr_tail else ""
         return HostError(self.host.name, f"the connection was lost while it was prepared{why}; run podrun again")
 
 

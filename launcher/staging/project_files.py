@@ -180,10 +180,10 @@ def _git_top(cwd: Path) -> Path | None:
     except OSError:
         return None
     if asked.returncode != 0:
-        complaint = asked.stderr.decode(errors="replace").strip()
-        if "not a git repository" in complaint or "must be run in a work tree" in complaint:
+        stderr = asked.stderr.decode(errors="replace").strip()
+        if "not a git repository" in stderr or "must be run in a work tree" in stderr:
             return None
-        raise UserError(f"git cannot say which files belong to the project in {cwd}: {complaint}")
+        raise UserError(f"git cannot say which files belong to the project in {cwd}: {stderr}")
     top = Path(os.fsdecode(asked.stdout.removesuffix(b"\n")))
     if top != cwd and _git(top, "check-ignore", "-q", "--", str(cwd.relative_to(top))).returncode == 0:
         return None

@@ -32,7 +32,7 @@ class Channel(ABC):
         """Ends the connection, which ends the command; safe to call twice."""
 
     @abstractmethod
-    def complaint(self) -> str:
+    def stderr_tail(self) -> str:
         """What the command wrote to stderr (its last 64 KiB): the reason, if it ended too early."""
 
     @abstractmethod

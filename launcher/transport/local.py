@@ -50,7 +50,7 @@ class LocalChannel(Channel):
             self._process.kill()
             self._process.wait()
 
-    def complaint(self) -> str:
+    def stderr_tail(self) -> str:
         self._stderr.seek(0)
         return self._stderr.read()[-65536:].decode(errors="replace").strip()
 

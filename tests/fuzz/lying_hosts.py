@@ -17,13 +17,13 @@ class ScriptedChannel(Channel):
     """Says what it was given, piece by piece, and ends; what is sent to it is `heard`."""
 
     def __init__(
-        self, pieces: Sequence[bytes], complaint: str = "", heard: Callable[[bytes], None] | None = None
+        self, pieces: Sequence[bytes], stderr_tail: str = "", heard: Callable[[bytes], None] | None = None
     ) -> None:
         self._pieces: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         for piece in (MARK, *pieces):
             if piece:
                 self._pieces.put(piece)
-        self._complaint = complaint
+        self._stderr_tail = stderr_tail
         self._heard = heard
         self._ended = False
         if heard is None:
@@ -47,8 +47,8 @@ class ScriptedChannel(Channel):
     def close(self) -> None:
         self._pieces.put(b"")
 
-    def complaint(self) -> str:
-        return self._complaint
+    def stderr_tail(self) -> str:
+        return self._stderr_tail
 
     def exit_code(self) -> int | None:
         return 0
@@ -93,5 +93,5 @@ class LyingTransport(Transport):
         if host.name == self._honest:
             return HonestAgent(0).channel
         if "attach" in argv:
-            return ScriptedChannel((), complaint=GONE)
+            return ScriptedChannel((), stderr_tail=GONE)
         return ScriptedChannel(self._lies if "run" in argv else self._answers)

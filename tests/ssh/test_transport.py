@@ -107,16 +107,16 @@ def test_exit_codes(client: Client, script: str, code: int) -> None:
 def test_a_missing_command_says_so(client: Client) -> None:
     channel = client.transport().open(client.host("h0"), ["no-such-command-at-all"])
     assert run(channel) == (b"", 127)
-    assert "no-such-command-at-all" in channel.complaint()
+    assert "no-such-command-at-all" in channel.stderr_tail()
 
 
 def test_stderr_never_makes_the_command_wait_and_its_end_is_kept(client: Client) -> None:
     script = "import sys\nfor n in range(100000): print(f'{n:049d}', file=sys.stderr)\nprint('done')"
     channel = client.transport().open(client.host("h0"), ["python3", "-c", script])
     assert run(channel) == (b"done\n", 0)
-    complaint = channel.complaint()
-    assert complaint.endswith(f"{99999:049d}")
-    assert 65000 < len(complaint) <= 65536
+    stderr_tail = channel.stderr_tail()
+    assert stderr_tail.endswith(f"{99999:049d}")
+    assert 65000 < len(stderr_tail) <= 65536
 
 
 def test_channels_share_one_connection(client: Client) -> None:

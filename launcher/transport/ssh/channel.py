@@ -82,7 +82,7 @@ class SshChannel(Channel):
         except (EOFError, OSError, paramiko.SSHException):
             pass  # the connection is gone, and the command with it
 
-    def complaint(self) -> str:
+    def stderr_tail(self) -> str:
         deadline = time.monotonic() + _END
         while True:
             self._news.reset()

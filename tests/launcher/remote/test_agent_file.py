@@ -56,7 +56,7 @@ def say(transport: LocalTransport, pod: Pod) -> bytes:
     while data := channel.receive():
         said += data
     channel.close()
-    return said + channel.complaint().encode()
+    return said + channel.stderr_tail().encode()
 
 
 def files(home: Path) -> list[str]:
@@ -134,7 +134,7 @@ def test_hosts_that_share_a_home_and_count_alike(tmp_path: Path) -> None:
         channel.finish()
     for channel in channels:
         assert channel.receive() == b""
-        assert channel.exit_code() == 0, channel.complaint()
+        assert channel.exit_code() == 0, channel.stderr_tail()
         channel.close()
     assert files(tmp_path) == [name]
 
@@ -150,7 +150,7 @@ def test_a_connection_that_ends_too_early_leaves_no_file(tmp_path: Path, part: i
     channel.send(data[:part])
     channel.finish()
     assert channel.receive() == b""
-    assert (channel.exit_code(), channel.complaint()) == (1, "not all of it arrived")
+    assert (channel.exit_code(), channel.stderr_tail()) == (1, "not all of it arrived")
     channel.close()
     assert files(tmp_path) == []
     assert say(transport, pod) == b"no agent here"
