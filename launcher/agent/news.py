@@ -70,7 +70,7 @@ class News:
             self.outputs.append(stream)
 
     def _send_state(self, connection: Connection, offsets: Dict[str, int]) -> None:
-        """Send state frames: `exit` after the last event of its worker, which may be the reason, `stopped` after all output."""
+        """Send state frames: `exit` after its worker's last event, which may hold the reason, `stopped` after all output."""
         while connection.open and connection.next < len(self.history):
             frame = self.history[connection.next]
             if frame["type"] == "exit":

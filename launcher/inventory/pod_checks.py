@@ -9,7 +9,7 @@ from pathlib import Path
 from podrun.runtime.contract import UserError
 
 from ..pod.pod import Host
-from ..pod.secret_values import Secrets, missing_secrets, not_set, read_secrets_file
+from ..pod.secret_values import Secrets, missing_secret_message, missing_secrets, read_secrets_file
 from ..pod.traits import TRAITS
 from ..yamlfile.mistakes import Row, mistake_row
 from .pod_file import Described
@@ -102,4 +102,4 @@ def _secrets(described: Described, env: Mapping[str, str]) -> Iterator[Mistake]:
         elif name in described.file.env:
             yield key, f"{name} is in `env` as well; keep one of the two"
         elif readable and missing_secrets([name], in_file, env):
-            yield key, not_set(name, path)
+            yield key, missing_secret_message(name, path)

@@ -1,4 +1,4 @@
-"""The agent as one file, and the commands that start it on a host and put it there. PURE."""
+"""Pack the agent into one file, and build the commands that store and start it on a host. PURE."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from ..pod.pod import Pod
 
 _FOLDER = Path(__file__).parents[1] / "agent"
 NO_AGENT = "podrun has no agent of its own here"
-# Both are one line, without quotes but single ones: csh has no others. 18 is what lets group and others write: then, or if
-# file or folder are another user's, it might be another agent.
+# Both are one line with only single quotes, because of csh. 18 (0o022) is write permission for group and others: with it,
+# or if file or folder belong to another user, the agent could have been replaced.
 _START = (
     "import os,sys; p=os.path.expanduser(sys.argv[1]); d=os.path.dirname; sys.version_info<(3,8) and "
     "sys.exit('podrun needs Python 3.8 or newer for its agent; this is '+sys.version.split()[0]); "
     "os.path.isfile(p) and all(s.st_uid==os.geteuid() and not s.st_mode&18 for s in map(os.stat,(p,d(p),d(d(p))))) "
     f"or sys.exit('{NO_AGENT}'); sys.path.insert(0,p); from podrun_agent.main import main; main(sys.argv[2:])"
 )
-# Receives the file on stdin. Checks it: a lost connection looks like the end of the file. Its own code judges the folders.
+# Reads the file from stdin and verifies its hash, because a lost connection looks like the end of the file. The agent's own
+# code checks the folders.
 _RECEIVE = (
     "import hashlib,io,os,sys,zipfile; os.umask(0o077); p=os.path.expanduser(sys.argv[1]); d=sys.stdin.buffer.read(); "
     "hashlib.sha256(d).hexdigest()[:16] in p or sys.exit('not all of it arrived'); m={}; "
@@ -34,7 +35,7 @@ _RECEIVE = (
 
 @lru_cache(maxsize=1)
 def agent_file() -> tuple[str, bytes]:
-    """(name, content) of the agent as a zip that Python runs. The same sources give the same bytes."""
+    """Return (name, content) of the agent as a zip that Python runs. The same sources give the same bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(_FOLDER.glob("*.py")):
@@ -48,15 +49,15 @@ def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
 
 
 def agent_command(pod: Pod, *args: str) -> tuple[str, ...]:
-    """Return the command that starts the agent on a host, if it is there and nobody else could have changed it.
+    """Return the command that starts the agent on a host, if it exists and no other user could have changed it.
 
-    Isolated and without site-packages: only the standard library can be there.
+    It runs isolated and without site-packages: the agent uses only the standard library.
     """
     return (agent_python(pod), "-I", "-S", "-c", _START, agent_path(pod.home, agent_file()[0]), *args)
 
 
 def receive_command(pod: Pod) -> tuple[str, ...]:
-    """Return the command that stores the agent, which it reads from its stdin."""
+    """Return the command that reads the agent from stdin and stores it."""
     return (agent_python(pod), "-I", "-S", "-c", _RECEIVE, agent_path(pod.home, agent_file()[0]))
 
 

@@ -1,4 +1,4 @@
-"""PURE: (pod, job) -> LaunchPlan, everything that will be done on every host, printable before it is done."""
+"""Make a LaunchPlan of a pod and a job: all actions on every host, printable before they are executed. PURE."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from ..pod.pod import Host, Pod
 from .agent_file import agent_command
 
 LEASE = 10.0  # seconds without a word from the launcher after which the agents of an attached run stop
-LEASE_PER_HOST = 0.1  # the same for each of very many hosts that share this machine, and wait for its cores
-NETWORK_LEASE = 15.0  # the same where a connection may drop and come back
-DETACHED_LEASE = 24 * 3600.0  # of a run that may be left alone: until somebody comes back to it
+LEASE_PER_HOST = 0.1  # seconds per host if very many simulated hosts wait for this machine's cores
+NETWORK_LEASE = 15.0  # seconds for hosts behind a network, where a connection may drop and come back
+DETACHED_LEASE = 24 * 3600.0  # seconds for a detached run, until a launcher attaches again
 _HIDDEN = "(secret)"
 
 
 @dataclass(frozen=True)
 class Program:
-    """The user's own program, instead of podrun's runtime with a config."""
+    """A user program, run instead of podrun's runtime with a config."""
 
     argv: tuple[str, ...]
     launch: Launch
@@ -43,12 +43,12 @@ class Program:
 
 @dataclass(frozen=True)
 class Code:
-    """Where the code is on the hosts; a leading `~/` is the login directory."""
+    """Paths of the code on the hosts; a leading `~/` is the login directory."""
 
     project: str
-    """Folder with the project: every run gets a copy."""
+    """Folder of the project, of which every run gets a copy."""
     subfolder: str
-    """The folder in it in which podrun was called."""
+    """Folder below `project` in which podrun was called."""
     podrun: str
     """Folder that holds podrun.runtime, for PYTHONPATH."""
     python: str
@@ -63,12 +63,12 @@ class ProcessPlan:
     argv: tuple[str, ...]
     env: Mapping[str, str]
     cwd: str
-    """On the host; relative to the run's folder there, or absolute."""
+    """Working directory on the host, absolute or relative to the run's folder there."""
 
 
 @dataclass(frozen=True)
 class HostPlan:
-    """What happens on one host: its agent, the files it writes, the processes it starts."""
+    """The plan of one host: its agent, the files it writes, the processes it starts."""
 
     host: Host
     agent: tuple[str, ...]
@@ -90,11 +90,11 @@ class LaunchPlan:
     job: Config | Program
     workdir: Path
     lease: float
-    """Seconds without a word from the launcher after which the agents stop."""
+    """Seconds without a frame from the launcher after which the agents stop."""
     code: Code | None
-    """None: the hosts are this machine, and use what is here."""
+    """None: the hosts are this machine, and use its files."""
     secrets: Mapping[str, str] = field(repr=False)
-    """Environment that is never printed nor recorded."""
+    """Environment variables that are neither printed nor recorded."""
     hosts: tuple[HostPlan, ...] = field(repr=False)
 
     @property
@@ -106,11 +106,11 @@ class LaunchPlan:
         return isinstance(self.job, Program)
 
     def log_name(self, host: HostPlan, process_id: int) -> str:
-        """Name of the log of a process, without its ending."""
+        """Return the name of a process's log, without its suffix."""
         return host.host.name if len(host.processes) == 1 else f"{host.host.name}.{process_id}"
 
     def spec(self, host: HostPlan) -> dict[str, Any]:
-        """What the agent on `host` is told, over its stdin. Contains the secrets."""
+        """Return the spec that the agent on `host` reads from its stdin. Contains the secrets."""
         return self._spec(host, self.secrets)
 
     def _spec(self, host: HostPlan, secrets: Mapping[str, str]) -> dict[str, Any]:
@@ -145,22 +145,22 @@ class LaunchPlan:
         }
 
     def _uses(self) -> list[str]:
-        """Folders on a host that must not be pruned while the run goes on."""
+        """Return the folders on a host that must not be pruned during the run."""
         if self.code is None:
             return []
         python = PurePosixPath(self.code.python)
-        own = [str(python.parents[1])] if PurePosixPath(environments_folder(self.pod.home)) in python.parents else []
-        return [self.code.project, self.code.podrun, *own]
+        in_environment = PurePosixPath(environments_folder(self.pod.home)) in python.parents
+        return [self.code.project, self.code.podrun, *([str(python.parents[1])] if in_environment else [])]
 
     def _path(self) -> dict[str, list[str]]:
-        """Folders that go before the host's own in the workers' PATH and PYTHONPATH."""
+        """Return the folders that precede the host's own in the workers' PATH and PYTHONPATH."""
         if self.code is None:
             return {}
         folder = str(PurePosixPath(self.code.python).parent)
         return {"PYTHONPATH": [self.code.podrun], **({"PATH": [folder]} if folder != "." else {})}
 
     def render(self) -> str:
-        """The plan as text: per host the command, the environment and the files, quoted for a POSIX shell."""
+        """Return the plan as text: per host the command, the environment and the files, quoted for a POSIX shell."""
         slice = self.pod.slice
         lines = [
             f"run {self.run_id}: {slice.name}, {slice.hosts} hosts x {slice.devices_per_host} devices "
@@ -187,7 +187,7 @@ class LaunchPlan:
         return "\n".join(lines)
 
     def to_json(self) -> str:
-        """The plan as a record of the run, without the values of secrets."""
+        """Return the plan as JSON for the run's records, without the values of secrets."""
         hidden = dict.fromkeys(self.secrets, _HIDDEN)
         return json.dumps(
             {
@@ -217,9 +217,9 @@ def make_plan(
     detached: bool = False,
     owner: str = "",
 ) -> LaunchPlan:
-    """The plan of one attempt. Paths are those on the hosts."""
+    """Return the plan of one attempt. Paths are those on the hosts."""
     if isinstance(job, Config):
-        # The workers get the job as it was resolved here: no default of theirs can differ.
+        # The workers get the resolved job, so that their defaults cannot differ.
         job = job.model_copy(update={"launch": job.launch.model_copy(update={"workdir": workdir})})
     python = code.python if code else job.launch.python or pod.python or sys.executable
     argv = job.argv if isinstance(job, Program) else (python, "-m", "podrun.runtime")
@@ -247,14 +247,14 @@ def make_plan(
 
 
 def attached_lease(pod: Pod) -> float:
-    """Return the lease under a launcher that stays; no host is given up sooner, whatever lease its agent has."""
+    """Return the lease under an attached launcher, which gives up no host sooner, whatever its agent's lease is."""
     return max(LEASE, LEASE_PER_HOST * len(pod.hosts)) if pod.traits.is_one_machine else NETWORK_LEASE
 
 
 def _workers(
     pod: Pod, launch: Launch, number: int, host: Host, run_id: str, attempt: int, directory: str
 ) -> list[WorkerEnv]:
-    """The processes of one host: one with all its devices, or one for each."""
+    """Return the processes of one host: one with all its devices, or one per device."""
     devices = range(pod.slice.devices_per_host)
     shares = [tuple(devices)] if launch.process_per == "host" else [(device,) for device in devices]
     return [
@@ -286,9 +286,9 @@ def _worker_env(pod: Pod, launch: Launch, workdir: Path, worker: WorkerEnv, owne
 
 
 def _platform_env(pod: Pod, worker: WorkerEnv) -> dict[str, str]:
-    """What makes JAX see the devices of the slice, and nothing else if they are missing."""
+    """Return variables that make JAX use the devices of the slice, and fail if they are missing."""
     if pod.platform == "cuda":
-        # A program that leaves them out of jax.distributed.initialize would get what SLURM_LOCALID says, if that is set.
+        # Without this, jax.distributed.initialize would take the device ids from SLURM_LOCALID if that is set.
         ids = ",".join(map(str, worker.local_device_ids))
         return {"JAX_PLATFORMS": "cuda,cpu", "JAX_LOCAL_DEVICE_IDS": ids}
     if pod.platform != "cpu":

@@ -1,1 +1,1 @@
-"""Slices, pods and hosts: what the rest of the launcher talks about."""
+"""Slices, pods and hosts: the data types that the rest of the launcher shares."""

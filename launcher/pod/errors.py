@@ -1,9 +1,9 @@
-"""Everything that podrun raises on purpose, as a tree:
+"""Define the exceptions that podrun raises on purpose, as a tree:
 
-UserError                  bad input: shown as it is, exit code 2   (podrun.runtime.contract)
+UserError                  bad input: shown unchanged, exit code 2   (podrun.runtime.contract)
 HostError                  one host could not be reached or could not start its agent: exit code 69
 OSError
-└── IncompleteWriteError   a log took only a part of what was to be written: a failure of that host
+└── IncompleteWriteError   only a part of the data could be written to a log: a failure of that host
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class HostError(Exception):
 
 
 class IncompleteWriteError(OSError):
-    """A log took only a part of what was to be written."""
+    """Only a part of the data could be written to a log."""
 
     def __init__(self, reason: OSError, written: int) -> None:
         super().__init__(reason.errno, reason.strerror)
         self.written = written
-        """Bytes that are in the log all the same."""
+        """Number of bytes that were written."""

@@ -1,4 +1,4 @@
-"""f(host) on all hosts at once: a cap on how many, and for each host its result or its exception."""
+"""Call a function on all hosts at once, with a cap on concurrency, and return a result or exception per host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WINDOW = 64
 
 
 def fan_out(function: Callable[[H], R], hosts: Sequence[H], window: int = WINDOW) -> list[R | Exception]:
-    """`function(host)` for every host, `window` at a time; answers in the order of `hosts`."""
+    """Call `function(host)` for every host, `window` at a time; return results in the order of `hosts`."""
     if not hosts:
         return []
 

@@ -1,24 +1,24 @@
-"""PURE: names of hosts to what people write for them: the way back from `ranges.expand`."""
+"""Fold names of hosts into ranges: the inverse of `ranges.expand`. PURE."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-_DIGITS = 9  # more of them are no number in a range
+_DIGITS = 9  # a longer number cannot be part of a range
 
 
 def fold(names: Iterable[str]) -> str:
-    """`tpu-0, tpu-1, tpu-2, tpu-7, head` to `tpu-[0-2,7],head`; groups in the order of their first names."""
+    """Fold `tpu-0, tpu-1, tpu-2, tpu-7, head` into `tpu-[0-2,7],head`; groups keep the order of their first names."""
     groups: dict[tuple[str, str], list[str]] = {}
     for name in dict.fromkeys(names):
         prefix, number, suffix = _split(name)
         groups.setdefault((prefix, suffix) if number else (name, "\0"), []).append(number)
-    return ",".join(_written(prefix, numbers, suffix) for (prefix, suffix), numbers in groups.items())
+    return ",".join(_format(prefix, numbers, suffix) for (prefix, suffix), numbers in groups.items())
 
 
 def _split(name: str) -> tuple[str, str, str]:
-    """Before, in and after the last number of the name's first label; of an address the last number."""
+    """Split a name at the last number of its first label, or an address at its last number: before, number, after."""
     label, dot, domain = name.partition(".")
     if name.replace(".", "").isdigit():
         label, dot, domain = name, "", ""
@@ -29,7 +29,7 @@ def _split(name: str) -> tuple[str, str, str]:
     return label[: last.start()], last[0], label[last.end() :] + dot + domain
 
 
-def _written(prefix: str, numbers: list[str], suffix: str) -> str:
+def _format(prefix: str, numbers: list[str], suffix: str) -> str:
     if len(numbers) == 1:
         return f"{prefix}{numbers[0]}{suffix.strip(chr(0))}"
     # `08-10` has two digits throughout; without a leading zero anywhere a range may go from 9 to 10.
@@ -46,11 +46,11 @@ def _written(prefix: str, numbers: list[str], suffix: str) -> str:
 
 
 def _ranges(values: list[int]) -> list[tuple[int, int]]:
-    """Each run of numbers without a gap as its first and its last."""
-    found: list[tuple[int, int]] = []
+    """Return each run of consecutive numbers as (first, last)."""
+    ranges: list[tuple[int, int]] = []
     for value in sorted(values):
-        if found and value == found[-1][1] + 1:
-            found[-1] = (found[-1][0], value)
+        if ranges and value == ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], value)
         else:
-            found.append((value, value))
-    return found
+            ranges.append((value, value))
+    return ranges

@@ -1,4 +1,4 @@
-"""Where podrun keeps its files on this machine."""
+"""Find podrun's own folder and installation on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..agent.private import UnsafeError, private_path
 
 
 def podrun_home() -> Path:
-    """Where run directories live: $PODRUN_HOME, or ~/.podrun."""
+    """Return the folder of run directories: $PODRUN_HOME, or ~/.podrun."""
     try:
         return Path(os.environ.get("PODRUN_HOME") or "~/.podrun").expanduser().absolute()
     except RuntimeError:
@@ -23,7 +23,7 @@ def podrun_home() -> Path:
 
 
 def private_folder(*below: str) -> Path:
-    """Make a folder in podrun's own, for this user alone. Raises UserError if others could change it, OSError."""
+    """Make a folder in `podrun_home()` for this user alone. Raises UserError if others could change it, OSError."""
     try:
         return Path(private_path(str(podrun_home()), *below))
     except UnsafeError as error:
@@ -31,12 +31,12 @@ def private_folder(*below: str) -> Path:
 
 
 def private(path: str, flags: int) -> int:
-    """`opener` of `open`: a new file is for this user alone."""
+    """Open a file for `open(opener=...)`; a new file is readable by this user alone."""
     return os.open(path, flags, 0o600)
 
 
 def install_command(python: str) -> str:
-    """Return what installs this podrun for another interpreter: never by its name, which in an index may be another's."""
+    """Return the command that installs this podrun for another interpreter; from its source, as an index may differ."""
     folder = _source()
     if folder is None:
         return f"{shlex.quote(python)} -m pip install . (in podrun's folder)"
@@ -44,7 +44,7 @@ def install_command(python: str) -> str:
 
 
 def _source() -> Path | None:
-    """Return the folder that podrun was installed from, if it is still there."""
+    """Return the folder that podrun was installed from, if it still exists."""
     try:
         url = urlsplit(json.loads(distribution("podrun").read_text("direct_url.json") or "{}").get("url", ""))
     except (PackageNotFoundError, ValueError):

@@ -1,4 +1,4 @@
-"""What a pod is made of, and how its hosts are reached and set up."""
+"""Data types of a pod: its hosts, and how they are reached and set up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .slices import Slice
 from .traits import TRAITS, Traits
 
 WORKDIRS = "workdirs"
-"""Folder in `home` on the hosts for the workdirs of runs, if the pod file names none."""
+"""Folder in `home` on the hosts for the workdirs of runs, unless the pod file gives one."""
 
 
 @dataclass(frozen=True)
@@ -19,28 +19,28 @@ class Host:
     """One machine of a pod."""
 
     name: str
-    """Unique in the pod; what the user sees."""
+    """Name in messages and logs; unique in the pod."""
     address: str
-    """Where the launcher reaches it: a name, an address, or a `Host` of the user's ssh_config."""
+    """Address for the launcher: a name, an IP address, or a `Host` of the user's ssh_config."""
     internal: str | None = None
-    """Where the other hosts reach it; None: the address at which the connection arrived there."""
+    """Address for the other hosts; None: the address at which the launcher's connection arrived."""
 
 
 @dataclass(frozen=True)
 class Ssh:
-    """How hosts are reached by SSH. What is None comes from the user's ssh_config, then from SSH's own defaults."""
+    """SSH settings. None falls back to the user's ssh_config, then to SSH's defaults."""
 
     user: str | None = None
     port: int | None = None
     key: Path | None = None
     jump: str | None = None
-    """`user@host:port` of a host in between; user and port may be left out."""
+    """Jump host as `user@host:port`; user and port may be left out."""
     known_hosts: Path | None = None
-    """Instead of ~/.ssh/known_hosts."""
+    """Replaces ~/.ssh/known_hosts."""
     host_keys: Literal["strict", "accept-new"] = "strict"
     """`accept-new` trusts and records the key of a host that is not in known_hosts; a changed key is always refused."""
     config: Path | None = None
-    """Instead of ~/.ssh/config and /etc/ssh/ssh_config."""
+    """Replaces ~/.ssh/config and /etc/ssh/ssh_config."""
 
 
 @dataclass(frozen=True)
@@ -50,34 +50,34 @@ class Pod:
     slice: Slice
     hosts: tuple[Host, ...]
     transport: str
-    """How the hosts are reached: a name in `traits.TRAITS` and in `transport.base`."""
+    """Name of the transport, in `traits.TRAITS` and in `transport.base`."""
     platform: str
-    """What JAX computes on there: `cpu`, `cuda` or `tpu`."""
+    """JAX platform on the hosts: `cpu`, `cuda` or `tpu`."""
     ssh: Ssh = Ssh()
     home: str = "~/.podrun"
-    """podrun's folder on the hosts: agent, code, environments, runs. `~/` is the login directory there."""
+    """podrun's folder on the hosts, for agent, code, environments and runs. `~/` is the login directory."""
     python: str | None = None
     """Interpreter on the hosts."""
     workdir: str | None = None
     """Folder on the hosts, shared by all of them, that holds a folder for each run."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """For the workers, and for setup commands."""
+    """Environment variables for the workers and setup commands."""
     secrets: tuple[str, ...] = ()
-    """Names of variables in the launcher's own environment, or in `secrets_file`, that the workers get."""
+    """Names of variables in the launcher's environment, or in `secrets_file`, that are passed to the workers."""
     secrets_file: Path | None = None
-    """Lines of NAME=VALUE; mode 0600."""
+    """File of NAME=VALUE lines; mode 0600."""
     setup: tuple[str, ...] = ()
-    """Shell commands that are run on every host before a start, in `home`; PODRUN_PROJECT is the folder of the project."""
+    """Shell commands that run on every host before a start, in `home`; PODRUN_PROJECT is the project's folder."""
     requirements: Path | None = None
-    """A requirements.txt: the workers run in a virtual environment with it."""
+    """A requirements.txt for the workers' virtual environment."""
     ports: tuple[int, int] | None = None
     """First and last port that the coordinator may listen on; None: any."""
 
     @property
     def traits(self) -> Traits:
-        """What is special about the way in which the hosts are reached."""
+        """Traits of the pod's transport."""
         return TRAITS[self.transport]
 
     def workdir_on_hosts(self, chosen: Path) -> Path:
-        """Return where a workdir is on the hosts: below the pod's own unless it is absolute, or begins with `~`."""
+        """Return the path of a workdir on the hosts: below the pod's workdir unless it is absolute or begins with `~`."""
         return chosen if chosen.parts[:1] == ("~",) else Path(self.workdir or f"{self.home}/{WORKDIRS}") / chosen

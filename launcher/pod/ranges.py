@@ -1,4 +1,4 @@
-"""PURE: `tpu-[0-3]` to the names of hosts, and what a host may be called."""
+"""Expand `tpu-[0-3]` to names of hosts, and check the names. PURE."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import itertools
 import re
 from ipaddress import ip_address
 
-LIMIT = 10_000  # hosts in one list: a range with a slip in it ends here, not in memory
+LIMIT = 10_000  # hosts in one list, so that a mistyped range cannot exhaust memory
 
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
 _GROUP = re.compile(r"\[([^\[\]]*)\]")
 _PART = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 _ENTRY = re.compile(r"(?:\[[^\[\]]*\]|[^,\s])+")
-_LONGEST = 253  # characters of a name, as the domain name system has it
+_LONGEST = 253  # characters of a name in the domain name system
 
 
 def split_hosts(text: str) -> list[str]:
-    """`a, n[1,3] b` to its entries, `a`, `n[1,3]` and `b`: commas and blanks separate, but not inside of brackets."""
+    """Split `a, n[1,3] b` into `a`, `n[1,3]` and `b`: commas and blanks separate, but not inside brackets."""
     return _ENTRY.findall(text)
 
 
 def count(text: str) -> int:
-    """Return how many hosts an entry stands for, at least 1, without making them; a malformed range counts as one.
+    """Return how many hosts an entry stands for, at least 1, without building their names.
 
-    Above LIMIT it is any number above it.
+    A malformed range counts as one. Beyond LIMIT the count may be too low, but is still above LIMIT.
     """
     hosts = 1
     for inside in _GROUP.findall(text):
@@ -35,12 +35,12 @@ def count(text: str) -> int:
 
 
 def expand(text: str) -> list[str]:
-    """The hosts of one entry: `n[08-10,12]` is n08, n09, n10, n12; of several brackets the last runs fastest.
+    """Return the hosts of one entry: `n[08-10,12]` is n08, n09, n10, n12; the last of several brackets varies fastest.
 
-    Raises ValueError, which says what would be right.
+    Raises ValueError with the correct form.
     """
     _check_characters(text)
-    parts = _GROUP.split(text)  # literal, inside of brackets, literal, ...
+    parts = _GROUP.split(text)  # literal, inside brackets, literal, ...
     if any(c in literal for literal in parts[::2] for c in "[]"):
         raise ValueError("has a bracket without its partner; write a range as n[0-3]")
     if count(text) > LIMIT:
@@ -55,13 +55,13 @@ def expand(text: str) -> list[str]:
 
 
 def _numbers(inside: str) -> list[str]:
-    """`08-10,12` to 08, 09, 10, 12."""
+    """Expand `08-10,12` to 08, 09, 10, 12."""
     numbers: list[str] = []
     for part in inside.split(","):
-        found = _PART.fullmatch(part.strip())
-        if found is None:
+        match = _PART.fullmatch(part.strip())
+        if match is None:
             raise ValueError(f"has [{inside}], which is no range; write numbers such as [0-3], [1,3-5] or [001-128]")
-        first, last = found[1], found[2] or found[1]
+        first, last = match[1], match[2] or match[1]
         if int(first) > int(last):
             raise ValueError(f"has [{inside}], which runs backwards; write [{last}-{first}]")
         numbers += [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
@@ -69,7 +69,7 @@ def _numbers(inside: str) -> list[str]:
 
 
 def _check_characters(text: str) -> None:
-    """Raises ValueError for what people write by habit from other tools, with what to write here."""
+    """Raise ValueError for the syntax of other tools, with the form to use here."""
     if not text.strip():
         raise ValueError("is empty; give the name or address of a host")
     if not text.replace("\t", " ").isprintable():

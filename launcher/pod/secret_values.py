@@ -1,4 +1,4 @@
-"""Values that nobody may see: from a file of NAME=VALUE lines, and from the launcher's own environment."""
+"""Read secret values from a file of NAME=VALUE lines and from the launcher's environment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _QUOTED = re.compile(r"(['\"])(.*?)\1\s*(?:#.*)?")
 
 
 class Secrets(Mapping[str, str]):
-    """Names and values. Its repr has the names only, so that no log and no traceback shows a value."""
+    """Secret values by name. The repr shows only names, so that no log or traceback shows a value."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = dict(values)
@@ -36,31 +36,31 @@ class Secrets(Mapping[str, str]):
 
 
 def read_secrets(pod: Pod, env: Mapping[str, str] = os.environ) -> Secrets:
-    """The value of each name in `pod.secrets`: the environment's, else that of `pod.secrets_file`.
+    """Return the value of each name in `pod.secrets`, from the environment or else from `pod.secrets_file`.
 
-    Raises UserError that names what is missing and where it was looked for, or what is wrong with the file.
+    Raises UserError that names missing secrets and the places searched, or the mistakes in the file.
     """
     in_file = read_secrets_file(pod.secrets_file) if pod.secrets_file and pod.secrets else Secrets({})
     missing = missing_secrets(pod.secrets, in_file, env)
     if missing:
-        raise UserError("\n".join(f"secrets: {not_set(name, pod.secrets_file)}" for name in missing))
+        raise UserError("\n".join(f"secrets: {missing_secret_message(name, pod.secrets_file)}" for name in missing))
     return Secrets({name: env.get(name) or in_file[name] for name in pod.secrets})
 
 
 def missing_secrets(names: Sequence[str], in_file: Mapping[str, str], env: Mapping[str, str] = os.environ) -> list[str]:
-    """The names that have no value, or an empty one, in both."""
+    """Return the names that have no value, or an empty one, in both places."""
     return [name for name in names if not env.get(name) and not in_file.get(name)]
 
 
-def not_set(name: str, file: Path | None) -> str:
-    """What to do about a secret that has no value."""
+def missing_secret_message(name: str, file: Path | None) -> str:
+    """Return a message about a secret without a value, with its remedy."""
     places = f"the environment or {file}" if file else "the environment"
     remedy = f"export it, or write {name}=VALUE into {file or 'a file and name that under secrets_file'}"
     return f"{name} is not set in {places}; {remedy}"
 
 
 def read_secrets_file(path: Path) -> Secrets:
-    """What the file says. Empty lines, `# comments`, `export ` and quotes around a value are allowed.
+    """Return the values of a secrets file. Empty lines, `# comments`, `export ` and quotes around values are allowed.
 
     Raises UserError if it cannot be read, if others may read it, or for a line that is not NAME=VALUE.
     """
@@ -88,11 +88,11 @@ def read_secrets_file(path: Path) -> Secrets:
 
 
 def _parse_line(line: str) -> tuple[str, str]:
-    """Raises ValueError, without any of the line, if it is not NAME=VALUE."""
-    found = _LINE.fullmatch(line)
-    if found is None:
+    """Return name and value of a line. Raises ValueError, without the line's content, if it is not NAME=VALUE."""
+    match = _LINE.fullmatch(line)
+    if match is None:
         raise ValueError("is not NAME=VALUE")
-    name, value = found[1], found[2]
+    name, value = match[1], match[2]
     if value[:1] in ("'", '"'):
         quoted = _QUOTED.fullmatch(value)
         if quoted is None:

@@ -1,4 +1,4 @@
-"""Slice names: what a pod should be. `v3-32` -> 4 hosts of 8 devices.
+"""Parse slice names: `v3-32` is 4 hosts of 8 devices.
 
 Sources: Google's TPU documentation (system architecture pages v2 to tpu7x), and the tables of MaxText, xpk, axlearn and
 levanter, which agree where they overlap. A slice has one process per host, and `devices_per_host` counts what
@@ -17,11 +17,11 @@ from podrun.runtime.contract import UserError
 
 @dataclass(frozen=True)
 class Slice:
-    """What a pod should be: its hosts and their devices."""
+    """The shape of a pod: its hosts and their devices."""
 
     name: str
     kind: str
-    """`tpu`, `gpu` or `cpu`: also the platform that JAX is told to use (`cuda` for gpu)."""
+    """`tpu`, `gpu` or `cpu`; also decides the JAX platform (`cuda` for gpu)."""
     hosts: int
     devices_per_host: int
     chips: int
@@ -34,16 +34,16 @@ class Slice:
 
 @dataclass(frozen=True)
 class Generation:
-    """One TPU generation and the topologies it is offered in. The number in a slice name follows from the topology."""
+    """One TPU generation and its topologies. The number in a slice name follows from the topology."""
 
     name: str
     counts_per_chip: int
-    """What the number in the name counts, per chip: 2 TensorCores, or 1 chip."""
+    """Units per chip in the number of a slice name: 2 if it counts TensorCores, 1 if it counts chips."""
     devices_per_chip: int
     topologies: tuple[str, ...]
     chips_per_host: int = 4
     single_host_chips: tuple[int, ...] = ()
-    """Sizes that live on one host although they do not have `chips_per_host` chips."""
+    """Numbers of chips that fit on one host although they differ from `chips_per_host`."""
 
     def slices(self) -> list[Slice]:
         return [self._slice(topology) for topology in self.topologies]
@@ -98,7 +98,7 @@ TPU_SLICES = {s.name: s for generation in GENERATIONS for s in generation.slices
 
 
 def parse_slice(name: str) -> Slice:
-    """`v3-32`, `v5e-16`, `gpu-2x8` (2 hosts of 8 GPUs), `cpu-2x4` (2 hosts of 4 CPU devices).
+    """Parse `v3-32`, `v5e-16`, `gpu-2x8` (2 hosts of 8 GPUs) or `cpu-2x4` (2 hosts of 4 CPU devices).
 
     Raises UserError, which names the nearest slices, if there is no such slice.
     """
@@ -111,12 +111,12 @@ def parse_slice(name: str) -> Slice:
             raise UserError(f"slice {name!r} has {hosts} hosts; at most {_MOST_HOSTS} are allowed")
         return Slice(key, kind, hosts, devices, hosts * devices, f"{hosts}x{devices}")
     generation, _, number = key.rpartition("-")
-    found = TPU_SLICES.get(f"{_ALIASES.get(generation, generation)}-{number}")
-    if found is None:
-        # Without a size there is no nearest one: whoever typed `v9` or `gpu` asks what there is.
+    slice = TPU_SLICES.get(f"{_ALIASES.get(generation, generation)}-{number}")
+    if slice is None:
+        # Without a size, as in `v9` or `gpu`, there is no nearest slice, so only the forms are listed.
         near = f"; nearest: {', '.join(nearest_slices(key))}" if re.search(r"-\d", key) else ""
         raise UserError(f"unknown slice {name!r}{near}\n{_forms()}")
-    return found
+    return slice
 
 
 def _forms() -> str:
@@ -129,7 +129,7 @@ def _forms() -> str:
 
 
 def nearest_slices(name: str, count: int = 4) -> list[str]:
-    """Existing slice names near `name`: the nearest sizes of its generation, else the nearest spellings."""
+    """Return existing slice names near `name`: the nearest sizes of its generation, else the nearest spellings."""
     generation, _, number = name.rpartition("-")
     generation = _ALIASES.get(generation, generation)
     same = [s for s in TPU_SLICES if s.rpartition("-")[0] == generation]
@@ -142,7 +142,7 @@ def nearest_slices(name: str, count: int = 4) -> list[str]:
 
 
 def find_slices(prefix: str | None = None) -> list[Slice]:
-    """All TPU slices, or those whose name starts with `prefix`. Raises UserError if there is none."""
+    """Return all TPU slices, or those whose name starts with `prefix`. Raises UserError if there is none."""
     if prefix is None:
         return list(TPU_SLICES.values())
     generation, dash, number = prefix.strip().lower().partition("-")
@@ -153,7 +153,7 @@ def find_slices(prefix: str | None = None) -> list[Slice]:
 
 
 def slice_table(slices: list[Slice]) -> str:
-    """The slices as an aligned table."""
+    """Return the slices as an aligned table."""
     head = ("SLICE", "HOSTS", "DEVICES/HOST", "DEVICES", "CHIPS", "TOPOLOGY")
     rows = [(s.name, str(s.hosts), str(s.devices_per_host), str(s.devices), str(s.chips), s.topology) for s in slices]
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]

@@ -1,4 +1,4 @@
-"""How the ways of reaching hosts differ, asked for by name: nobody else asks which way it is."""
+"""Define how transports differ. Other code asks for these traits, never for the transport's name."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from types import MappingProxyType
 
 @dataclass(frozen=True)
 class Traits:
-    """Properties of a way to reach hosts."""
+    """Properties of a transport."""
 
     files_are_here: bool
-    """The hosts' files are this machine's: paths can be checked, and folders made, before a run starts."""
+    """Hosts share this machine's file system: paths can be checked, and folders made, before a run starts."""
     needs_staging: bool
-    """Code and environment are brought to the hosts."""
+    """Code and environment must be staged on the hosts."""
     is_exclusive: bool
-    """One run at a time has a host."""
+    """Only one run at a time holds a host."""
     is_one_machine: bool
-    """All hosts are this machine: they meet on loopback, and share its cores."""
+    """All hosts are this machine: they connect over loopback, and share its cores."""
     lists_hosts: bool
-    """A pod file, or an option, says where the hosts are."""
+    """The hosts are listed in a pod file or an option."""
     has_login: bool
     """A user can log in to a host by SSH."""
     reached: str
-    """Read after a pod's size: `reached by ssh`."""
+    """Phrase that follows a pod's size in messages: `reached by ssh`."""
 
 
 TRAITS = MappingProxyType(
@@ -48,4 +48,4 @@ TRAITS = MappingProxyType(
         ),
     }
 )
-"""By the transport's name."""
+"""Maps the transport's name to its traits."""

@@ -1,4 +1,4 @@
-"""A question to one host: an agent command that answers with one JSON line."""
+"""Ask one host: start an agent command that answers with one JSON line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Answer = dict[str, Any]
 
 
 class Reply(NamedTuple):
-    """An answer, and our time.time() when the question left and when the answer came."""
+    """An answer, with this machine's time.time() when the question left and when the answer came."""
 
     answer: Answer
     sent: float
@@ -31,14 +31,14 @@ _END_LIMIT = 5.0  # seconds for a command to tidy up
 
 
 def ask(transport: Transport, pod: Pod, host: Host, *args: str, request: Answer | None = None) -> Reply:
-    """Starts `agent ARGS` on the host and returns what it answers. Raises HostError if there is no answer."""
+    """Start `agent ARGS` on the host and return its answer. Raises HostError if there is none."""
     with asking(transport, pod, host, *args, request=request) as reply:
         return reply
 
 
 @contextmanager
 def asking(transport: Transport, pod: Pod, host: Host, *args: str, request: Answer | None = None) -> Iterator[Reply]:
-    """The same, for a command that goes on after its answer: it ends, and has tidied up, with the block."""
+    """Yield the answer of a command that keeps running after it. At the end of the block the command has ended."""
     channel = open_agent(transport, pod, host, *args)
     try:
         sent = time.time()
@@ -62,14 +62,14 @@ def _send(channel: Channel, request: Answer) -> None:
 
 
 def _read(channel: Channel, host: Host, command: str) -> Answer:
-    """Raises HostError."""
+    """Return the answer that the channel delivers. Raises HostError."""
     lines: list[bytes] = []
     unparsed = Lines(LIMIT)
     with _closed_after(ANSWER_LIMIT, channel) as late:
         while not lines and (data := channel.receive()):
             lines = unparsed.feed(data)
     if not lines:
-        raise HostError(host.name, _why_not(channel, late.is_set()))
+        raise HostError(host.name, _failure_reason(channel, late.is_set()))
     try:
         return parse_answer(lines[0], command)
     except Malformed as why:
@@ -78,7 +78,7 @@ def _read(channel: Channel, host: Host, command: str) -> Answer:
 
 @contextmanager
 def _closed_after(seconds: float, channel: Channel) -> Iterator[threading.Event]:
-    """Ends a wait in the block by closing the channel; the event says that it was so."""
+    """Close the channel, and set the event, if the block takes too long."""
     late = threading.Event()
 
     def give_up() -> None:
@@ -94,7 +94,7 @@ def _closed_after(seconds: float, channel: Channel) -> Iterator[threading.Event]
         timer.cancel()
 
 
-def _why_not(channel: Channel, late: bool) -> str:
+def _failure_reason(channel: Channel, late: bool) -> str:
     if late:
         return f"did not answer within {ANSWER_LIMIT:g} s; see whether it is overloaded, or a file system hangs there"
     last = channel.stderr_tail().splitlines()[-1:]

@@ -1,4 +1,4 @@
-"""How far a host's clock is from ours. PURE."""
+"""Measure the skew of a host's clock against this machine's. PURE."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from typing import Any
 
 
 def with_skew(facts: dict[str, Any], sent: float, received: float) -> dict[str, Any]:
-    """The facts, with the host's clock set against ours: `sent` and `received` are our time.time() when the question left
-    and when its answer came. `skew` is how far the host is ahead, give or take `uncertain`."""
+    """Return the facts with `skew`, the seconds by which the host's clock is ahead, and `uncertain`, its error bound.
+
+    `sent` and `received` are this machine's time.time() when the question left and when its answer came.
+    """
     clock = facts["clock"]
     travel = (received - sent) - (clock["answered"] - clock["received"])
     skew = ((clock["received"] - sent) + (clock["answered"] - received)) / 2

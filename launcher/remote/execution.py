@@ -1,4 +1,4 @@
-"""One command on all hosts at once: output, exit code, and no process left when nobody wants it any more."""
+"""Run one command on all hosts at once; collect output and exit codes, and leave no process behind on interruption."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from ..pod.pod import Host, Pod
 from ..transport.base import Channel, Transport
 from .open_agent import open_agent
 
-KEPT = 1 << 20  # bytes of a host's output that are kept: its first and its last half of this
-TIMED_OUT = 124  # as timeout(1) says it
+KEPT = 1 << 20  # bytes of a host's output that are kept: half from its start, half from its end
+TIMED_OUT = 124  # as in timeout(1)
 _CONFIRM = 12.0  # seconds for a host to kill the command
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of the command on one host."""
+    """The result of the command on one host."""
 
     host: str
     code: int
     output: bytes = b""
     left_out: int = 0
-    """Bytes in the middle of the output that were not kept."""
+    """Number of bytes in the middle of the output that were not kept."""
     error: str | None = None
-    """Why there is no exit code of its own."""
+    """Reason why the command has no exit code of its own."""
 
 
 class _Output:
-    """The first and the last half MiB."""
+    """Keeps the first and the last half MiB of output."""
 
     def __init__(self) -> None:
         self._head = b""
@@ -46,7 +46,7 @@ class _Output:
         room = KEPT // 2 - len(self._head)
         self._head += data[:room]
         self._tail += data[max(0, room) :]
-        if len(self._tail) > KEPT:  # not at every step
+        if len(self._tail) > KEPT:  # not at every call, because it copies
             self._tail = self._tail[-KEPT // 2 :]
 
     @property
@@ -61,7 +61,7 @@ class _Output:
 
 
 class Execution:
-    """`run` may be called once; `end` from anywhere, meanwhile."""
+    """One command on all hosts. `run` may be called once; `end` may be called meanwhile from any thread."""
 
     def __init__(self, transport: Transport, pod: Pod, argv: Sequence[str], timeout: float | None = None) -> None:
         self._transport = transport
@@ -70,31 +70,31 @@ class Execution:
         request = {"argv": list(argv), "env": dict(pod.env), "cwd": "~"}
         self._request = json.dumps(request).encode() + b"\n"
         self._lock = threading.Lock()
-        self._starting = threading.Semaphore(WINDOW)  # hosts that are logged in to at once; the command runs on all
+        self._starting = threading.Semaphore(WINDOW)  # limits concurrent logins; the command runs on all hosts at once
         self._running: dict[str, Channel] = {}
         self._ended = False
         self._finished: set[str] = set()
 
     def run(self) -> list[Result]:
-        """In the order of the pod's hosts."""
-        answers = fan_out(self._on, self._pod.hosts, window=len(self._pod.hosts))
-        for answer in answers:
-            if isinstance(answer, Exception):  # a mistake of podrun's
-                raise answer
-        return [answer for answer in answers if isinstance(answer, Result)]
+        """Run the command and return the results in the order of the pod's hosts."""
+        results = fan_out(self._run_on, self._pod.hosts, window=len(self._pod.hosts))
+        for result in results:
+            if isinstance(result, Exception):  # a bug in podrun
+                raise result
+        return [result for result in results if isinstance(result, Result)]
 
     def end(self, now: bool = False) -> None:
-        """Kills the command everywhere; `now`: does not wait until that is confirmed."""
+        """Kill the command on all hosts; with `now`, without waiting for confirmation."""
         with self._lock:
             self._ended = True
             channels = list(self._running.values())
         fan_out(lambda channel: channel.close() if now else channel.finish(), channels)
 
     def waiting(self) -> list[str]:
-        """Hosts on which it has not ended."""
+        """Return the hosts on which the command has not ended."""
         return [host.name for host in self._pod.hosts if host.name not in self._finished]
 
-    def _on(self, host: Host) -> Result:
+    def _run_on(self, host: Host) -> Result:
         try:
             return self._try(host)
         except HostError as error:
@@ -103,7 +103,7 @@ class Execution:
             self._finished.add(host.name)
 
     def _try(self, host: Host) -> Result:
-        """Raises HostError."""
+        """Start the command on one host and wait for it. Raises HostError."""
         with self._starting:
             if self._ended:
                 return _interrupted(host.name, _Output())
@@ -114,7 +114,7 @@ class Execution:
             try:
                 channel.send(self._request)
             except OSError:
-                pass  # receiving says more
+                pass  # reading the output tells the reason
             if self._ended:
                 channel.finish()
             return self._await(host, channel)

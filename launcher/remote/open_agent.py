@@ -1,4 +1,4 @@
-"""Start the agent on a host, after putting it there if it is missing; and the reason, if it does not start."""
+"""Start the agent on a host, installing it first if it is missing, or raise the reason why it does not start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOISE_LIMIT = 1 << 20  # bytes that login scripts may print
 
 
 def open_agent(transport: Transport, pod: Pod, host: Host, *args: str) -> Channel:
-    """Starts `agent ARGS` on the host, after putting the agent there if it is missing.
+    """Start `agent ARGS` on the host; install the agent first if it is missing.
 
     Raises HostError if the host cannot be reached, has no Python, or cannot store the file.
     """
@@ -27,12 +27,12 @@ def open_agent(transport: Transport, pod: Pod, host: Host, *args: str) -> Channe
         code, stderr_tail = channel.exit_code(), channel.stderr_tail()  # not available once the channel is closed
         channel.close()
         if not tries_left or NO_AGENT not in stderr_tail:
-            raise HostError(host.name, _why_not(pod, code, stderr_tail, noise))
-        _put(transport, pod, host)
+            raise HostError(host.name, _start_failure(pod, code, stderr_tail, noise))
+        _install(transport, pod, host)
     raise AssertionError("unreachable")
 
 
-def _put(transport: Transport, pod: Pod, host: Host) -> None:
+def _install(transport: Transport, pod: Pod, host: Host) -> None:
     channel = transport.open(host, receive_command(pod))
     try:
         channel.send(agent_file()[1])
@@ -43,11 +43,11 @@ def _put(transport: Transport, pod: Pod, host: Host) -> None:
     code, stderr_tail = channel.exit_code(), channel.stderr_tail()
     channel.close()
     if code != 0:
-        raise HostError(host.name, _why_not(pod, code, stderr_tail, noise))
+        raise HostError(host.name, _start_failure(pod, code, stderr_tail, noise))
 
 
 def _await_end(channel: Channel) -> bytes:
-    """Read until the command has ended, and return what it printed; one that goes on printing is given up after a while."""
+    """Read until the command has ended and return its output; a command that keeps printing is closed after a while."""
     late = threading.Timer(ANSWER_TIMEOUT, channel.close)
     late.daemon = True
     late.start()
@@ -61,7 +61,7 @@ def _await_end(channel: Channel) -> bytes:
 
 
 def _await_mark(channel: Channel) -> tuple[bytes | None, bytes]:
-    """Read up to the mark; return what follows it, or None if it never comes, and what login scripts printed before it."""
+    """Read up to the mark; return the data after it, or None if it never comes, and the login scripts' output before it."""
     late = threading.Timer(ANSWER_TIMEOUT, channel.close)
     late.daemon = True
     late.start()
@@ -79,10 +79,10 @@ def _await_mark(channel: Channel) -> tuple[bytes | None, bytes]:
         late.cancel()
 
 
-def _why_not(pod: Pod, code: int | None, stderr_tail: str, noise: bytes) -> str:
-    """Return one line that says why the agent did not start, with what to do.
+def _start_failure(pod: Pod, code: int | None, stderr_tail: str, noise: bytes) -> str:
+    """Return one line with the reason why the agent did not start, and the remedy.
 
-    Python explains itself on stderr. A login shell that does not get as far as Python explains itself, if at all, on stdout.
+    Python reports errors on stderr. A login shell that does not start Python reports its reason, if at all, on stdout.
     """
     last = _last_line(stderr_tail)
     words = _last_line(noise.decode(errors="replace"))
@@ -93,7 +93,7 @@ def _why_not(pod: Pod, code: int | None, stderr_tail: str, noise: bytes) -> str:
     if "Errno" in last or "No space" in last:
         reason = last.rpartition("] ")[2].partition(": ")[0]
         return f"cannot write to podrun's folder {pod.home}: {reason}; give another with `home:` in the pod file"
-    if len(noise) > _NOISE_LIMIT:  # read up to anywhere: its last line may be half of one
+    if len(noise) > _NOISE_LIMIT:  # reading stopped in the middle: the last line may be incomplete
         words = _last_line((noise.rpartition(b"\n")[0] or noise).decode(errors="replace"))
         return (
             f"its login scripts print more than {_NOISE_LIMIT >> 10} KB, and podrun's agent did not start by then; they must "
@@ -115,7 +115,7 @@ def _last_line(text: str) -> str:
 
 
 class _Marked(Channel):
-    """A channel whose first bytes have been read already."""
+    """A channel that returns bytes again which were read beyond the mark."""
 
     def __init__(self, channel: Channel, first: bytes) -> None:
         self._channel = channel

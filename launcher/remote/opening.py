@@ -1,4 +1,4 @@
-"""Starts the agents of a pod in the background: whoever waits for them still hears everything else that happens."""
+"""Start the agents of a pod in background threads, so that the caller can handle other events meanwhile."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from .session import Session
 
 
 class Opening:
-    """Opens sessions, `window` at a time, and tells of each how that ended."""
+    """Opens sessions, `window` at a time, and reports the outcome of each."""
 
     def __init__(self, sessions: Sequence[Session], window: int, tell: Callable[[str, Exception | None], None]) -> None:
-        """`tell(host, error)` is called from other threads; without an error the host's agent has been started."""
+        """Start to open. `tell(host, error)` is called from other threads; without an error the agent has been started."""
         self._waiting = deque(sessions)
         self._tell = tell
         for number in range(min(window, len(sessions))):
             threading.Thread(target=self._work, name=f"open-{number}", daemon=True).start()
 
     def cancel(self) -> list[str]:
-        """Begin no other session; return the hosts whose turn will not come."""
+        """Open no more sessions; return the hosts that will not be started."""
         hosts = []
         while self._waiting:
             try:
                 hosts.append(self._waiting.popleft().host)
             except IndexError:
-                break  # a thread was faster
+                break  # a thread took the last one
         return hosts
 
     def _work(self) -> None:

@@ -1,4 +1,4 @@
-"""Talks to the agent of one host: frames out, frames in, and back again after a dropped connection."""
+"""Exchange frames with the agent of one host, and reconnect after a dropped connection."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .open_agent import open_agent
 
 Frame = dict[str, Any]
 OnFrame = Callable[[str, Frame], None]
-"""Called with (host name, frame) from the session's thread, which it may keep waiting.
+"""Callback for (host name, frame), called from the session's thread, which it may block.
 
-Raises IncompleteWriteError for output that could not be written down. Frames are as `agent.protocol` says, and of processes
-that this host has. The last of a lost agent is one that no host can send: `{"type": "lost", "reason": ...,
-"left": [pids] | None, "silent": bool}`; `left` is None if nobody could look at what it left behind, `silent` if the host does
-not answer."""
+Raises IncompleteWriteError for output that could not be recorded. Frames are those of `agent.protocol`, for processes of
+this host. The last frame of a lost agent is one that no host can send: `{"type": "lost", "reason": ...,
+"left": [pids] | None, "silent": bool}`; `left` is None if the host could not be searched for leftover processes, `silent`
+is true if the host does not answer."""
 
 _RETRY = 0.3  # seconds between two attempts to attach again
 FIRST_WORD = 10.0  # seconds to wait for an agent's first frame before the next agent is started
@@ -39,7 +39,7 @@ class Session:
     def __init__(self, transport: Transport, pod: Pod, plan: HostPlan, spec: dict[str, Any], on_frame: OnFrame) -> None:
         self.host = plan.host.name
         self.trouble = ""
-        """Why it could not be reached again, since it last said anything."""
+        """Reason why the agent could not be reached again, since its last frame."""
         self._progressed = time.monotonic()
         self._heard = time.monotonic()
         self._delivering = False
@@ -51,7 +51,7 @@ class Session:
         self._channel: Channel | None = None
         self._connected = 0.0
         self._asked = 0.0
-        # Where a thousand hosts share this machine, and have a longer lease for it, a new connection makes them no faster.
+        # Hosts that share this machine in thousands have a longer lease; a new connection would not make them faster.
         lease = spec["lease"]
         self._silence = max(SILENCE, 0.4 * (attached_lease(pod) if lease == DETACHED_LEASE else lease))
         self._sending = threading.Lock()
@@ -60,21 +60,21 @@ class Session:
         self._next = 0
         self._closed = False
         self.has_stopped = False
-        """The agent has confirmed the end of everything there: its last word, so nobody waits for another."""
-        self._awaited = False  # by `close`, until its agent has been told
+        """The agent has confirmed with its last frame that all processes there have ended."""
+        self._awaited = False  # `close` waits until the agent has been told
         self._told_close = False
         self._cut: Channel | None = None  # the last channel that did not end by itself
-        self._spoken = threading.Event()  # or the connection has ended
+        self._spoken = threading.Event()  # set by the first frame, or the end of the connection
         self._standing: dict[str, tuple[float, Frame]] = {}
         self._processes = {p.process_id for p in plan.processes}
         self._streams = {name(number) for number in self._processes for name in (output_stream, events_stream)}
         self._thread = threading.Thread(target=self._receive, name=f"session-{self.host}", daemon=True)
 
     def open(self) -> None:
-        """Start the agent, and wait until it has spoken. Raises HostError.
+        """Start the agent and wait for its first frame. Raises HostError.
 
-        Whoever starts many agents thereby starts the next one when this one is up, and not while it still needs the
-        processor. An agent that does not speak in time is not an error yet.
+        The wait spaces out the start of many agents, so that they do not compete for the processor. An agent that sends
+        nothing in time is not an error yet.
         """
         channel = open_agent(self._transport, self._pod, self._plan.host, "run", self._spec["run"])
         if self._closed:
@@ -83,7 +83,7 @@ class Session:
         try:
             channel.send(json.dumps({"type": "spec", **self._spec}).encode() + b"\n")
         except OSError:
-            pass  # the end of its output says why
+            pass  # reading its output tells the reason
         self._channel = channel  # only now: no other frame may come before the spec
         self._heard = time.monotonic()
         self._attach()
@@ -93,14 +93,14 @@ class Session:
         self._spoken.wait(FIRST_WORD)
 
     def adopt(self, offsets: dict[str, int]) -> None:
-        """Attaches to an agent that another launcher started; `offsets`: bytes of each stream that are here already."""
+        """Attach to an agent that another launcher started; `offsets`: bytes of each stream that are recorded already."""
         self._offsets = offsets
         self._thread.start()
 
     def send(self, frame: Frame, wait: bool = True) -> None:
-        """Sends a frame if there is a connection; `go` and `stop` are sent again after a reconnect.
+        """Send a frame if there is a connection; `go` and `stop` are sent again after a reconnect.
 
-        `wait`: for another frame that is being sent; without it, this one is dropped.
+        `wait`: wait while another frame is being sent; otherwise this frame is dropped.
         """
         if frame["type"] in ("go", "stop"):
             self._standing[frame["type"]] = time.monotonic(), frame
@@ -119,46 +119,46 @@ class Session:
 
     @property
     def silence(self) -> float:
-        """Seconds since the agent last said anything."""
+        """Seconds since the agent last sent anything."""
         return time.monotonic() - self.heard
 
     @property
     def heard(self) -> float:
-        """When the agent last said anything. While it waits for this machine to take what it said, that is now."""
+        """Time at which the agent last sent anything; now, while its last frame is being delivered."""
         return time.monotonic() if self._delivering else self._heard
 
     @property
     def progressed(self) -> float:
-        """When the agent last sent something new: state, events or output."""
+        """Time at which the agent last sent something new: state, events or output."""
         return time.monotonic() if self._delivering else self._progressed
 
     @property
     def is_open(self) -> bool:
-        """There is, or has been, a connection to the agent, and it is still wanted."""
+        """Return whether the session has been started and not closed."""
         return self._thread.ident is not None and not self._closed
 
     @property
     def unanswered_since(self) -> float | None:
-        """When the agent was asked for a sign of life that has not come yet; None: it has answered."""
+        """Time of a ping that the agent has not answered yet; None if it has answered."""
         return self._asked if self.heard < self._asked else None
 
     def ping(self) -> None:
-        """Asks for a sign of life; a connection on which none came for too long is given up for a new one."""
+        """Ping the agent; replace a connection on which it has not answered for too long."""
         now = time.monotonic()
         if self.unanswered_since is None:
             self._asked = now
         elif now - max(self._asked, self._connected) > self._silence and self._channel is not None:
-            # This ends the wait in `_read_channel`. It may take long, and other hosts' leases must not wait for it.
+            # This ends the wait in `_read_channel`. It runs in a thread, because it may take longer than other hosts' leases.
             threading.Thread(target=self._cut_off, args=[self._channel], name=f"close-{self.host}", daemon=True).start()
             self._connected = now
         self.send({"type": "ping"}, wait=False)
 
     def give_up(self, reason: str) -> None:
-        """The agent does not answer any more, and nobody waits for it any longer."""
+        """Declare the agent lost because it no longer answers."""
         self._lose(reason, None, silent=True)
 
     def close(self, patience: float = 5.0) -> None:
-        """Tells the agent that nothing more is wanted of it, and waits until it is gone. Safe to call twice."""
+        """Tell the agent to end and wait until it is gone. Safe to call twice."""
         with self._ending:
             closed, self._closed = self._closed, True
             self._awaited = self.has_stopped
@@ -168,7 +168,7 @@ class Session:
             self._thread.join(patience)
         if self._channel is not None:
             self._cut_off(self._channel)
-        if self._awaited:  # its agent is there, and may have to be told over another connection
+        if self._awaited:  # the agent still runs, and may have to be told over another connection
             self._thread.join(patience)
             self._awaited = False
 
@@ -176,12 +176,12 @@ class Session:
         self._cut = channel
         channel.close()
 
-    def _is_over(self) -> bool:
-        """Nothing more is wanted of the agent, and it knows that, or is to be left alone."""
+    def _is_finished(self) -> bool:
+        """Return whether the session is closed, and the agent has been told so if that is awaited."""
         return self._closed and (self._told_close or not self._awaited)
 
     def _dismiss(self) -> None:
-        """The session was closed while this connection was made: the agent is to end, and nothing of it is delivered."""
+        """Tell the agent to end, without delivering its frames: the session was closed while this connection was made."""
         assert self._channel is not None
         self._repeat("stop")
         self._transmit({"type": "close", "offsets": dict(self._offsets)})
@@ -199,14 +199,14 @@ class Session:
         if kind not in self._standing:
             return
         since, frame = self._standing[kind]
-        if kind == "stop":  # what is left of its grace, or lost connections would make it longer
+        if kind == "stop":  # send the remaining grace, else lost connections would extend it
             frame = {**frame, "grace": max(0.0, frame["grace"] - (time.monotonic() - since))}
         self._transmit(frame)
 
     def _receive(self) -> None:
-        """Runs in a thread: delivers frames until the session is closed or the agent is lost."""
+        """Deliver frames until the session is closed or the agent is lost. Runs in a thread."""
         try:
-            reason = self._converse()
+            reason = self._stay_connected()
         except Malformed as malformed:
             self._abandon(f"sent a malformed frame: {malformed}")
             return
@@ -220,24 +220,24 @@ class Session:
         self._lose(f"its agent is gone ({why})", left)
 
     def _abandon(self, reason: str) -> None:
-        """The agent is there, and there is no talking to it."""
-        self.send({"type": "stop", "grace": 0.0})  # for an agent that still understands; else its lease ends it
+        """Give up an agent that runs but does not follow the protocol."""
+        self.send({"type": "stop", "grace": 0.0})  # if the agent does not understand it, its lease ends it
         if self._channel is not None:
             self._channel.close()
         self._lose(reason, None)
 
     def _lose(self, reason: str, left: list[int] | None, silent: bool = False) -> None:
-        self._spoken.set()  # whoever waits for its first word waits in vain
+        self._spoken.set()  # no first frame will come
         with self._ending:
             if not self._closed:
                 self._closed = True
                 self._on_frame(self.host, {"type": "lost", "reason": reason, "left": left, "silent": silent})
 
-    def _converse(self) -> str:
-        """Attaches again and again until the session is closed, or the host says that there is no agent any more."""
+    def _stay_connected(self) -> str:
+        """Reattach until the session is closed or the host reports that the agent is gone; return its message."""
         if self._channel is not None:
             self._read_channel()
-        while not self._is_over():
+        while not self._is_finished():
             try:
                 self._channel = open_agent(
                     self._transport, self._pod, self._plan.host, "attach", str(self._plan.directory)
@@ -258,7 +258,7 @@ class Session:
         return ""
 
     def _sweep(self) -> list[int] | None:
-        """Ends what an agent that was killed could not end any more. Returns the pids that are left, None if unknown."""
+        """Kill processes that a killed agent left behind. Returns the pids that remain; None if the host does not answer."""
         if self._closed:
             return None
         try:
@@ -269,7 +269,7 @@ class Session:
         return left
 
     def _fetch_rest(self) -> None:
-        """Deliver what the agent had on disk and could not send any more: output, and events, which may say why."""
+        """Deliver output and events that the agent had on disk but could not send; they may explain its end."""
         if self._closed:
             return
         try:
@@ -277,15 +277,15 @@ class Session:
             self.send({"type": "attach", "next": self._next, "offsets": self._offsets})
             self._read_channel()
         except (HostError, Malformed, OSError):
-            pass  # it stays on the host
+            pass  # the files stay on the host
 
     @staticmethod
     def _agent_is_gone(stderr_tail: str) -> bool:
-        """The host answered, and no agent listens there any more."""
+        """Return whether the host reported that no agent listens there any more."""
         return GONE in stderr_tail
 
     def _read_channel(self) -> str:
-        """Delivers frames until the channel ends; returns what the other side said on its stderr."""
+        """Deliver frames until the channel ends; return the tail of its stderr."""
         channel = self._channel
         assert channel is not None
         lines = Lines(protocol.STREAM_LIMIT)
@@ -306,7 +306,7 @@ class Session:
         return channel.stderr_tail()
 
     def _parse(self, line: bytes) -> Frame:
-        """Return a frame that this host may send. Raises Malformed."""
+        """Parse a frame and check that this host may send it. Raises Malformed."""
         frame = protocol.parse(line, protocol.FROM_AGENT, protocol.STREAM_LIMIT)
         kind = frame["type"]
         if kind == "output" and frame["stream"] not in self._streams:
@@ -320,16 +320,16 @@ class Session:
     def _deliver(self, frame: Frame) -> None:
         if frame["type"] == "output":
             data = frame["data"].encode("utf-8", "surrogateescape")
-            had = self._offsets.get(frame["stream"], 0)
-            if frame["offset"] != had:  # sent before the agent knew what we have
+            offset = self._offsets.get(frame["stream"], 0)
+            if frame["offset"] != offset:  # sent before the agent knew our offsets
                 return
             try:
                 self._on_frame(self.host, {**frame, "data": data})
             except IncompleteWriteError as error:
-                # The rest is not on record, so it counts as missing, and the agent keeps it.
-                self._offsets[frame["stream"]] = had + error.written
+                # The rest is not recorded, so it counts as missing and the agent keeps it.
+                self._offsets[frame["stream"]] = offset + error.written
                 return
-            self._offsets[frame["stream"]] = had + len(data)
+            self._offsets[frame["stream"]] = offset + len(data)
         elif frame["type"] == "pong":
             return
         else:

@@ -1,1 +1,1 @@
-"""Reach a host: one module for each way, found by name."""
+"""Transports to hosts: one module each, loaded by name."""

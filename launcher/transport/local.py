@@ -1,4 +1,4 @@
-"""Hosts that are processes on this machine: the simulated pod, and the plain case of a transport."""
+"""Run hosts as processes on this machine: the simulated pod, and the simplest transport."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..pod.pod import Host, Pod
 from .base import Channel, Transport
 from .open_files import restore_limit
 
-_END = 2.0  # seconds that a command gets to end after its stdin was closed
+_END = 2.0  # seconds for a command to end after its stdin was closed
 
 
 class LocalChannel(Channel):
@@ -63,7 +63,7 @@ class LocalChannel(Channel):
 
 
 class LocalTransport(Transport):
-    # More interpreters than cores do not start sooner: they only keep the hosts that are up from being heard.
+    # More interpreters than cores do not start sooner, and delay the frames of agents that are running already.
     window = 2 * (os.cpu_count() or 1)
 
     def __init__(self, pod: Pod) -> None:
@@ -71,8 +71,8 @@ class LocalTransport(Transport):
 
     def open(self, host: Host, argv: Sequence[str]) -> LocalChannel:
         try:
-            stderr = tempfile.TemporaryFile()  # it has no name, so nothing stays if this process is killed
-            # A session of its own: Ctrl-C in the terminal is for the launcher alone.
+            stderr = tempfile.TemporaryFile()  # unnamed, so that nothing stays if this process is killed
+            # Its own session, so that Ctrl-C in the terminal reaches only the launcher.
             process = subprocess.Popen(
                 [os.path.expanduser(a) if a.startswith("~/") else a for a in argv],
                 stdin=subprocess.PIPE,

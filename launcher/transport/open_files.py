@@ -1,4 +1,4 @@
-"""The limit on open files: a launcher has some for every host, its hosts' processes keep the limit that the user has set."""
+"""Raise the limit on open files for the launcher, which needs some per host; its child processes keep the user's."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def raise_limit() -> None:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError):
-        pass  # too few are told as such, with the host for which there was none
+        pass  # running out of files is reported later, with the host concerned
 
 
 def restore_limit(pid: int) -> None:
-    """Give a child the user's own limit: programs that call select() break above 1024."""
+    """Restore the user's limit in a child: programs that call select() break above 1024."""
     try:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, _USER_LIMITS)
     except OSError:
-        pass  # it has ended
+        pass  # the child has ended

@@ -1,1 +1,1 @@
-"""Reach hosts over SSH, with fabric's connections."""
+"""SSH transport, built on fabric's connections."""

@@ -1,4 +1,4 @@
-"""A command's stdin and stdout over SSH."""
+"""A channel to a command over SSH."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..base import Channel
 _END = 2.0  # seconds for what comes after the end of stdout: the rest of stderr, and the exit status
 _CHUNK = 1 << 16
 _STDERR = 1 << 16
-_KILLED = 255  # what ssh says of a command that died of a signal; paramiko does not tell which
+_KILLED = 255  # ssh's exit code for a command that died of a signal; paramiko does not say which
 
 
-class _News(threading.Event):
-    """Set when something has come on stdout or on stderr.
+class _DataEvent(threading.Event):
+    """Set when data has arrived on stdout or stderr.
 
-    Paramiko clears the event of a stream that has been read to its end; the streams share this one, so none may.
+    Paramiko clears the event of a stream that has been read to its end; both streams share this one, so `clear` does nothing.
     """
 
     def clear(self) -> None:
@@ -30,7 +30,7 @@ class _News(threading.Event):
 
 
 class SshChannel(Channel):
-    """Stdout and stderr share a window: `receive` reads both, so that the command never waits for its stderr."""
+    """A channel over SSH. `receive` also reads stderr, because both share one window and the command would block."""
 
     def __init__(self, channel: paramiko.Channel) -> None:
         self._channel = channel
@@ -38,15 +38,15 @@ class SshChannel(Channel):
         self._broken = False
         self._stderr = b""
         self._reading_stderr = threading.Lock()
-        self._news = _News()
-        channel.in_buffer.set_event(self._news)
-        channel.in_stderr_buffer.set_event(self._news)
+        self._data_event = _DataEvent()
+        channel.in_buffer.set_event(self._data_event)
+        channel.in_stderr_buffer.set_event(self._data_event)
 
     def send(self, data: bytes) -> None:
         try:
             start = 0
             while start < len(data):
-                # Paramiko's own sendall would go on for ever after `finish`.
+                # Paramiko's own sendall would loop forever after `finish`.
                 if not (sent := self._channel.send(data[start : start + _CHUNK])):
                     raise BrokenPipeError("the channel is closed")
                 start += sent
@@ -61,18 +61,18 @@ class SshChannel(Channel):
 
     def receive(self) -> bytes:
         while not self._broken:
-            self._news.reset()
+            self._data_event.reset()
             ended = self._channel.eof_received or self._channel.closed
             try:
                 self._read_stderr()
                 if self._channel.recv_ready():
                     return bytes(self._channel.recv(_CHUNK))
             except (EOFError, OSError, paramiko.SSHException):
-                # Paramiko throws away what it has read if it cannot widen the window after that.
+                # Paramiko discards the data it has read if it cannot widen the window afterwards.
                 self._broken = True
             if ended:
                 break
-            self._news.wait()
+            self._data_event.wait()
         return b""
 
     def close(self) -> None:
@@ -85,13 +85,13 @@ class SshChannel(Channel):
     def stderr_tail(self) -> str:
         deadline = time.monotonic() + _END
         while True:
-            self._news.reset()
+            self._data_event.reset()
             ended = self._channel.closed or not self._channel.eof_received
             try:
                 self._read_stderr()
             except (EOFError, OSError, paramiko.SSHException):
                 self._broken = True
-            if ended or self._broken or not self._news.wait(max(0.0, deadline - time.monotonic())):
+            if ended or self._broken or not self._data_event.wait(max(0.0, deadline - time.monotonic())):
                 return self._stderr.decode(errors="replace").strip()
 
     def exit_code(self) -> int | None:
@@ -107,9 +107,9 @@ class SshChannel(Channel):
 
 
 def command_line(argv: Sequence[str]) -> bytes:
-    """`argv` for the login shell of the host: sh, bash, dash, zsh, ksh or fish.
+    """Quote `argv` for the login shell of the host: sh, bash, dash, zsh, ksh or fish.
 
-    Raises ValueError for a NUL, which no command line can have.
+    Raises ValueError for a NUL, which no command line can contain.
     """
     if any("\0" in word for word in argv):
         raise ValueError("a command line cannot have a NUL in it")
@@ -119,5 +119,5 @@ def command_line(argv: Sequence[str]) -> bytes:
 def _quote(word: str) -> str:
     if word.startswith("~/"):
         return "~/" + (_quote(word[2:]) if word[2:] else "")
-    # Between single quotes fish takes a backslash for what it is not in the other shells.
+    # Inside single quotes fish treats a backslash as an escape, unlike the other shells.
     return "'" + word.replace("\\", "\0").replace("'", "'\"'\"'").replace("\0", "'\"\\\\\"'") + "'"

@@ -1,4 +1,4 @@
-"""The user's ssh_config, for fabric."""
+"""Read the user's ssh_config for fabric."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _DEPTH = 16  # as in OpenSSH
 
 
 def read_ssh_config(path: Path | None) -> Config:
-    """One Config for all connections: the file at `path`, or the files that ssh reads. Raises UserError.
+    """Return one Config for all connections, from the file at `path` or the files that ssh reads. Raises UserError.
 
-    Nothing else that fabric would read (fabric.yml, FABRIC_*) has a say.
+    Fabric's own settings (fabric.yml, FABRIC_*) are ignored.
     """
     if path is not None and not path.expanduser().is_file():
         raise UserError(f"ssh: config: there is no file {path}")
@@ -38,7 +38,7 @@ def read_ssh_config(path: Path | None) -> Config:
 
 
 def _lines(path: Path, folder: Path, depth: int = 0) -> list[str]:
-    """A file with its Includes, which paramiko passes over; relative ones are looked for in `folder`."""
+    """Return a file's lines with its Includes, which paramiko ignores; relative ones are resolved in `folder`."""
     lines, block = [], "Host *"
     for line in path.read_text().splitlines():
         keyword, *rest = re.split(r"[\s=]+", line.strip(), maxsplit=1)

@@ -1,4 +1,4 @@
-"""Why a machine could not be reached by SSH, in words that say what to do."""
+"""Turn SSH failures into messages that say what to do."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import socket
 from paramiko import ChannelException, SSHException
 from paramiko.ssh_exception import IncompatiblePeer
 
-HANDSHAKE = 10.0  # seconds that the SSH server gets for its banner, and then for each part of the handshake
+HANDSHAKE = 10.0  # seconds for the SSH server's banner, and then for each part of the handshake
 _CONNECT_FAILED = 2  # RFC 4254, 5.1
 
 
 class Unreachable(Exception):
-    """A login, or a channel, that did not come about.
+    """A failed login or channel.
 
     `again` says that a later attempt may well succeed.
     """
@@ -25,7 +25,7 @@ class Unreachable(Exception):
 
 
 def tcp_failure(error: OSError, host: str, port: int) -> Unreachable:
-    """Of a connection that was never made."""
+    """Return the failure of a TCP connection."""
     if isinstance(error, ConnectionRefusedError):
         what = f"connection refused by {host} port {port}: no SSH server listens there; is it another port?"
         return Unreachable(what, again=True)
@@ -39,30 +39,30 @@ def tcp_failure(error: OSError, host: str, port: int) -> Unreachable:
 
 
 def name_failure(error: socket.gaierror, host: str) -> Unreachable:
-    """Of a name that has no address."""
+    """Return the failure of a name that does not resolve."""
     what = f"the name {host} does not resolve ({error.strerror}); use an address, or a Host of your ssh_config"
     return Unreachable(what, again=error.errno == socket.EAI_AGAIN)
 
 
 def handshake_failure(error: Exception, where: str) -> Unreachable:
-    """Of a connection that came about and went wrong before the login."""
-    said = str(error)
+    """Return the failure of a connection that was made but broke before the login."""
+    message = str(error)
     if isinstance(error, Unreachable):
         return error
     if isinstance(error, IncompatiblePeer):
-        return Unreachable(f"{where} and this machine have no SSH algorithms in common: {said}")
-    if "Indecipherable" in said or "Invalid SSH banner" in said:
-        return Unreachable(f"{where} is not an SSH server: it says {said[said.find(chr(34)) :][:100]}")
-    if "banner" in said:
+        return Unreachable(f"{where} and this machine have no SSH algorithms in common: {message}")
+    if "Indecipherable" in message or "Invalid SSH banner" in message:
+        return Unreachable(f"{where} is not an SSH server: it says {message[message.find(chr(34)) :][:100]}")
+    if "banner" in message:
         what = f"{where} does not speak SSH: it sent no SSH banner; is its SSH server overloaded?"
         return Unreachable(what, again=True)
-    if isinstance(error, (EOFError, OSError)) or "No existing session" in said or not said:
+    if isinstance(error, (EOFError, OSError)) or "No existing session" in message or not message:
         return Unreachable(f"{where} closed the connection, or fell silent, during the SSH handshake", again=True)
-    return Unreachable(f"{where}: SSH handshake failed: {said}")
+    return Unreachable(f"{where}: SSH handshake failed: {message}")
 
 
 def session_failure(error: Exception, user: str, where: str) -> Unreachable:
-    """Of a command that could not be started over a connection that works."""
+    """Return the failure of a command that could not be started over a working connection."""
     if isinstance(error, ChannelException):
         what = f"{where} refused one more session ({error.text}); raise MaxSessions in its sshd_config"
         return Unreachable(what)
@@ -72,7 +72,7 @@ def session_failure(error: Exception, user: str, where: str) -> Unreachable:
 
 
 def tunnel_failure(error: Exception, gateway: str, host: str, port: int) -> Unreachable:
-    """Of a gateway that was reached, and did not reach the host."""
+    """Return the failure of a gateway that could not reach the host."""
     if isinstance(error, ChannelException):
         what = f"gateway {gateway} cannot connect to {host} port {port}: {error.text}"
         return Unreachable(what, again=error.code == _CONNECT_FAILED)

@@ -1,4 +1,4 @@
-"""Is it the right machine? A host key is known, new, or a reason to stop."""
+"""Check a host's key: it is known, new, or a reason to stop."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _SYSTEM = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 
 @dataclass(frozen=True)
 class HostKeyCheck:
-    """What paramiko asks about every key: its own known_hosts stay empty."""
+    """The policy that paramiko calls for every host key, because its own known_hosts stay empty."""
 
     name: str
-    """As known_hosts has it."""
+    """The host's name as in known_hosts."""
     known_hosts: KnownHosts
     files: Sequence[Path]
-    """The first of them gets new keys."""
+    """Files to search; new keys are added to the first."""
     accept_new: bool
     ssh: str
-    """The command with which the user can look at the key."""
+    """Command for the user to connect by hand and see the key."""
 
     def kinds(self) -> set[str]:
-        """The kinds of key that are known of the host: it has to show one of those."""
+        """Return the kinds of key that are known for the host: it must show one of them."""
         return {known.kind for known in self._known() if not known.revoked}
 
     def missing_host_key(self, client: SSHClient, hostname: str, key: PKey) -> None:
-        """Raises Unreachable, unless the key is that of the host."""
+        """Raise Unreachable unless the key is the host's."""
         shown, known = key.asbytes(), self._known()
         same = [k for k in known if k.key == shown]
         if any(k.revoked for k in same):
@@ -72,7 +72,7 @@ class HostKeyCheck:
 
 
 def known_hosts_files(given: Path | None, options: Mapping[str, str]) -> tuple[Path, ...]:
-    """Where to look: in the pod file's known_hosts alone, or where ssh looks."""
+    """Return the files to search: only the pod file's known_hosts if given, else those of ssh."""
     if given is not None:
         return (given.expanduser(),)
     user = options.get("userknownhostsfile", "").split() or _USER

@@ -1,4 +1,4 @@
-"""Logging in: which private keys are offered, and in what order."""
+"""Log in by private keys, offered in a fixed order."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _DEFAULTS = tuple(Path("~/.ssh") / name for name in ("id_ed25519", "id_ecdsa", "
 
 
 class KeyFiles:
-    """Private keys by path, each read once. Safe to use from many threads."""
+    """Private keys by path, each read once. Thread-safe."""
 
     def __init__(self) -> None:
         self._keys: dict[Path, PKey | str | None] = {}
         self._lock = threading.Lock()
 
     def get(self, path: Path) -> PKey | str | None:
-        """The key, or why it cannot be used; None if there is no such file."""
+        """Return the key, or why it cannot be used; None if there is no such file."""
         with self._lock:
             if path not in self._keys:
                 self._keys[path] = _load(path.expanduser())
@@ -33,21 +33,21 @@ class KeyFiles:
 
 @dataclass
 class Login:
-    """Authenticates as `user`: with podrun's own key, those of ssh_config, those of the agent, the default ones."""
+    """Authenticates as `user` with the pod file's key, the keys of ssh_config, of ssh-agent, and the default ones."""
 
     user: str
     where: str
     files: KeyFiles
     key: Path | None
-    """From the pod file: has to be there."""
+    """Key from the pod file; must exist."""
     identities: Sequence[Path]
-    """From ssh_config: may be missing, as for ssh."""
+    """Keys from ssh_config; may be missing, as in ssh."""
     identities_only: bool
 
     def authenticate(self, transport: Transport) -> None:
-        """What paramiko calls. Raises Unreachable."""
+        """Authenticate; called by paramiko. Raises Unreachable."""
         try:
-            agent = Agent()  # one for each login: its connection is not for two threads
+            agent = Agent()  # one per login: its connection is not thread-safe
         except (SSHException, OSError):
             return self._offer(transport, {})
         try:
@@ -87,7 +87,7 @@ class Login:
         )
 
     def _keys(self, agent: Mapping[bytes, PKey]) -> Iterator[tuple[str, PKey | str]]:
-        """(What it is called, the key or why it is of no use)."""
+        """Yield (label, key or the reason why it cannot be used)."""
         named = [path for path in (self.key, *self.identities) if path is not None]
         for path in named:
             key = self.files.get(path)
@@ -110,14 +110,14 @@ def _load(path: Path) -> PKey | str | None:
         return None
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    except (TypeError, AuthenticationException):  # what the libraries raise when they miss a passphrase
+    except (TypeError, AuthenticationException):  # raised by the libraries for a missing passphrase
         return f"has a passphrase, and podrun asks for none; give it to ssh-agent: ssh-add {path}"
     except Exception:
         return "is not a private key that paramiko can read"
 
 
 def _public(path: Path) -> bytes:
-    """The public half beside a private key, or `path` itself if it is a public key; empty if there is none."""
+    """Return the public key beside a private key, or `path` itself if it is public; empty if there is none."""
     for file in (path.expanduser(), path.expanduser().with_name(path.name + ".pub")):
         try:
             return base64.b64decode(file.read_text().split()[1], validate=True)

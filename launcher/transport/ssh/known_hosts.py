@@ -1,4 +1,4 @@
-"""known_hosts: which keys a host may show. OpenSSH's files, each read once and never rewritten."""
+"""Read OpenSSH's known_hosts files, each once, and append new keys; existing lines are never rewritten."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class _File:
 
 
 class KnownHosts:
-    """Safe to use from many threads."""
+    """Known host keys by file. Thread-safe."""
 
     def __init__(self) -> None:
         self._files: dict[Path, _File] = {}
         self._lock = threading.Lock()
 
     def find(self, name: str, files: Sequence[Path]) -> list[KnownKey]:
-        """The keys of a host; its name as OpenSSH writes it: `name`, or `[name]:port` if the port is not 22."""
+        """Return the keys of a host, named as in OpenSSH: `name`, or `[name]:port` if the port is not 22."""
         name = name.lower()
         with self._lock:
             known = [self._read(path) for path in files]
@@ -53,7 +53,7 @@ class KnownHosts:
         ]
 
     def add(self, name: str, kind: str, key: bytes, path: Path) -> None:
-        """Writes one more line, unless it is there already. Raises OSError."""
+        """Append a key to the file at `path`, unless it is known already. Raises OSError."""
         name = name.lower()
         with self._lock:
             known = self._read(path).plain.setdefault(name, [])
@@ -68,7 +68,7 @@ class KnownHosts:
 
 
 def fingerprint(key: bytes) -> str:
-    """As `ssh-keygen -l` shows it."""
+    """Return the fingerprint in the form of `ssh-keygen -l`."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip("=")
 
 
@@ -76,7 +76,7 @@ def _parse(path: Path) -> _File:
     file = _File()
     try:
         text = path.read_text(errors="replace")
-    except OSError:  # as for ssh: no file, no keys
+    except OSError:  # as in ssh, a missing file has no keys
         return file
     for number, line in enumerate(text.splitlines(), 1):
         marker, *words = line.split() if line.startswith("@") else ("", *line.split())
@@ -95,7 +95,7 @@ def _parse(path: Path) -> _File:
 
 
 def _matches(patterns: str, name: str) -> bool:
-    """Whether the first word of a line means this host: a hash of its name, or patterns with `*`, `?` and `!`."""
+    """Return whether a line's host field matches: a hash of the name, or patterns with `*`, `?` and `!`."""
     if patterns.startswith("|1|"):
         try:
             salt, digest = (binascii.a2b_base64(part) for part in patterns[3:].split("|"))
@@ -113,7 +113,7 @@ def _matches(patterns: str, name: str) -> bool:
 
 
 def _append(path: Path, line: str) -> int:
-    """Returns the number of the new line."""
+    """Append a line and return its number."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     with open(descriptor, "r+b", buffering=0) as file:

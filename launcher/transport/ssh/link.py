@@ -1,4 +1,4 @@
-"""The connection to one machine: made when it is needed first, and again when it has died."""
+"""A connection to one machine, made on first use and again after it has died."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from .keys import Login
 
 _CONNECT = 10  # seconds for a TCP connection, unless the ssh_config has a ConnectTimeout
 _ATTEMPTS = 15.0  # seconds for all of them together
-_PAUSES = (0.5, 1.0, 2.0)  # between two attempts
+_PAUSES = (0.5, 1.0, 2.0)  # seconds between attempts
 _SESSION = 20.0  # seconds for one more channel
-_KEEPALIVE = 2  # seconds of silence; something has to be sent for the other side's silence to be noticed
-_LOOK = 0.5  # seconds between two looks of paramiko's thread at what is to be done; its own 0.1 adds up over many hosts
-_CIPHER = "aes128-gcm@openssh.com"  # of those that paramiko has, the one with the least work in Python
+_KEEPALIVE = 2  # seconds of silence before a keepalive: a dead peer is noticed only when data is sent
+_LOOK = 0.5  # seconds between two polls of paramiko's thread; its default of 0.1 adds up over many hosts
+_CIPHER = "aes128-gcm@openssh.com"  # the one of paramiko's ciphers that needs the least work in Python
 _DEAD = 8000  # milliseconds that sent data may stay unacknowledged
 
 
 class SharedConnection(Connection):  # type: ignore[misc]
-    """Leaves the Config alone, which all connections share.
+    """A connection that never writes to the Config, which all connections share.
 
-    An attribute that fabric's class does not name (`inline_ssh_env`) would go into the Config, and empty it for a moment.
+    Fabric writes attributes that its class does not declare (`inline_ssh_env`) into the Config, and clears it meanwhile.
     """
 
     __setattr__ = object.__setattr__
 
 
 class Link:
-    """Safe to use from many threads."""
+    """A connection to one machine that reconnects when needed. Thread-safe."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Link:
         gateway: Link | None = None,
         command: str | None = None,
     ) -> None:
-        """Through `gateway`, or through the stdin and stdout of `command` (a ProxyCommand), or directly."""
+        """Connect through `gateway`, through the stdin and stdout of `command` (a ProxyCommand), or directly."""
         self._connection = connection
         self._login = login
         self._check = check
@@ -69,10 +69,10 @@ class Link:
         connection.client.set_missing_host_key_policy(check)
 
     def start(self, command: bytes) -> paramiko.Channel:
-        """A channel with the command running. Raises Unreachable."""
+        """Start a command and return its channel. Raises Unreachable."""
         try:
             channel = self._open(lambda transport: transport.open_session(timeout=_SESSION))
-            late = threading.Timer(_SESSION, channel.close)  # a server that hangs answers nothing at all
+            late = threading.Timer(_SESSION, channel.close)  # a server that hangs never answers
             late.daemon = True
             late.start()
             try:
@@ -84,40 +84,40 @@ class Link:
             raise session_failure(error, self._connection.user, self._where) from None
 
     def tunnel(self, host: str, port: int, limit: float) -> paramiko.Channel:
-        """A connection from that machine to another one. Raises Unreachable."""
+        """Open a connection from that machine to another one. Raises Unreachable."""
         to = (host, port)
         try:
             return self._open(lambda t: t.open_channel("direct-tcpip", dest_addr=to, src_addr=("", 0), timeout=limit))
         except Unreachable as error:
-            # Its own attempts are over: no more of them for every host behind it.
+            # The gateway has used up its own attempts: do not repeat them for every host behind it.
             raise Unreachable(f"gateway {self._where}: {error.reason}") from None
         except (paramiko.SSHException, EOFError, OSError) as error:
             raise tunnel_failure(error, self._where, host, port) from None
 
     def close(self) -> None:
-        """Does not wait for a connection that is being made: that one is closed as soon as it stands."""
+        """Close the connection. One that is being made is not waited for; it is closed once it is up."""
         self._closed = True
         self._drop()
 
     def _open(self, opener: Callable[[Any], paramiko.Channel]) -> paramiko.Channel:
-        """Raises Unreachable, or what paramiko raises."""
+        """Open a channel; reconnect once if the kept connection is dead. Raises Unreachable, and paramiko's exceptions."""
         transport, kept = self._transport()
         try:
             return opener(transport)
         except (paramiko.SSHException, EOFError, OSError):
             if not kept or transport.is_active():
                 raise
-        # The kept connection had died, and nobody had noticed.
+        # The kept connection had died unnoticed.
         return opener(self._transport()[0])
 
     def _transport(self) -> tuple[paramiko.Transport, bool]:
-        """The transport, and whether it was there before. Raises Unreachable."""
+        """Return the transport, and whether it was connected before. Raises Unreachable."""
         asked = time.monotonic()
         with self._lock:
             kept = self._connection.is_connected
             if not kept:
                 if self._failure is not None and self._failed > asked:
-                    raise self._failure  # what this thread has waited for has failed: many hosts share a gateway
+                    raise self._failure  # the attempt this thread waited for has failed: many hosts share a gateway
                 self._connect()
             if self._closed:
                 self._drop()
@@ -151,7 +151,7 @@ class Link:
             "banner_timeout": patience,
             "auth_timeout": HANDSHAKE,
         }
-        connection.connect_timeout = patience + HANDSHAKE  # for the banner and the exchange of keys
+        connection.connect_timeout = patience + HANDSHAKE  # for banner and key exchange
         try:
             connection.connect_kwargs = {**options, "sock": self._socket(min(self._limit, left))}
             connection.open()
@@ -172,13 +172,13 @@ class Link:
         return dial(host, port, limit)
 
     def _make_transport(self, sock: Any, **options: Any) -> paramiko.Transport:
-        """A transport that asks for a kind of key that is known of the host, if there is one."""
+        """Return a transport that prefers the kinds of key that are known for the host."""
         transport = paramiko.Transport(sock, **options)
         transport.handshake_timeout = HANDSHAKE
         known = self._check.kinds()
-        wanted = transport.get_security_options()
-        wanted.ciphers = sorted(wanted.ciphers, key=lambda name: name != _CIPHER)
-        wanted.key_types = sorted(wanted.key_types, key=lambda kind: _family(kind) not in known)
+        algorithms = transport.get_security_options()
+        algorithms.ciphers = sorted(algorithms.ciphers, key=lambda name: name != _CIPHER)
+        algorithms.key_types = sorted(algorithms.key_types, key=lambda kind: _family(kind) not in known)
         return transport
 
     def _drop(self) -> None:
@@ -189,7 +189,7 @@ class Link:
 
 
 def dial(host: str, port: int, limit: float) -> socket.socket:
-    """A TCP connection, to the first address of the host that answers. Raises Unreachable."""
+    """Connect by TCP to the first address of the host that answers. Raises Unreachable."""
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
@@ -202,7 +202,7 @@ def dial(host: str, port: int, limit: float) -> socket.socket:
         sock = socket.socket(family, kind, protocol)
         try:
             sock.settimeout(max(0.1, deadline - time.monotonic()))
-            # Before the first packet: without it the handshake waits twice for a delayed acknowledgement.
+            # Set before the first packet: else the handshake waits twice for a delayed acknowledgement.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.connect(address)
             if hasattr(socket, "TCP_USER_TIMEOUT"):
@@ -215,7 +215,7 @@ def dial(host: str, port: int, limit: float) -> socket.socket:
 
 
 def run_proxy(command: str) -> socket.socket:
-    """What speaks for the host: a command's stdin and stdout. It ends with the socket."""
+    """Start a ProxyCommand and return a socket to its stdin and stdout. It ends when the socket is closed."""
     ours, theirs = socket.socketpair()
     with theirs:
         subprocess.Popen(
@@ -223,18 +223,18 @@ def run_proxy(command: str) -> socket.socket:
             stdin=theirs.fileno(),
             stdout=theirs.fileno(),
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C in the terminal is for the launcher alone
+            start_new_session=True,  # Ctrl-C in the terminal is for the launcher only
         )
     return ours
 
 
 def _family(kind: str) -> str:
-    """The kind of key that an algorithm signs with."""
+    """Return the kind of key that an algorithm signs with."""
     return "ssh-rsa" if kind.startswith("rsa-sha2-") else kind
 
 
 def _shut(sock: Any) -> None:
-    """Wakes paramiko's thread, which would look for an end only ten times a second."""
+    """Shut the socket down, which wakes paramiko's thread at once instead of at its next poll."""
     try:
         sock.shutdown(socket.SHUT_RDWR)
     except (AttributeError, OSError, EOFError, paramiko.SSHException):

@@ -1,4 +1,4 @@
-"""Hosts that are reached by SSH: one connection to each, kept and used again.
+"""Reach hosts by SSH, with one connection to each that is kept and reused.
 
 fabric reads the ssh_config and logs in; commands run on paramiko's channels, because fabric's own `run` keeps all output.
 """
@@ -27,19 +27,19 @@ from .keys import KeyFiles, Login
 from .known_hosts import KnownHosts
 from .link import Link, SharedConnection
 
-# Paramiko tells there, with tracebacks, what podrun puts into words.
+# Paramiko logs with tracebacks the failures that podrun reports itself.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 _usual_hook = threading.excepthook
 
 
 def _except_protocol(args: threading.ExceptHookArgs) -> None:
-    """What escapes a thread of paramiko's is how it closes a connection that is gone; its users have been told why."""
+    """Ignore exceptions that escape paramiko's threads when a connection is lost: the callers got the reason already."""
     if not isinstance(args.thread, Protocol):
         _usual_hook(args)
 
 
 def _keep_quiet() -> None:
-    """Leave out what threads of paramiko's would print; once a transport is made, not when this file is imported."""
+    """Silence paramiko's threads. Called when a transport is made, so that importing this file has no side effects."""
     global _usual_hook
     if threading.excepthook is not _except_protocol:
         _usual_hook = threading.excepthook
@@ -47,7 +47,7 @@ def _keep_quiet() -> None:
 
 
 class SshTransport(Transport):
-    """Raises UserError if the ssh_config cannot be read."""
+    """Opens channels over SSH. Raises UserError if the ssh_config cannot be read."""
 
     def __init__(self, pod: Pod) -> None:
         _keep_quiet()
@@ -55,13 +55,13 @@ class SshTransport(Transport):
         self._config = read_ssh_config(pod.ssh.config)
         self._known_hosts = KnownHosts()
         self._key_files = KeyFiles()
-        self._links: dict[str, Link] = {}  # of hosts, by address
-        self._gateways: dict[tuple[str, ...], Link] = {}  # by the way to them
+        self._links: dict[str, Link] = {}  # hosts by address
+        self._gateways: dict[tuple[str, ...], Link] = {}  # by the hops that lead to them
         self._lock = threading.Lock()
         self._closed = False
 
     def open(self, host: Host, argv: Sequence[str]) -> SshChannel:
-        """Raises HostError, and ValueError for a NUL in `argv`."""
+        """Start `argv` on the host. Raises HostError, and ValueError for a NUL in `argv`."""
         try:
             return SshChannel(self._link(host.address).start(command_line(argv)))
         except Unreachable as error:
@@ -94,23 +94,23 @@ class SshTransport(Transport):
         )
 
     def _gateway(self, jump: str, seen: set[str]) -> Link | None:
-        """The last of the machines in between; all hosts behind it share its connection."""
-        way: tuple[str, ...] = ()
+        """Return the last jump host; all hosts behind it share its connection."""
+        hops: tuple[str, ...] = ()
         gateway: Link | None = None
         for hop in () if jump.lower() == "none" else jump.replace(" ", "").removeprefix("ssh://").split(","):
             user, name, port = split_target(hop)
             connection = self._connection(user, name, port)
-            if connection.host in seen:  # `Host *` with a ProxyJump means its own jump host too
+            if connection.host in seen:  # a ProxyJump under `Host *` applies to its own jump host too
                 return gateway
-            own = connection.ssh_config.get("proxyjump")
-            if gateway is None and own:
-                gateway = self._gateway(own, seen | {connection.host})
-            way = (*way, hop)
-            if way not in self._gateways:
+            proxy_jump = connection.ssh_config.get("proxyjump")
+            if gateway is None and proxy_jump:
+                gateway = self._gateway(proxy_jump, seen | {connection.host})
+            hops = (*hops, hop)
+            if hops not in self._gateways:
                 command = None if gateway else connection.ssh_config.get("proxycommand")
                 link = self._make_link(connection, gateway, command, self._ssh_command(user, name, port, jump=False))
-                self._gateways[way] = link
-            gateway = self._gateways[way]
+                self._gateways[hops] = link
+            gateway = self._gateways[hops]
         return gateway
 
     def _connection(self, user: str | None, name: str, port: int | None) -> Connection:
@@ -122,10 +122,10 @@ class SshTransport(Transport):
                 config=self._config,
                 gateway=False,
                 forward_agent=False,
-                # Not empty: into an empty one's place in the Config fabric writes the IdentityFile of this host, for all.
+                # Not empty: fabric would write this host's IdentityFile into the shared Config instead.
                 connect_kwargs={"look_for_keys": False},
             )
-        except (ValueError, SSHException) as error:  # a Port that is no number; a name that cannot be made canonical
+        except (ValueError, SSHException) as error:  # a Port that is not a number; a name that cannot be canonicalized
             raise Unreachable(f"ssh_config for {name}: {error}") from None
         connection.host = connection.host.strip("[]")
         return connection
@@ -151,7 +151,7 @@ class SshTransport(Transport):
         return Link(connection, login, check, gateway, command)
 
     def _ssh_command(self, user: str | None, name: str, port: int | None, jump: bool = True) -> str:
-        """How the user would log in there by hand."""
+        """Return the command with which the user can log in to the host by hand."""
         ssh, command = self._ssh, ["ssh"]
         if ssh.config is not None:
             command += ["-F", str(ssh.config)]
@@ -165,7 +165,7 @@ class SshTransport(Transport):
 
 
 def split_target(target: str) -> tuple[str | None, str, int | None]:
-    """`[user@]name[:port]`; an IPv6 address that has a port stands in brackets. Raises Unreachable."""
+    """Split `[user@]name[:port]`; an IPv6 address with a port must be in brackets. Raises Unreachable."""
     user, _, rest = target.rpartition("@")
     name, port = rest, ""
     if rest.startswith("["):
@@ -179,7 +179,7 @@ def split_target(target: str) -> tuple[str | None, str, int | None]:
 
 
 def host_key_name(alias: str | None, host: str, port: int) -> str:
-    """What a host is called in known_hosts."""
+    """Return a host's name in known_hosts."""
     return alias or (host if port == 22 else f"[{host}]:{port}")
 
 
