@@ -1,4 +1,4 @@
-"""From what the user typed about the pod, the pod file and train.yaml to the pod. All mistakes are found at once."""
+"""Build the pod from the command line, the pod file and train.yaml. Reports all mistakes at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PodRequest:
-    """What the user typed about the pod."""
+    """The command line's options about the pod."""
 
     slice: str | None = None
     pod: Path | None = None
@@ -37,20 +37,20 @@ class PodRequest:
     hostfile: Path | None = None
     simulate: bool = False
     train: Path | None = None
-    """Named in messages as the other place to look in."""
+    """Path of train.yaml, which messages name as another place searched."""
     any_slice: bool = False
-    """It does not matter what the hosts are together: no slice is needed, and any number of them is right."""
+    """The shape of the pod does not matter: no slice is needed, and any number of hosts is accepted."""
 
     @property
     def complete(self) -> bool:
-        """Says where the hosts are, so that most mistakes can be found without train.yaml."""
+        """Return whether the request names the hosts, so that most mistakes can be found without train.yaml."""
         named = self.pod or self.hosts is not None or self.hostfile
         return bool(named or (self.simulate and self.slice))
 
 
 @dataclass(frozen=True)
 class _Listed:
-    """Hosts that the command line names, instead of those of a pod file."""
+    """Hosts from the command line, which replace those of a pod file."""
 
     option: str
     names: tuple[str, ...]
@@ -58,9 +58,9 @@ class _Listed:
 
 
 def find_pod(request: PodRequest, launch: Launch | None = None) -> Pod:
-    """The pod: its slice, its hosts, and how they are reached. `launch` is that section of train.yaml, if there is one.
+    """Return the pod: its slice, its hosts, and its transport. `launch` is that section of train.yaml, if there is one.
 
-    What is typed goes before the pod file, and the pod file before train.yaml. Raises one UserError with all mistakes.
+    The command line overrides the pod file, and the pod file overrides train.yaml. Raises one UserError with all mistakes.
     """
     return _Search(request, launch or Launch()).pod()
 
@@ -78,7 +78,7 @@ class _Search:
         self._slice = self._attempt(self._find_slice)
 
     def pod(self) -> Pod:
-        """Raises UserError."""
+        """Return the pod. Raises UserError with all mistakes."""
         self._check_request()
         if self._described:
             self._rows += self._described.mistakes
@@ -95,7 +95,7 @@ class _Search:
 
     @property
     def _names_hosts(self) -> bool:
-        """The command line does."""
+        """True if the command line names the hosts."""
         return self._request.hosts is not None or self._request.hostfile is not None
 
     def _attempt(self, action: Callable[[], T]) -> T | None:
@@ -105,13 +105,13 @@ class _Search:
             self._problems.append(str(error))
             return None
 
-    # --- what is there ----------------------------------------------------------------------------------------------
+    # --- collect the input ----------------------------------------------------------------------------------------------
 
     def _find_listed(self) -> _Listed | None:
         request = self._request
         if request.hostfile is not None:
-            found = read_hostfile(request.hostfile)
-            return _Listed("--hostfile", found.hosts, found.slots)
+            hostfile = read_hostfile(request.hostfile)
+            return _Listed("--hostfile", hostfile.hosts, hostfile.slots)
         if request.hosts is None:
             return None
         names: list[str] = []
@@ -133,7 +133,7 @@ class _Search:
         return _Listed("--hosts", tuple(names))
 
     def _find_slice(self) -> Slice | None:
-        """None if it is unknown because of a mistake that is reported already."""
+        """Return the slice; None if it is unknown because of a mistake that is reported already."""
         file = self._described.file if self._described else None
         if self._request.any_slice and (count := self._count_hosts()):
             return parse_slice(f"cpu-{count}x1")
@@ -149,12 +149,12 @@ class _Search:
             return None
         places = ["--slice", *([f"`slice` in {self._path}"] if self._path else []), *self._in_train("launch.slice")]
         raise UserError(
-            f"no slice: looked for {_and(places)}\n"
+            f"no slice: looked for {_join_with_and(places)}\n"
             "say what the pod should be, for example --slice v3-32 (or gpu-2x8, cpu-2x4); `podrun slices` lists the TPU types"
         )
 
     def _count_hosts(self) -> int:
-        """0 for hosts that are this machine: how many there are is what the slice says."""
+        """Return the number of named hosts; 0 if they are simulated, when the slice decides."""
         if self._request.simulate:
             return 0
         if self._listed:
@@ -164,7 +164,7 @@ class _Search:
     def _in_train(self, key: str) -> list[str]:
         return [f"{key} in {self._request.train}"] if self._request.train else []
 
-    # --- what is wrong with it --------------------------------------------------------------------------------------
+    # --- check the input --------------------------------------------------------------------------------------
 
     def _check_request(self) -> None:
         request = self._request
@@ -176,7 +176,7 @@ class _Search:
         elif not request.simulate and not self._names_hosts and self._path is None:
             places = ["--simulate", "--pod FILE", "--hosts LIST", "--hostfile FILE", *self._in_train("launch.pod")]
             self._problems.append(
-                f"no hosts: looked for {_and(places)}\n"
+                f"no hosts: looked for {_join_with_and(places)}\n"
                 "add --simulate to run the slice on this machine, as processes with virtual CPU devices, "
                 "or describe your hosts in a file: `podrun init` writes one"
             )
@@ -190,17 +190,17 @@ class _Search:
             self._rows.append(mistake_row("hosts", what, described.lines))
 
     def _check_listed(self, listed: _Listed) -> None:
-        said = [*duplicates(Host(name, name) for name in listed.names)]
+        problems = [*duplicates(Host(name, name) for name in listed.names)]
         if self._slice and (what := misfit(self._slice, len(listed.names))):
-            said.append(what)
+            problems.append(what)
         devices = self._slice.devices_per_host if self._slice and self._slice.kind != "tpu" else None
         if self._slice and devices and listed.slots not in (None, devices):
-            said.append(
+            problems.append(
                 f"slots={listed.slots}, but {self._slice.name} has {devices} devices per host; change one of them"
             )
-        if self._described and (way := self._described.file.transport) and not TRAITS[way].lists_hosts:
-            said.append(f"{self._path} says `transport: {way}`, which is this machine; remove one of the two")
-        self._problems += [f"{listed.option}: {what}" for what in said]
+        if self._described and (transport := self._described.file.transport) and not TRAITS[transport].lists_hosts:
+            problems.append(f"{self._path} says `transport: {transport}`, which is this machine; remove one of the two")
+        self._problems += [f"{listed.option}: {what}" for what in problems]
 
     # --- the pod ----------------------------------------------------------------------------------------------------
 
@@ -228,5 +228,5 @@ class _Search:
         )
 
 
-def _and(places: list[str]) -> str:
+def _join_with_and(places: list[str]) -> str:
     return places[0] if len(places) == 1 else f"{', '.join(places[:-1])}, and {places[-1]}"

@@ -1,4 +1,4 @@
-"""PURE: does a slice fit a number of hosts, and which slices would."""
+"""Check that a slice fits a number of hosts, and suggest slices that do. PURE."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _SHOWN = 4  # slices that are suggested
 
 
 def misfit(slice: Slice, hosts: int) -> str | None:
-    """What to say if `slice` does not have `hosts` hosts; None if it does."""
+    """Return a message if `slice` does not have `hosts` hosts; None if it does."""
     if hosts == slice.hosts:
         return None
     return f"{_hosts(hosts)}, but {slice.name} has {_hosts(slice.hosts)}; {_suggestion(slice, hosts)}"

@@ -1,4 +1,4 @@
-"""A hostfile as MPI and DeepSpeed have it: a line `HOST slots=N` for each host."""
+"""Read a hostfile in the format of MPI and DeepSpeed: a line `HOST slots=N` for each host."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ..yamlfile.mistakes import Row, mistakes_error, short
 
 @dataclass(frozen=True)
 class Hostfile:
-    """The hosts of a hostfile, and the devices that each has; None: it does not say."""
+    """The hosts of a hostfile, and the number of devices on each; None if not given."""
 
     hosts: tuple[str, ...]
     slots: int | None
 
 
 def read_hostfile(path: Path) -> Hostfile:
-    """Raises UserError that lists every mistake with its line."""
+    """Read a hostfile. Raises UserError that lists every mistake with its line."""
     title = f"hostfile {path}"
     try:
         text = path.expanduser().read_text(encoding="utf-8")
@@ -38,7 +38,7 @@ def read_hostfile(path: Path) -> Hostfile:
         if not words:
             continue
         total += count(words[0])
-        if total > LIMIT:  # before they are made
+        if total > LIMIT:  # checked before the names are built
             mistakes.append((number, f"line {number}: more than {LIMIT} hosts up to here, which is the limit"))
             break
         try:
@@ -80,16 +80,16 @@ def _add(hosts: dict[str, int], names: list[str], line: int) -> None:
 
 
 def _unequal(slots: dict[int, int | None]) -> list[Row]:
-    """Slots that differ from those of the first host: the slices of podrun have the same devices on every host."""
+    """Return a mistake for each host with other slots than the first: a slice has the same devices on every host."""
     if not slots:
         return []
     first_line, first = next(iter(slots.items()))
 
-    def said(number: int | None) -> str:
+    def shown(number: int | None) -> str:
         return "no slots" if number is None else f"slots={number}"
 
     return [
-        (line, f"line {line}: {said(number)}, but {said(first)} in line {first_line}; all hosts must have the same")
+        (line, f"line {line}: {shown(number)}, but {shown(first)} in line {first_line}; all hosts must have the same")
         for line, number in slots.items()
         if number != first
     ]

@@ -1,4 +1,4 @@
-"""What the keys of a pod file must be together, and with the files and the environment of this machine."""
+"""Check the keys of a pod file against each other, and against the files and environment of this machine."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ..pod.pod import Host
 from ..pod.secret_values import Secrets, missing_secret_message, missing_secrets, read_secrets_file
 from ..pod.traits import TRAITS
 from ..yamlfile.mistakes import Row, mistake_row
-from .pod_file import Described
+from .pod_file import ParsedPodFile
 
 Mistake = tuple[str, str]
-"""A dotted key, and what is wrong with it."""
+"""A dotted key and its problem."""
 
 
-def check_pod(described: Described, other_hosts: bool = False, env: Mapping[str, str] = os.environ) -> list[Row]:
-    """All mistakes that the schema cannot see. `other_hosts`: the command line names hosts instead of the file's."""
+def check_pod(described: ParsedPodFile, other_hosts: bool = False, env: Mapping[str, str] = os.environ) -> list[Row]:
+    """Return all mistakes that the schema cannot see. `other_hosts`: the command line's hosts replace the file's."""
     mistakes = [*_transport(described, other_hosts), *_files(described), *_secrets(described, env)]
     if not other_hosts:
         mistakes += [("hosts", what) for what in duplicates(described.hosts)]
@@ -27,7 +27,7 @@ def check_pod(described: Described, other_hosts: bool = False, env: Mapping[str,
 
 
 def duplicates(hosts: Iterable[Host]) -> Iterator[str]:
-    """What to say about each name and address that two hosts share."""
+    """Yield a message for each name and address that two hosts share."""
     for what in ("name", "address", "internal"):
         seen: dict[str, Host] = {}
         for host in hosts:
@@ -40,7 +40,7 @@ def duplicates(hosts: Iterable[Host]) -> Iterator[str]:
                 yield f"{who} the {what} {value}; each host has its own"
 
 
-def _transport(described: Described, other_hosts: bool) -> Iterator[Mistake]:
+def _transport(described: ParsedPodFile, other_hosts: bool) -> Iterator[Mistake]:
     file = described.file
     if "hosts" in described.broken or "transport" in described.broken:
         return
@@ -59,9 +59,9 @@ def _transport(described: Described, other_hosts: bool) -> Iterator[Mistake]:
                 yield key, "is for hosts that are reached by SSH; a simulated pod uses what is installed here"
 
 
-def _files(described: Described) -> Iterator[Mistake]:
+def _files(described: ParsedPodFile) -> Iterator[Mistake]:
     ssh = described.file.ssh
-    new = ssh.host_keys == "accept-new"  # then the file of known hosts is made
+    new = ssh.host_keys == "accept-new"  # then ssh.known_hosts is created
     needed = {
         "ssh.key": ssh.key,
         "ssh.known_hosts": None if new else ssh.known_hosts,
@@ -69,8 +69,8 @@ def _files(described: Described) -> Iterator[Mistake]:
         "requirements": described.file.requirements,
     }
     for key, path in needed.items():
-        if (found := described.at(path)) is not None and (problem := _unreadable(found)):
-            yield key, f"cannot read {found}: {problem}; give the path of a file, from the pod file's folder"
+        if (file := described.at(path)) is not None and (problem := _unreadable(file)):
+            yield key, f"cannot read {file}: {problem}; give the path of a file, from the pod file's folder"
     if ssh.key is not None and ssh.key.suffix == ".pub":
         yield "ssh.key", f"{ssh.key} is the public half; give {ssh.key.with_suffix('')}"
 
@@ -83,7 +83,7 @@ def _unreadable(path: Path) -> str | None:
         return error.strerror
 
 
-def _secrets(described: Described, env: Mapping[str, str]) -> Iterator[Mistake]:
+def _secrets(described: ParsedPodFile, env: Mapping[str, str]) -> Iterator[Mistake]:
     names, path = described.file.secrets, described.at(described.file.secrets_file)
     in_file: Mapping[str, str] = Secrets({})
     readable = "secrets_file" not in described.broken

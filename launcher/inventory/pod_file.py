@@ -1,4 +1,4 @@
-"""A pod described in a file: see pod_configs/."""
+"""Read a pod file; pod_configs/ has examples."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .pod_schema import PodFile
 
 
 @dataclass(frozen=True)
-class Described:
-    """A pod file as far as it could be read."""
+class ParsedPodFile:
+    """A pod file, as far as it is valid."""
 
     path: Path
     file: PodFile
-    """What the file says; keys with a mistake have their default here."""
+    """The file's values; keys with a mistake have their default."""
     lines: Mapping[str, int]
     """The line of each dotted key."""
     mistakes: tuple[Row, ...] = ()
     broken: frozenset[str] = frozenset()
-    """The keys of the file that have a mistake in them."""
+    """The top-level keys of the file that contain a mistake."""
 
     @property
     def title(self) -> str:
@@ -39,24 +39,24 @@ class Described:
 
     @property
     def ssh(self) -> Ssh:
-        said = self.file.ssh
+        section = self.file.ssh
         return Ssh(
-            user=said.user,
-            port=said.port,
-            key=self.at(said.key),
-            jump=said.jump,
-            known_hosts=self.at(said.known_hosts),
-            host_keys=said.host_keys,
-            config=self.at(said.config),
+            user=section.user,
+            port=section.port,
+            key=self.at(section.key),
+            jump=section.jump,
+            known_hosts=self.at(section.known_hosts),
+            host_keys=section.host_keys,
+            config=self.at(section.config),
         )
 
     def at(self, path: Path | None) -> Path | None:
-        """A path of the file, seen from here: those that are not absolute are relative to the pod file."""
+        """Return an absolute path; relative paths of the file are relative to its folder."""
         return None if path is None else (self.path.expanduser().absolute().parent / path)
 
 
-def read_pod_file(path: Path) -> Described:
-    """Raises UserError if it is not a file of `key: value` lines; mistakes in keys and values are in the result."""
+def read_pod_file(path: Path) -> ParsedPodFile:
+    """Read a pod file. Raises UserError if it has no `key: value` lines; mistakes in them are part of the result."""
     values, lines = read_mapping(
         _expanded(path),
         f"pod file {path}",
@@ -67,25 +67,25 @@ def read_pod_file(path: Path) -> Described:
     return describe(path, values, lines)
 
 
-def describe(path: Path, values: dict[str, Any], lines: Mapping[str, int]) -> Described:
-    """What the values of a pod file at `path` say, and the mistakes in them."""
+def describe(path: Path, values: dict[str, Any], lines: Mapping[str, int]) -> ParsedPodFile:
+    """Validate the values of a pod file at `path`; mistakes are part of the result."""
     try:
-        return Described(path, PodFile.model_validate(values), lines)
+        return ParsedPodFile(path, PodFile.model_validate(values), lines)
     except ValidationError as invalid:
         errors = invalid.errors()
     broken = frozenset(str(error["loc"][0]) for error in errors)
     rest = {key: value for key, value in values.items() if isinstance(key, str) and key not in broken}
     rows = describe_mistakes(PodFile, errors, lines)
-    return Described(path, PodFile.model_validate(rest), lines, tuple(rows), broken)
+    return ParsedPodFile(path, PodFile.model_validate(rest), lines, tuple(rows), broken)
 
 
 def _expanded(path: Path) -> Path:
     try:
         return path.expanduser()
-    except RuntimeError:  # no such user: it will not be found under this name either
+    except RuntimeError:  # no such user: opening the unexpanded path will fail, too
         return path
 
 
 def _instead(path: Path) -> str:
-    """What the user may have meant by a file that cannot be read."""
+    """Return a hint for a file that cannot be read: similar names, or where examples are."""
     return near_files(path) or "pod_configs/ has examples, and `podrun init` writes one"

@@ -1,4 +1,4 @@
-"""The schema of a pod file: what each key may be. What the keys must be together is in pod_file.py."""
+"""The schema of a pod file: the type of each key. Checks across keys are in pod_checks.py."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def _range(text: str) -> str:
 
 
 def _hosts(value: Any) -> Any:
-    """One string stands for the list of what is in it."""
+    """Accept a list of hosts, or one text of hosts and ranges."""
     if isinstance(value, str):
         value = split_hosts(value)
     if not isinstance(value, (list, tuple)):
         raise ValueError("must be a list of hosts, or one text such as tpu-[0-3]")
-    if sum(map(_count, value)) > LIMIT:  # before any of them is made
+    if sum(map(_count, value)) > LIMIT:  # checked before the names are built
         raise ValueError(f"stand for more than {LIMIT} hosts together, which is the limit; shorten the ranges")
     return value
 
@@ -52,7 +52,7 @@ def _count(entry: Any) -> int:
 
 
 def _entry(value: Any) -> Any:
-    """A string stands for `{name: it}`. Raises ValueError here, so that the mistake is the entry's, not its name's."""
+    """Accept a host, or a text as `{name: text}`. The range is checked here, so that the mistake is the entry's."""
     if isinstance(value, str):
         return {"name": _range(value)}
     if isinstance(value, dict):
@@ -96,7 +96,7 @@ def _texts(value: Any) -> Any:
 
 
 def _secrets(value: Any) -> Any:
-    """Names only. What stands there instead may be a secret, so no message shows it."""
+    """Accept a list of names. A wrong value may be a secret, so no message shows it."""
     names = _texts(value)
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         raise PydanticCustomError(SECRET, "must be a list of names; their values belong in secrets_file")
@@ -112,8 +112,8 @@ def _secret(name: str) -> str:
 
 
 def _ports(value: Any) -> Any:
-    if isinstance(value, str) and (found := _PORTS.fullmatch(value.strip())):
-        value = [int(found[1]), int(found[2])]
+    if isinstance(value, str) and (match := _PORTS.fullmatch(value.strip())):
+        value = [int(match[1]), int(match[2])]
     if not (isinstance(value, list) and len(value) == 2 and all(type(port) is int for port in value)):
         raise ValueError("must be the first and last port, for example 41000-41999")
     low, high = value
@@ -132,7 +132,7 @@ Texts = BeforeValidator(_texts)
 
 
 class HostEntry(Section):
-    """One host, or as many as the ranges in it stand for."""
+    """One host, or several if it contains ranges."""
 
     name: HostRange = Field(description="What messages and logs call it: tpu-0, or tpu-[0-3] for four hosts.")
     address: HostRange | None = Field(None, description="Where it is reached from here; without it: the name.")
@@ -144,18 +144,18 @@ class HostEntry(Section):
         return self
 
     def hosts(self) -> list[Host]:
-        """Raises ValueError unless name, address and internal stand for equally many."""
+        """Return the hosts. Raises ValueError unless name, address and internal stand for equally many."""
         names = expand(self.name)
         addresses = expand(self.address) if self.address else names
         internals = expand(self.internal) if self.internal else [None] * len(names)
-        for key, found in (("address", addresses), ("internal", internals)):
-            if len(found) != len(names):
-                raise ValueError(f"name stands for {len(names)} hosts, but {key} for {len(found)}; write equally many")
+        for key, values in (("address", addresses), ("internal", internals)):
+            if len(values) != len(names):
+                raise ValueError(f"name stands for {len(names)} hosts, but {key} for {len(values)}; write equally many")
         return [Host(*host) for host in zip(names, addresses, internals, strict=True)]
 
 
 class SshSection(Section):
-    """How hosts are reached. What is not given comes from your SSH configuration."""
+    """SSH settings. Values that are not given come from your SSH configuration."""
 
     user: Annotated[str, AfterValidator(_user)] | None = None
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
@@ -169,7 +169,7 @@ class SshSection(Section):
 
 
 class PodFile(Section):
-    """Where the hosts of a pod are, and what they need."""
+    """The hosts of a pod, and their settings."""
 
     slice: SliceName | None = Field(None, description="As --slice: v3-32, gpu-2x8, cpu-2x4.")
     transport: Literal["local", "ssh"] | None = Field(None, description="local: processes on this machine.")

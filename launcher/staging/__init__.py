@@ -1,1 +1,1 @@
-"""Bring the code and the environment to hosts: which files, packed by content."""
+"""Stage code and environment on remote hosts."""

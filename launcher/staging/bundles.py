@@ -1,4 +1,4 @@
-"""The project and podrun itself as bundles: archives named by their content, so that a host needs each only once."""
+"""Pack the project and podrun itself into bundles, archives named by content, so that a host needs each only once."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from podrun.runtime.contract import UserError
 from ..agent.extract import stays_inside
 from .project_files import IGNORE_FILE, MAX_BYTES, find_project, shown, unreadable
 
-_FAST = 1  # gzip's level: compressing must not take longer than sending
+_FAST = 1  # gzip level: compressing must not take longer than sending
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A folder's files, packed. The same content has the same name on any machine."""
+    """A packed folder. The same content gives the same name on any machine."""
 
     name: str
-    """`project-` or `podrun-` and the start of the SHA-256 of the archive before it was compressed."""
+    """`project-` or `podrun-` and the start of the SHA-256 of the uncompressed archive."""
     data: bytes = field(repr=False)
-    """tar.gz"""
+    """The tar.gz archive."""
     files: int
     left_out: tuple[str, ...] = ()
-    """Links that lead out of the project: on a host they would lead to something else, or nowhere."""
+    """Links that lead out of the project, which would be wrong or broken on a host."""
 
 
 def project_bundle(cwd: Path) -> tuple[Bundle, str]:
-    """The project that `cwd` belongs to, and the path of `cwd` in it (`.` for its root).
+    """Pack the project that `cwd` belongs to; return the bundle and the path of `cwd` in it (`.` for its root).
 
-    In a git work tree it is the whole tree, without what git ignores; else it is the folder. Raises UserError if it is
-    larger than can be sent, or holds a file that cannot be read.
+    The project is the whole git work tree without ignored files, or else the folder. Raises UserError if it is too large
+    to be sent, or holds a file that cannot be read.
     """
     project = find_project(cwd)
     pack = _Pack()
@@ -50,7 +50,7 @@ def project_bundle(cwd: Path) -> tuple[Bundle, str]:
 
 
 def podrun_bundle() -> Bundle:
-    """What the workers need of podrun: with the bundle's folder on PYTHONPATH, `import podrun.runtime` works."""
+    """Pack podrun.runtime; with the bundle's folder on PYTHONPATH, workers can import it."""
     spec = find_spec("podrun.runtime")
     assert spec is not None and spec.submodule_search_locations
     root = Path(spec.submodule_search_locations[0])
@@ -61,34 +61,34 @@ def podrun_bundle() -> Bundle:
 
 
 class _Pack:
-    """An archive that is being made. Of a file only content, name and whether it is executable matter."""
+    """An archive under construction. It records only name, content and executability of each file."""
 
     def __init__(self) -> None:
         self._data = bytearray()
         # Gzip's format without a time or name. It can be dropped half-way: since Python 3.12 a GzipFile complains on stderr.
         self._gzip = zlib.compressobj(_FAST, wbits=zlib.MAX_WBITS | 16)
         self._hash = hashlib.sha256()
-        taker: Any = self  # tarfile only writes to it
+        sink: Any = self  # tarfile only writes to it
         # GNU names are plain bytes, of any length.
         self._tar = tarfile.open(
-            fileobj=taker, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape"
+            fileobj=sink, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape"
         )
         self._bytes = 0
         self._files = 0
         self._left_out: list[str] = []
 
     def tell(self) -> int:
-        """Asked by tarfile, once, and of no interest to it as it only writes."""
+        """Return 0; tarfile calls this once, and ignores the result as it only writes."""
         return 0
 
     def write(self, data: bytes) -> int:
-        """Takes what tarfile writes."""
+        """Hash and compress the data that tarfile writes."""
         self._hash.update(data)
         self._data += self._gzip.compress(data)
         return len(data)
 
     def add(self, path: Path, name: str) -> None:
-        """A file or a link. One that has vanished is left out, as if it had been deleted before. Raises UserError."""
+        """Add a file or a link. One that has vanished is left out, as if deleted before. Raises UserError."""
         try:
             if stat.S_ISLNK(os.lstat(path).st_mode):
                 self._add_link(name, os.readlink(path))
@@ -115,12 +115,12 @@ class _Pack:
         self._files += 1
 
     def _add_file(self, path: Path, name: str) -> None:
-        # What it has become since it was listed: a fifo must not be waited for, a link not be followed.
+        # The file may have changed since it was listed: do not wait for a fifo, do not follow a link.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             if not stat.S_ISREG(mode):
                 return
-            content = file.read(MAX_BYTES + 1)  # before its size is written down: it may change while it is read
+            content = file.read(MAX_BYTES + 1)  # read before the size is recorded, because the file may be changing
         self._bytes += len(content)
         if self._bytes > MAX_BYTES:
             raise UserError(
@@ -140,12 +140,12 @@ class _Pack:
 
 
 def _info(name: str, mode: int) -> tarfile.TarInfo:
-    """Time and owner are zero, and no names of users: they differ between machines."""
+    """Return a tar entry without time, owner and user names, which differ between machines."""
     info = tarfile.TarInfo(_tar_name(name))
     info.mode = mode
     return info
 
 
 def _tar_name(name: str) -> str:
-    """Its bytes, whatever the locale is."""
+    """Return the name's bytes as tarfile encodes them, whatever the locale is."""
     return os.fsencode(name).decode("utf-8", "surrogateescape")

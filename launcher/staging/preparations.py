@@ -1,4 +1,4 @@
-"""The preparation of all hosts together: what ends it early."""
+"""End the preparation of all hosts early, after a refusal or an interruption."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from ..pod.errors import HostError
 from ..pod.fan_out import fan_out
 from ..transport.base import Channel
 
-SETTLE = 2.0  # seconds after the first host that was refused for others that will be
+SETTLE = 2.0  # seconds after the first refused host in which others may be refused as well
 
 
 class EndedError(HostError):
-    """Nothing is wrong with this host: another one was refused."""
+    """The preparation of this host was ended because another host was refused."""
 
 
 class Refusal:
-    """A host that cannot be prepared ends the preparation of all, after a moment in which others may be refused as well."""
+    """Ends the preparation of all hosts after one was refused, with a delay in which others may be refused as well."""
 
     def __init__(self) -> None:
         self.ended = False
@@ -38,7 +38,7 @@ class Refusal:
 
 
 class Channels:
-    """All that are open, to be closed by an interruption."""
+    """The open channels, which an interruption closes."""
 
     def __init__(self) -> None:
         self._channels: list[Channel] = []
@@ -61,7 +61,7 @@ class Channels:
 
 
 def interruptible(work: Callable[[], list[Any]], channels: Channels) -> list[Any]:
-    """Runs `work` in a thread, so that Ctrl-C here ends what it waits for."""
+    """Run `work` in a thread and return its results; Ctrl-C closes the channels that it waits for."""
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.extend(work()), name="prepare", daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Brings code and environment to every host of a pod: what is missing there, and nothing else."""
+"""Prepare every host of a pod: send the missing bundles, build the environment, and run setup commands."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ from .requirements import (
 __all__ = ["EndedError", "Prepared", "environment_key", "prepare_hosts", "worker_python"]
 
 Tell = Callable[[str, str, str], None]
-"""Called with (host, phase, message), from many threads; phases: reach, sync, environment, setup, checked."""
+"""Callback for (host, phase, message), called from many threads; phases: reach, sync, environment, setup, checked."""
 
-SILENCE = 300.0  # seconds without a word after which a host is given up; an agent that waits says so every few seconds
+SILENCE = 300.0  # seconds without a frame after which a host is given up; a waiting agent sends one every few seconds
 _CHUNK = 1 << 18
 _HIDDEN = "(secret)"
-_SHORT = 4  # characters of a value below which hiding it would hide everything
+_SHORT = 4  # shorter values are not hidden: they would match everywhere
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A host that has all it needs for a run."""
+    """A host that is prepared for a run."""
 
     python: str
-    """Absolute path of the workers' interpreter there."""
+    """Absolute path of the workers' interpreter on the host."""
     sent: tuple[str, ...]
-    """Bundles that were not there."""
+    """Names of the bundles that were sent."""
     bytes_sent: int
     facts: dict[str, Any] | None
-    """What the host is like, its clock set against this machine's."""
+    """Facts of the host, with the skew of its clock."""
     pruned: int = 0
-    """Old bundles and environments that were removed."""
+    """Number of old bundles and environments that were removed."""
 
 
 def prepare_hosts(
@@ -63,11 +63,11 @@ def prepare_hosts(
     facts: Mapping[str, Any] | None,
     tell: Tell,
 ) -> dict[str, Prepared | HostError]:
-    """Makes all hosts ready at once; for each its result or what went wrong there, in the order of the pod.
+    """Prepare all hosts at once; return the result or the error of each, in the order of the pod.
 
     `project` is the name of the bundle that setup commands find as PODRUN_PROJECT. `env` may hold secrets. Without
-    `facts` the hosts are not asked what they are like. Raises UserError, before any host is reached, for requirements
-    that cannot be used. An interruption ends the commands on all hosts.
+    `facts` the hosts do not report their facts. Raises UserError, before any host is reached, for unusable
+    requirements. An interruption ends the commands on all hosts.
     """
     text = requirements_text(pod)
     python = pod.python or DEFAULT_PYTHON
@@ -92,16 +92,16 @@ def prepare_hosts(
             tell(host.name, phase, hide(message))
 
         say("reach", host.address)
-        with _Talk(host, open_channels.add(open_agent(transport, pod, host, "prepare")), refused) as talk:
+        with _Conversation(host, open_channels.add(open_agent(transport, pod, host, "prepare")), refused) as agent:
             try:
-                return _prepare(talk, _for_host(request, host), by_name, say)
+                return _prepare(agent, _for_host(request, host), by_name, say)
             except EndedError:
                 raise
             except HostError as error:
                 raise HostError(host.name, hide(error.reason)) from None
 
     def prepare_or_end(host: Host) -> Prepared:
-        """The run cannot start without this host: the others need not go on for minutes before the user hears of it."""
+        """Prepare a host. A failure ends the others as well, because the run cannot start without this host."""
         if refused.ended:
             raise EndedError(host.name, "was not begun")
         try:
@@ -113,7 +113,7 @@ def prepare_hosts(
             raise
 
     answers = interruptible(lambda: fan_out(prepare_or_end, pod.hosts), open_channels)
-    return {host.name: _or_host_error(host, answer) for host, answer in zip(pod.hosts, answers, strict=True)}
+    return {host.name: _or_host_error(answer) for host, answer in zip(pod.hosts, answers, strict=True)}
 
 
 def _for_host(request: Mapping[str, Any], host: Host) -> Mapping[str, Any]:
@@ -122,34 +122,34 @@ def _for_host(request: Mapping[str, Any], host: Host) -> Mapping[str, Any]:
 
 
 def _prepare(
-    talk: _Talk, request: Mapping[str, Any], bundles: Mapping[str, Bundle], say: Callable[[str, str], None]
+    agent: _Conversation, request: Mapping[str, Any], bundles: Mapping[str, Bundle], say: Callable[[str, str], None]
 ) -> Prepared:
-    """The conversation with one agent. Raises HostError."""
-    talk.send(json.dumps(request).encode() + b"\n")
+    """Send the request and answer the agent's frames until it is done. Raises HostError."""
+    agent.send(json.dumps(request).encode() + b"\n")
     sent: list[Bundle] = []
     asked = 0.0
-    for frame in talk.frames():
+    for frame in agent.frames():
         kind = frame["type"]
         if kind == "need":
             unknown = [name for name in frame["bundles"] if name not in bundles]
             if unknown:
-                raise HostError(talk.host.name, f"sent a malformed frame: need: no bundle {short(unknown[0])}")
+                raise HostError(agent.host.name, f"sent a malformed frame: need: no bundle {short(unknown[0])}")
             sent = [bundles[name] for name in frame["bundles"]]
             for bundle in sent:
                 say("sync", f"{bundle.name} ({len(bundle.data) / 1e6:.1f} MB, {bundle.files} files)")
-                talk.send(json.dumps({"bundle": bundle.name, "bytes": len(bundle.data)}).encode() + b"\n")
-                talk.send(bundle.data)
+                agent.send(json.dumps({"bundle": bundle.name, "bytes": len(bundle.data)}).encode() + b"\n")
+                agent.send(bundle.data)
             if not sent:
                 say("sync", "all there")
         elif kind == "progress":
             say(frame["phase"], frame["message"])
         elif kind == "ready":
             asked = time.time()
-            talk.send(b"{}\n")
+            agent.send(b"{}\n")
         elif kind == "error":
             what = frame["what"]
             join = "\n" if "\n" in what else "; "
-            raise HostError(talk.host.name, f"{what}{join}{frame['remedy']}")
+            raise HostError(agent.host.name, f"{what}{join}{frame['remedy']}")
         elif kind == "done":
             facts = frame["facts"]
             if facts is not None:
@@ -157,11 +157,11 @@ def _prepare(
             say("checked", "ready")
             names = tuple(bundle.name for bundle in sent)
             return Prepared(frame["python"], names, sum(len(b.data) for b in sent), facts, frame["pruned"])
-    raise talk.lost()
+    raise agent.lost()
 
 
-class _Talk:
-    """Frames from an agent, bytes to it, and an end to waiting for one that says nothing."""
+class _Conversation:
+    """Receives frames from an agent and sends bytes to it. Closes the channel of an agent that stays silent."""
 
     def __init__(self, host: Host, channel: Channel, refused: Refusal) -> None:
         self.host = host
@@ -169,25 +169,25 @@ class _Talk:
         self._refused = refused
         self._heard = time.monotonic()
         self._silent = False
-        self._over = threading.Event()
+        self._finished = threading.Event()
 
-    def __enter__(self) -> _Talk:
+    def __enter__(self) -> _Conversation:
         threading.Thread(target=self._watch, name=f"prepare-{self.host.name}", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
+        self._finished.set()
         self._channel.close()
 
     def _watch(self) -> None:
-        while not self._over.wait(min(1.0, SILENCE / 4)):
+        while not self._finished.wait(min(1.0, SILENCE / 4)):
             if time.monotonic() - self._heard > SILENCE:
                 self._silent = True
-                self._channel.close()  # which ends the wait in `frames`
+                self._channel.close()  # ends the wait in `frames`
                 return
 
     def send(self, data: bytes) -> None:
-        """In pieces: a slow host is not a silent one. A connection that is gone shows in `frames`, with its reason."""
+        """Send in pieces, so that a slow host does not count as silent. `frames` reports a lost connection."""
         try:
             for start in range(0, len(data), _CHUNK):
                 self._channel.send(data[start : start + _CHUNK])
@@ -196,7 +196,7 @@ class _Talk:
             pass
 
     def frames(self) -> Iterator[dict[str, Any]]:
-        """Until the agent ends. Raises HostError for a malformed frame."""
+        """Yield frames until the agent ends. Raises HostError for a malformed frame."""
         lines = Lines(LIMIT)
         while data := self._channel.receive():
             self._heard = time.monotonic()
@@ -217,7 +217,7 @@ class _Talk:
 
 
 def _hider(values: Iterator[str]) -> Callable[[str], str]:
-    """Takes secrets out of what tools print; those that are the longest first, as one may be a part of another."""
+    """Return a function that hides secrets in output; the longest first, as one may be a part of another."""
     lines = {line for value in values for line in value.splitlines() if len(line) >= _SHORT}
     hidden = sorted(lines, key=len, reverse=True)
 
@@ -229,7 +229,7 @@ def _hider(values: Iterator[str]) -> Callable[[str], str]:
     return hide
 
 
-def _or_host_error(host: Host, answer: Prepared | Exception) -> Prepared | HostError:
+def _or_host_error(answer: Prepared | Exception) -> Prepared | HostError:
     if isinstance(answer, Prepared | HostError):
         return answer
-    raise answer  # a mistake of podrun's own
+    raise answer  # a bug in podrun

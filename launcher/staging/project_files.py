@@ -1,4 +1,4 @@
-"""Which files a project consists of: what git knows or would add, else everything but what tools leave behind."""
+"""List the files of a project: those that git tracks or would add, or else all but the leftovers of tools."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from ..pod.home import podrun_home
 IGNORE_FILE = ".podrunignore"
 MAX_BYTES = 100_000_000
 MAX_FILES = 20_000
-_LOOK = 2.0  # seconds to go on in a project that is too large, so that the message names all of its large folders
+_LOOK = 2.0  # seconds to keep scanning a project that is too large, so that the message can name its large folders
 _JUNK = {
     *(".git", ".hg", ".svn", "__pycache__", ".venv", "venv", "node_modules", ".tox", ".ipynb_checkpoints"),
     *(".mypy_cache", ".pytest_cache", ".ruff_cache"),
 }
 _JUNK_ENDINGS = (".pyc", ".egg-info")
-_WORKDIR_MARK = ".podrun-lock"  # in every workdir of a run, checkpoints and all
+_WORKDIR_MARK = ".podrun-lock"  # marks the workdir of a run
 
 Ignored = Callable[[str], bool]
-"""Whether a path below the root is left out; a folder's ends with a slash."""
+"""Predicate: the path below the root is left out. The path of a folder ends with a slash."""
 
 
 @dataclass(frozen=True)
 class Project:
-    """The files of a project, regular ones and links, as sorted paths below its root."""
+    """A project and its files: regular files and links, as sorted paths below its root."""
 
     root: Path
     subfolder: str
-    """The folder that was asked about, below the root; `.` for the root itself."""
+    """The requested folder, relative to the root; `.` for the root itself."""
     files: tuple[str, ...]
 
 
 def find_project(cwd: Path) -> Project:
-    """The project that `cwd` belongs to. Raises UserError if it is too large, or cannot be read."""
+    """Return the project that `cwd` belongs to. Raises UserError if it is too large, or cannot be read."""
     cwd = cwd.resolve()
     top = _git_top(cwd)
     root = cwd if top is None else top
@@ -53,7 +53,7 @@ def find_project(cwd: Path) -> Project:
 
 
 def shown(name: str) -> str:
-    """A file name for a message, whatever is in it."""
+    """Return a file name for a message, with unprintable characters escaped."""
     return name if name.isprintable() else ascii(name)
 
 
@@ -65,20 +65,20 @@ def unreadable(path: Path, error: OSError) -> UserError:
 
 
 def _within_limits(root: Path, names: Iterator[str]) -> list[str]:
-    """Those that are regular files or links. Raises UserError if they are too many or too large."""
+    """Return the names that are regular files or links. Raises UserError if they are too many or too large."""
     files: list[str] = []
     sizes: Counter[str] = Counter()
     deadline = time.monotonic() + _LOOK
     total = 0
     for name in names:
         try:
-            found = os.lstat(root / name)
+            status = os.lstat(root / name)
         except OSError:
             continue  # removed in the meantime, or deleted in the tree and still in git's index
-        if stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode):
+        if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
             files.append(name)
-            sizes[name] = found.st_size
-            total += found.st_size
+            sizes[name] = status.st_size
+            total += status.st_size
             if (total > MAX_BYTES or len(files) > MAX_FILES) and time.monotonic() > deadline:
                 break
     if total > MAX_BYTES or len(files) > MAX_FILES:
@@ -87,7 +87,7 @@ def _within_limits(root: Path, names: Iterator[str]) -> list[str]:
 
 
 def _too_large(root: Path, sizes: Counter[str]) -> UserError:
-    """Names the folders and files that make it large: those that hold a tenth of the whole."""
+    """Return an error that names the largest folders and files of the project."""
     by_bytes = sum(sizes.values()) > MAX_BYTES
     weights: Counter[str] = Counter()
     for name, size in sizes.items():
@@ -114,7 +114,7 @@ def _megabytes(size: int) -> str:
 
 
 def _read_ignore_file(path: Path) -> Ignored:
-    """Raises UserError."""
+    """Return the predicate of an ignore file. Raises UserError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -138,7 +138,7 @@ def _read_ignore_file(path: Path) -> Ignored:
 
 
 def _walk(root: Path, ignored: Ignored) -> Iterator[str]:
-    """Files below the root, but for what tools leave behind; an ignored folder is not even looked into."""
+    """Yield the files below the root except leftovers of tools; do not enter ignored folders."""
     folders = [""]
     while folders:
         folder = folders.pop()
@@ -152,7 +152,7 @@ def _walk(root: Path, ignored: Ignored) -> Iterator[str]:
                 continue
             if not entry.is_dir(follow_symlinks=False):
                 yield name
-            elif not ignored(f"{name}/") and not _is_made(entry.path):
+            elif not ignored(f"{name}/") and not _is_generated(entry.path):
                 folders.append(f"{name}/")
 
 
@@ -160,8 +160,8 @@ def _is_junk(name: str) -> bool:
     return name in _JUNK or name.endswith(_JUNK_ENDINGS)
 
 
-def _is_made(folder: str) -> bool:
-    """A virtual environment of any name, a run's workdir, or podrun's own folder."""
+def _is_generated(folder: str) -> bool:
+    """Return whether a folder is a virtual environment, a run's workdir, or podrun's own folder."""
     if os.path.abspath(folder) == os.fspath(podrun_home()):
         return True
     return any(os.path.lexists(os.path.join(folder, mark)) for mark in ("pyvenv.cfg", _WORKDIR_MARK))
@@ -171,32 +171,32 @@ def _is_made(folder: str) -> bool:
 
 
 def _git_top(cwd: Path) -> Path | None:
-    """The top of the work tree that `cwd` is in; None if there is none, no git, or the folder is ignored there.
+    """Return the top of the work tree of `cwd`; None if there is none, no git, or the folder is ignored there.
 
-    Raises UserError if git refuses to look, as it does in a folder of another user.
+    Raises UserError if git refuses, as it does in a folder of another user.
     """
     try:
-        asked = _git(cwd, "rev-parse", "--show-toplevel")
+        result = _git(cwd, "rev-parse", "--show-toplevel")
     except OSError:
         return None
-    if asked.returncode != 0:
-        stderr = asked.stderr.decode(errors="replace").strip()
+    if result.returncode != 0:
+        stderr = result.stderr.decode(errors="replace").strip()
         if "not a git repository" in stderr or "must be run in a work tree" in stderr:
             return None
         raise UserError(f"git cannot say which files belong to the project in {cwd}: {stderr}")
-    top = Path(os.fsdecode(asked.stdout.removesuffix(b"\n")))
+    top = Path(os.fsdecode(result.stdout.removesuffix(b"\n")))
     if top != cwd and _git(top, "check-ignore", "-q", "--", str(cwd.relative_to(top))).returncode == 0:
         return None
     return top
 
 
 def _git_files(top: Path) -> Iterator[str]:
-    """What is committed or would be added, each once, but for what tools leave behind where .gitignore does not say so.
+    """Yield the files that are tracked or would be added, each once, without leftovers of tools that git does not ignore.
 
     Checked out submodules, and repositories inside, count as folders.
     """
     seen = set()
-    in_own_folder, is_made = cache(_in_own_folder), cache(_is_made)
+    in_own_folder, is_generated = cache(_in_own_folder), cache(_is_generated)
     for name in _git_list(top, "--cached"):
         if name not in seen and in_own_folder(top, os.path.dirname(name)):
             seen.add(name)
@@ -204,7 +204,7 @@ def _git_files(top: Path) -> Iterator[str]:
     for name in _git_list(top, "--others", "--exclude-standard"):
         parts = name.rstrip("/").split("/")
         folders = (os.path.join(top, *parts[:n]) for n in range(1, len(parts)))
-        if name not in seen and not any(map(_is_junk, parts)) and not any(map(is_made, folders)):
+        if name not in seen and not any(map(_is_junk, parts)) and not any(map(is_generated, folders)):
             yield from _git_entry(top, name)
 
 
@@ -216,7 +216,7 @@ def _git_entry(top: Path, name: str) -> Iterator[str]:
 
 
 def _in_own_folder(top: Path, folder: str) -> bool:
-    """Not behind a link that has taken the place of a committed folder."""
+    """Return whether the folder is real, not behind a link that has replaced a committed folder."""
     return os.path.realpath(top / folder) == os.path.join(os.path.realpath(top), folder).rstrip("/")
 
 
@@ -230,7 +230,7 @@ def _git_list(top: Path, *which: str) -> Iterator[str]:
                 *names, rest = (rest + data).split(b"\0")
                 yield from map(os.fsdecode, names)
         finally:
-            git.kill()  # if the reader has seen enough
+            git.kill()  # the reader may have stopped early
     if git.returncode > 0:
         raise UserError(f"git cannot list the files of {top}; see `git -C {top} status`")
 
@@ -240,6 +240,6 @@ def _git(folder: Path, *args: str) -> subprocess.CompletedProcess[bytes]:
 
 
 def _git_env() -> dict[str, str]:
-    """Without what a git hook sets for its own repository, and in the language of the checks here."""
-    own = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"}
-    return {**{k: v for k, v in os.environ.items() if k not in own}, "LC_ALL": "C"}
+    """Return the environment for git: without the variables that hooks set, and with messages in English."""
+    set_by_hooks = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"}
+    return {**{k: v for k, v in os.environ.items() if k not in set_by_hooks}, "LC_ALL": "C"}

@@ -1,4 +1,4 @@
-"""The virtual environment of the workers: which requirements, under which name, and where it will be on the hosts."""
+"""Determine the workers' virtual environment: its requirements, its key, and its path on the hosts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..pod.pod import Pod
 from .runtime_packages import lacking, space_needed
 
 DEFAULT_PYTHON = "python3"
-# Lines that mean a file beside the requirements, which is not on the hosts.
+# Lines that refer to a file beside the requirements, which is not on the hosts.
 _LOCAL = re.compile(r"(-r|-c|--requirement|--constraint)[\s=]*(?!\S*://)\S|(-e|--editable)[\s=]*[./~]|\.{1,2}(/|$)")
 
 
 def requirements_text(pod: Pod) -> str | None:
-    """What the pod's requirements file says; None if there is none. Raises UserError."""
+    """Return the text of the pod's requirements file; None if there is none. Raises UserError."""
     if pod.requirements is None:
         return None
     path = pod.requirements
@@ -41,7 +41,7 @@ def requirements_text(pod: Pod) -> str | None:
 
 
 def check_runtime_packages(pod: Pod) -> None:
-    """Raise UserError if the requirements cannot bring what podrun's own runtime imports."""
+    """Raise UserError if the requirements cannot provide the packages that podrun's runtime imports."""
     text = requirements_text(pod)
     lack = None if text is None else lacking(text)
     if lack is not None and lack.certain:
@@ -51,19 +51,19 @@ def check_runtime_packages(pod: Pod) -> None:
 
 
 def environment_key(requirements_text: str, python: str) -> str:
-    """The name of the environment: the same for the same requirements and interpreter. Comments do not count."""
+    """Return the key of the environment: equal for equal requirements and interpreter, without comments."""
     lines = (line.rstrip() for line in requirements_text.splitlines())
     wanted = [line for line in lines if line and not line.lstrip().startswith("#")]
     return hashlib.sha256("\n".join([python, *wanted]).encode()).hexdigest()[:16]
 
 
 def environment_request(text: str, python: str) -> dict[str, Any]:
-    """Return what a host is told of the environment that it builds."""
+    """Return the part of the request that describes the environment to build."""
     return {"key": environment_key(text, python), "text": text, "space": space_needed(text)}
 
 
 def worker_python(pod: Pod) -> str:
-    """The interpreter of the workers on the hosts, as the plan names it. Raises UserError."""
+    """Return the workers' interpreter on the hosts, as the plan names it. Raises UserError."""
     python = pod.python or DEFAULT_PYTHON
     text = requirements_text(pod)
     return python if text is None else environment_python(pod.home, environment_key(text, python))

@@ -1,4 +1,4 @@
-"""The packages that podrun's runtime imports: the one list for `podrun init`, `podrun check` and a start."""
+"""List the packages that podrun's runtime imports, for `podrun init`, `podrun check` and a start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEEDED = {
     "pydantic": "2.10",
     "pyyaml": "6",
 }
-"""Each with the version from which on it will do: the same as in setup.cfg."""
+"""Maps each package to its minimum version, as in setup.cfg."""
 BELOW = {
     "jax": "0.13",
     "jaxlib": "0.13",
@@ -29,10 +29,10 @@ BELOW = {
     "pydantic": "3",
     "pyyaml": "7",
 }
-"""Each with the first version that nobody has tried: the same as in setup.cfg."""
+"""Maps each package to the first version that is untested and excluded, as in setup.cfg."""
 TENSORBOARD = "tensorboardX"
-"""Without it a training writes no TensorBoard files."""
-_BRINGS = {
+"""Optional package: without it a training writes no TensorBoard files."""
+_DEPENDENCIES = {
     "jax": ("jaxlib", "numpy"),
     "flax": ("jax", "optax", "orbax-checkpoint", "pyyaml"),
     "orbax-checkpoint": ("jax", "pyyaml"),
@@ -51,27 +51,27 @@ class Lack:
 
     names: tuple[str, ...]
     certain: bool
-    """Nothing else in the file can bring them."""
+    """No other line of the file can provide them."""
 
     @property
     def lines(self) -> str:
-        """Lines that would bring them."""
+        """Requirement lines that would provide them."""
         return ", ".join(map(pin, self.names))
 
 
 def lacking(requirements: str) -> Lack | None:
-    """Return what a requirements.txt lacks for podrun's runtime; None if nothing."""
+    """Return the packages that a requirements.txt lacks for podrun's runtime; None if it lacks nothing."""
     names, certain = _named(requirements)
-    brought = set(names)
-    while more := {name for known in brought for name in _BRINGS.get(known, ())} - brought:
-        brought |= more
-    certain &= brought <= {*NEEDED, *_BRINGS, TENSORBOARD.lower(), "libtpu"}
-    missing = tuple(name for name in NEEDED if name not in brought)
+    provided = set(names)
+    while more := {name for known in provided for name in _DEPENDENCIES.get(known, ())} - provided:
+        provided |= more
+    certain &= provided <= {*NEEDED, *_DEPENDENCIES, TENSORBOARD.lower(), "libtpu"}
+    missing = tuple(name for name in NEEDED if name not in provided)
     return Lack(missing, certain) if missing else None
 
 
 def space_needed(requirements: str) -> int:
-    """Return roughly how many bytes an environment of them takes on the disk, with what its building takes for a while."""
+    """Return an estimate of the bytes on disk of an environment, including the temporary files of its build."""
     if re.search(r"cuda1|nvidia-|^torch\b", requirements, re.MULTILINE):
         return _CUDA_SPACE
     return _JAX_SPACE if {"jax", "flax", "jaxlib", "podrun"} & set(_named(requirements)[0]) else _BARE_SPACE
@@ -90,7 +90,7 @@ def pinned(kind: str) -> str:
 
 
 def pin(name: str, extra: str = "") -> str:
-    """Return `name==version` with the version that is installed here, or else the range that will do."""
+    """Return `name==version` with the version that is installed here, or else its supported range."""
     try:
         return f"{name}{extra}=={version(name)}"
     except PackageNotFoundError:
@@ -98,9 +98,9 @@ def pin(name: str, extra: str = "") -> str:
 
 
 def least_pythons(requirements: str) -> dict[str, tuple[int, int]]:
-    """Return the least Python, such as (3, 12), of each `name==version` that is installed here, and so knows its own.
+    """Return the minimum Python, such as (3, 12), of each line `name==version` that is installed here.
 
-    `podrun init` writes such lines; where the hosts have an older Python, they may not be installable there.
+    `podrun init` writes such lines; hosts with an older Python may not be able to install them.
     """
     least = {}
     for line in lines_that_count(requirements):
@@ -119,7 +119,7 @@ def lines_that_count(requirements: str) -> list[str]:
 
 
 def _named(requirements: str) -> tuple[list[str], bool]:
-    """Return the packages that are named, and whether the names tell all: a URL or another file may bring anything."""
+    """Return the named packages, and whether they are all: a URL or another file may provide any package."""
     names: list[str] = []
     certain = True
     for line in lines_that_count(requirements):

@@ -1,1 +1,1 @@
-"""YAML with line numbers, and its mistakes as rows for people."""
+"""Read YAML with line numbers, and describe mistakes in it."""

@@ -1,4 +1,4 @@
-"""Pydantic's errors as rows for people: line, key, what is wrong with the value, what would be right."""
+"""Turn pydantic's errors into rows for people: line, key, problem and remedy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from podrun.runtime.contract import UserError
 from .schema_tree import Location, SchemaTree
 
 Row = tuple[int, str]
-"""The line of a mistake, 0 if it is in none, and what is said about it."""
+"""The line of a mistake, 0 if unknown, and its message."""
 SECRET = "secret"
 """Type of an error whose value must not be shown."""
 
@@ -25,7 +25,7 @@ SHOWN = 9  # mistakes shown in full; the whole message should fit a small termin
 
 
 def mistakes_error(title: str, rows: Iterable[Row]) -> UserError:
-    """All mistakes of one file as one error, in the order of the file."""
+    """Return one error with all mistakes of a file, in the order of its lines."""
     texts = [text for _, text in sorted(rows, key=lambda row: row[0])]
     count = "1 mistake" if len(texts) == 1 else f"{len(texts)} mistakes"
     if len(texts) > SHOWN:
@@ -34,7 +34,7 @@ def mistakes_error(title: str, rows: Iterable[Row]) -> UserError:
 
 
 def mistake_row(dotted: str, what: str, lines: Mapping[str, int], given: Iterable[str] = ()) -> Row:
-    """`what` is wrong with the key `dotted`. `given` are the keys that stood on the command line."""
+    """Return the row for a problem `what` of the key `dotted`. `given` are the keys given on the command line."""
     above = _self_and_parents(dotted)
     line = next((lines[d] for d in above if d in lines), 0)
     named = _named(dotted, what, given)
@@ -48,21 +48,22 @@ def mistake_row(dotted: str, what: str, lines: Mapping[str, int], given: Iterabl
 def describe_mistakes(
     model: type[BaseModel], errors: list[ErrorDetails], lines: Mapping[str, int], given: Iterable[str] = ()
 ) -> list[Row]:
-    """One row for each wrong key of a file whose schema is `model`."""
+    """Return one row for each wrong key of a file whose schema is `model`."""
     tree = _tree(model)
     problems: dict[str, list[ErrorDetails]] = {}
     for error in errors:
         location = (*error["loc"], "name") if error["type"] == "unknown_choice" else error["loc"]
         problems.setdefault(".".join(tree.keys_to(location)), []).append(error)
     rows = _rows_of_another_choice(tree, problems, lines, given)
-    for dotted, found in problems.items():
+    for dotted, key_errors in problems.items():
         overridden = any(d in given for d in _self_and_parents(dotted))
-        # A key that may be of two types has a message for each.
-        what = ", or ".join(_what(tree, error, overridden) for error in found).replace(", or must be ", " or ")
-        text = f"{what}{_value(found[0])}{_choice_hint(found[0])}"
+        # A key that may be of two types has an error for each.
+        what = ", or ".join(_problem(tree, error, overridden) for error in key_errors)
+        what = what.replace(", or must be ", " or ")
+        text = f"{what}{_value(key_errors[0])}{_choice_hint(key_errors[0])}"
         if dotted:
             rows.append(mistake_row(dotted, text, lines, given))
-        else:  # sections that contradict each other: a line for each contradiction, which begins with a key
+        else:  # sections that contradict each other: the message has a line per contradiction, which begins with a key
             rows += [_contradiction_row(line, lines, given) for line in text.split("\n")]
     return rows
 
@@ -70,7 +71,7 @@ def describe_mistakes(
 def _rows_of_another_choice(
     tree: SchemaTree, problems: dict[str, list[ErrorDetails]], lines: Mapping[str, int], given: Iterable[str]
 ) -> list[Row]:
-    """Take the keys that another choice of their section has out of `problems`: for each section they are one mistake."""
+    """Move keys that belong to another choice of their section from `problems` into one row per section."""
     sections: dict[str, list[str]] = {}
     for dotted, errors in problems.items():
         if errors[0]["type"] == "extra_forbidden" and dotted in tree.paths and "." in dotted:
@@ -98,7 +99,7 @@ def _contradiction_row(what: str, lines: Mapping[str, int], given: Iterable[str]
 
 
 def _named(section: str, what: str, given: Iterable[str]) -> list[str]:
-    """Return the keys below `section` that stood on the command line and that `what` names with their values."""
+    """Return the keys below `section` that were given on the command line and that `what` names with their values."""
     below = f"{section}." if section else ""
     inner = {key: key.removeprefix(below) for key in given if key.startswith(below) and key != section}
     return sorted(key for key, name in inner.items() if re.search(rf"(?<![\w.]){re.escape(name)} [\d'\"-]", what))
@@ -131,8 +132,8 @@ _OFF = {
 _SECTION = ("model_type", "model_attributes_type")
 
 
-def _what(tree: SchemaTree, error: ErrorDetails, overridden: bool) -> str:
-    """What is wrong with a value, without the value."""
+def _problem(tree: SchemaTree, error: ErrorDetails, overridden: bool) -> str:
+    """Return the problem with a value, without the value."""
     kind = error["type"]
     if kind == "missing":
         return "required, but not given"
@@ -178,7 +179,7 @@ def _choice_hint(error: ErrorDetails) -> str:
 
 
 def _key_hint(tree: SchemaTree, location: Location) -> str:
-    """The key that was meant: the same name in another section, or the nearest name in this one."""
+    """Suggest a key: the same name in another section, or the nearest name in this one."""
     parts = tree.keys_to(location)
     here = tree.keys_at(location[:-1])
     elsewhere = [path for path in tree.paths if path.rpartition(".")[2] == parts[-1]]

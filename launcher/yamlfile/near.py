@@ -1,4 +1,4 @@
-"""Which file the user may have meant by one that is not there."""
+"""Suggest existing files for a name that does not exist."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ SUFFIXES = (".yaml", ".yml")
 
 
 def near_files(path: Path) -> str | None:
-    """A question that names the YAML files beside `path` with a name like its own; None if there are none."""
+    """Return a `did you mean` with the YAML files beside `path` that have a similar name; None if there are none."""
     try:
         beside = [p for p in path.parent.iterdir() if p.suffix in SUFFIXES and p.is_file()]
     except OSError:
         return None
-    # Stems are compared: all names are alike in their `.yaml`.
+    # Compare stems, because all names share the suffix.
     stems = difflib.get_close_matches(path.stem, {p.stem for p in beside}, n=2, cutoff=0.6)
     meant = [str(p) for stem in stems for p in sorted(beside) if p.stem == stem]
     return f"did you mean {' or '.join(meant)}?" if meant else None

@@ -1,4 +1,4 @@
-"""The override that was meant by an option which is a key of train.yaml: `--batch-size 8` by `batch_size=8`."""
+"""Suggest the override for an option that is a key of train.yaml: `batch_size=8` for `--batch-size 8`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHOWN = 3
 
 
 def meant_override(option: str, typed: Sequence[str]) -> str | None:
-    """Return what to type instead of `option`, None if no key has its name. `typed` are all arguments."""
+    """Return a hint to the override that replaces `option`; None if no key has its name. `typed` are all arguments."""
     name = option.lstrip("-").replace("-", "_")
     paths = SchemaTree(Config).paths
     keys = [name] if name in paths else [path for path in paths if path.endswith(f".{name}")]

@@ -1,4 +1,4 @@
-"""The keys that a file may have, found by walking the JSON schema of its model."""
+"""Find the keys that a file may have in the JSON schema of its model."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 from pydantic import BaseModel
 
 Location = tuple[str | int, ...]
-"""Where pydantic found an error: keys, indices, and the names of union branches."""
+"""Location of a pydantic error: keys, indices, and the names of union branches."""
 
 
 class SchemaTree:
-    """The JSON schema of a model, and ways through it."""
+    """The JSON schema of a model, with look-ups of its keys."""
 
     def __init__(self, model: type[BaseModel]) -> None:
         self._schema: dict[str, Any] = model.model_json_schema()
 
     def keys_to(self, location: Location) -> list[str]:
-        """The keys of the file on the way to `location`, without the names of union branches."""
+        """Return the keys on the path to `location`, without the names of union branches."""
         return self._walk(location)[0]
 
     def keys_at(self, location: Location) -> list[str]:
-        """The keys that the section at `location`, or the default choice of a seam there, knows."""
+        """Return the keys of the section at `location`, or of the default choice there."""
         return list(self._walk(location)[1].get("properties", {}))
 
     @cached_property
@@ -46,12 +46,12 @@ class SchemaTree:
             if inner is not None and (part in at.get("properties", {}) or "items" in at):
                 keys.append(part)
             elif inner is None and "anyOf" not in at and part != "[key]":
-                keys.append(part)  # no key of ours: a mistake, or the user's own below `env` or `options`
+                keys.append(part)  # not in the schema: a mistake, or a user's key below `env` or `options`
             at = inner or at
         return keys, at
 
     def _step(self, at: dict[str, Any], part: str) -> dict[str, Any] | None:
-        """One step down: into a property, an item, or the branch of a seam that `part` names."""
+        """Descend into a property, an item, or the union branch that `part` names."""
         if part in at.get("properties", {}):
             return self._dereference(at["properties"][part])
         if "items" in at and part.isdigit():
@@ -65,10 +65,10 @@ class SchemaTree:
         return [self._dereference(branch) for branch in [*at.get("oneOf", []), *at.get("anyOf", [])]]
 
     def _dereference(self, at: dict[str, Any]) -> dict[str, Any]:
-        """What a reference, or the type of a key that may be empty, stands for."""
+        """Resolve a reference, and the type of a key that may be null."""
         if [branch for branch in at.get("anyOf", []) if branch.get("type") == "null"] and len(at["anyOf"]) == 2:
             at = next(branch for branch in at["anyOf"] if branch.get("type") != "null")
         if "$ref" in at:
-            found: dict[str, Any] = self._schema["$defs"][at["$ref"].rpartition("/")[2]]
-            return found
+            target: dict[str, Any] = self._schema["$defs"][at["$ref"].rpartition("/")[2]]
+            return target
         return at

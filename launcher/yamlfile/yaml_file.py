@@ -1,4 +1,4 @@
-"""YAML files that people write: strict, and with the line of every key."""
+"""Parse hand-written YAML files strictly, with the line of every key."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ import yaml
 from podrun.runtime.contract import UserError
 
 BYTES = 1 << 19
-"""Of a YAML text."""
+"""Most bytes in a YAML text."""
 NODES = 20_000
-"""Keys and values; what an alias stands for counts wherever it is used. 1024 hosts with their addresses are 7000."""
+"""Most keys and values; an alias counts for all that it stands for. 1024 hosts with their addresses are 7000."""
 DEPTH = 50
-"""Levels of nesting."""
+"""Most levels of nesting."""
 _NUMBER = 100  # characters of a number or a date
 _KEY = 100  # characters of a key
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as people write it: `1e-3` is a number (YAML 1.1 says text), and a key that is given twice is an error.
+    """A strict YAML loader: `1e-3` is a number (in YAML 1.1 it is text), and a duplicate key is an error.
 
-    What could take minutes or all memory is refused where it begins: the parser is asked for one event after another.
+    It checks limits at each parser event, so that input which would take minutes or all memory is refused early.
     """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._nodes = 0
         self._depth = 0
-        self._sizes: dict[str, int] = {}  # nodes of what each anchor stands for, once it is complete
+        self._sizes: dict[str, int] = {}  # number of nodes of each complete anchor
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
@@ -78,7 +78,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise _mistake(key, "a key must be a word")
-            if len(key.value) > _KEY:  # it is a part of the names of all keys below it
+            if len(key.value) > _KEY:  # it is repeated in the dotted names of all keys below it
                 raise _mistake(key, f"a key of {len(key.value)} characters; at most {_KEY} are allowed")
             if key.value in seen:
                 raise _mistake(key, f"the key {key.value!r} is given twice in one section; keep one of them")
@@ -95,12 +95,12 @@ def _is_unicode(value: str) -> bool:
 
 
 def _mistake(place: Any, problem: str) -> yaml.YAMLError:
-    """What is wrong with a node or an event."""
+    """Return an error at the place of a node or an event."""
     return yaml.composer.ComposerError(None, None, problem, place.start_mark)
 
 
 def _tag(tag: str) -> str:
-    """The tag as it was written; of a long one the start."""
+    """Return the start of a tag as it was written."""
     return tag.replace("tag:yaml.org,2002:", "!!")[:_NUMBER]
 
 
@@ -114,13 +114,13 @@ _Loader.add_implicit_resolver(
 def read_mapping(
     path: Path, title: str, what: str, *, instead: Callable[[Path], str], start: str
 ) -> tuple[dict[str, Any], dict[str, int]]:
-    """The values of a YAML file of `key: value` lines, and the line number of each dotted key.
+    """Return the values of a YAML file of `key: value` lines, and the line number of each dotted key.
 
-    Raises UserError, which begins with `title` and says with `instead` and `start` what to do, if it is anything else.
+    Raises UserError if it is anything else; its message begins with `title` and ends with the remedy `instead` or `start`.
     `what` names the kind of file.
     """
     try:
-        with path.open("rb") as file:  # not all of it: it may be a device, or a file of data
+        with path.open("rb") as file:  # not all of it: it may be a device, or a large data file
             data = file.read(BYTES + 1)
         text = data.decode("utf-8-sig") if len(data) <= BYTES else ""
     except UnicodeDecodeError:
@@ -141,15 +141,15 @@ def read_mapping(
 
 
 def parse(text: str) -> tuple[Any, dict[str, int]]:
-    """The value of a YAML text, and the line of each dotted key in it. Raises yaml.YAMLError, and nothing else."""
+    """Return the value of a YAML text, and the line of each dotted key. Raises only yaml.YAMLError."""
     if len(text) > BYTES:
         raise yaml.YAMLError(f"longer than {BYTES >> 10} KiB; give a shorter value, or put it in a file of its own")
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
-        lines = dict(_line_numbers(node))  # before merged sections are put in their places
+        lines = dict(_line_numbers(node))  # before the loader expands merge keys
         return None if node is None else loader.construct_document(node), lines
-    except (ValueError, OverflowError) as error:  # PyYAML leaves these as they are: a date in month 13, "\\Uffffffff"
+    except (ValueError, OverflowError) as error:  # PyYAML lets these through: a date in month 13, "\\Uffffffff"
         raise yaml.YAMLError(f"a value cannot be read: {error}; put it in quotes if it is text") from None
 
 
@@ -161,7 +161,7 @@ _HINTS = {
 
 
 def yaml_problem(error: yaml.YAMLError) -> str:
-    """Line, column, what is wrong there, and where it helps what to do."""
+    """Return line, column and problem of an error, with a hint if there is one."""
     mark = getattr(error, "problem_mark", None)
     where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
     problem = str(getattr(error, "problem", None) or error).splitlines()[0]
