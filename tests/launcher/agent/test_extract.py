@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.mark.parametrize(
-    ("members", "complaint"),
+    ("members", "message"),
     [
         ([("../escaped", None)], "not a path inside"),
         ([("/tmp/podrun-escaped", None)], "not a path inside"),
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(120)
         ([("link", "inside"), ("link", None)], "not a path inside"),
     ],
 )
-def test_an_archive_never_writes_outside(tmp_path: Path, members: list[tuple[str, str | None]], complaint: str) -> None:
+def test_an_archive_never_writes_outside(tmp_path: Path, members: list[tuple[str, str | None]], message: str) -> None:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for name, target in members:
@@ -37,6 +37,6 @@ def test_an_archive_never_writes_outside(tmp_path: Path, members: list[tuple[str
             archive.addfile(info)
     folder = tmp_path / "parent" / "folder"
     folder.mkdir(parents=True)
-    with pytest.raises(DamagedError, match=complaint):
+    with pytest.raises(DamagedError, match=message):
         extract(io.BytesIO(gzip.compress(buffer.getvalue())), str(folder), "")
     assert {path.name for path in tmp_path.rglob("*")} <= {"parent", "folder", "link", "up", "deep"}

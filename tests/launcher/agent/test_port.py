@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from podrun.launcher.agent import port as port_module
-from podrun.launcher.agent.port import RefusedError, deafen, probe, reserve_port
+from podrun.launcher.agent.port import RefusedError, probe, reserve_port, stop_listening
 
 
 def number(sock: socket.socket) -> int:
@@ -75,7 +75,7 @@ def test_a_reserved_port_can_be_tried() -> None:
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
 def test_the_coordinator_gets_the_port_and_all_connections(family: int) -> None:
     """Deaf, it is still held, refuses connections, and does not take one from the coordinator that shares it."""
-    with deafen(reserve_port(None)) as held:
+    with stop_listening(reserve_port(None)) as held:
         port = number(held)
         assert probe(f"127.0.0.1:{port}") == "Connection refused"
         with socket.socket() as other, pytest.raises(OSError, match="in use"):

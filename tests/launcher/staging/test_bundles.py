@@ -81,7 +81,7 @@ class Upload:
         while received := self.channel.receive():
             answers += received
         self.channel.close()
-        assert "Traceback" not in self.channel.complaint()
+        assert "Traceback" not in self.channel.stderr_tail()
         return [json.loads(line) for line in answers.splitlines()]
 
 
