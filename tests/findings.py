@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from podrun.launcher.preflight.base import Finding
-from podrun.launcher.preflight.check import fatal_findings
+from podrun.launcher.preflight.rules import fatal_findings
 
 
 def explain(findings: Sequence[Finding]) -> str:

@@ -46,8 +46,8 @@ def inspect(
     """
 
     def action() -> int:
-        from ..commands.look import ArraysRequest, InspectRequest, inspect_arrays
-        from ..commands.look import inspect as inspect_request
+        from ..commands.inspect_job import ArraysRequest, InspectRequest, inspect_arrays
+        from ..commands.inspect_job import inspect as inspect_request
 
         if mesh is not None and train is None and slice is None:
             return inspect_arrays(ArraysRequest(mesh, arrays, as_json))

@@ -10,7 +10,7 @@ from .guard import PROGRAM, guard
 from .options import pod_options, pod_request
 
 if TYPE_CHECKING:
-    from ..request.hosts import Chosen
+    from ..request.hosts import HostSelection
 
 _WHERE = pod_options(
     slice="What they are; only --simulate needs it.",
@@ -21,10 +21,10 @@ _WHERE = pod_options(
 )
 
 
-def _chosen(where: dict[str, Any], run: str | None) -> Chosen:
-    from ..request.hosts import Chosen
+def _selection(where: dict[str, Any], run: str | None) -> HostSelection:
+    from ..request.hosts import HostSelection
 
-    return Chosen(pod_request(where), run)
+    return HostSelection(pod_request(where), run)
 
 
 @click.command(name="exec")
@@ -55,7 +55,7 @@ def execute(
 
         # What stands before `--` is a slip that would change what is run.
         argv = () if command else ctx.meta.get(PROGRAM, ())
-        return execute_request(ExecRequest(_chosen(where, run), argv, timeout, as_json))
+        return execute_request(ExecRequest(_selection(where, run), argv, timeout, as_json))
 
     guard(action)
 
@@ -80,7 +80,7 @@ def ssh(ctx: click.Context, /, host: str, run: str | None, **where: Any) -> None
         from ..commands.ssh import SshRequest
         from ..commands.ssh import ssh as ssh_request
 
-        return ssh_request(SshRequest(_chosen(where, run), host, ctx.meta.get(PROGRAM, ())))
+        return ssh_request(SshRequest(_selection(where, run), host, ctx.meta.get(PROGRAM, ())))
 
     guard(action)
 
@@ -112,7 +112,7 @@ def clean(run: str | None, older_than: str | None, dry_run: bool, yes: bool, **w
         from ..commands.clean import CleanRequest
         from ..commands.clean import clean as clean_request
 
-        return clean_request(CleanRequest(_chosen(where, run), older_than, dry_run, yes))
+        return clean_request(CleanRequest(_selection(where, run), older_than, dry_run, yes))
 
     guard(action)
 

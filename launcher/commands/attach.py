@@ -6,7 +6,7 @@ from podrun.runtime.contract import EventKind, ExitCode, UserError
 
 from ..rundir.follow import Output, follow
 from ..rundir.runs import find_run
-from ..supervise.background import broken, ended, goes_on, take_over
+from ..supervise.background import attach_hint, failure_message, report_end, take_over
 from ..supervise.signals import Signals
 from ..view.console import make_console
 
@@ -24,17 +24,17 @@ def attach(name: str | None, as_json: bool) -> int:
             for event in follow(directory):
                 due = event is None or event["event"] in (EventKind.EXIT, EventKind.END)
                 at_end = event is not None and event["event"] == EventKind.END
-                while due and not signals.received and (text := output.news(at_end)):
+                while due and not signals.received and (text := output.next_lines(at_end)):
                     console.output(text)
                 if event is not None:
                     console.event(event)
                     if event["event"] == EventKind.END:
                         console.stop()
-                        return ended(directory, event, as_json)
+                        return report_end(directory, event, as_json)
                 if signals.received:
                     console.stop()
-                    console.say(goes_on(directory))
+                    console.say(attach_hint(directory))
                     return ExitCode.DONE
         finally:
             console.stop()
-    raise UserError(broken(directory))
+    raise UserError(failure_message(directory))

@@ -14,7 +14,7 @@ from pathlib import Path
 from ..inventory.find import PodRequest, find_pod
 from ..pod.pod import WORKDIRS, Pod
 from ..preflight.base import name_hosts
-from ..preflight.examine import Report, examine
+from ..preflight.run_preflight import Report, run_preflight
 from ..preflight.table import render, summary
 from ..transport.base import load_transport
 from ..view.terminal import overwrite_line
@@ -36,7 +36,7 @@ def check(request: CheckRequest) -> int:
     progress = _Progress()
     transport = load_transport(pod)
     try:
-        report = _interruptible(lambda: examine(transport, pod, workdir, progress))
+        report = _interruptible(lambda: run_preflight(transport, pod, workdir, progress))
     finally:
         transport.close()  # which ends what threads still wait for
         progress.clear()

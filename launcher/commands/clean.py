@@ -16,7 +16,7 @@ from ..pod.fan_out import fan_out
 from ..pod.fold import fold
 from ..pod.pod import Host, Pod
 from ..remote.ask import ask
-from ..request.hosts import Chosen, choose
+from ..request.hosts import HostSelection, select_hosts
 from ..rundir.old_runs import OldRun, old_run, old_runs, remove, remove_unfinished
 from ..rundir.runs import RunDirectory
 from ..transport.base import Transport, load_transport
@@ -30,7 +30,7 @@ _LONG = "7d"
 class CleanRequest:
     """What the user typed."""
 
-    chosen: Chosen
+    selection: HostSelection
     older_than: str | None = None
     dry_run: bool = False
     yes: bool = False
@@ -62,13 +62,13 @@ class _Found:
 
 def clean(request: CleanRequest) -> int:
     """Lists, asks, removes. Returns 0, or 69 if a host could not be reached. Raises UserError."""
-    run = request.chosen.run
+    run = request.selection.run
     default = "0" if run is not None else _LONG
     older_than = parse_duration(request.older_than or default, "--older-than")
-    if run is None and not request.chosen.names_pod:
+    if run is None and not request.selection.names_pod:
         found = _Found(old_runs(older_than))
         return _decide(request, found, lambda: _remove_here(found.runs))
-    pod, directory = choose(request.chosen, "clean")
+    pod, directory = select_hosts(request.selection, "clean")
     runs = [] if directory is None else [old_run(directory)]
     transport = load_transport(pod)
     try:
@@ -91,7 +91,7 @@ def _decide(request: CleanRequest, found: _Found, action: Callable[[], list[str]
         print(_listed(found))
     for line in _kept(found, request.older_than or _LONG):
         print(line)
-    if request.dry_run or (not found and not request.chosen.names_pod):
+    if request.dry_run or (not found and not request.selection.names_pod):
         return code
     if not request.yes and found and not _agreed(_summary(found)):
         print("nothing was removed")
@@ -103,7 +103,7 @@ def _decide(request: CleanRequest, found: _Found, action: Callable[[], list[str]
 
 
 def _what_else(request: CleanRequest) -> str:
-    if request.chosen.run is not None:
+    if request.selection.run is not None:
         return ""
     return f" of runs that ended more than {request.older_than or _LONG} ago; --older-than changes that"
 

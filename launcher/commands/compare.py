@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from podrun.runtime.contract import ExitCode, UserError
 
 from ..compare import table
-from ..compare.carry_out import carry_out_all, exit_code
+from ..compare.comparison import Comparison, plan_comparison
 from ..compare.folder import CURVE, STEPS, TABLE, TIMES
 from ..compare.output import as_record, as_text, write_steps, write_table
 from ..compare.plots import can_plot, plot_convergence, plot_times
-from ..compare.prepare import Comparison, prepare
+from ..compare.run_variants import exit_code, run_variants
 from ..pod.errors import HostError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class CompareRequest:
 def compare(request: CompareRequest) -> int:
     """Runs all variants; prints the table, and where the rest is. Raises UserError before anything is started."""
     try:
-        comparison = prepare(request.run, request.over)
+        comparison = plan_comparison(request.run, request.over)
     except HostError as error:
         print(f"podrun: {error}", file=sys.stderr)
         return ExitCode.UNAVAILABLE
@@ -44,8 +44,8 @@ def compare(request: CompareRequest) -> int:
     _make(results)
     out = sys.stderr if request.json else sys.stdout
     print(_headline(comparison), file=out, flush=True)
-    measured = carry_out_all(comparison, quiet=request.json)
-    rows = table.compare(measured)
+    measured = run_variants(comparison, quiet=request.json)
+    rows = table.compare_variants(measured)
     if not request.json:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         print(f"\n{as_text(rows, width)}\n", flush=True)

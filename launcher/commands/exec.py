@@ -14,7 +14,7 @@ from podrun.runtime.contract import ExitCode, UserError
 from ..pod.fold import fold
 from ..preflight.base import name_hosts
 from ..remote.execution import Execution, Result
-from ..request.hosts import Chosen, choose
+from ..request.hosts import HostSelection, select_hosts
 from ..supervise.signals import Signals
 from ..transport.base import load_transport
 
@@ -26,7 +26,7 @@ _PATIENCE = 5.0  # seconds after Ctrl-C for the hosts to confirm that the comman
 class ExecRequest:
     """What the user typed."""
 
-    chosen: Chosen
+    selection: HostSelection
     argv: tuple[str, ...]
     timeout: float | None = None
     json: bool = False
@@ -36,10 +36,10 @@ def execute(request: ExecRequest) -> int:
     """Returns the largest exit code; 69 counts for a host that cannot be reached. Raises UserError."""
     if not request.argv:
         raise UserError("no command: write it after `--`, for example podrun exec --pod pod.yaml -- nvidia-smi -L")
-    pod, _ = choose(request.chosen, "exec")
+    pod, _ = select_hosts(request.selection, "exec")
     transport = load_transport(pod)
     try:
-        results, interrupted = _carry_out(Execution(transport, pod, request.argv, request.timeout))
+        results, interrupted = _run_interruptibly(Execution(transport, pod, request.argv, request.timeout))
     finally:
         transport.close()
     code = 128 + interrupted if interrupted else max(result.code for result in results)
@@ -51,11 +51,11 @@ def execute(request: ExecRequest) -> int:
     return code
 
 
-def _carry_out(execution: Execution) -> tuple[list[Result], int]:
+def _run_interruptibly(execution: Execution) -> tuple[list[Result], int]:
     """The results, and the signal that ended the commands early, or 0."""
     results: list[Result] = []
     failed: list[BaseException] = []
-    over = threading.Event()
+    finished = threading.Event()
 
     def work() -> None:
         try:
@@ -63,29 +63,29 @@ def _carry_out(execution: Execution) -> tuple[list[Result], int]:
         except BaseException as error:
             failed.append(error)
         finally:
-            over.set()
+            finished.set()
 
     with Signals() as signals:
         threading.Thread(target=work, name="exec", daemon=True).start()
-        while not over.wait(_LOOK):
+        while not finished.wait(_LOOK):
             if signals.received:
-                _end(execution, over, signals)
+                _end(execution, finished, signals)
                 break
     if failed:
         raise failed[0]
     return results, signals.received[0] if signals.received else 0
 
 
-def _end(execution: Execution, over: threading.Event, signals: Signals) -> None:
+def _end(execution: Execution, finished: threading.Event, signals: Signals) -> None:
     print(f"podrun: killing it on {name_hosts(execution.waiting())}", file=sys.stderr, flush=True)
     execution.end()
     for _ in range(int(_PATIENCE / _LOOK)):
-        if over.wait(_LOOK):
+        if finished.wait(_LOOK):
             return
         if len(signals.received) > 1:
             break
     execution.end(now=True)
-    over.wait(_PATIENCE)
+    finished.wait(_PATIENCE)
 
 
 def _row(result: Result) -> dict[str, object]:

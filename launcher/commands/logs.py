@@ -11,7 +11,7 @@ from podrun.runtime.contract import ExitCode, UserError
 
 from ..rundir.log_files import LogFile, first_offset, log_files
 from ..rundir.log_view import Follower, show
-from ..rundir.run_summary import State, state_of
+from ..rundir.run_summary import RunState, state_of
 from ..rundir.runs import RunDirectory, find_run
 from ..view.terminal import unguarded
 from ..view.times import parse_since
@@ -76,10 +76,10 @@ def _follow(directory: RunDirectory, request: LogsRequest, since: float | None, 
     starts = {file.name: first_offset(file, file.size(), since, lines) if file.size() else 0 for file in files}
     follower = Follower(files, starts, out, raw=request.raw)
     while True:
-        over = _is_over(directory)  # asked before reading: what was printed last is then seen
-        if follower.news():
+        ended = _has_ended(directory)  # asked before reading: what was printed last is then seen
+        if follower.show_new():
             continue
-        if over:
+        if ended:
             follower.finish()
             return _tell_end(directory)
         time.sleep(_LOOK)
@@ -88,14 +88,14 @@ def _follow(directory: RunDirectory, request: LogsRequest, since: float | None, 
 def _await_files(directory: RunDirectory, request: LogsRequest) -> list[LogFile]:
     """The hosts are known from the first event on."""
     while True:
-        over = _is_over(directory)
-        if (files := log_files(directory, request.hosts)) or over:
+        ended = _has_ended(directory)
+        if (files := log_files(directory, request.hosts)) or ended:
             return files
         time.sleep(_LOOK)
 
 
-def _is_over(directory: RunDirectory) -> bool:
-    return directory.supervisor() is None and state_of(directory)[0] is not State.RUNNING
+def _has_ended(directory: RunDirectory) -> bool:
+    return directory.supervisor() is None and state_of(directory)[0] is not RunState.RUNNING
 
 
 def _tell_end(directory: RunDirectory) -> int:

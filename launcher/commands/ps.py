@@ -11,7 +11,7 @@ from dataclasses import asdict
 from podrun.runtime.contract import ExitCode
 
 from ..pod.home import podrun_home
-from ..rundir.run_summary import State, Summary, summarize
+from ..rundir.run_summary import RunState, Summary, summarize
 from ..rundir.runs import all_runs
 from ..view.text_table import shorten, text_table
 from ..view.times import duration, moment
@@ -29,7 +29,7 @@ def ps(show_all: bool, as_json: bool) -> int:
         print(f"no runs in {podrun_home() / 'runs'}")
     else:
         print(_table(shown))
-        if abandoned := [summary.run for summary in shown if summary.state is State.ABANDONED]:
+        if abandoned := [summary.run for summary in shown if summary.state is RunState.ABANDONED]:
             run = abandoned[0] if len(abandoned) == 1 else "RUN"
             print(f"abandoned: its launcher is gone; `podrun attach {run}` takes it over, `podrun stop {run}` ends it")
         if len(shown) < len(found):
@@ -38,9 +38,9 @@ def ps(show_all: bool, as_json: bool) -> int:
 
 
 def _of_interest(found: list[Summary]) -> list[Summary]:
-    ended = [summary for summary in found if summary.over]
+    ended = [summary for summary in found if summary.has_ended]
     recent = {summary.run for summary in ended[:_RECENT]}
-    return [summary for summary in found if not summary.over or summary.run in recent]
+    return [summary for summary in found if not summary.has_ended or summary.run in recent]
 
 
 def _row(summary: Summary) -> dict[str, object]:
@@ -55,7 +55,7 @@ def _table(shown: list[Summary]) -> str:
         rows.append(
             [
                 summary.run,
-                f"failed {summary.code}" if summary.state is State.FAILED else summary.state.value,
+                f"failed {summary.code}" if summary.state is RunState.FAILED else summary.state.value,
                 summary.slice,
                 str(summary.hosts),
                 "-" if summary.step is None else f"{summary.step}/{summary.steps}",

@@ -9,10 +9,10 @@ from podrun.runtime.config import Config
 from podrun.runtime.contract import ExitCode, UserError
 
 from ..pod.secret_values import read_secrets
-from ..request.request import Request, examine, make_workdir, owner_of_workdir
+from ..request.request import Request, make_workdir, owner_of_workdir, resolve_request
 from ..rundir.runs import RunDirectory, new_run_id
 from ..rundir.spec import RunSpec
-from ..supervise.run import carry_out
+from ..supervise.run import run_attempts
 from ..view.console import make_console
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 def run(request: Request) -> int:
     """Carries out the request and returns podrun's exit code. Raises UserError before anything is started."""
-    checked, problems = examine(request)
-    if checked is None:
+    resolved, problems = resolve_request(request)
+    if resolved is None:
         raise UserError("\n".join(problems))
-    pod, job, workdir = checked.pod, checked.job, checked.workdir
+    pod, job, workdir = resolved.pod, resolved.job, resolved.workdir
     owner = owner_of_workdir(request, job, pod)
     spec = RunSpec(new_run_id(), pod, job, workdir, Path.cwd(), detached=request.detach, owner=owner)
     bundles: tuple[Bundle, ...] = ()
@@ -44,4 +44,4 @@ def run(request: Request) -> int:
         from ..supervise.background import start_in_background
 
         return start_in_background(directory, bundles, request.json)
-    return carry_out(spec, directory, make_console(request.json), bundles)
+    return run_attempts(spec, directory, make_console(request.json), bundles)

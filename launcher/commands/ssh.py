@@ -13,7 +13,7 @@ from podrun.runtime.contract import UserError
 from ..pod.errors import HostError
 from ..pod.fold import fold
 from ..pod.pod import Host, Pod
-from ..request.hosts import Chosen, choose
+from ..request.hosts import HostSelection, select_hosts
 from ..rundir.runs import RunDirectory
 
 
@@ -21,14 +21,14 @@ from ..rundir.runs import RunDirectory
 class SshRequest:
     """What the user typed."""
 
-    chosen: Chosen
+    selection: HostSelection
     host: str
     argv: tuple[str, ...] = ()
 
 
 def ssh(request: SshRequest) -> int:
     """Becomes OpenSSH's client; its exit code is podrun's. Raises UserError."""
-    pod, run = choose(request.chosen, "ssh")
+    pod, run = select_hosts(request.selection, "ssh")
     if not pod.traits.has_login:
         raise UserError(f"the hosts of {pod.slice.name} are processes on this machine: there is nothing to log in to")
     host = find_host(pod, request.host, run)

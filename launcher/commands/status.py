@@ -14,7 +14,7 @@ from podrun.runtime.lines import clock, describe_step
 from ..pod.fold import fold
 from ..pod.traits import TRAITS
 from ..rundir.run_status import ProcessStatus, RunStatus, read_status
-from ..rundir.run_summary import State, Summary, summarize
+from ..rundir.run_summary import RunState, Summary, summarize
 from ..rundir.runs import RunDirectory, find_run
 from ..view.console import phase_words
 from ..view.text_table import shorten, text_table
@@ -42,7 +42,7 @@ def _as_json(directory: RunDirectory, summary: Summary, found: RunStatus | None)
         "attempt": found.start["attempt"] if found else None,
         "workdir": found.start["workdir"] if found else None,
         "logs": str(directory.logs),
-        "phase": _phase(found) if found and not summary.over else None,
+        "phase": _phase(found) if found and not summary.has_ended else None,
         **_progress(found),
         "message": found.end["message"] if found and found.end else None,
         "checkpoint": {"step": checkpoint["step"], "time": checkpoint["time"]} if checkpoint else None,
@@ -70,9 +70,9 @@ def _as_text(directory: RunDirectory, summary: Summary, found: RunStatus | None)
     lines = [_headline(summary, found)]
     lines += [f"  {name:<12}{text}" for name, text in _facts(directory, summary, found)]
     if found:
-        lines += ["", _table(list(found.processes.values()), program=summary.program, over=summary.over)]
+        lines += ["", _table(list(found.processes.values()), program=summary.program, ended=summary.has_ended)]
         lines += _ending(summary, found)
-    if summary.state is State.ABANDONED:
+    if summary.state is RunState.ABANDONED:
         lines += ["", f"`podrun attach {summary.run}` takes it over, `podrun stop {summary.run}` ends it"]
     return lines
 
@@ -80,10 +80,10 @@ def _as_text(directory: RunDirectory, summary: Summary, found: RunStatus | None)
 def _headline(summary: Summary, found: RunStatus | None) -> str:
     lasted = duration((summary.ended or time.time()) - summary.started)
     again = f", restart {found.start['attempt']}" if found and found.start["attempt"] else ""
-    if summary.state is State.RUNNING:
+    if summary.state is RunState.RUNNING:
         return f"run {summary.run}: running for {lasted}{again}"
     when = moment(summary.ended or summary.started)
-    if summary.state is State.ABANDONED:
+    if summary.state is RunState.ABANDONED:
         return f"run {summary.run}: abandoned, last heard of at {when}: it has not ended, and nobody supervises it"
     code = f" with exit code {summary.code}" if summary.code else ""
     return f"run {summary.run}: {summary.state}{code} at {when}, after {lasted}{again}"
@@ -94,7 +94,7 @@ def _facts(directory: RunDirectory, summary: Summary, found: RunStatus | None) -
     where = TRAITS[summary.transport].reached if summary.transport in TRAITS else f"reached by {summary.transport}"
     facts = [("slice", f"{summary.slice}, {hosts} {where}")]
     facts.append(("program" if summary.program else "workdir", shorten(summary.job, 200)))
-    if found and not summary.over:
+    if found and not summary.has_ended:
         facts.append(("phase", _phase(found)))
     facts += _step_facts(summary, found)
     if found and found.checkpoint:
@@ -110,18 +110,18 @@ def _step_facts(summary: Summary, found: RunStatus | None) -> list[tuple[str, st
         return []
     step = found.step
     facts = [("step", f"{step['step']}/{step['steps']}  {describe_step(step)}")]
-    if summary.state is State.RUNNING and "elapsed" in step:
+    if summary.state is RunState.RUNNING and "elapsed" in step:
         facts.append(("time", f"elapsed {clock(step['elapsed'])}  eta {clock(step.get('seconds_left'))}"))
     return facts
 
 
-def _table(processes: list[ProcessStatus], *, program: bool, over: bool) -> str:
+def _table(processes: list[ProcessStatus], *, program: bool, ended: bool) -> str:
     """A row for each process, or for each state that processes of a large pod are in."""
     if len(processes) > _ROWS:
         return _groups(processes)
     rows = [["PROCESS", "HOST", "PHASE", "SINCE", "STEP", "PID", "EXIT"]]
     for process in processes:
-        since = moment(process.since) if over else duration(time.time() - process.since)
+        since = moment(process.since) if ended else duration(time.time() - process.since)
         pid = "-" if process.pid is None else str(process.pid)
         row = [str(process.process), process.host, phase_words(process.phase), since, _or_dash(process.step), pid]
         rows.append([*row, _exit(process.exit_code)])

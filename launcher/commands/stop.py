@@ -11,7 +11,7 @@ from podrun.runtime.contract import Event, EventKind, ExitCode, UserError
 from ..rundir.follow import follow
 from ..rundir.runs import RunDirectory, all_runs, find_run
 from ..supervise.background import take_over
-from ..supervise.run import finish
+from ..supervise.run import end_leftovers
 
 _LIMIT = 180.0  # seconds; a save that has begun may take a minute
 
@@ -39,7 +39,7 @@ def _finish(directory: RunDirectory, end: Event) -> int:
         print(f"podrun: {directory.run_id} has ended already: {end['message']}")
         return ExitCode.DONE
     print("\n".join(["asking again the hosts that could not be reached:", *end["left_behind"]]), flush=True)
-    left = finish(directory.spec(), directory, end)
+    left = end_leftovers(directory.spec(), directory, end)
     return _report({**end, "left_behind": left})
 
 

@@ -16,18 +16,18 @@ from ..rundir.events import LIMIT
 from ..rundir.runs import RunDirectory
 from ..rundir.spec import RunSpec
 from .files import files_of
-from .table import Measured, State, Step
+from .table import Measured, Step, VariantState
 from .variants import Variant
 
 _RECORD = record({"step": count})
-_STATES = {run_summary.State.DONE: State.DONE, run_summary.State.INTERRUPTED: State.INTERRUPTED}
+_STATES = {run_summary.RunState.DONE: VariantState.DONE, run_summary.RunState.INTERRUPTED: VariantState.INTERRUPTED}
 
 
 def collect(variant: Variant, spec: RunSpec, directory: RunDirectory) -> Measured:
     """Of a run that has ended."""
     end = directory.end() or {"code": None, "message": "it never ended", "host": ""}
-    state = _STATES.get(run_summary.state_of(directory)[0], State.FAILED)
-    reason = "" if state is not State.FAILED else _reason(end["message"])
+    state = _STATES.get(run_summary.state_of(directory)[0], VariantState.FAILED)
+    reason = "" if state is not VariantState.FAILED else _reason(end["message"])
     try:
         text = files_of(spec.pod).read(Workdir(spec.workdir).metrics)
     except (HostError, OSError) as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..view.text_table import shorten, text_table, wrap
-from .table import Row, State, step_times
+from .table import Row, VariantState, step_times
 
 _DECIMALS = 5  # of a number in the table; smaller ones have an exponent
 _FEW = 5  # step times; of fewer, one may well be the longest by far
@@ -96,7 +96,7 @@ def _notes(rows: Sequence[Row]) -> list[str]:
     ]
     if rows[0].median_step is None:
         notes.append(f"there are no speed-ups, because {first} has no step times")
-    if len({row.steps for row in rows if row.measured.state is State.DONE}) > 1:
+    if len({row.steps for row in rows if row.measured.state is VariantState.DONE}) > 1:
         notes.append("the variants have different numbers of steps: the totals are of different work")
     return notes + [note for row in rows if (note := _slow_step(row))]
 

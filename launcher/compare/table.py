@@ -13,7 +13,7 @@ from .variants import Variant
 _RESAMPLES = 2000
 
 
-class State(StrEnum):
+class VariantState(StrEnum):
     """How a variant ended."""
 
     DONE = "done"
@@ -37,7 +37,7 @@ class Measured:
     """What is known of one variant."""
 
     variant: Variant
-    state: State
+    state: VariantState
     reason: str = ""
     """Why it is not done."""
     code: int | None = None
@@ -68,7 +68,7 @@ class Row:
     """The first variant's total / this one's, likewise, if both are done."""
 
 
-def compare(measured: Sequence[Measured]) -> list[Row]:
+def compare_variants(measured: Sequence[Measured]) -> list[Row]:
     """A row for each variant. Raises IndexError without any."""
     first, reference = measured[0], step_times(measured[0].steps)
     return [_row(one, first, reference) for one in measured]
@@ -84,7 +84,7 @@ def _row(one: Measured, first: Measured, reference: Mapping[int, float]) -> Row:
     total = sum(times.values()) if times else None
     comparable = bool(times and reference)
     more = one.models / first.models
-    both_done = one.state is State.DONE and first.state is State.DONE
+    both_done = one.state is VariantState.DONE and first.state is VariantState.DONE
     return Row(
         measured=one,
         steps=one.steps[-1].step if one.steps else 0,

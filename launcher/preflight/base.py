@@ -46,7 +46,7 @@ def group(values: Mapping[str, Any]) -> list[tuple[Any, tuple[str, ...]]]:
     return [(value, tuple(hosts)) for value, hosts in sorted(found.items(), key=lambda item: -len(item[1]))]
 
 
-def odd_ones(name: str, values: Mapping[str, Any], remedy: str, *, fatal: bool, about: str) -> list[Finding]:
+def minority_findings(name: str, values: Mapping[str, Any], remedy: str, *, fatal: bool, about: str) -> list[Finding]:
     """A finding for each group of hosts whose value is not that of most."""
     groups = group(values)
     if len(groups) < 2:

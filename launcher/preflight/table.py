@@ -9,10 +9,10 @@ from ..agent.protocol import MISSING
 from ..pod.pod import Pod
 from ..view.text_table import wrap
 from .base import Facts, Finding, group, known, name_hosts
-from .check import fatal_findings
 from .devices import expected, own_nodes
-from .examine import Report
 from .machine import human, is_loopback
+from .rules import fatal_findings
+from .run_preflight import Report
 
 _SHOWN = 8  # findings of a question before the rest is counted
 _LABEL = 13  # columns

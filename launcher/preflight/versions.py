@@ -7,7 +7,7 @@ import re
 from ..agent.protocol import MISSING
 from ..pod.pod import Pod
 from ..staging.runtime_packages import BELOW, NEEDED, TENSORBOARD
-from .base import Facts, FactsByHost, Finding, each, group, known, name_hosts, odd_ones
+from .base import Facts, FactsByHost, Finding, each, group, known, minority_findings, name_hosts
 
 PYTHON = (3, 11)
 _MUST_AGREE = ("jax", "jaxlib")  # different ones may compile different programs, which then wait for each other
@@ -57,7 +57,7 @@ def _too_old_python(pod: Pod, asked: FactsByHost, *, fatal: bool) -> list[Findin
 def _python_differs(asked: FactsByHost) -> list[Finding]:
     minor = {host: ".".join(i["version"].split(".")[:2]) for host, i in asked.items()}
     remedy = "give the path of the same version on all hosts with `python:` in the pod file"
-    return odd_ones("Python", minor, remedy, fatal=True, about="python")
+    return minority_findings("Python", minor, remedy, fatal=True, about="python")
 
 
 def _missing(pod: Pod, asked: FactsByHost, *, fatal: bool) -> list[Finding]:
@@ -139,7 +139,7 @@ def _driver(pod: Pod, facts: FactsByHost) -> list[Finding]:
     loaded = {host: f["driver"] for host, f in facts.items() if known(f, "driver") and f["driver"]}
     return [
         *each(facts, "driver", _no_driver, about="driver"),
-        *odd_ones("NVIDIA driver", loaded, remedy, fatal=True, about="driver"),
+        *minority_findings("NVIDIA driver", loaded, remedy, fatal=True, about="driver"),
     ]
 
 

@@ -12,7 +12,7 @@ from ..rundir.runs import RunDirectory, find_run
 
 
 @dataclass(frozen=True)
-class Chosen:
+class HostSelection:
     """What the user typed."""
 
     pod: PodRequest
@@ -24,16 +24,16 @@ class Chosen:
         return bool(request.pod or request.hosts is not None or request.hostfile or request.simulate or request.slice)
 
 
-def choose(chosen: Chosen, command: str) -> tuple[Pod, RunDirectory | None]:
+def select_hosts(selection: HostSelection, command: str) -> tuple[Pod, RunDirectory | None]:
     """The pod, and the run that it is of, if one was named. Raises UserError."""
-    if chosen.run is not None and chosen.names_pod:
+    if selection.run is not None and selection.names_pod:
         raise UserError("a run names its hosts already; leave out --pod, --hosts, --hostfile, --slice and --simulate")
-    if chosen.run is not None:
-        directory = find_run(chosen.run)
+    if selection.run is not None:
+        directory = find_run(selection.run)
         return directory.spec().pod, directory
-    if not chosen.names_pod:
+    if not selection.names_pod:
         raise UserError(
             f"no hosts: say which, for example podrun {command} --pod pod.yaml, --hosts tpu-[0-3], "
             "or --run RUN for those of a run"
         )
-    return find_pod(replace(chosen.pod, any_slice=True)), None
+    return find_pod(replace(selection.pod, any_slice=True)), None

@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Checked:
+class ResolvedRequest:
     """What a request is for: nothing that can be found on this machine is wrong with it."""
 
     job: Config | Program
@@ -68,7 +68,7 @@ class Checked:
     workdir: Path
 
 
-def examine(request: Request) -> tuple[Checked | None, list[str]]:
+def resolve_request(request: Request) -> tuple[ResolvedRequest | None, list[str]]:
     """What is to be carried out, or else everything that can be found wrong on this machine."""
     problems: list[str] = []
 
@@ -111,7 +111,7 @@ def examine(request: Request) -> tuple[Checked | None, list[str]]:
     assert job and pod and workdir
     if launch.python and not pod.traits.files_are_here:
         pod = replace(pod, python=launch.python)
-    return Checked(job, pod, workdir), []
+    return ResolvedRequest(job, pod, workdir), []
 
 
 def _check_kind(request: Request) -> None:

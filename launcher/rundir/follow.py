@@ -22,7 +22,7 @@ class Output:
         self._directory = directory
         self._echo: Echo | None = None
 
-    def news(self, at_end: bool = False) -> str:
+    def next_lines(self, at_end: bool = False) -> str:
         """Return the next lines, as many as are shown at once, or nothing; at the end the last one may be unfinished."""
         if self._echo is None:
             start = self._directory.start()

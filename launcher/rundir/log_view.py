@@ -95,7 +95,7 @@ class Follower:
         self._wrote: dict[str, float] = {}
         self._out = out
 
-    def news(self) -> bool:
+    def show_new(self) -> bool:
         """Shows a part of what is new in each file. False if there was nothing."""
         found = False
         for file in self._files:
@@ -109,7 +109,7 @@ class Follower:
 
     def finish(self) -> None:
         """Shows what is left: the run has ended."""
-        while self.news():
+        while self.show_new():
             pass
         for name, partial in self._partial.items():
             if partial and visible(partial) != self._bars.get(name):

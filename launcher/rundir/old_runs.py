@@ -12,7 +12,7 @@ from podrun.runtime.contract import UserError
 
 from ..plan.plan import DETACHED_LEASE
 from ..pod.home import podrun_home
-from .run_summary import State, Summary, summarize
+from .run_summary import RunState, Summary, summarize
 from .runs import RunDirectory, all_runs
 
 _DOOMED = ".removed-"
@@ -36,10 +36,10 @@ def old_runs(older_than: float) -> list[OldRun]:
     found = []
     for directory in all_runs():
         summary = summarize(directory)
-        least = max(older_than, DETACHED_LEASE) if summary.state is State.ABANDONED else older_than
-        if summary.over and _unconfirmed(directory):
+        least = max(older_than, DETACHED_LEASE) if summary.state is RunState.ABANDONED else older_than
+        if summary.has_ended and _unconfirmed(directory):
             least = max(older_than, DETACHED_LEASE)  # it is the only record of where something may live
-        if summary.state is State.RUNNING or time.time() - (summary.ended or summary.started) < least:
+        if summary.state is RunState.RUNNING or time.time() - (summary.ended or summary.started) < least:
             continue
         found.append(OldRun(directory, summary, _size(directory.path)))
     return found
@@ -48,8 +48,8 @@ def old_runs(older_than: float) -> list[OldRun]:
 def old_run(directory: RunDirectory) -> OldRun:
     """Raises UserError unless the run has ended."""
     summary = summarize(directory)
-    if not summary.over:
-        goes_on = "is running" if summary.state is State.RUNNING else "has not ended, only its launcher is gone"
+    if not summary.has_ended:
+        goes_on = "is running" if summary.state is RunState.RUNNING else "has not ended, only its launcher is gone"
         raise UserError(f"run {summary.run} {goes_on}; `podrun stop {summary.run}` ends it")
     if left := _unconfirmed(directory):
         raise UserError(

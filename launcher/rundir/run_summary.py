@@ -20,7 +20,7 @@ _SPEC = record({"pod": _POD, "job": record({}, {"argv": each(text)}), "workdir":
 _LOOK_BACK = 2000  # events among which the last step is looked for
 
 
-class State(StrEnum):
+class RunState(StrEnum):
     """How a run goes, or how it ended."""
 
     RUNNING = "running"
@@ -35,7 +35,7 @@ class Summary:
     """One run."""
 
     run: str
-    state: State
+    state: RunState
     code: int | None
     """Of a run that has ended."""
     slice: str
@@ -53,21 +53,21 @@ class Summary:
     directory: str
 
     @property
-    def over(self) -> bool:
-        return self.state not in (State.RUNNING, State.ABANDONED)
+    def has_ended(self) -> bool:
+        return self.state not in (RunState.RUNNING, RunState.ABANDONED)
 
 
-def state_of(directory: RunDirectory) -> tuple[State, Event | None, int | None]:
+def state_of(directory: RunDirectory) -> tuple[RunState, Event | None, int | None]:
     """The state, the event of the end, and the pid of the supervisor."""
     supervisor = directory.supervisor()  # asked first: the end is on record before it lets go
     end = directory.end()
     if end is not None:
         if end["code"] == 0:
-            return State.DONE, end, None
-        return State.INTERRUPTED if end["host"] is None else State.FAILED, end, None
+            return RunState.DONE, end, None
+        return RunState.INTERRUPTED if end["host"] is None else RunState.FAILED, end, None
     if supervisor is not None or _is_new(directory):
-        return State.RUNNING, None, supervisor
-    return State.ABANDONED, None, None
+        return RunState.RUNNING, None, supervisor
+    return RunState.ABANDONED, None, None
 
 
 def summarize(directory: RunDirectory) -> Summary:
@@ -89,7 +89,7 @@ def summarize(directory: RunDirectory) -> Summary:
         job=start["program"] or start["workdir"],
         program=start["program"] is not None,
         started=start["time"],
-        ended=None if state is State.RUNNING else (last or start)["time"],
+        ended=None if state is RunState.RUNNING else (last or start)["time"],
         supervisor=supervisor,
         directory=str(directory.path),
     )

@@ -40,8 +40,8 @@ from .awake import AwakeClock
 from .cause import LAUNCHER, Failure, Sign
 from .failures import SAVE_GRACE, Failures
 from .heartbeat import Heartbeat
+from .outcome import Outcome, Process
 from .patience import Patience
-from .state import Outcome, Process
 
 READY_TIMEOUT = 60.0  # seconds for an agent to answer
 FAILURE_GRACE = 0.5  # seconds between SIGTERM and SIGKILL once the run has failed
@@ -110,7 +110,7 @@ class Supervisor:
         self._unopened: set[str] = set()
         self._room = threading.Semaphore(ROOM)
         self._stopping = False
-        self._over = False
+        self._finished = False
         self._clock = AwakeClock(ASLEEP)
         self._patience = Patience(self._clock)
         self._failures = Failures(self._clock)
@@ -123,7 +123,7 @@ class Supervisor:
         self._incomplete: set[str] = set()  # hosts of whose output not all is here
         self._interrupts: list[int] = []
         self._saved_step: int | None = None
-        self._begins_anew = False
+        self._started_fresh = False
 
     def interrupt(self, number: int) -> None:
         """From a signal handler: the user wants to stop."""
@@ -231,7 +231,7 @@ class Supervisor:
             if self._patience.is_to_be_told():
                 self._tell_waiting()
             self._pump()
-        self._over = True
+        self._finished = True
         self._room.release(len(self._sessions))  # nobody handles frames any more: none may wait for it
         fan_out(lambda session: session.close(5.0 if session.has_stopped else 0.5), list(self._sessions.values()))
         for host in self._stopped.keys() - self._incomplete:  # only now does nobody write to their logs any more
@@ -272,12 +272,12 @@ class Supervisor:
             self._blame_unfinished(silent)
         outcome = Outcome(ExitCode.DONE, failures=self._failures.seen, saved_step=self._saved_step, left_behind=left)
         outcome.finished = self._all_done()
-        outcome.no_checkpoint = self._begins_anew and self._saved_step is None
+        outcome.no_checkpoint = self._started_fresh and self._saved_step is None
         if finished:
             return outcome
         if self._failures and not self._was_stopped_first():
             slept = self._heartbeat.slept(RECENT)
-            outcome.cause = self._failures.cause(len(self._sessions), self._mourners(), slept)
+            outcome.cause = self._failures.cause(len(self._sessions), self._peer_loss_reporters(), slept)
             outcome.code = outcome.cause.code
         elif self._interrupts:
             outcome.interrupted_by = self._interrupts[0]
@@ -303,17 +303,19 @@ class Supervisor:
         for host in sorted({p.host for p in self._processes.values() if not self._is_done(p)} - unconfirmed):
             self._fail(host, "not all of its processes have finished")
 
-    def _mourners(self) -> list[tuple[str, int | None]]:
+    def _peer_loss_reporters(self) -> list[tuple[str, int | None]]:
         """Processes whose last words were that another process is gone, as far as that matters."""
         return [
             (f.host, f.process)
             for f in self._failures.seen
-            if f.process is not None and f.sign in (Sign.ABORTED, Sign.EXITED) and self._is_mourning(f.host, f.process)
+            if f.process is not None
+            and f.sign in (Sign.ABORTED, Sign.EXITED)
+            and self._ended_by_peer_loss(f.host, f.process)
         ]
 
-    def _is_mourning(self, host: str, process: int) -> bool:
+    def _ended_by_peer_loss(self, host: str, process: int) -> bool:
         name = self._log_names[host, output_stream(process)]
-        return cause.is_mourning(self._logs.end_of(name, LAST_WORDS, self._log_starts.get(name, 0)))
+        return cause.is_peer_loss(self._logs.end_of(name, LAST_WORDS, self._log_starts.get(name, 0)))
 
     # --- state ---
 
@@ -383,7 +385,7 @@ class Supervisor:
         if kind == "output" and frame["stream"].endswith(".out"):
             self._write_log(host, frame["stream"], frame["data"])
             return
-        if self._over:
+        if self._finished:
             return
         if kind != "lost":
             self._room.acquire()
@@ -498,7 +500,7 @@ class Supervisor:
         kind = event["event"]
         if kind == EventKind.PHASE:
             process.phase = event["phase"]
-            self._begins_anew |= process.phase == Phase.COMPILE
+            self._started_fresh |= process.phase == Phase.COMPILE
         elif kind == EventKind.STEP:
             process.step = event["step"]
         elif kind in (EventKind.CHECKPOINT, EventKind.RESUME):

@@ -17,7 +17,7 @@ from ..rundir.runs import RunDirectory
 from ..staging.bundles import Bundle
 from ..view.console import NoConsole, make_console
 from ..view.terminal import guarded_streams
-from .run import carry_out
+from .run import run_attempts
 from .signals import Signals
 
 _BEGIN = 5.0  # seconds between the making of a run directory and its supervisor
@@ -36,7 +36,7 @@ def start_in_background(directory: RunDirectory, bundles: Sequence[Bundle], as_j
                 if event is not None:
                     console.event(event)
                     if event["event"] == EventKind.END:
-                        return ended(directory, event, as_json)
+                        return report_end(directory, event, as_json)
                     if start.complete(event):
                         break
                 for number in signals.received:  # before it has started, Ctrl-C means the run, not the watching
@@ -44,14 +44,14 @@ def start_in_background(directory: RunDirectory, bundles: Sequence[Bundle], as_j
                         os.kill(pid, number)
                 signals.received.clear()
             else:
-                raise UserError(broken(directory))
+                raise UserError(failure_message(directory))
         finally:
             console.stop()
-    console.say(goes_on(directory))
+    console.say(attach_hint(directory))
     return ExitCode.DONE
 
 
-def goes_on(directory: RunDirectory) -> str:
+def attach_hint(directory: RunDirectory) -> str:
     run = directory.run_id
     return (
         f"podrun: {run} goes on in the background\n"
@@ -82,7 +82,7 @@ def spawn(directory: RunDirectory, bundles: Sequence[Bundle] = (), *, adopt: boo
         if process.poll() is not None or time.monotonic() > deadline:
             if directory.end() is not None or directory.supervisor() is not None:  # another one was faster
                 return
-            raise UserError(broken(directory))
+            raise UserError(failure_message(directory))
         time.sleep(0.05)
 
 
@@ -99,7 +99,7 @@ def take_over(directory: RunDirectory) -> None:
     spawn(directory, adopt=True)
 
 
-def broken(directory: RunDirectory) -> str:
+def failure_message(directory: RunDirectory) -> str:
     try:
         text = directory.supervisor_log.read_text(errors="replace").strip()
     except OSError:
@@ -130,7 +130,7 @@ class _Start:
         return bool(event["event"] == EventKind.PHASE and event["phase"] not in (Phase.CONNECT, Phase.SETUP))
 
 
-def ended(directory: RunDirectory, end: Event, as_json: bool = False) -> int:
+def report_end(directory: RunDirectory, end: Event, as_json: bool = False) -> int:
     """Shows how a run ended that was supervised in the background, and returns its exit code. JSON has said it already."""
     if as_json:
         return int(end["code"])
@@ -150,7 +150,7 @@ def main() -> None:
     bundles = pickle.load(sys.stdin.buffer)
     adopt = "adopt" in sys.argv[2:]
     try:
-        code = int(carry_out(directory.spec(), directory, NoConsole(), bundles, adopt=adopt))
+        code = int(run_attempts(directory.spec(), directory, NoConsole(), bundles, adopt=adopt))
     except UserError as error:
         if directory.supervisor() is None:  # else another one has it, and this one is not needed
             print(f"podrun: {error}", file=sys.stderr, flush=True)

@@ -86,7 +86,7 @@ class Evidence:
     """All hosts of the pod."""
     signalled: Sequence[tuple[str, int | None]] = ()
     """Processes (host, number) that were sent SIGTERM themselves, the earliest first."""
-    mourners: Collection[tuple[str, int | None]] = ()
+    peer_loss_reporters: Collection[tuple[str, int | None]] = ()
     """Processes whose last words were JAX's that another process is gone."""
     slept: float = 0.0
     """Seconds for which the launcher itself did not run shortly before."""
@@ -120,7 +120,7 @@ def _rank(failed: Failure, evidence: Evidence) -> tuple[int, int]:
         return 3, evidence.signalled.index(who)
     if failed.sign in (Sign.EXITED, Sign.ABORTED):
         elsewhere = any(other.sign is Sign.SILENT and other.host != failed.host for other in evidence.failures)
-        if who not in evidence.mourners and not elsewhere:
+        if who not in evidence.peer_loss_reporters and not elsewhere:
             program = any(other.sign is Sign.EXITED for other in evidence.failures)  # whose aborts are its own as well
             return (1 if failed.sign is Sign.ABORTED and not program else 0), 0
     elif failed.sign not in (Sign.ASKED, Sign.PEER_LOST):
@@ -128,7 +128,7 @@ def _rank(failed: Failure, evidence: Evidence) -> tuple[int, int]:
     return 4, 0
 
 
-def is_mourning(output: bytes) -> bool:
+def is_peer_loss(output: bytes) -> bool:
     """True if the end of what a process printed is JAX's word for the loss of another process."""
     return _PEER_IS_GONE.search(output) is not None
 

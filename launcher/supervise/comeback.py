@@ -67,7 +67,7 @@ class Comeback:
         """Return the hosts that cannot be reached, with the reason; None if `stopped`, for which nobody waits."""
         answers: list[HostError | Exception | None] = []
         silent: dict[str, str] = {}
-        over = threading.Event()
+        finished = threading.Event()
 
         def ask(host: Host) -> None:
             silent[host.name] = "no answer yet"
@@ -78,11 +78,11 @@ class Comeback:
 
         def work() -> None:
             answers.extend(fan_out(ask, self._pod.hosts))
-            over.set()
+            finished.set()
 
         threading.Thread(target=work, name="comeback", daemon=True).start()
         patience = time.monotonic() + _SILENCE
-        while not over.wait(0.1):
+        while not finished.wait(0.1):
             if stopped():
                 return None
             if time.monotonic() > patience and (waiting := silent.copy()):

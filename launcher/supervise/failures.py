@@ -64,6 +64,6 @@ class Failures:
     def only_consequences(self) -> bool:
         return all(f.consequence for f in self.seen)
 
-    def cause(self, hosts: int, mourners: Collection[tuple[str, int | None]], slept: float) -> Failure:
+    def cause(self, hosts: int, peer_loss_reporters: Collection[tuple[str, int | None]], slept: float) -> Failure:
         """Return the first cause of all that was seen, which is something."""
-        return first_cause(Evidence(self.seen, hosts, self.signalled, mourners, slept))
+        return first_cause(Evidence(self.seen, hosts, self.signalled, peer_loss_reporters, slept))

@@ -25,11 +25,11 @@ class Heartbeat:
         self._every = min(_EVERY, lease / 4)
         self._patience = (patience or lease) - self._every
         self._clock = AwakeClock(limit=2 * self._every)
-        self._over = threading.Event()
+        self._finished = threading.Event()
         threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
 
     def stop(self) -> None:
-        self._over.set()
+        self._finished.set()
 
     def slept(self, within: float) -> float:
         """Return the seconds of this process's last sleep, 0 if there was none or it ended longer than `within` ago."""
@@ -37,7 +37,7 @@ class Heartbeat:
 
     def _run(self) -> None:
         awake = time.monotonic()
-        while not self._over.wait(self._every):
+        while not self._finished.wait(self._every):
             now = time.monotonic()
             self._clock.now()
             if self._clock.slept(within=self._every):  # it is not the hosts that were silent

@@ -12,7 +12,7 @@ from ..agent.places import bundle_folder
 from ..plan.plan import Code, LaunchPlan
 from ..pod.errors import HostError
 from ..preflight.base import Finding, name_hosts
-from ..preflight.check import compare, fatal_findings
+from ..preflight.rules import apply_rules, fatal_findings
 from ..rundir.spec import RunSpec
 from ..staging.bundles import Bundle, podrun_bundle, project_bundle
 from ..staging.prepare import EndedError, Prepared, prepare_hosts, worker_python
@@ -74,7 +74,7 @@ def make_ready(
         shown = ", ".join(left_out[:5]) + (", ..." if len(left_out) > 5 else "")
         note(f"not sent: {shown} (links that lead out of the project; on the hosts they would lead elsewhere)")
     facts = {host: p.facts or {} for host, p in prepared.items()}
-    findings = compare(pod, facts, program=plan.is_program)
+    findings = apply_rules(pod, facts, program=plan.is_program)
     _warn(findings, note)
     return [
         Failure(name_hosts(finding.hosts), None, finding.what, ExitCode.UNAVAILABLE, details=finding.remedy)

@@ -15,7 +15,7 @@ from ..plan.plan import LaunchPlan
 from ..rundir.logs import tail
 from ..rundir.runs import RunDirectory
 from .cause import Failure
-from .state import Outcome
+from .outcome import Outcome
 from .view import View
 
 _TAIL = 12  # lines of the first cause's output that are shown

@@ -24,16 +24,16 @@ from ..view.console import Console, NoConsole
 from .attempt import Observer, Supervisor
 from .cause import LAUNCHER, Failure
 from .comeback import FIRST_PAUSE, LIMIT, LONGEST_PAUSE, Comeback, minutes, sleep
+from .outcome import Outcome
 from .report import end_event, report
 from .signals import Signals
-from .state import Outcome
 from .view import View
 
 if TYPE_CHECKING:
     from ..staging.bundles import Bundle
 
 
-def carry_out(
+def run_attempts(
     spec: RunSpec, directory: RunDirectory, console: Console, bundles: Sequence[Bundle] = (), *, adopt: bool = False
 ) -> int:
     """Runs the spec to its end and returns the exit code.
@@ -58,7 +58,7 @@ def carry_out(
         stack.callback(view.close)
         run = _Run(spec, directory, view, logs, signals, transport, secrets)
         try:
-            code = run.to_the_end(bundles, adopt)
+            code = run.execute(bundles, adopt)
         except UserError as error:  # so that nobody waits for the run
             directory.record_end(str(error).partition("\n")[0], ExitCode.BAD_CONFIG)
             raise
@@ -67,7 +67,7 @@ def carry_out(
     return code
 
 
-def finish(spec: RunSpec, directory: RunDirectory, end: Event) -> list[str]:
+def end_leftovers(spec: RunSpec, directory: RunDirectory, end: Event) -> list[str]:
     """Ends what an ended run may have left on hosts that could not be reached then, and says so in a new end event.
 
     Returns what is still not confirmed: `host: reason`. Raises UserError if a podrun supervises the run.
@@ -132,7 +132,7 @@ class _Run:
         self._transport = transport
         self._secrets = secrets
 
-    def to_the_end(self, bundles: Sequence[Bundle], adopt: bool) -> int:
+    def execute(self, bundles: Sequence[Bundle], adopt: bool) -> int:
         most = self._spec.job.launch.max_restarts
         attempt = (self._directory.attempt() or 0) if adopt else 0
         plan = self._spec.plan(attempt, self._secrets)
@@ -170,7 +170,7 @@ class _Run:
             unprepared = comeback.waited  # its disk, or what `setup:` mounts, may be new
             plan, adoption, before, outcome = self._spec.plan(attempt, self._secrets), None, outcome, None
         self._view.event(end_event(outcome, plan, time.time()))
-        self._view.last_words(lambda: report(outcome, plan, self._directory, self._view))
+        self._view.print_directly(lambda: report(outcome, plan, self._directory, self._view))
         return outcome.code
 
     def _clear(self, plan: LaunchPlan, outcome: Outcome) -> bool:
@@ -198,7 +198,7 @@ class _Run:
 
         found: list[Failure] = []
         broken: list[Exception] = []
-        over = threading.Event()
+        finished = threading.Event()
 
         def work() -> None:
             try:
@@ -206,14 +206,14 @@ class _Run:
             except Exception as error:
                 broken.append(error)
             finally:
-                over.set()
+                finished.set()
 
         if not self._signals.received:
             threading.Thread(target=work, name="prepare", daemon=True).start()
-        while not over.wait(0.1):
+        while not finished.wait(0.1):
             if self._signals.received:
                 self._transport.close()  # what was begun on the hosts ends with its connection
-                over.wait(5)
+                finished.wait(5)
                 number = self._signals.received[0]
                 return Outcome(128 + number, interrupted_by=number, unprepared=True)
         if broken:

@@ -71,7 +71,7 @@ class View:
         """The user wants to stop, and the console takes nothing any more."""
         return self._leaving
 
-    def last_words(self, write: Callable[[], None]) -> None:
+    def print_directly(self, write: Callable[[], None]) -> None:
         """Call `write`, which prints past the console: to the same terminal, maybe, so a stuck one is given a moment only."""
         if not self.stuck:
             write()

@@ -93,7 +93,7 @@ def headline(start: Event) -> str:
     return "\n".join([*lines, f"  logs    {start['logs']}"])
 
 
-def news(event: Event) -> str | None:
+def notable_line(event: Event) -> str | None:
     """Events that deserve a line of their own in every view for people."""
     kind = event["event"]
     if kind == EventKind.START:
@@ -169,7 +169,7 @@ class PlainConsole:
                 count = len(self._progress.processes)
                 who = f"all {count} processes" if count > 1 else "the process"
                 self.say(f"{who}: {_PHASE_WORDS[phase]}")
-        if text := news(event) or self._building(event):
+        if text := notable_line(event) or self._building(event):
             self.say(text)
         if event["event"] == EventKind.STEP and event["process"] == 0:
             self.say(step_line(event))
@@ -191,13 +191,13 @@ class PlainConsole:
         pass
 
 
-def harmless(value: Any) -> Any:
+def sanitize(value: Any) -> Any:
     """Return a part of an event with all its text printable, and without colours."""
     if isinstance(value, str):
         return without_colours(value)
     if isinstance(value, dict):
-        return {harmless(name): harmless(part) for name, part in value.items()}
-    return [harmless(part) for part in value] if isinstance(value, list) else value
+        return {sanitize(name): sanitize(part) for name, part in value.items()}
+    return [sanitize(part) for part in value] if isinstance(value, list) else value
 
 
 class LiveConsole:
@@ -225,13 +225,13 @@ class LiveConsole:
         )
 
     def event(self, event: Event) -> None:
-        event = harmless(event)
+        event = sanitize(event)
         if event["event"] == EventKind.START:
             self._progress = Progress(event)
             self._live.start()
         if self._progress is not None:
             self._progress.event(event)
-        if text := news(event):
+        if text := notable_line(event):
             self.say(text)
 
     def say(self, text: str) -> None:

@@ -19,7 +19,7 @@ from podrun.launcher.plan.plan import LaunchPlan, Program, make_plan
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
-from podrun.launcher.preflight.examine import examine
+from podrun.launcher.preflight.run_preflight import run_preflight
 from podrun.launcher.preflight.table import render
 from podrun.launcher.remote.ask import ask
 from podrun.launcher.rundir.logs import Logs
@@ -29,8 +29,8 @@ from podrun.launcher.rundir.spec import start_event
 from podrun.launcher.staging.prepare import Prepared, prepare_hosts
 from podrun.launcher.supervise import failures
 from podrun.launcher.supervise.attempt import Supervisor
+from podrun.launcher.supervise.outcome import Outcome
 from podrun.launcher.supervise.report import end_event, report
-from podrun.launcher.supervise.state import Outcome
 from podrun.launcher.supervise.view import View
 from podrun.launcher.view.console import JsonConsole, PlainConsole
 from podrun.runtime.config import Launch
@@ -243,7 +243,7 @@ def test_facts_of_a_host(number: int) -> None:
 
     def check(line: bytes) -> None:
         for pod in pods:
-            found = examine(LyingTransport("nobody", (), [line]), pod, "/w", lambda *_: None)
+            found = run_preflight(LyingTransport("nobody", (), [line]), pod, "/w", lambda *_: None)
             assert render(found, 100, False)
             assert found.facts or found.unreached
 

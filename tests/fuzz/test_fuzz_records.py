@@ -141,7 +141,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     monkeypatch.setattr(background, "spawn", nobody)
     monkeypatch.setattr(background, "_BEGIN", 0.0)
     monkeypatch.setattr(background, "_REPORT", 0.0)
-    monkeypatch.setattr(stop, "finish", lambda *_: [])
+    monkeypatch.setattr(stop, "end_leftovers", lambda *_: [])
     nothing = b'{"folders": [], "processes": [], "environments": []}\n'
     monkeypatch.setattr(clean, "load_transport", lambda _: LyingTransport("nobody", (), [nothing]))
     monkeypatch.setattr(os, "kill", lambda *_: None)
@@ -149,7 +149,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 
 
 def commands(directory: RunDirectory) -> list[Callable[[], object]]:
-    chosen = hosts.Chosen(PodRequest(), run=RUN)
+    selection = hosts.HostSelection(PodRequest(), run=RUN)
     return [
         lambda: ps.ps(show_all=True, as_json=False),
         lambda: ps.ps(show_all=True, as_json=True),
@@ -160,8 +160,8 @@ def commands(directory: RunDirectory) -> list[Callable[[], object]]:
         lambda: attach.attach(None, as_json=False),
         lambda: attach.attach(None, as_json=True),
         lambda: stop.stop(RUN, now=False),
-        lambda: clean.clean(clean.CleanRequest(hosts.Chosen(PodRequest()), older_than="1s", dry_run=True)),
-        lambda: clean.clean(clean.CleanRequest(chosen, dry_run=True)),
+        lambda: clean.clean(clean.CleanRequest(hosts.HostSelection(PodRequest()), older_than="1s", dry_run=True)),
+        lambda: clean.clean(clean.CleanRequest(selection, dry_run=True)),
         lambda: collect(Variant("v", "v", ()), RunSpec.from_json(json.dumps(SPEC).encode()), directory),
         lambda: directory.adoption(directory.spec().plan(0, {})),
     ]

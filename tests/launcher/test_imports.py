@@ -60,7 +60,7 @@ def third_party(modules: frozenset[str]) -> set[str]:
     "module",
     [
         *("cli.root", "commands.run", "supervise.run", "supervise.background", "supervise.attempt", "plan.plan"),
-        *("request.train_file", "view.console", "preflight.check"),
+        *("request.train_file", "view.console", "preflight.rules"),
     ],
 )
 def test_the_launcher_does_not_import_jax(module: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 from podrun.launcher.agent import port
 from podrun.launcher.pod.pod import Host, Pod, Ssh
 from podrun.launcher.pod.slices import parse_slice
-from podrun.launcher.preflight.examine import Report, examine
+from podrun.launcher.preflight.run_preflight import Report, run_preflight
 
 from ..findings import explain
 from ..hosts import Hosts, wait_until
@@ -47,7 +47,7 @@ def check(client: Client) -> Check:
 
     def run(workdir: str | None = None, program: bool = False, **changes: object) -> Report:
         pod = replace(pod_of(client.hosts), **changes)  # type: ignore[arg-type]
-        return examine(client.transport(), pod, workdir, silent, program=program)
+        return run_preflight(client.transport(), pod, workdir, silent, program=program)
 
     return run
 

@@ -11,7 +11,7 @@ from podrun.launcher.inventory.simulated import simulated_pod
 from podrun.launcher.plan.plan import Program, make_plan
 from podrun.launcher.pod.pod import Pod
 from podrun.launcher.pod.slices import parse_slice
-from podrun.launcher.preflight.examine import examine
+from podrun.launcher.preflight.run_preflight import run_preflight
 from podrun.launcher.rundir.logs import Logs, log_path
 from podrun.launcher.supervise.attempt import Supervisor
 from podrun.launcher.transport.local import LocalTransport
@@ -47,7 +47,7 @@ def test_a_run_from_its_start_to_its_end(pod: Pod, tmp_path: Path) -> None:
 
 def test_facts_of_a_host(pod: Pod, tmp_path: Path) -> None:
     """All that a check asks is answered, and a Python that is too old for podrun's runtime is named."""
-    report = examine(LocalTransport(pod), pod, str(tmp_path), lambda *news: None)
+    report = run_preflight(LocalTransport(pod), pod, str(tmp_path), lambda *news: None)
     assert report.unreached == {} and report.coordinator and report.shared
     version = report.facts["host-0"]["interpreter"]["version"]
     too_old = [finding for finding in report.findings if "podrun's runtime needs 3.11" in finding.what]

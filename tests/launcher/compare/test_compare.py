@@ -17,7 +17,7 @@ from podrun.launcher.compare.files import HostFiles, LocalFiles
 from podrun.launcher.compare.folder import new_folders
 from podrun.launcher.compare.output import as_text, numbers, write_steps, write_table
 from podrun.launcher.compare.plots import plot_convergence, plot_times, running_median
-from podrun.launcher.compare.table import Measured, State, Step, compare
+from podrun.launcher.compare.table import Measured, Step, VariantState, compare_variants
 from podrun.launcher.compare.variants import Variant, find_variants, short_keys, split_values
 from podrun.launcher.inventory.simulated import simulated_pod
 from podrun.launcher.pod.slices import parse_slice
@@ -218,14 +218,14 @@ def test_steps_of_metrics() -> None:
 # --- the numbers ----------------------------------------------------------------------------------------------------
 
 
-def measured(name: str, seconds: list[float | None], state: State = State.DONE, **more: Any) -> Measured:
+def measured(name: str, seconds: list[float | None], state: VariantState = VariantState.DONE, **more: Any) -> Measured:
     found = tuple(Step(n, loss=5.0 - n, grad_norm=1 / n, seconds=s) for n, s in enumerate(seconds, 1))
     return Measured(Variant(f"a={name}", name, (("a", name),)), state, steps=found, **more)
 
 
 def test_times_are_those_after_the_first_step() -> None:
     """Also if the first step has a time; a step without one is left out."""
-    first, second = compare([measured("1", [90.0, 2.0, 4.0, 6.0]), measured("2", [None, 1.0, None, 2.0])])
+    first, second = compare_variants([measured("1", [90.0, 2.0, 4.0, 6.0]), measured("2", [None, 1.0, None, 2.0])])
     assert (first.median_step, first.total, first.steps, first.train_loss) == (4.0, 12.0, 4, 1.0)
     assert (second.median_step, second.total) == (1.5, 3.0)
     assert (first.speedup, first.speedup_interval, first.speedup_by_total) == (1.0, None, 1.0)
@@ -237,10 +237,10 @@ def test_a_slower_variant_is_never_called_faster() -> None:
     the mean of ratios."""
     one = measured("1", [None, *[0.1] * 95, *[3.0] * 5])
     two = measured("2", [None, *[0.18] * 100])
-    row = compare([one, two])[1]
+    row = compare_variants([one, two])[1]
     assert row.speedup == 0.1 / 0.18
     assert row.speedup_interval == (0.1 / 0.18, 0.1 / 0.18)
-    assert "0.56x (0.56-0.56)" in as_text([*compare([one, two])])
+    assert "0.56x (0.56-0.56)" in as_text([*compare_variants([one, two])])
 
 
 def test_the_spread_of_a_speed_up() -> None:
@@ -248,7 +248,9 @@ def test_the_spread_of_a_speed_up() -> None:
     few, many = ([None, *[0.1 + 0.001 * (n * 37 % 100) for n in range(count)]] for count in (20, 500))
     widths = []
     for times in (few, many):
-        low, high = compare([measured("1", times), measured("2", times[:1] + times[:0:-1])])[1].speedup_interval or (
+        low, high = compare_variants([measured("1", times), measured("2", times[:1] + times[:0:-1])])[
+            1
+        ].speedup_interval or (
             0,
             0,
         )
@@ -260,19 +262,19 @@ def test_the_spread_of_a_speed_up() -> None:
 def test_an_ensemble_trains_several_models() -> None:
     """Four models in a step that takes twice as long are trained twice as fast, and the table says what it counts."""
     one, four = measured("1", [None, 0.1, 0.1]), replace(measured("4", [None, 0.2, 0.2]), models=4)
-    rows = compare([one, four])
+    rows = compare_variants([one, four])
     assert (rows[1].speedup, rows[1].speedup_by_total) == (2.0, 2.0)
     assert "a=4 trains 4 models in each step: its SPEED-UP is that of one model" in as_text(rows)
-    assert "models in each step" not in as_text(compare([one, one]))
+    assert "models in each step" not in as_text(compare_variants([one, one]))
 
 
 def test_a_variant_that_is_not_done() -> None:
     """It has the ratio of the steps that it has, but none of totals; one that never began has nothing."""
-    rows = compare(
+    rows = compare_variants(
         [
             measured("1", [None, 2.0, 2.0]),
-            measured("2", [None, 1.0], State.FAILED, reason="no more of it"),
-            measured("3", [], State.NOT_RUN),
+            measured("2", [None, 1.0], VariantState.FAILED, reason="no more of it"),
+            measured("3", [], VariantState.NOT_RUN),
         ]
     )
     assert (rows[1].speedup, rows[1].speedup_by_total) == (2.0, None)
@@ -283,14 +285,14 @@ def test_a_variant_that_is_not_done() -> None:
 
 def test_a_first_variant_without_times() -> None:
     """Nothing can be compared with it, and the table says so."""
-    rows = compare([measured("1", [], State.FAILED), measured("2", [None, 1.0])])
+    rows = compare_variants([measured("1", [], VariantState.FAILED), measured("2", [None, 1.0])])
     assert (rows[1].speedup, rows[1].speedup_interval, rows[1].speedup_by_total) == (None, None, None)
     assert "there are no speed-ups, because a=1 has no step times" in as_text(rows)
 
 
 def test_the_table_names_its_numbers() -> None:
     """What is compared with what, how, and without which times."""
-    text = as_text(compare([measured("1", [None, 0.002, 0.004]), measured("2", [None, 0.001])]))
+    text = as_text(compare_variants([measured("1", [None, 0.002, 0.004]), measured("2", [None, 0.001])]))
     assert "SPEED-UP against a=1: BY MEDIAN is the ratio of the median steps (95 % of it by bootstrap over the" in text
     assert "without evaluation and checkpoints" in text
     assert "different numbers of steps" in text
@@ -298,7 +300,9 @@ def test_the_table_names_its_numbers() -> None:
 
 def test_a_narrow_terminal() -> None:
     """The table fits: a variant's name has a line of its own, and why it failed as much as there is room for."""
-    rows = compare([measured("1", [None, 2.0]), measured("2" * 40, [None, 1.0], State.FAILED, reason="no more " * 20)])
+    rows = compare_variants(
+        [measured("1", [None, 2.0]), measured("2" * 40, [None, 1.0], VariantState.FAILED, reason="no more " * 20)]
+    )
     lines = as_text(rows, 80).splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[2] == "a=1: done" and lines[3].split()[0] == "2"
@@ -309,7 +313,7 @@ def test_a_narrow_terminal() -> None:
 def test_one_step_that_spoils_the_total_is_named() -> None:
     """As a second compilation does."""
     times: list[float | None] = [None, 8.0, *[0.1] * 9]
-    text = as_text(compare([measured("1", times), measured("2", [None, *[0.1] * 10])]))
+    text = as_text(compare_variants([measured("1", times), measured("2", [None, *[0.1] * 10])]))
     assert "a=1: step 2 alone took 8 s, more than all others together" in text
     assert text.count("alone took") == 1
 
@@ -331,7 +335,9 @@ def test_numbers_of_a_column(values: list[float | None], shown: list[str]) -> No
 
 def test_csv_files(tmp_path: Path) -> None:
     """A row for each variant, with its values; and one for each step, with empty cells for what is not known."""
-    rows = compare([measured("[1, 2]", [None, 0.1]), measured("2", [], State.FAILED, reason='it said "no"\nand left')])
+    rows = compare_variants(
+        [measured("[1, 2]", [None, 0.1]), measured("2", [], VariantState.FAILED, reason='it said "no"\nand left')]
+    )
     write_table(tmp_path / "t.csv", rows)
     write_steps(tmp_path / "s.csv", rows)
     with (tmp_path / "t.csv").open(newline="") as file:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from podrun.launcher.agent import facts as facts_of_host
-from podrun.launcher.preflight.check import compare
 from podrun.launcher.preflight.environment import check_environment
+from podrun.launcher.preflight.rules import apply_rules
 from podrun.launcher.staging.runtime_packages import pinned
 
 from .pods import changed, healthy
@@ -24,13 +24,13 @@ from .pods import changed, healthy
 def test_a_workdir_that_setup_may_mount_is_judged_at_a_start(workdir: dict[str, Any]) -> None:
     """Before it, what is wrong there is a warning. A full /tmp on the same disk stays an error."""
     pod, facts = changed("cpu-1x1", {"a": {"disk_workdir": workdir}})
-    (finding,) = compare(pod, facts, program=False, before_setup=True)
+    (finding,) = apply_rules(pod, facts, program=False, before_setup=True)
     assert not finding.fatal
     assert finding.remedy.startswith("nothing, if `setup:` mounts it")
-    assert [f.fatal for f in compare(pod, facts, program=False)] == [True]
+    assert [f.fatal for f in apply_rules(pod, facts, program=False)] == [True]
     if "error" not in workdir:
         facts["a"]["disk_tmp"] = workdir
-        assert [f.fatal for f in compare(pod, facts, program=False, before_setup=True)] == [True]
+        assert [f.fatal for f in apply_rules(pod, facts, program=False, before_setup=True)] == [True]
 
 
 @pytest.mark.parametrize(("free", "extends", "fatal"), [(300, True, False), (90, True, True), (300, False, True)])

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from podrun.launcher.agent.packages import PACKAGES
-from podrun.launcher.preflight.check import compare, fatal_findings
 from podrun.launcher.preflight.devices import age
+from podrun.launcher.preflight.rules import apply_rules, fatal_findings
 from podrun.launcher.staging.runtime_packages import BELOW, NEEDED
 
 from .pods import GB, PKG, changed, healthy, pod_of
@@ -241,7 +241,7 @@ CASES: dict[str, tuple[str, dict[str, dict[str, Any]], str, str, str, bool]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_one_thing_that_is_wrong_is_one_finding_that_names_the_host(case: str) -> None:
     slice, changes, hosts, what, remedy, fatal = CASES[case]
-    findings = compare(*changed(slice, changes), program=False)
+    findings = apply_rules(*changed(slice, changes), program=False)
     assert len(findings) == 1, findings
     assert findings[0].hosts == tuple(hosts)
     assert re.search(what, findings[0].what), findings[0].what
@@ -252,7 +252,7 @@ def test_one_thing_that_is_wrong_is_one_finding_that_names_the_host(case: str) -
 
 @pytest.mark.parametrize("slice", ["cpu-1x2", "cpu-3x2", "v3-8", "v3-32", "v5litepod-16", "gpu-1x8", "gpu-3x8"])
 def test_nothing_is_wrong_with_a_healthy_pod(slice: str) -> None:
-    assert compare(*changed(slice, {}), program=False) == []
+    assert apply_rules(*changed(slice, {}), program=False) == []
 
 
 @pytest.mark.parametrize(
@@ -270,31 +270,31 @@ def test_nothing_is_wrong_with_a_healthy_pod(slice: str) -> None:
     ],
 )
 def test_what_does_not_matter_is_not_reported(slice: str, changes: dict[str, dict[str, Any]]) -> None:
-    assert compare(*changed(slice, changes), program=False) == []
+    assert apply_rules(*changed(slice, changes), program=False) == []
 
 
 @pytest.mark.parametrize("slice", ["cpu-2x2", "v3-32", "v5litepod-16", "gpu-2x8"])
 def test_facts_that_are_not_there_are_no_findings(slice: str) -> None:
     pod = pod_of(slice)
-    assert compare(pod, {}, program=False) == []
-    assert compare(pod, {host.name: {} for host in pod.hosts}, program=False) == []
+    assert apply_rules(pod, {}, program=False) == []
+    assert apply_rules(pod, {host.name: {} for host in pod.hosts}, program=False) == []
 
 
 def test_a_program_of_the_users_own_may_do_without_what_the_runtime_imports() -> None:
     pod, by_host = changed("cpu-2x2", {"*": {PKG + "jax": "missing", "interpreter/version": "3.9.1"}})
-    assert fatal_findings(compare(pod, by_host, program=False))
-    assert not fatal_findings(compare(pod, by_host, program=True))
+    assert fatal_findings(apply_rules(pod, by_host, program=False))
+    assert not fatal_findings(apply_rules(pod, by_host, program=True))
 
 
 def test_hosts_with_the_same_trouble_are_one_finding() -> None:
     pod, by_host = changed("v3-64", {"bdf": {PKG + "jax": "missing"}, "h": {PKG + "flax": "missing"}})
-    found = compare(pod, by_host, program=False)
+    found = apply_rules(pod, by_host, program=False)
     assert [(f.hosts, f.what.split(" for ")[0]) for f in found] == [(("b", "d", "f"), "no jax"), (("h",), "no flax")]
 
 
 def test_with_requirements_the_remedy_is_there() -> None:
     pod, by_host = changed("cpu-2x2", {"b": {PKG + "optax": "missing"}})
-    found = compare(replace(pod, requirements=Path("needs.txt")), by_host, program=False)
+    found = apply_rules(replace(pod, requirements=Path("needs.txt")), by_host, program=False)
     assert "needs.txt" in found[0].remedy
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from podrun.launcher.pod.pod import Host
 from podrun.launcher.pod.slices import parse_slice
-from podrun.launcher.preflight.check import compare
-from podrun.launcher.preflight.examine import Report
+from podrun.launcher.preflight.rules import apply_rules
+from podrun.launcher.preflight.run_preflight import Report
 from podrun.launcher.preflight.table import render, summary
 
 from .pods import PKG, changed, healthy, pod_of
@@ -19,7 +19,7 @@ from .pods import PKG, changed, healthy, pod_of
 
 def report_on(slice: str, changes: dict[str, dict[str, Any]]) -> Report:
     pod, by_host = changed(slice, changes)
-    return Report(pod, by_host, findings=compare(pod, by_host, program=False), coordinator="10.0.0.5:8476")
+    return Report(pod, by_host, findings=apply_rules(pod, by_host, program=False), coordinator="10.0.0.5:8476")
 
 
 def test_a_row_has_the_usual_answer_and_under_it_the_odd_host_with_its_remedy() -> None:
@@ -50,7 +50,7 @@ def test_the_table_fits_the_terminal(slice: str, width: int) -> None:
             by_host[name]["interpreter"] = {"error": f"/opt/python of {name} does not exist"}
     elif slice == "cpu-1x2":
         pod, by_host = changed(slice, {"a": {PKG + "jax": "missing"}})
-    text = render(Report(pod, by_host, findings=compare(pod, by_host, program=False)), width, colour=False)
+    text = render(Report(pod, by_host, findings=apply_rules(pod, by_host, program=False)), width, colour=False)
     assert max(map(len, text.splitlines())) <= max(width, 30)
     assert len(text.splitlines()) < 150
     assert text.isascii()

@@ -87,13 +87,13 @@ def test_the_output_of_a_program(process_per: str, name: str) -> None:
     """Of its first process, in whole lines, each once."""
     directory = make(process_per=process_per)
     output = Output(directory)
-    assert output.news() == ""
+    assert output.next_lines() == ""
     begin(directory, 0)
-    assert output.news() == ""
+    assert output.next_lines() == ""
     with Logs(directory.logs) as logs:
         logs.write(name, b"one\n 50%\r 100%\nth")
         logs.write("host-1", b"other\n")
-        assert output.news() == "one\n 100%"
-        assert output.news() == ""
+        assert output.next_lines() == "one\n 100%"
+        assert output.next_lines() == ""
         logs.write(name, b"ree\n")
-        assert output.news() == "three"
+        assert output.next_lines() == "three"

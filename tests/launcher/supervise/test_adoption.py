@@ -26,5 +26,5 @@ def test_the_last_words_of_an_attempt_before_count_no_more() -> None:
         recorder = Recorder(directory.events)
         view = View(NoConsole(), recorder)
         supervisor = Supervisor(plan, LocalTransport(plan.pod), logs, view, directory.adoption(plan))
-        assert [supervisor._is_mourning(f"host-{n}", n) for n in range(2)] == [False, True]
+        assert [supervisor._ended_by_peer_loss(f"host-{n}", n) for n in range(2)] == [False, True]
         recorder.close()

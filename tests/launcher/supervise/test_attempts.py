@@ -17,8 +17,8 @@ from podrun.launcher.rundir.runs import RunDirectory
 from podrun.launcher.rundir.spec import RunSpec
 from podrun.launcher.supervise import run as attempts
 from podrun.launcher.supervise.cause import LAUNCHER, Failure
-from podrun.launcher.supervise.run import carry_out, finish, is_worth_another
-from podrun.launcher.supervise.state import Outcome
+from podrun.launcher.supervise.outcome import Outcome
+from podrun.launcher.supervise.run import end_leftovers, is_worth_another, run_attempts
 from podrun.launcher.view.console import NoConsole
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import ExitCode
@@ -69,7 +69,7 @@ def test_no_restart_beside_what_is_left(left: list[str], tmp_path: Path, monkeyp
     job = Program(("true",), Launch.model_validate({"max_restarts": 1}))
     spec = RunSpec("20260101-000000-abcd", simulated_pod(parse_slice("cpu-1x1")), job, tmp_path / "work", tmp_path)
     directory = RunDirectory.create(spec)
-    code = carry_out(spec, directory, NoConsole())
+    code = run_attempts(spec, directory, NoConsole())
     assert (code, directory.attempt()) == ((1, 0) if left else (0, 1))
     end = directory.end()
     assert end is not None and end["left_behind"] == left
@@ -84,10 +84,10 @@ def test_a_run_leaves_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     spec = RunSpec("20260101-000000-abcd", pod, Program(("true",), Launch()), tmp_path / "work", tmp_path)
     directory = RunDirectory.create(spec)
     before = set(threading.enumerate())
-    assert carry_out(spec, directory, NoConsole()) == 0
+    assert run_attempts(spec, directory, NoConsole()) == 0
     end = directory.end()
     assert end is not None
-    finish(spec, directory, {**end, "left_behind": ["host-0: its agent does not answer"]})
+    end_leftovers(spec, directory, {**end, "left_behind": ["host-0: its agent does not answer"]})
     for thread in set(threading.enumerate()) - before:
         thread.join(60)
         assert not thread.is_alive(), thread.name

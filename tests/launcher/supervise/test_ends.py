@@ -19,7 +19,7 @@ from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.rundir.logs import Logs, log_path
 from podrun.launcher.supervise.attempt import Supervisor
 from podrun.launcher.supervise.cause import LAUNCHER
-from podrun.launcher.supervise.state import Outcome
+from podrun.launcher.supervise.outcome import Outcome
 from podrun.launcher.transport.local import LocalTransport
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import ExitCode
@@ -36,7 +36,7 @@ def plan_of(slice: str, folder: Path, *command: str, lease: float = 10.0) -> Lau
     return replace(plan, lease=lease)
 
 
-def carry_out(
+def run_supervisor(
     plan: LaunchPlan, logs: Logs, react: Callable[[Supervisor, dict[str, Any]], None] = lambda supervisor, event: None
 ) -> Outcome:
     """One attempt; `react` is called with each of its events."""
@@ -64,7 +64,7 @@ def test_an_agent_that_is_asked_to_end_by_somebody_else(tmp_path: Path, folder: 
             os.kill(pids[0], signal.SIGTERM)
 
     with Logs(folder) as logs:
-        outcome = carry_out(plan_of("cpu-1x1", tmp_path, "sleep", "60"), logs, react)
+        outcome = run_supervisor(plan_of("cpu-1x1", tmp_path, "sleep", "60"), logs, react)
     assert outcome.code == ExitCode.UNAVAILABLE and outcome.cause is not None
     assert outcome.cause.what == f"its agent stopped: the agent got signal {signal.SIGTERM:d}"
 
@@ -93,7 +93,7 @@ def test_output_that_takes_longer_than_a_lease(tmp_path: Path, folder: Path) -> 
             logs.first_stopped.set()
 
     with SlowLogs(folder, lease) as logs:
-        outcome = carry_out(plan_of("cpu-2x1", tmp_path, "echo", "x", lease=lease), logs, react)
+        outcome = run_supervisor(plan_of("cpu-2x1", tmp_path, "echo", "x", lease=lease), logs, react)
     assert (outcome.code, outcome.failures, outcome.left_behind) == (ExitCode.DONE, [], [])
     assert log_path(folder, "host-1").read_bytes() == b"x\n"
 
@@ -103,7 +103,7 @@ def test_a_log_that_cannot_be_opened(tmp_path: Path, folder: Path) -> None:
     folder.rmdir()
     plan = plan_of("cpu-1x1", tmp_path, "echo", "kept")
     with Logs(folder) as logs:
-        outcome = carry_out(plan, logs)
+        outcome = run_supervisor(plan, logs)
     assert [failed.host for failed in outcome.failures] == [LAUNCHER] and outcome.code == ExitCode.FAILED
     assert outcome.cause is not None
     assert outcome.cause.what.startswith("cannot write what host-0 prints to its log: No such file")
@@ -137,7 +137,7 @@ def test_a_line_of_which_the_rest_was_not_waited_for(tmp_path: Path, folder: Pat
 
     with PatientLogs(folder) as logs:
         command = "head -c 50000000 /dev/zero | tr '\\0' x; sleep 60"
-        outcome = carry_out(plan_of("cpu-1x1", tmp_path, "sh", "-c", command), logs, react)
+        outcome = run_supervisor(plan_of("cpu-1x1", tmp_path, "sh", "-c", command), logs, react)
     assert outcome.code == 128 + signal.SIGINT
     assert any("bytes of what host-0 printed are not here" in str(event.get("message")) for event in events)
     assert set(log_path(folder, "host-0").read_bytes()) == set(b"x")

@@ -16,7 +16,7 @@ from podrun.launcher.supervise.cause import (
     from_error,
     from_exit,
     from_lost_agent,
-    is_mourning,
+    is_peer_loss,
     silent_host,
 )
 from podrun.runtime.contract import ErrorKind, EventKind, ExitCode, Phase
@@ -88,14 +88,14 @@ UNHEARD = from_lost_agent("host-1", "its agent stopped: no word from the launche
         (Evidence([saved(1), saved(0)]), saved(1)),
         (Evidence([PEER_LOST, saved(0)], signalled=[("host-0", 0)]), saved(0)),
         (Evidence([saved(0), DOWN], signalled=[("host-0", 0)]), DOWN),
-        (Evidence([ABORTED, PEER_LOST], mourners=[("host-3", 3)]), ABORTED),
-        (Evidence([PEER_LOST, ABORTED], mourners=[("host-3", 3)]), PEER_LOST),
-        (Evidence([EXITED, KILLED], mourners=[("host-0", 0)]), KILLED),
+        (Evidence([ABORTED, PEER_LOST], peer_loss_reporters=[("host-3", 3)]), ABORTED),
+        (Evidence([PEER_LOST, ABORTED], peer_loss_reporters=[("host-3", 3)]), PEER_LOST),
+        (Evidence([EXITED, KILLED], peer_loss_reporters=[("host-0", 0)]), KILLED),
         (Evidence([EXITED, KILLED]), EXITED),
         (Evidence([ABORTED, EXITED]), ABORTED),
         (Evidence([EXITED, ABORTED]), EXITED),
         (Evidence([ABORTED, EXITED, KILLED]), ABORTED),
-        (Evidence([ABORTED, EXITED], mourners=[("host-3", 3)]), EXITED),
+        (Evidence([ABORTED, EXITED], peer_loss_reporters=[("host-3", 3)]), EXITED),
         (Evidence([EXITED, DOWN]), DOWN),
         (Evidence([EXITED, silent_host("host-0", 14.0, "", late=True)]), EXITED),
         (Evidence([PEER_LOST, late(RAISED)]), PEER_LOST),
@@ -125,7 +125,7 @@ def test_all_hosts_are_silent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("output", "mourns"),
+    ("output", "expected"),
     [
         (b"F1122 client.h:80] Terminating process because the JAX distributed service detected fatal errors.", True),
         (b"ValueError: Gloo all-reduce failed: Connection closed", True),
@@ -134,9 +134,9 @@ def test_all_hosts_are_silent() -> None:
         (b"", False),
     ],
 )
-def test_last_words(output: bytes, mourns: bool) -> None:
+def test_is_peer_loss(output: bytes, expected: bool) -> None:
     """JAX says why it aborts; who aborts without its words does so for a reason of its own."""
-    assert is_mourning(output) is mourns
+    assert is_peer_loss(output) is expected
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from podrun.launcher.rundir.logs import Logs
 from podrun.launcher.rundir.runs import Recorder
 from podrun.launcher.rundir.spec import start_event
 from podrun.launcher.supervise.attempt import Supervisor
-from podrun.launcher.supervise.state import Outcome
+from podrun.launcher.supervise.outcome import Outcome
 from podrun.launcher.supervise.view import View
 from podrun.launcher.view.console import PlainConsole
 from podrun.runtime.config import Launch

@@ -13,8 +13,8 @@ from podrun.launcher.plan.plan import LaunchPlan, make_plan
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.rundir.runs import RunDirectory
 from podrun.launcher.supervise.cause import Failure
+from podrun.launcher.supervise.outcome import Outcome
 from podrun.launcher.supervise.report import last_line, report
-from podrun.launcher.supervise.state import Outcome
 from podrun.launcher.supervise.view import View
 from podrun.launcher.view.console import PlainConsole
 from podrun.runtime.config import Config

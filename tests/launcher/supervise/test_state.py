@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from podrun.launcher.supervise.cause import Failure
-from podrun.launcher.supervise.state import Outcome
+from podrun.launcher.supervise.outcome import Outcome
 from podrun.runtime.contract import ExitCode
 
 

@@ -17,8 +17,8 @@ from ..remote.clock import with_skew
 from ..staging.requirements import DEFAULT_PYTHON, requirements_text, worker_python
 from ..transport.base import Transport
 from .base import Facts, Finding, group, unless_mounted
-from .check import compare, fatal_findings
 from .environment import check_environment
+from .rules import apply_rules, fatal_findings
 
 Say = Callable[[str, int, int, list[str]], None]
 """Called with (what is done, hosts that are done, all hosts, those that are waited for), from several threads in turn."""
@@ -46,7 +46,7 @@ class Report:
         return ExitCode.BAD_CONFIG if fatal_findings(self.findings) else ExitCode.DONE
 
 
-def examine(transport: Transport, pod: Pod, workdir: str | None, say: Say, *, program: bool = False) -> Report:
+def run_preflight(transport: Transport, pod: Pod, workdir: str | None, say: Say, *, program: bool = False) -> Report:
     """Facts of all hosts, then whether those that answered reach the first one and share the workdir.
 
     Raises UserError if the pod's requirements cannot be read.
@@ -54,7 +54,7 @@ def examine(transport: Transport, pod: Pod, workdir: str | None, say: Say, *, pr
     report = Report(pod)
     requirements = requirements_text(pod)
     _gather(report, transport, workdir, requirements, say)
-    report.findings += compare(pod, report.facts, program=program, before_setup=bool(pod.setup))
+    report.findings += apply_rules(pod, report.facts, program=program, before_setup=bool(pod.setup))
     report.findings += check_environment(pod, report.facts, requirements, program=program)
     if pod.hosts[0].name in report.facts:  # it is the one that the others must reach
         _try_coordinator(report, transport, say)

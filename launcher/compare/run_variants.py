@@ -12,12 +12,12 @@ from podrun.runtime.contract import Event, EventKind, ExitCode, UserError
 from ..request.request import make_workdir
 from ..rundir.runs import RunDirectory, new_run_id
 from ..rundir.spec import RunSpec
-from ..supervise.run import carry_out
+from ..supervise.run import run_attempts
 from ..supervise.signals import Signals
 from ..view.console import Console, LiveConsole, PlainConsole
 from .collect import collect
-from .prepare import Comparison
-from .table import Measured, State
+from .comparison import Comparison
+from .table import Measured, VariantState
 from .variants import Variant
 
 if TYPE_CHECKING:
@@ -27,32 +27,32 @@ if TYPE_CHECKING:
 class _Plain(PlainConsole):
     """Without what a run says last: of a comparison, the table says it."""
 
-    _over = False
+    _finished = False
 
     def event(self, event: Event) -> None:
         super().event(event)
-        self._over |= event["event"] == EventKind.END
+        self._finished |= event["event"] == EventKind.END
 
     def say(self, text: str) -> None:
-        if not self._over:
+        if not self._finished:
             super().say(text)
 
 
 class _Live(LiveConsole):
     """The same in a terminal."""
 
-    _over = False
+    _finished = False
 
     def event(self, event: Event) -> None:
         super().event(event)
-        self._over |= event["event"] == EventKind.END
+        self._finished |= event["event"] == EventKind.END
 
     def say(self, text: str) -> None:
-        if not self._over:
+        if not self._finished:
             super().say(text)
 
 
-def carry_out_all(comparison: Comparison, *, quiet: bool) -> list[Measured]:
+def run_variants(comparison: Comparison, *, quiet: bool) -> list[Measured]:
     """What was measured of every variant. One that fails does not keep the others from being run; Ctrl-C does.
 
     Args:
@@ -62,31 +62,31 @@ def carry_out_all(comparison: Comparison, *, quiet: bool) -> list[Measured]:
     measured: list[Measured] = []
     with Signals() as signals:
         for number, (variant, spec) in enumerate(comparison.jobs, 1):
-            if signals.received or State.INTERRUPTED in [one.state for one in measured]:
+            if signals.received or VariantState.INTERRUPTED in [one.state for one in measured]:
                 code = 128 + signals.received[0] if signals.received else None
-                measured.append(Measured(variant, State.NOT_RUN, code=code, workdir=str(spec.workdir)))
+                measured.append(Measured(variant, VariantState.NOT_RUN, code=code, workdir=str(spec.workdir)))
                 continue
             print(f"\n--- {number} of {len(comparison.jobs)}: {variant.name}", file=out, flush=True)
             console = _Plain(out) if quiet or not out.isatty() else _Live()
-            measured.append(_carry_out(variant, replace(spec, run_id=new_run_id()), comparison.bundles, console))
+            measured.append(_run_variant(variant, replace(spec, run_id=new_run_id()), comparison.bundles, console))
     return measured
 
 
 def exit_code(measured: Sequence[Measured]) -> int:
     """Ctrl-C's, or else the first failure's."""
     bad = [one for one in measured if one.code]
-    stopped = [one for one in bad if one.state is not State.FAILED]
+    stopped = [one for one in bad if one.state is not VariantState.FAILED]
     return next((one.code for one in [*stopped, *bad] if one.code), ExitCode.DONE)
 
 
-def _carry_out(variant: Variant, spec: RunSpec, bundles: Sequence[Bundle], console: Console) -> Measured:
+def _run_variant(variant: Variant, spec: RunSpec, bundles: Sequence[Bundle], console: Console) -> Measured:
     try:
         if spec.pod.traits.files_are_here:
             make_workdir(spec.workdir)
         directory = RunDirectory.create(spec)
-        carry_out(spec, directory, console, bundles)
+        run_attempts(spec, directory, console, bundles)
     except UserError as error:
         print(f"podrun: {error}", file=sys.stderr, flush=True)
         reason = str(error).partition("\n")[0]
-        return Measured(variant, State.FAILED, reason, ExitCode.BAD_CONFIG, workdir=str(spec.workdir))
+        return Measured(variant, VariantState.FAILED, reason, ExitCode.BAD_CONFIG, workdir=str(spec.workdir))
     return collect(variant, spec, directory)

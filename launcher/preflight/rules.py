@@ -14,7 +14,7 @@ from .machine import check_machine
 from .versions import check_versions
 
 
-def compare(pod: Pod, facts_by_host: FactsByHost, *, program: bool, before_setup: bool = False) -> list[Finding]:
+def apply_rules(pod: Pod, facts_by_host: FactsByHost, *, program: bool, before_setup: bool = False) -> list[Finding]:
     """Everything that is wrong, or may be. `program`: the user's own runs, which need not import what podrun's does.
 
     `before_setup`: commands that may mount the workdir are still to be run.

@@ -18,7 +18,7 @@ from podrun.runtime.config import Config
 from podrun.runtime.contract import ExitCode, UserError
 
 from ..pod.pod import Pod
-from ..request.request import Request, examine
+from ..request.request import Request, resolve_request
 from ..request.train_file import read_config
 from ..view.waiting import waiting
 
@@ -105,7 +105,7 @@ def _show(done: subprocess.CompletedProcess[str], devices: int) -> int:
 
 def _check(request: InspectRequest) -> tuple[Config, Pod]:
     """As for a simulated run. Raises one UserError with everything that can be found wrong."""
-    checked, problems = examine(
+    resolved, problems = resolve_request(
         Request(
             train=request.train,
             overrides=request.overrides,
@@ -114,10 +114,10 @@ def _check(request: InspectRequest) -> tuple[Config, Pod]:
             workdir=Path(tempfile.gettempdir()),  # nothing is written: the job's own need not be there
         )
     )
-    if checked is None:
+    if resolved is None:
         raise UserError("\n".join(problems))
-    assert isinstance(checked.job, Config)
-    return checked.job, checked.pod
+    assert isinstance(resolved.job, Config)
+    return resolved.job, resolved.pod
 
 
 def _slice(request: InspectRequest) -> str | None:

@@ -11,7 +11,7 @@ from podrun.runtime.config import Config
 from podrun.runtime.contract import UserError
 
 from ..pod.secret_values import read_secrets
-from ..request.request import Checked, Request, examine
+from ..request.request import Request, ResolvedRequest, resolve_request
 from ..rundir.spec import RunSpec
 from .folder import Folders, new_folders
 from .variants import Variant, find_variants
@@ -40,27 +40,27 @@ class Comparison:
         return [spec.job for _, spec in self.jobs if isinstance(spec.job, Config)]
 
 
-def prepare(request: Request, over: Sequence[str]) -> Comparison:
+def plan_comparison(request: Request, over: Sequence[str]) -> Comparison:
     """Raises UserError with all mistakes of all variants, HostError if a host's folders cannot be looked at."""
     if request.train is None or request.train.suffix == ".py":
         raise UserError("compare takes a train.yaml: of a program of your own podrun knows neither steps nor losses")
     variants = find_variants(over, request.overrides)
-    checked = _examine_all(request, variants)
-    first = checked[0]
+    resolved = _resolve_all(request, variants)
+    first = resolved[0]
     read_secrets(first.pod)
     folders = new_folders(first.workdir, request.workdir is not None, first.pod, [v.folder for v in variants])
-    specs = [_spec(one, folders.runs / variant.folder) for variant, one in zip(variants, checked, strict=True)]
+    specs = [_spec(one, folders.runs / variant.folder) for variant, one in zip(variants, resolved, strict=True)]
     specs, bundles = _with_code(specs)
     return Comparison(request.name, tuple(zip(variants, specs, strict=True)), bundles, folders)
 
 
-def _examine_all(request: Request, variants: Sequence[Variant]) -> list[Checked]:
+def _resolve_all(request: Request, variants: Sequence[Variant]) -> list[ResolvedRequest]:
     """Raises UserError: what is wrong with all variants once, the rest with the variants' names."""
-    found: list[Checked] = []
+    found: list[ResolvedRequest] = []
     problems: dict[str, list[str]] = {}
     for variant in variants:
-        checked, wrong = examine(replace(request, overrides=variant.overrides(request.overrides)))
-        found += [checked] if checked else []
+        resolved, wrong = resolve_request(replace(request, overrides=variant.overrides(request.overrides)))
+        found += [resolved] if resolved else []
         for problem in wrong:
             problems.setdefault(problem, []).append(variant.name)
     if problems:
@@ -73,10 +73,10 @@ def _row(problem: str, names: Sequence[str], count: int) -> str:
     return problem if len(names) == count else f"{'; '.join(names)}: {problem}"
 
 
-def _spec(checked: Checked, workdir: Path) -> RunSpec:
+def _spec(resolved: ResolvedRequest, workdir: Path) -> RunSpec:
     """Without JAX's cache of compiled programs: a second comparison would find what the first one compiled."""
-    pod = replace(checked.pod, env={_CACHE: "false", **checked.pod.env})
-    return RunSpec("", pod, checked.job, workdir, Path.cwd())
+    pod = replace(resolved.pod, env={_CACHE: "false", **resolved.pod.env})
+    return RunSpec("", pod, resolved.job, workdir, Path.cwd())
 
 
 def _with_code(specs: list[RunSpec]) -> tuple[list[RunSpec], tuple[Bundle, ...]]:
