@@ -1,4 +1,4 @@
-"""What every command shares: what follows `--`, and how it ends."""
+"""Shared by all commands: the program after `--`, and the exit code of a command."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from .process import tell
 
 PROGRAM = "podrun.program"
-"""Name in the context's `meta` of what was typed after `--`."""
+"""Key in the context's `meta` of the words after `--`."""
 
 
 def guard(action: Callable[[], int | None]) -> None:

@@ -1,4 +1,4 @@
-"""The process `podrun`: it ends with one of podrun's exit codes, whatever signals come last and whatever its outputs are."""
+"""The process `podrun`. It ends with one of podrun's exit codes, whatever signals arrive last and wherever it prints."""
 
 from __future__ import annotations
 

@@ -35,11 +35,11 @@ Exit codes:
 
 
 _TYPED = "podrun.typed"
-"""Name in the context's `meta` of all that was typed."""
+"""Key in the context's `meta` of all command-line arguments."""
 
 
 class _DefaultRun(click.Group):
-    """`podrun train.yaml` is short for `podrun run train.yaml`."""
+    """Treat `podrun train.yaml` as short for `podrun run train.yaml`."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         with guarded_streams():
@@ -58,7 +58,7 @@ class _DefaultRun(click.Group):
         return super().parse_args(ctx, args)
 
     def _check_spelling(self, ctx: click.Context, word: str) -> None:
-        """`podrun stat` means a command, `podrun train.yaml` a job."""
+        """Suggest a command for a misspelled one: `podrun stat` means a command, `podrun train.yaml` a job."""
         if word.startswith("-") or set(word) & set("./=") or Path(word).exists():
             return
         if near := difflib.get_close_matches(word, self.commands, n=2):
@@ -80,7 +80,7 @@ class _DefaultRun(click.Group):
 
 
 def _leave(error: click.UsageError) -> NoReturn:
-    """Says what is wrong with the command line, in the way in which podrun says all that is wrong."""
+    """Print a usage error in the style of podrun's other errors, and exit."""
     message = error.format_message().strip().removesuffix(".")
     name = error.ctx.info_name if error.ctx else "run"
     command = f"podrun {name}" if name in main.commands else "podrun"

@@ -1,1 +1,1 @@
-"""What the commands of podrun do, besides `run`: one file each."""
+"""Implementations of podrun's commands, one file each."""

@@ -12,7 +12,7 @@ from ..view.console import make_console
 
 
 def attach(name: str | None, as_json: bool) -> int:
-    """Shows the run until it ends, and returns its exit code; 0 if the user leaves first. Raises UserError."""
+    """Show the run until it ends, and return its exit code; 0 if the user leaves first. Raises UserError."""
     directory = find_run(name)
     console = make_console(as_json)
     if directory.end() is None and directory.supervisor() is None:

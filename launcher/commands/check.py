@@ -1,4 +1,4 @@
-"""`podrun check`: is the pod ready for a run, and if not, which host and why."""
+"""`podrun check`: check whether a pod is ready for a run; if not, name the hosts and the reasons."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..view.terminal import overwrite_line
 
 @dataclass(frozen=True)
 class CheckRequest:
-    """What the user typed."""
+    """Command-line options of `podrun check`."""
 
     pod: PodRequest
     workdir: str | None = None
@@ -30,7 +30,7 @@ class CheckRequest:
 
 
 def check(request: CheckRequest) -> int:
-    """Prints the table and returns 0, 2 if something fatal was found, or 69 if a host cannot be used. Raises UserError."""
+    """Print the table. Return 0, 2 if a finding is fatal, or 69 if a host cannot be used. Raises UserError."""
     pod = find_pod(request.pod)
     workdir = _find_workdir(pod, request.workdir)
     progress = _Progress()
@@ -45,7 +45,7 @@ def check(request: CheckRequest) -> int:
 
 
 def _interruptible(work: Callable[[], Report]) -> Report:
-    """Does the work in a thread, so that Ctrl-C need not wait for hosts. Raises what the work raises."""
+    """Run `work` in a thread, so that Ctrl-C need not wait for hosts. Raises what `work` raises."""
     ended: list[Report | BaseException] = []
 
     def do() -> None:
@@ -100,7 +100,7 @@ def _as_json(report: Report) -> str:
 
 
 class _Progress:
-    """One line on a terminal that is overwritten: what is done, and who is waited for."""
+    """A progress line in a terminal, overwritten in place: finished hosts, and those that are waited for."""
 
     def __init__(self) -> None:
         self._shown = sys.stderr.isatty()

@@ -1,4 +1,4 @@
-"""`podrun clean`: what ended runs have left here, or on the hosts of a pod."""
+"""`podrun clean`: remove leftovers of ended runs, on this machine or on the hosts of a pod."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LONG = "7d"
 
 @dataclass(frozen=True)
 class CleanRequest:
-    """What the user typed."""
+    """Command-line options of `podrun clean`."""
 
     selection: HostSelection
     older_than: str | None = None
@@ -38,17 +38,17 @@ class CleanRequest:
 
 @dataclass
 class _Found:
-    """What may go."""
+    """Leftovers that may be removed."""
 
     runs: list[OldRun] = field(default_factory=list)
     folders: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """By host, as `agent clean` tells it."""
+    """Answers of `agent clean`, by host."""
     processes: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     environments: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     unreached: dict[str, str] = field(default_factory=dict)
 
     def of_host(self, host: str) -> list[str]:
-        """The runs that have left something there."""
+        """Return the ids of the runs that have left something on the host."""
         return sorted({entry["run"] for entry in (*self.folders.get(host, ()), *self.processes.get(host, ()))})
 
     def __bool__(self) -> bool:
@@ -56,12 +56,12 @@ class _Found:
 
     @property
     def due(self) -> list[dict[str, Any]]:
-        """Environments that no run has used for long."""
+        """Return the environments that no run has used for long."""
         return [e for environments in self.environments.values() for e in environments if e["due"]]
 
 
 def clean(request: CleanRequest) -> int:
-    """Lists, asks, removes. Returns 0, or 69 if a host could not be reached. Raises UserError."""
+    """List the leftovers, ask, and remove them. Return 0, or 69 if a host could not be reached. Raises UserError."""
     run = request.selection.run
     default = "0" if run is not None else _LONG
     older_than = parse_duration(request.older_than or default, "--older-than")
@@ -81,7 +81,7 @@ def clean(request: CleanRequest) -> int:
 
 
 def _decide(request: CleanRequest, found: _Found, action: Callable[[], list[str]]) -> int:
-    """Prints what was found, and carries out `action` if that is wanted."""
+    """Print the leftovers, and call `action` if the user agrees."""
     for reason, hosts in _by_reason(found.unreached).items():
         print(f"podrun: {fold(hosts)}: {reason}", file=sys.stderr)
     code = ExitCode.UNAVAILABLE if found.unreached else ExitCode.DONE
@@ -109,7 +109,7 @@ def _what_else(request: CleanRequest) -> str:
 
 
 def _agreed(what: str) -> bool:
-    """Raises UserError if there is nobody to ask."""
+    """Return True if the user agrees. Raise UserError without a terminal to ask in."""
     if not sys.stdin.isatty():
         raise UserError(f"nobody can be asked here whether to remove {what}; say --yes, or look with --dry-run")
     return click.confirm(f"remove {what}?")
@@ -119,7 +119,7 @@ def _agreed(what: str) -> bool:
 
 
 def _remove_here(runs: Sequence[OldRun]) -> list[str]:
-    """What could not be done."""
+    """Remove the leftovers, and return what failed."""
     problems = []
     for run in runs:
         try:
@@ -136,7 +136,7 @@ def _remove_here(runs: Sequence[OldRun]) -> list[str]:
 
 
 class _Hosts:
-    """The hosts of a pod: all that is left there, or what one run has left."""
+    """The leftovers on the hosts of a pod: all of them, or those of one run."""
 
     def __init__(self, transport: Transport, pod: Pod, older_than: float, run: RunDirectory | None) -> None:
         self._transport = transport
@@ -156,7 +156,7 @@ class _Hosts:
         return found
 
     def remove(self, found: _Found) -> list[str]:
-        """What could not be done."""
+        """Remove the leftovers, and return what failed."""
         reached = tuple(host for host in self._pod.hosts if host.name not in found.unreached)
         answers = self._ask(reached, {host.name: found.of_host(host.name) for host in reached})
         problems = []
@@ -176,7 +176,7 @@ class _Hosts:
         return problems
 
     def _ask(self, hosts: tuple[Host, ...], remove: dict[str, list[str]]) -> dict[str, dict[str, Any] | str]:
-        """Host to its answer, or why there is none. What is removed, by host; nothing on a host that is not there."""
+        """Ask each host, and return its answer or the error by host. `remove`: the runs to remove, by host."""
 
         def question(host: Host) -> dict[str, Any]:
             request = {
@@ -220,7 +220,7 @@ def _listed(found: _Found) -> str:
 
 
 def _kept(found: _Found, older_than: str) -> list[str]:
-    """Lines for the environments that stay, equal hosts together, and when they may go."""
+    """Return a line for each group of hosts that keep the same environments, and when those may go."""
     hosts: dict[str, list[str]] = {}
     for host, environments in found.environments.items():
         kept = [environment for environment in environments if not environment["due"]]

@@ -1,4 +1,4 @@
-"""`podrun compare`: a job in several variants on one pod, a table of how they differ, and plots."""
+"""`podrun compare`: train variants of a job on one pod; show a table of the differences, and plots."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CompareRequest:
-    """What the user typed."""
+    """Command-line options of `podrun compare`."""
 
     run: Request
     over: tuple[str, ...]
@@ -34,7 +34,7 @@ class CompareRequest:
 
 
 def compare(request: CompareRequest) -> int:
-    """Runs all variants; prints the table, and where the rest is. Raises UserError before anything is started."""
+    """Run all variants, and print the table and the result files. Raises UserError before anything is started."""
     try:
         comparison = plan_comparison(request.run, request.over)
     except HostError as error:
@@ -80,7 +80,7 @@ def _headline(comparison: Comparison) -> str:
 
 
 def _write(comparison: Comparison, rows: Sequence[table.Row]) -> tuple[list[Path], str | None]:
-    """The files that were written, and what went wrong."""
+    """Write the result files. Return those that were written, and the error, if any."""
     results, where = comparison.folders.results, f"{comparison.name} on {comparison.slice}"
     measured = [row.measured for row in rows]
     writers: dict[str, Callable[[Path], bool]] = {

@@ -1,4 +1,4 @@
-"""`podrun exec`: one command on every host of a pod, equal outputs shown once."""
+"""`podrun exec`: run one command on every host of a pod, and show equal outputs once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PATIENCE = 5.0  # seconds after Ctrl-C for the hosts to confirm that the comman
 
 @dataclass(frozen=True)
 class ExecRequest:
-    """What the user typed."""
+    """Command-line options of `podrun exec`."""
 
     selection: HostSelection
     argv: tuple[str, ...]
@@ -33,7 +33,7 @@ class ExecRequest:
 
 
 def execute(request: ExecRequest) -> int:
-    """Returns the largest exit code; 69 counts for a host that cannot be reached. Raises UserError."""
+    """Run the command, and return the largest exit code; an unreachable host counts as 69. Raises UserError."""
     if not request.argv:
         raise UserError("no command: write it after `--`, for example podrun exec --pod pod.yaml -- nvidia-smi -L")
     pod, _ = select_hosts(request.selection, "exec")
@@ -52,7 +52,7 @@ def execute(request: ExecRequest) -> int:
 
 
 def _run_interruptibly(execution: Execution) -> tuple[list[Result], int]:
-    """The results, and the signal that ended the commands early, or 0."""
+    """Return the results, and the signal that ended the commands early, or 0."""
     results: list[Result] = []
     failed: list[BaseException] = []
     finished = threading.Event()
@@ -98,7 +98,7 @@ def _row(result: Result) -> dict[str, object]:
 
 
 def _print(results: Sequence[Result], out: IO[bytes]) -> None:
-    """Hosts of which all is the same under one header."""
+    """Print the outputs, those of hosts with the same result under one header."""
     groups: dict[tuple[bytes, int, bool], list[str]] = {}
     for result in results:
         if result.output or result.error is None:
@@ -113,7 +113,7 @@ def _print(results: Sequence[Result], out: IO[bytes]) -> None:
 
 
 def _complain(results: Sequence[Result]) -> None:
-    """Who failed, last, where it is seen."""
+    """Print the failed hosts after all output, where they are seen."""
     errors: dict[str, list[str]] = {}
     for result in results:
         if result.error is not None:

@@ -1,4 +1,4 @@
-"""`podrun init`: a first pod file, from a few questions or from options."""
+"""`podrun init`: write a first pod file, from a few questions or from options."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from ..staging.runtime_packages import pinned
 from ..yamlfile.yaml_file import parse
 
 LOCAL = "local"
-"""The answer for hosts that are processes on this machine."""
+"""Answer for hosts that are processes on this machine."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What `podrun init` wants to know."""
+    """A question of `podrun init`."""
 
     name: str
-    """The option without its dashes."""
+    """Option that answers it, without the dashes."""
     text: str
     required: bool = False
     remote: bool = False
-    """Only asked if the hosts are other machines."""
+    """True: only asked if the hosts are other machines."""
 
 
 QUESTIONS = (
@@ -50,11 +50,11 @@ QUESTIONS = (
 )
 
 Values = dict[str, Any]
-"""What a pod file says, as YAML would give it."""
+"""Content of a pod file, as parsed YAML."""
 
 
 def init(file: Path, given: Mapping[str, str | None], *, yes: bool, force: bool) -> None:
-    """Writes `file`. `given` are the answers that need no question, by the names of `QUESTIONS`.
+    """Write the pod file. `given`: answers from options, by the names of `QUESTIONS`; those are not asked.
 
     Raises UserError for answers that cannot be right, or if there is nobody to ask; KeyboardInterrupt for Ctrl-C.
     """
@@ -110,7 +110,7 @@ def _check_target(file: Path, force: bool) -> None:
 
 
 def _known(file: Path, given: Mapping[str, str | None]) -> Values:
-    """What the options say. Raises one UserError with all of their mistakes."""
+    """Return the values of the options. Raise one UserError with all of their mistakes."""
     values: Values = {}
     problems = []
     for question in QUESTIONS:
@@ -141,7 +141,7 @@ def _is_local(values: Values, question: Question) -> bool:
 
 
 def _ask(file: Path, values: Values, given: Mapping[str, str | None]) -> Values:
-    """Asks what is not given yet; an answer that cannot be right is explained and asked for again."""
+    """Ask the remaining questions. Explain an answer that cannot be right, and ask again."""
     for question in QUESTIONS:
         if given.get(question.name) is not None or (question.remote and "transport" in values):
             continue
@@ -159,7 +159,7 @@ def _ask(file: Path, values: Values, given: Mapping[str, str | None]) -> Values:
 
 
 def _with(file: Path, values: Values, question: Question, answer: str) -> Values:
-    """`values` and one more answer. Raises UserError if they cannot be right."""
+    """Return `values` with one more answer. Raise UserError if they cannot be right."""
     values = dict(values)
     if question.name in ("user", "key"):
         values["ssh"] = {**values.get("ssh", {}), question.name: _here(answer) if question.name == "key" else answer}
@@ -182,12 +182,12 @@ def _hosts(answer: str) -> Values:
 
 
 def _here(path: str) -> str:
-    """A path of the person who types is relative to the current folder; one in a pod file, to that file."""
+    """Return a typed path as absolute: it is relative to the current folder, a path in a pod file to that file."""
     return path if path.startswith("~") else str(Path(path).absolute())
 
 
 def _problems(file: Path, values: Values) -> list[str]:
-    """What is wrong with the values of a pod file, of which some may not be there yet; without lines and keys."""
+    """Return the mistakes in a possibly incomplete pod file, without their lines and keys."""
     described = describe(file, values, {})
     rows = [*described.mistakes, *check_pod(described, other_hosts="hosts" not in values)]
     problems = [text.partition(": ")[2] for _, text in rows]
@@ -201,7 +201,7 @@ def _problems(file: Path, values: Values) -> list[str]:
 
 
 def render(file: Path, values: Values) -> str:
-    """A commented pod file."""
+    """Return the text of a commented pod file."""
     slice = parse_slice(values["slice"])
     hosts = "1 host" if slice.hosts == 1 else f"{slice.hosts} hosts"
     lines = [
@@ -260,7 +260,7 @@ def _rest(values: Values) -> list[str]:
 
 
 def _scalar(text: str) -> str:
-    """The text as YAML, in quotes if it would not come back as it is."""
+    """Return the text as YAML, quoted if it would otherwise be read as something else."""
     try:
         plain = parse(f"key: {text}    # comment")[0] == {"key": text}
     except yaml.YAMLError:
@@ -269,7 +269,7 @@ def _scalar(text: str) -> str:
 
 
 def _write(file: Path, text: str) -> None:
-    """All of the file or nothing."""
+    """Write the file atomically."""
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         partial.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`podrun inspect`: a job looked at before it runs, in one process on this machine."""
+"""`podrun inspect`: show a job before it runs, in one process on this machine."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from ..request.train_file import read_config
 from ..view.waiting import waiting
 
 _MOST_DEVICES = 512
-"""Of a mesh that is typed; more take minutes."""
+"""Largest number of devices for --mesh; more take minutes."""
 
 
 @dataclass(frozen=True)
 class InspectRequest:
-    """What the user typed."""
+    """Command-line options of `podrun inspect`."""
 
     train: Path
     overrides: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class InspectRequest:
 
 @dataclass(frozen=True)
 class ArraysRequest:
-    """Arrays to be laid out over a mesh, as typed."""
+    """Command-line options of `podrun inspect --mesh`: arrays to be laid out over a mesh."""
 
     mesh: str
     arrays: tuple[str, ...]
@@ -61,7 +61,7 @@ def inspect_arrays(request: ArraysRequest) -> int:
 
 
 def _parse_mesh(text: str) -> dict[str, int]:
-    """`data=4,model=2`. Raises UserError."""
+    """Parse axes such as `data=4,model=2`. Raises UserError."""
     axes: dict[str, int] = {}
     for part in text.replace(" ", "").split(","):
         name, _, size = part.partition("=")
@@ -76,7 +76,7 @@ def _parse_mesh(text: str) -> dict[str, int]:
 
 
 def inspect(request: InspectRequest) -> int:
-    """Prints what the job is and returns 0, or why its code fails and returns 1. Raises UserError."""
+    """Print the report on the job and return 0, or why its code fails and return 1. Raises UserError."""
     config, pod = _check(request)
     asked = {
         "config": config.model_dump(mode="json"),
@@ -104,7 +104,7 @@ def _show(done: subprocess.CompletedProcess[str], devices: int) -> int:
 
 
 def _check(request: InspectRequest) -> tuple[Config, Pod]:
-    """As for a simulated run. Raises one UserError with everything that can be found wrong."""
+    """Resolve the job as a simulated run. Raise one UserError with all mistakes."""
     resolved, problems = resolve_request(
         Request(
             train=request.train,
@@ -121,7 +121,7 @@ def _check(request: InspectRequest) -> tuple[Config, Pod]:
 
 
 def _slice(request: InspectRequest) -> str | None:
-    """What was typed, or what train.yaml says, or one device. None: what its pod file says."""
+    """Return the slice from the options, from train.yaml, or one device; None: the slice of its pod file."""
     if request.slice:
         return request.slice
     try:
@@ -151,7 +151,7 @@ def _run_worker(
 
 
 def _failure(done: subprocess.CompletedProcess[str], answer: str, devices: int) -> str:
-    """What the process said last, and what to do."""
+    """Return the last output of the failed process, and the remedy."""
     last = (answer or done.stderr.strip() or "it said nothing").splitlines()[-3 if answer else -1 :]
     said = "\n".join(last)
     if done.returncode < 0:

@@ -1,4 +1,4 @@
-"""`podrun logs`: what the processes of a run printed."""
+"""`podrun logs`: print the output of a run's processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LAST = 20  # lines of each process that `-f` begins with
 
 @dataclass(frozen=True)
 class LogsRequest:
-    """What the user typed."""
+    """Command-line options of `podrun logs`."""
 
     run: str | None = None
     follow: bool = False
@@ -30,11 +30,11 @@ class LogsRequest:
     since: str | None = None
     lines: int | None = None
     raw: bool = False
-    """Every byte unchanged, also those that a terminal obeys."""
+    """Print every byte unchanged, including control characters that a terminal obeys."""
 
 
 def logs(request: LogsRequest) -> int:
-    """Prints, and with `follow` goes on until the run ends. Raises UserError for a run, host or time that there is not."""
+    """Print the logs; with `follow`, until the run ends. Raises UserError for an unknown run, host or time."""
     since = None if request.since is None else parse_since(request.since, "--since")
     directory = find_run(request.run)
     out = (unguarded(sys.stdout) if request.raw else sys.stdout).buffer
@@ -64,7 +64,7 @@ def _nothing(directory: RunDirectory) -> str:
 
 
 def _check_times(files: list[LogFile], since: float | None) -> None:
-    """Raises UserError if there are no times to go by."""
+    """Raise UserError if `since` is given and the logs have no times."""
     if since is not None and any(file.size() and not file.index.exists() for file in files):
         raise UserError("--since: this run's logs have no times, it is of an older podrun; -n shows the last lines")
 
@@ -86,7 +86,7 @@ def _follow(directory: RunDirectory, request: LogsRequest, since: float | None, 
 
 
 def _await_files(directory: RunDirectory, request: LogsRequest) -> list[LogFile]:
-    """The hosts are known from the first event on."""
+    """Wait for the first event, which names the hosts, and return their log files."""
     while True:
         ended = _has_ended(directory)
         if (files := log_files(directory, request.hosts)) or ended:

@@ -1,4 +1,4 @@
-"""`podrun ps`: the runs of this user on this machine."""
+"""`podrun ps`: list the runs of this user on this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RECENT = 10  # ended runs that are shown without --all
 
 
 def ps(show_all: bool, as_json: bool) -> int:
-    """Prints a row for each run, the newest first: those that go on, and the last that ended."""
+    """Print a row for each run, the newest first: running ones, and the last that ended."""
     found = [summarize(directory) for directory in all_runs()]
     shown = found if show_all else _of_interest(found)
     if as_json:
@@ -68,7 +68,7 @@ def _table(shown: list[Summary]) -> str:
 
 
 def _job_width() -> int:
-    """What is left of a line in a terminal; in a file a job may be long."""
+    """Return the width of the job column: the rest of a terminal's line; in a file a job may be long."""
     if not sys.stdout.isatty():
         return 200
     return max(20, os.get_terminal_size().columns - 90)

@@ -1,4 +1,4 @@
-"""`podrun train.yaml`: carry out a request, here or in the background."""
+"""`podrun train.yaml`: run a job, here or in the background."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def run(request: Request) -> int:
-    """Carries out the request and returns podrun's exit code. Raises UserError before anything is started."""
+    """Run the job, and return podrun's exit code. Raises UserError before anything is started."""
     resolved, problems = resolve_request(request)
     if resolved is None:
         raise UserError("\n".join(problems))

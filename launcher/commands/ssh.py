@@ -1,4 +1,4 @@
-"""`podrun ssh`: a shell on one host of a pod, reached as podrun reaches it."""
+"""`podrun ssh`: open a shell on one host of a pod, with podrun's own connection settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..rundir.runs import RunDirectory
 
 @dataclass(frozen=True)
 class SshRequest:
-    """What the user typed."""
+    """Command-line options of `podrun ssh`."""
 
     selection: HostSelection
     host: str
@@ -27,7 +27,7 @@ class SshRequest:
 
 
 def ssh(request: SshRequest) -> int:
-    """Becomes OpenSSH's client; its exit code is podrun's. Raises UserError."""
+    """Replace this process by OpenSSH's client, whose exit code is podrun's. Raises UserError."""
     pod, run = select_hosts(request.selection, "ssh")
     if not pod.traits.has_login:
         raise UserError(f"the hosts of {pod.slice.name} are processes on this machine: there is nothing to log in to")
@@ -40,7 +40,7 @@ def ssh(request: SshRequest) -> int:
 
 
 def find_host(pod: Pod, text: str, run: RunDirectory | None) -> Host:
-    """By name or address, the id of a process, or the beginning of one host's name. Raises UserError."""
+    """Return the host with that name or address, process id, or unique beginning of a name. Raises UserError."""
     if same := [host for host in pod.hosts if text in (host.name, host.address)]:
         return same[0]
     if text.isdigit() and (found := _by_process(pod, int(text), run)):
@@ -55,7 +55,7 @@ def find_host(pod: Pod, text: str, run: RunDirectory | None) -> Host:
 
 
 def _by_process(pod: Pod, process: int, run: RunDirectory | None) -> Host | None:
-    """Without a run, hosts have a process each."""
+    """Return the host of a process. Without a run, each host has one process."""
     start = next(run.read_events(), None) if run else None
     if start is not None:
         names = [name for name, processes in start["hosts"].items() if process in processes]
@@ -64,7 +64,7 @@ def _by_process(pod: Pod, process: int, run: RunDirectory | None) -> Host | None
 
 
 def ssh_command(pod: Pod, host: Host, argv: Sequence[str], *, terminal: bool) -> list[str]:
-    """The command line of OpenSSH's client. Raises UserError for an address that is none."""
+    """Return the command line of OpenSSH's client. Raises UserError for a malformed address."""
     from ..transport.ssh.channel import command_line
     from ..transport.ssh.errors import Unreachable
     from ..transport.ssh.transport import split_target

@@ -1,4 +1,4 @@
-"""`podrun status`: what every process of a run does, or how the run ended."""
+"""`podrun status`: show the state of every process of a run, or how the run ended."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ROWS = 16  # processes that have a row each; of more, those in the same state s
 
 
 def status(name: str | None, as_json: bool) -> int:
-    """Prints what is known of the run. Raises UserError if there is no such run."""
+    """Print the status of the run. Raises UserError if there is no such run."""
     directory = find_run(name)
     summary = summarize(directory)
     found = read_status(directory)
@@ -116,7 +116,7 @@ def _step_facts(summary: Summary, found: RunStatus | None) -> list[tuple[str, st
 
 
 def _table(processes: list[ProcessStatus], *, program: bool, ended: bool) -> str:
-    """A row for each process, or for each state that processes of a large pod are in."""
+    """Return a table with a row for each process; of a large pod, for each state that processes are in."""
     if len(processes) > _ROWS:
         return _groups(processes)
     rows = [["PROCESS", "HOST", "PHASE", "SINCE", "STEP", "PID", "EXIT"]]
@@ -154,7 +154,7 @@ def _exit(code: int | None) -> str:
 
 
 def _ending(summary: Summary, found: RunStatus) -> list[str]:
-    """How it ended; of one that goes on, what already went wrong."""
+    """Return how the run ended, or the failures of a running one so far."""
     if found.end:
         return ["", f"podrun: {found.end['message']}"]
     failed = [p for p in found.processes.values() if p.error]

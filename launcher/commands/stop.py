@@ -1,4 +1,4 @@
-"""`podrun stop`: ends a run from any shell, also one whose supervisor is gone."""
+"""`podrun stop`: end a run from any shell, even without its supervisor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LIMIT = 180.0  # seconds; a save that has begun may take a minute
 
 
 def stop(name: str | None, now: bool) -> int:
-    """Ends the run like Ctrl-C, or like two if `now`; returns when nothing of it is left. Raises UserError."""
+    """End the run like Ctrl-C, or like two if `now`. Return when nothing of it is left. Raises UserError."""
     directory = _one_that_runs() if name is None else find_run(name)
     if (end := directory.end()) is not None:
         return _finish(directory, end)
@@ -34,7 +34,7 @@ def stop(name: str | None, now: bool) -> int:
 
 
 def _finish(directory: RunDirectory, end: Event) -> int:
-    """A run that has ended may have left something on a host that could not be reached then."""
+    """End leftovers of an ended run on hosts that were unreachable at its end."""
     if not end.get("left_behind"):
         print(f"podrun: {directory.run_id} has ended already: {end['message']}")
         return ExitCode.DONE

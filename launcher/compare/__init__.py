@@ -1,1 +1,1 @@
-"""`podrun compare`: a job in several variants, one after another on the same pod, and a table of how they differ."""
+"""`podrun compare`: run variants of a job one after another on the same pod, and compare them in a table."""

@@ -1,4 +1,4 @@
-"""What a variant left: its run's events, and metrics.jsonl of its workdir."""
+"""Collect the results of a variant from its run's events and from metrics.jsonl in its workdir."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STATES = {run_summary.RunState.DONE: VariantState.DONE, run_summary.RunState.IN
 
 
 def collect(variant: Variant, spec: RunSpec, directory: RunDirectory) -> Measured:
-    """Of a run that has ended."""
+    """Return the measurements of an ended run."""
     end = directory.end() or {"code": None, "message": "it never ended", "host": ""}
     state = _STATES.get(run_summary.state_of(directory)[0], VariantState.FAILED)
     reason = "" if state is not VariantState.FAILED else _reason(end["message"])
@@ -49,12 +49,12 @@ def collect(variant: Variant, spec: RunSpec, directory: RunDirectory) -> Measure
 
 
 def _reason(message: str) -> str:
-    """The line that a run ends with, without what the table says already."""
+    """Return the last line of a run without the parts that the table has already."""
     return re.sub(r" \[exit code -?\d+\]$", "", message.removeprefix("failed: "))
 
 
 def compile_seconds(events: Iterable[Event]) -> float | None:
-    """From the start of process 0's compiling to the end of its first step; None if it never got there."""
+    """Return the seconds from the start of process 0's compilation to the end of its first step, or None."""
     began: float | None = None
     for event in events:
         if event["event"] == EventKind.START:  # another attempt
@@ -68,7 +68,7 @@ def compile_seconds(events: Iterable[Event]) -> float | None:
 
 
 def steps(records: Iterable[dict[str, Any]]) -> tuple[Step, ...]:
-    """In their order; of a step that was done again after a restart the last record."""
+    """Return the steps in order; of a step that was repeated after a restart, the last record."""
     found = {
         record["step"]: Step(
             record["step"],
@@ -93,7 +93,7 @@ def _records(text: bytes) -> Iterable[dict[str, Any]]:
 
 
 def _number(record: dict[str, Any], name: str) -> float | None:
-    """Only a finite number."""
+    """Return a finite number, or None."""
     value = record.get(name)
     try:
         number(value)

@@ -1,4 +1,4 @@
-"""Everything about a comparison that can be known, and be wrong, before anything is started."""
+"""Plan a comparison, and find all mistakes before anything is started."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CACHE = "JAX_ENABLE_COMPILATION_CACHE"
 
 @dataclass(frozen=True)
 class Comparison:
-    """All variants in the order in which they are run, each with a spec, which gets a run's id when it starts."""
+    """A planned comparison: the variants in their order, each with a spec that gets a run id when it starts."""
 
     name: str
     jobs: tuple[tuple[Variant, RunSpec], ...]
@@ -41,7 +41,10 @@ class Comparison:
 
 
 def plan_comparison(request: Request, over: Sequence[str]) -> Comparison:
-    """Raises UserError with all mistakes of all variants, HostError if a host's folders cannot be looked at."""
+    """Plan the comparison.
+
+    Raises UserError with all mistakes of all variants, HostError if a host's folders cannot be read.
+    """
     if request.train is None or request.train.suffix == ".py":
         raise UserError("compare takes a train.yaml: of a program of your own podrun knows neither steps nor losses")
     variants = find_variants(over, request.overrides)
@@ -55,7 +58,7 @@ def plan_comparison(request: Request, over: Sequence[str]) -> Comparison:
 
 
 def _resolve_all(request: Request, variants: Sequence[Variant]) -> list[ResolvedRequest]:
-    """Raises UserError: what is wrong with all variants once, the rest with the variants' names."""
+    """Resolve all variants. Raise UserError with the common mistakes once, and the others with the variants' names."""
     found: list[ResolvedRequest] = []
     problems: dict[str, list[str]] = {}
     for variant in variants:
@@ -74,13 +77,13 @@ def _row(problem: str, names: Sequence[str], count: int) -> str:
 
 
 def _spec(resolved: ResolvedRequest, workdir: Path) -> RunSpec:
-    """Without JAX's cache of compiled programs: a second comparison would find what the first one compiled."""
+    """Return a spec without JAX's compilation cache: the first run would warm it for the later ones."""
     pod = replace(resolved.pod, env={_CACHE: "false", **resolved.pod.env})
     return RunSpec("", pod, resolved.job, workdir, Path.cwd())
 
 
 def _with_code(specs: list[RunSpec]) -> tuple[list[RunSpec], tuple[Bundle, ...]]:
-    """All variants run the code as it is now. Raises UserError if the project cannot be sent."""
+    """Add the code to the specs: all variants run its present version. Raises UserError if it cannot be sent."""
     if not specs[0].pod.traits.needs_staging:
         return specs, ()
     from ..staging.prepare import worker_python

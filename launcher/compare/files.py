@@ -1,4 +1,4 @@
-"""Files of a workdir: on this machine, or on the first host of a pod of other machines."""
+"""Read the files of a workdir: on this machine, or on the first host of a remote pod."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _READ = 'test ! -f "$1" || tail -c "+$2" -- "$1" | head -c "$3"'
 
 
 class Files(Protocol):
-    """Both methods raise HostError if a host cannot be asked."""
+    """Access to files. Both methods raise HostError if a host cannot be asked."""
 
     def names(self, folder: Path) -> set[str]:
-        """What is in the folder; nothing if there is none. Raises UserError for one of this machine."""
+        """Return the names in the folder; none if it does not exist. Raises UserError for a local folder."""
 
     def read(self, file: Path) -> bytes:
-        """Nothing if there is no such file. Raises OSError for one of this machine."""
+        """Return the file's content; nothing if it does not exist. Raises OSError for a local file."""
 
 
 def files_of(pod: Pod) -> Files:
@@ -45,7 +45,7 @@ class LocalFiles:
 
 
 class HostFiles:
-    """A folder that all hosts share; the first one is asked."""
+    """Files in a folder that all hosts share; the first host is asked."""
 
     def __init__(self, pod: Pod, part: int = KEPT) -> None:
         self._pod = replace(pod, hosts=pod.hosts[:1])
@@ -61,7 +61,7 @@ class HostFiles:
         return data + part
 
     def _ask(self, script: str, path: Path, *arguments: str) -> bytes:
-        """What the script prints. Raises HostError."""
+        """Return the output of the script. Raises HostError."""
         seen = os.fspath(path).removeprefix("~/")  # commands start in the login directory
         transport = load_transport(self._pod)
         try:

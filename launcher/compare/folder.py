@@ -1,4 +1,4 @@
-"""Where a comparison is kept: a new folder, so that nothing of an earlier one gets into its table."""
+"""Choose the folder of a comparison: a new one, so that no earlier results get into its table."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ TABLE, STEPS, CURVE, TIMES = RESULTS = ("compare.csv", "steps.csv", "convergence
 
 @dataclass(frozen=True)
 class Folders:
-    """`runs` holds a workdir for each variant, on the hosts; `results` is on this machine."""
+    """Folders of a comparison: `runs` holds a workdir for each variant, on the hosts; `results` is on this machine."""
 
     runs: Path
     results: Path
     earlier: Path | None = None
-    """What was taken already."""
+    """The first choice, if it was taken already."""
 
 
 def new_folders(wanted: Path, typed: bool, pod: Pod, names: Sequence[str]) -> Folders:
-    """One that was typed must be new; any other gets a number. `names` are the variants' folders.
+    """Return new folders: a typed one must be unused, any other gets a number. `names`: the variants' folders.
 
     Raises UserError if it is taken, HostError if a host cannot be asked.
     """
@@ -42,7 +42,7 @@ def new_folders(wanted: Path, typed: bool, pod: Pod, names: Sequence[str]) -> Fo
 
 
 def _folders(runs: Path, pod: Pod) -> Folders:
-    """Results are beside the runs, or, of hosts that are other machines, in a folder of that name below runs/."""
+    """Return both folders. The results are beside the runs, or, for remote hosts, in a folder below runs/."""
     return Folders(runs, runs if pod.traits.files_are_here else Path("runs").absolute() / runs.name)
 
 

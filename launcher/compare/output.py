@@ -1,4 +1,4 @@
-"""The comparison for people, as JSON, and as CSV files."""
+"""Render the comparison for people, as JSON, and as CSV files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NUMBERS = range(1, 9)
 
 
 def as_text(rows: Sequence[Row], width: int | None = None) -> str:
-    """The table, and what its columns mean. If it is wider than `width`, each variant has a line for its name and state."""
+    """Return the table and its legend. In a table wider than `width`, name and state of a variant get a line."""
     names, states = [row.measured.variant.name for row in rows], [_state(row) for row in rows]
     values = _values(rows)
     table = text_table([*_HEADER, *zip(names, *values, states, strict=True)], right=_NUMBERS)
@@ -42,7 +42,7 @@ def _narrow(titles: Sequence[str], values: Sequence[Sequence[str]]) -> str:
 
 
 def _values(rows: Sequence[Row]) -> list[list[str]]:
-    """The columns between the variant's name and its state."""
+    """Return the columns between the variant's name and its state."""
     return [
         [str(row.steps) if row.steps else "-" for row in rows],
         numbers([row.measured.compile_seconds for row in rows]),
@@ -60,7 +60,7 @@ def _ratio(value: float | None) -> str:
 
 
 def _spread(row: Row) -> str:
-    """`0.95x (0.91-0.99)`"""
+    """Return a speed-up with its interval: `0.95x (0.91-0.99)`."""
     if row.speedup_interval is None:
         return _ratio(row.speedup)
     low, high = row.speedup_interval
@@ -73,7 +73,7 @@ def _state(row: Row) -> str:
 
 
 def numbers(values: Sequence[float | None], digits: int = 3) -> list[str]:
-    """With as many decimals, all the same, as the smallest needs for that many digits; `-` for what is not known."""
+    """Format numbers with the same decimals, so that the smallest has `digits` digits; `-` for None."""
     smallest = min((abs(value) for value in values if value), default=1.0)
     decimals = max(0, digits - 1 - math.floor(math.log10(smallest)))
     style = f".{decimals}f" if decimals <= _DECIMALS else f".{digits - 1}e"
@@ -102,7 +102,7 @@ def _notes(rows: Sequence[Row]) -> list[str]:
 
 
 def _slow_step(row: Row) -> str | None:
-    """One step that takes longer than all others together spoils TOTAL, and the plot."""
+    """Return a warning about a step that takes longer than all others together, and so spoils TOTAL and the plot."""
     times = step_times(row.measured.steps)
     if row.total is None or len(times) < _FEW:
         return None
@@ -116,7 +116,7 @@ def _slow_step(row: Row) -> str | None:
 
 
 def as_record(row: Row) -> dict[str, Any]:
-    """One variant, with every digit, for JSON and CSV."""
+    """Return one variant with all digits, for JSON and CSV."""
     one = row.measured
     return {
         "variant": one.variant.name,
@@ -141,7 +141,7 @@ def as_record(row: Row) -> dict[str, Any]:
 
 
 def write_table(file: Path, rows: Sequence[Row]) -> bool:
-    """A row for each variant. True: there is always something to be written."""
+    """Write a row for each variant. Return True, like a plot that was drawn."""
     records = [as_record(row) for row in rows]
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.DictWriter(out, list(records[0]))
@@ -151,7 +151,7 @@ def write_table(file: Path, rows: Sequence[Row]) -> bool:
 
 
 def write_steps(file: Path, rows: Sequence[Row]) -> bool:
-    """All steps of all variants; a cell is empty where nothing was recorded. True, as above."""
+    """Write all steps of all variants; a cell without a value is empty. Return True, as above."""
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out)
         writer.writerow(["variant", "step", "loss", "grad_norm", "seconds"])

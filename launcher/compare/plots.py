@@ -1,4 +1,4 @@
-"""Two plots: how the variants converge, and how long their steps take. The only importer of matplotlib."""
+"""Plot how the variants converge, and how long their steps take. Only this module imports matplotlib."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def can_plot() -> bool:
 
 
 def plot_convergence(file: Path, measured: Sequence[Measured], configs: Sequence[Config], where: str) -> bool:
-    """The loss, or for L-BFGS the norm of the gradient, by iteration. False if there is nothing to draw."""
+    """Plot the loss by iteration, for L-BFGS the norm of the gradient. Return False if there is nothing to draw."""
     norms = {m.variant.name: [(s.step, s.grad_norm) for s in m.steps if s.grad_norm is not None] for m in measured}
     if all(isinstance(config.optimizer, LBFGS) for config in configs) and any(norms.values()):
         return _plot(file, norms, f"{where}: error by iteration", "error (norm of the gradient)", log=True)
@@ -48,7 +48,7 @@ def plot_convergence(file: Path, measured: Sequence[Measured], configs: Sequence
 
 
 def plot_times(file: Path, measured: Sequence[Measured], where: str) -> bool:
-    """The time of each step but the first. False if there is nothing to draw."""
+    """Plot the time of each step but the first. Return False if there is nothing to draw."""
     times = {m.variant.name: step_times(m.steps) for m in measured}
     every = [seconds for line in times.values() for seconds in line.values()]
     if not every:
@@ -65,7 +65,7 @@ def _thick(lines: Mapping[str, Line]) -> str:
 
 
 def running_median(line: Line) -> Line:
-    """Over a fortieth of the line before each point, and as much after it."""
+    """Return the running median over a fortieth of the line before each point, and as much after it."""
     values, around = [value for _, value in line], max(1, len(line) // 40)
     return [(step, statistics.median(values[max(0, i - around) : i + around + 1])) for i, (step, _) in enumerate(line)]
 
@@ -101,12 +101,12 @@ def _plot(file: Path, lines: dict[str, Line], title: str, y: str, *, log: bool, 
 
 
 def _columns(lines: dict[str, Line]) -> int:
-    """Of the legend: as many as fit below the plot."""
+    """Return as many columns of the legend as fit below the plot."""
     return max(1, min(len(lines), _LETTERS // (max(map(len, lines)) + 12)))
 
 
 def _draw(axes: Axes, number: int, count: int, name: str, line: Line, noisy: bool) -> None:
-    """Lines that lie on each other can all be seen: the first ones are the widest."""
+    """Draw a line. The first lines are the widest, so that overlapping ones can all be seen."""
     colour = _COLOURS[number % len(_COLOURS)]
     if noisy and len(line) > _NOISY:
         axes.plot(*zip(*line, strict=True), color=colour, linewidth=0.6, alpha=0.3)
@@ -132,7 +132,7 @@ def _scale_x(axes: Axes, steps: list[int]) -> None:
 
 
 def _scale_log(axes: Axes, values: list[float]) -> None:
-    """Ticks are plain numbers unless there are many powers of ten between them."""
+    """Set up a log axis, with plain numbers as ticks unless it spans many powers of ten."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator, StrMethodFormatter
 
     axes.set_yscale("log")

@@ -1,4 +1,4 @@
-"""The variants, one after another, each shown as a run of its own."""
+"""Run the variants one after another, each shown as a run of its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _Plain(PlainConsole):
-    """Without what a run says last: of a comparison, the table says it."""
+    """A plain console without a run's last lines: the table replaces them."""
 
     _finished = False
 
@@ -39,7 +39,7 @@ class _Plain(PlainConsole):
 
 
 class _Live(LiveConsole):
-    """The same in a terminal."""
+    """A live console without a run's last lines."""
 
     _finished = False
 
@@ -53,7 +53,7 @@ class _Live(LiveConsole):
 
 
 def run_variants(comparison: Comparison, *, quiet: bool) -> list[Measured]:
-    """What was measured of every variant. One that fails does not keep the others from being run; Ctrl-C does.
+    """Run every variant, and return the measurements. A failed variant does not stop the others; Ctrl-C does.
 
     Args:
         quiet: nothing on stdout; the progress goes to stderr.
@@ -73,7 +73,7 @@ def run_variants(comparison: Comparison, *, quiet: bool) -> list[Measured]:
 
 
 def exit_code(measured: Sequence[Measured]) -> int:
-    """Ctrl-C's, or else the first failure's."""
+    """Return the exit code of Ctrl-C, or else of the first failure."""
     bad = [one for one in measured if one.code]
     stopped = [one for one in bad if one.state is not VariantState.FAILED]
     return next((one.code for one in [*stopped, *bad] if one.code), ExitCode.DONE)

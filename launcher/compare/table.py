@@ -1,4 +1,4 @@
-"""PURE: from what was measured of each variant to the numbers that are compared."""
+"""PURE: compute the numbers of the table from the measurements of each variant."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RESAMPLES = 2000
 
 
 class VariantState(StrEnum):
-    """How a variant ended."""
+    """State in which a variant ended."""
 
     DONE = "done"
     FAILED = "failed"
@@ -24,7 +24,7 @@ class VariantState(StrEnum):
 
 @dataclass(frozen=True)
 class Step:
-    """What metrics.jsonl says of one step; None for what it does not say."""
+    """Record of one step in metrics.jsonl; None for a missing value."""
 
     step: int
     loss: float | None = None
@@ -34,12 +34,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Measured:
-    """What is known of one variant."""
+    """Measurements of one variant."""
 
     variant: Variant
     state: VariantState
     reason: str = ""
-    """Why it is not done."""
+    """Reason for any other state than done."""
     code: int | None = None
     run_id: str | None = None
     workdir: str = ""
@@ -47,35 +47,35 @@ class Measured:
     steps: tuple[Step, ...] = ()
     validation_loss: float | None = None
     models: int = 1
-    """Trained in each step: an ensemble trains one on each device."""
+    """Number of models in a step: an ensemble trains one on each device."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One variant, compared with the first."""
+    """Row of the table: one variant, compared with the first."""
 
     measured: Measured
     steps: int
-    """The last step that is on record."""
+    """Last recorded step."""
     median_step: float | None
     total: float | None
     train_loss: float | None
     speedup: float | None
-    """The first variant's median step / this one's, each divided by the number of models that the step trains."""
+    """Ratio of the first variant's median step to this one's, each per model of the step."""
     speedup_interval: tuple[float, float] | None
-    """Of that ratio, 95 % by bootstrap over the steps; None for the first variant."""
+    """95 % interval of that ratio, by bootstrap over the steps; None for the first variant."""
     speedup_by_total: float | None
-    """The first variant's total / this one's, likewise, if both are done."""
+    """Ratio of the first variant's total to this one's, likewise, if both are done."""
 
 
 def compare_variants(measured: Sequence[Measured]) -> list[Row]:
-    """A row for each variant. Raises IndexError without any."""
+    """Return a row for each variant. Raises IndexError without any."""
     first, reference = measured[0], step_times(measured[0].steps)
     return [_row(one, first, reference) for one in measured]
 
 
 def step_times(steps: Sequence[Step]) -> dict[int, float]:
-    """Seconds by step, without the first one, which compiles."""
+    """Return the seconds of each step but the first, which compiles."""
     return {s.step: s.seconds for s in steps[1:] if s.seconds is not None and s.seconds > 0}
 
 

@@ -1,4 +1,4 @@
-"""PURE: `--over key=a,b` to the variants of a job, each with a name that people read and a folder."""
+"""PURE: expand `--over key=a,b` into the variants of a job, each with a readable name and a folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOG_EVERY = "log.every"
 
 @dataclass(frozen=True)
 class Axis:
-    """One `--over`: a key, and the texts of its values."""
+    """One `--over` option: a key and the texts of its values."""
 
     key: str
     values: tuple[str, ...]
@@ -29,20 +29,20 @@ class Axis:
 
 @dataclass(frozen=True)
 class Variant:
-    """One value for each key."""
+    """A combination of values, one for each key."""
 
     name: str
     folder: str
     values: tuple[tuple[str, str], ...]
 
     def overrides(self, given: Sequence[str]) -> tuple[str, ...]:
-        """What is typed for all variants, and what makes this one; a section's name before the keys in it."""
+        """Return all overrides of this variant. A section's name comes before the keys in it."""
         own = [f"{key}={value}" for key, value in self.values]
         return (*sorted([*given, *own], key=lambda text: text.partition("=")[0].count(".")), f"{LOG_EVERY}=1")
 
 
 def find_variants(over: Sequence[str], given: Sequence[str] = ()) -> list[Variant]:
-    """The product of all `--over`, the last one changing fastest; `given` are the other overrides.
+    """Return the product of all `--over`, the last one changing fastest; `given` are the other overrides.
 
     Raises UserError with all that is wrong.
     """
@@ -65,7 +65,7 @@ def find_variants(over: Sequence[str], given: Sequence[str] = ()) -> list[Varian
 
 
 def parse_axis(text: str) -> Axis:
-    """Raises UserError if it is not key=value,value."""
+    """Parse key=value,value. Raises UserError if it is malformed."""
     key, equals, values = text.partition("=")
     if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)*", key):
         raise UserError(f"--over {text}: write key.path=value,value, {_EXAMPLE}")
@@ -82,7 +82,7 @@ def parse_axis(text: str) -> Axis:
 
 
 def split_values(text: str) -> list[str] | None:
-    """Parts between the commas that are not in brackets or quotes; None if a bracket or a quote has no partner."""
+    """Split at commas outside brackets and quotes; None if a bracket or quote has no partner."""
     parts, expected, before, at = [""], "", ",", 0
     while at < len(text):
         found = text[at]
@@ -107,7 +107,7 @@ def split_values(text: str) -> list[str] | None:
 
 
 def _problems(axes: Sequence[Axis], given: Sequence[str]) -> list[str]:
-    """Keys that contradict each other, or what a comparison is."""
+    """Return the problems with keys that contradict each other, or the idea of a comparison."""
     keys = [axis.key for axis in axes]
     typed = [text.partition("=")[0] for text in given if "=" in text]
     problems = [f"--over {key} is there twice: give all its values in one" for key in _twice(keys)]
@@ -147,7 +147,7 @@ def _name(products: Sequence[tuple[tuple[str, str], ...]]) -> list[Variant]:
 
 
 def short_keys(keys: Sequence[str]) -> dict[str, str]:
-    """The shortest end of each key that is no other's: learning_rate; a section for its name: model."""
+    """Return the shortest unique end of each key (learning_rate); the section for a name (model)."""
     return {key: _shortest(key, [_ends(other) for other in keys if other != key]) for key in keys}
 
 
@@ -156,13 +156,13 @@ def _shortest(key: str, others: Sequence[list[str]]) -> str:
 
 
 def _ends(key: str) -> list[str]:
-    """Short to long."""
+    """Return the ends of a key, the shortest first."""
     parts = (key.removesuffix(".name") or key).split(".")
     return [".".join(parts[-n:]) for n in range(1, len(parts) + 1)]
 
 
 def _folder(number: int, folders: Sequence[str]) -> str:
-    """Its own text if that is short and nobody else's, else with its number."""
+    """Return the folder's name: the text if it is short and unique, else with its number."""
     text = folders[number]
     if folders.count(text) == 1 and len(text.encode()) <= _FOLDER:
         return text

@@ -1,1 +1,1 @@
-"""Judge hosts by what they say of themselves, before a run starts. PURE, but for `run_preflight`, which asks them."""
+"""Judge hosts by their facts before a run starts. PURE except for `run_preflight`, which asks them."""

@@ -1,4 +1,4 @@
-"""One finding, and what all rules use: which hosts agree, and how hosts are named."""
+"""Findings, and helpers of all rules: group hosts that agree, and name hosts."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Any
 
 Facts = dict[str, Any]
 FactsByHost = Mapping[str, Facts]
-"""Host name, in the order of the pod, to what `agent.facts.gather` says; only of hosts that answered."""
+"""Facts from `agent.facts.gather` by host name, in the order of the pod; only of hosts that answered."""
 
 _NAMED = 6  # hosts that are named before the rest is counted
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong, or may be."""
+    """An error or a warning about some hosts."""
 
     hosts: tuple[str, ...]
     what: str
-    """Read after the hosts' names: `jax 0.9.0, but 0.10.2 on the other 3 hosts`."""
+    """Text after the hosts' names: `jax 0.9.0, but 0.10.2 on the other 3 hosts`."""
     remedy: str
     fatal: bool
-    """A run would fail, or give wrong results."""
+    """True: a run would fail, or give wrong results."""
     about: str = ""
-    """The question that it answers: a row of the table."""
+    """Question that it answers, which is a row of the table."""
 
     def __str__(self) -> str:
         return f"{name_hosts(self.hosts)}: {self.what}"
 
 
 def name_hosts(hosts: Iterable[str]) -> str:
-    """`host-0, host-1`; of many, the first ones and how many more."""
+    """Return names such as `host-0, host-1`; of many, the first ones and how many more."""
     names = list(hosts)
     if len(names) <= _NAMED + 1:
         return ", ".join(names)
@@ -39,7 +39,7 @@ def name_hosts(hosts: Iterable[str]) -> str:
 
 
 def group(values: Mapping[str, Any]) -> list[tuple[Any, tuple[str, ...]]]:
-    """Each value with the hosts that have it, the most frequent first; of equally frequent ones the first host's."""
+    """Return each value with its hosts, the most frequent first; of equally frequent ones the first host's."""
     found: dict[Any, list[str]] = {}
     for host, value in values.items():
         found.setdefault(value, []).append(host)
@@ -47,7 +47,7 @@ def group(values: Mapping[str, Any]) -> list[tuple[Any, tuple[str, ...]]]:
 
 
 def minority_findings(name: str, values: Mapping[str, Any], remedy: str, *, fatal: bool, about: str) -> list[Finding]:
-    """A finding for each group of hosts whose value is not that of most."""
+    """Return a finding for each group of hosts whose value is not the most frequent one."""
     groups = group(values)
     if len(groups) < 2:
         return []
@@ -67,7 +67,7 @@ def _others(hosts: tuple[str, ...], total: int) -> str:
 def each(
     facts: FactsByHost, fact: str, judge: Callable[[Any], tuple[str, str, bool] | None], *, about: str
 ) -> list[Finding]:
-    """Hosts of which `judge` says the same (what, remedy, fatal) as one finding; hosts without the fact are left out."""
+    """Apply `judge` to one fact of every host; hosts with the same verdict (what, remedy, fatal) share a finding."""
     said = {host: judge(host_facts[fact]) for host, host_facts in facts.items() if known(host_facts, fact)}
     return [
         Finding(hosts, what=verdict[0], remedy=verdict[1], fatal=verdict[2], about=about)
@@ -82,6 +82,6 @@ def unless_mounted(remedy: str) -> str:
 
 
 def known(facts: Facts, fact: str) -> bool:
-    """The host could find it out."""
+    """Return True if the host could find out the fact."""
     value = facts.get(fact)
     return fact in facts and not (isinstance(value, dict) and "error" in value)

@@ -1,4 +1,4 @@
-"""Accelerators: as many as the slice says, and used by nobody else."""
+"""Rules about accelerators: as many as the slice has, and not in use."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def check_devices(pod: Pod, facts: FactsByHost) -> list[Finding]:
 
 
 def own_nodes(pod: Pod, nodes: dict[str, list[str]]) -> list[str]:
-    """The device files of the pod's platform."""
+    """Return the device files of the pod's platform."""
     if pod.platform == "cuda":
         return nodes["nvidia"]
     return max(nodes["accel"], nodes["vfio"], key=len)
 
 
 def expected(pod: Pod) -> int:
-    """Device files of one host."""
+    """Return the number of device files that a host should have."""
     return pod.slice.devices_per_host if pod.platform == "cuda" else pod.slice.chips // pod.slice.hosts
 
 
@@ -56,7 +56,7 @@ def _count(pod: Pod, nodes: dict[str, list[str]]) -> tuple[str, str, bool] | Non
 
 
 def _holders(pod: Pod, facts: FactsByHost) -> list[Finding]:
-    """One finding for hosts on which the same commands of the same users have the devices."""
+    """Return findings about processes that use the devices, one for hosts with the same users and commands."""
     held: dict[str, tuple[tuple[str, str], ...]] = {}
     for host, f in facts.items():
         if known(f, "holders") and (users := _users(pod, f)):
@@ -93,7 +93,7 @@ def _describe(users: list[Facts], now: float, hosts: tuple[str, ...]) -> str:
 
 
 def age(seconds: float) -> str:
-    """`40 s`, `12 min`, `3 h`, `2 days`"""
+    """Return an age such as `40 s`, `12 min`, `3 h` or `2 days`."""
     for limit, unit, name in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
         if seconds < limit:
             return f"{max(0, int(seconds / unit))} {name}"

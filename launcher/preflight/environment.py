@@ -1,4 +1,4 @@
-"""The virtual environment that a run will build: what its requirements lack, and whether there is room. PURE."""
+"""PURE: rules about the virtual environment that a run will build: missing requirements and disk space."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _too_new_for_python(pod: Pod, interpreters: FactsByHost, requirements: str) 
 
 
 def _space(facts: FactsByHost, hosts: tuple[str, ...], needed: int) -> list[Finding]:
-    """The same rule as that of the agent before it builds, which may find an environment to extend, and need less."""
+    """Return findings about disk space, by the agent's own rule. It may find an environment to extend, and need less."""
     disks = {host: facts[host]["disk_home"] for host in hosts if known(facts[host], "disk_home")}
     short = {}
     for host, disk in disks.items():

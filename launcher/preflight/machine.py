@@ -1,4 +1,4 @@
-"""Disk, memory, clock, names, proxies and limits of a host."""
+"""Rules about disk, memory, clock, names, proxies and limits of a host."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _judge_memory(memory: Facts) -> Verdict:
 
 
 def _clocks(facts: FactsByHost) -> list[Finding]:
-    """Skews are towards this machine, whose own clock may be the wrong one: hosts are compared with most of them."""
+    """Compare clocks with most other hosts: skews are relative to this machine, whose own clock may be wrong."""
     skews = {h: f["clock"]["skew"] for h, f in facts.items() if known(f, "clock") and "skew" in f["clock"]}
     if not skews:
         return []
@@ -108,7 +108,7 @@ def _clock_remedy(words: str) -> str:
 
 
 def _judge_name(pod: Pod, name: Facts, program: bool) -> Verdict:
-    """gloo, which CPU collectives use, tells the other hosts the address that the own name resolves to.
+    """Judge the address that the host's own name resolves to: gloo, for CPU collectives, tells it to other hosts.
 
     podrun's runtime gives it the address instead, if that is known; a user program may not.
     """
@@ -189,7 +189,7 @@ def _judge_claim(claim: str | None) -> Verdict:
 
 
 def _twice(pod: Pod, facts: FactsByHost) -> list[Finding]:
-    """One machine under several names: they would share its devices."""
+    """Find one machine under several names: its devices would be shared."""
     machines = {host: f["machine"] for host, f in facts.items() if known(f, "machine")}
     remedy = "take all but one of its names out of `hosts`"
     return [
@@ -200,7 +200,7 @@ def _twice(pod: Pod, facts: FactsByHost) -> list[Finding]:
 
 
 def _unknown(facts: FactsByHost, before_setup: bool) -> list[Finding]:
-    """Facts that could not be found out. A file system that does not answer would hang the workers, too."""
+    """Report unknown facts. A file system that does not answer would hang the workers, too."""
     errors: dict[tuple[str, str], list[str]] = {}
     for host, host_facts in facts.items():
         for fact, value in host_facts.items():
@@ -224,7 +224,7 @@ def _unknown(facts: FactsByHost, before_setup: bool) -> list[Finding]:
 
 
 def human(size: int) -> str:
-    """`35 GB`, `1.5 GB`, `20 MB`"""
+    """Return a size such as `35 GB`, `1.5 GB` or `20 MB`."""
     value: Any = size / GB
     if value >= 10:
         return f"{value:.0f} GB"

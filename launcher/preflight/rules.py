@@ -1,4 +1,4 @@
-"""PURE: what is wrong with a pod, by what its hosts said about themselves; how that is told to somebody who wants to run.
+"""PURE: all rules, which turn the facts of a pod's hosts into findings with remedies.
 
 `agent.facts.gather` finds out what one host is like, `compare` judges all of them together.
 """
@@ -15,7 +15,7 @@ from .versions import check_versions
 
 
 def apply_rules(pod: Pod, facts_by_host: FactsByHost, *, program: bool, before_setup: bool = False) -> list[Finding]:
-    """Everything that is wrong, or may be. `program`: the user's own runs, which need not import what podrun's does.
+    """Return all findings. `program`: a user program runs, which need not import podrun's requirements.
 
     `before_setup`: commands that may mount the workdir are still to be run.
     """
@@ -27,5 +27,5 @@ def apply_rules(pod: Pod, facts_by_host: FactsByHost, *, program: bool, before_s
 
 
 def fatal_findings(findings: Sequence[Finding]) -> list[Finding]:
-    """Those with which a run must not start."""
+    """Return the findings with which a run must not start."""
     return [finding for finding in findings if finding.fatal]

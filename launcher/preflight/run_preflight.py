@@ -1,4 +1,4 @@
-"""Asks all hosts of a pod everything that a run depends on. Nothing of it changes a host."""
+"""Ask all hosts of a pod for the facts that a run depends on, without changing any of them."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from .environment import check_environment
 from .rules import apply_rules, fatal_findings
 
 Say = Callable[[str, int, int, list[str]], None]
-"""Called with (what is done, hosts that are done, all hosts, those that are waited for), from several threads in turn."""
+"""Called with (activity, finished hosts, all hosts, names of hosts that are waited for), one thread at a time."""
 
 
 @dataclass
 class Report:
-    """What is known of the hosts, and what is wrong with them."""
+    """Facts of the hosts, and the findings."""
 
     pod: Pod
     facts: dict[str, Facts] = field(default_factory=dict)
-    """Of the hosts that answered."""
+    """Facts of the hosts that answered."""
     unreached: dict[str, str] = field(default_factory=dict)
-    """Host to the reason."""
+    """Reasons by host."""
     findings: list[Finding] = field(default_factory=list)
     coordinator: str | None = None
-    """Where all hosts reached the first one; None: not all did, or that could not be tried."""
+    """Address at which all hosts reached the first one; None: not all did, or it could not be tried."""
     shared: str | None = None
-    """The workdir, if all hosts see what the first one writes there."""
+    """The workdir, if all hosts see the files that the first one writes there."""
 
     @property
     def code(self) -> ExitCode:
@@ -47,7 +47,7 @@ class Report:
 
 
 def run_preflight(transport: Transport, pod: Pod, workdir: str | None, say: Say, *, program: bool = False) -> Report:
-    """Facts of all hosts, then whether those that answered reach the first one and share the workdir.
+    """Gather facts of all hosts; then try whether those that answered reach the first one and share the workdir.
 
     Raises UserError if the pod's requirements cannot be read.
     """
@@ -92,7 +92,7 @@ def _gather(report: Report, transport: Transport, workdir: str | None, requireme
 def _ask_all(
     hosts: tuple[Host, ...], question: Callable[[Host], Any], doing: str, say: Say
 ) -> dict[str, Any | HostError]:
-    """Host to answer or HostError; anything else that is raised is a mistake of podrun's, and raised."""
+    """Return the answer or HostError by host. Any other exception is a bug in podrun, and raised."""
     waiting = [host.name for host in hosts]
     counting = threading.Lock()
     say(doing, 0, len(hosts), list(waiting))
@@ -120,7 +120,7 @@ def _reached(report: Report) -> tuple[Host, ...]:
 
 
 def _try_coordinator(report: Report, transport: Transport, say: Say) -> None:
-    """The first host listens as the coordinator will; every host, itself included, connects to it."""
+    """Try to reach the coordinator: the first host listens, and every host, itself included, connects to it."""
     pod, first = report.pod, report.pod.hosts[0]
     ports = pod.ports or (0, 0)
     try:
@@ -161,7 +161,7 @@ def _reach_remedy(pod: Pod, error: str) -> str:
 
 
 def _try_workdir(report: Report, transport: Transport, workdir: str, say: Say) -> None:
-    """The first host writes a file into it; all hosts must be able to read it."""
+    """Try whether the workdir is shared: the first host writes a file, and all hosts must be able to read it."""
     pod, first = report.pod, report.pod.hosts[0]
     try:
         with asking(transport, pod, first, "share", workdir) as (there, *_):
@@ -192,6 +192,6 @@ def _workdir_remedy(pod: Pod, remedy: str) -> str:
 
 
 def _errors(answers: dict[str, Any]) -> dict[str, str]:
-    """Host to what it says went wrong; nothing of those for which all went well."""
+    """Return the errors by host, without the hosts that succeeded."""
     said = {h: a.reason if isinstance(a, HostError) else a["error"] for h, a in answers.items()}
     return {host: error for host, error in said.items() if error}

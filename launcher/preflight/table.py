@@ -1,4 +1,4 @@
-"""PURE: a report on a pod as a table: a row per question, equal hosts together, and under it what is wrong."""
+"""PURE: render a report on a pod as a table: a row per question, equal hosts together, findings below it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RED, _YELLOW, _BOLD, _PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[1m", "\x1b[0m"
 
 @dataclass
 class Row:
-    """One question: what hosts answered of which nothing is wrong, and the findings of the others."""
+    """Row of the table: one question, the answers of hosts without errors, and the findings."""
 
     question: str
     answers: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
@@ -35,7 +35,7 @@ def make_rows(report: Report) -> list[Row]:
     pod, facts = report.pod, report.facts
 
     def fine(question: str) -> dict[str, Facts]:
-        """The hosts of which nothing is wrong there: what the least of them has must not be that of another."""
+        """Return the facts of hosts without errors on a question: a bad host must not give the least value."""
         wrong = {host for f in report.findings if f.fatal and f.about == question for host in f.hosts}
         return {host: host_facts for host, host_facts in facts.items() if host not in wrong}
 
@@ -78,7 +78,7 @@ def _each(facts: dict[str, Facts], answer: Callable[[Facts], str]) -> list[tuple
 def _least(
     facts: dict[str, Facts], amount: Callable[[Facts], int | None], text: str
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """One answer for all hosts: the least of their amounts."""
+    """Return one answer for all hosts: the least of their amounts."""
     amounts = {}
     for host, host_facts in facts.items():
         try:
@@ -154,7 +154,7 @@ def _clock(facts: dict[str, Facts]) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def render(report: Report, width: int, colour: bool) -> str:
-    """The table, and one line that says whether a run can start."""
+    """Return the table, and one line that says whether a run can start."""
     pod = report.pod
     paint, width = _painter(colour), max(width, _NARROWEST)
     title = f"{pod.slice.name}: {_count(len(pod.hosts), 'host')} of {_count(pod.slice.devices_per_host, 'device')}"
@@ -215,7 +215,7 @@ def _finding_lines(finding: Finding, total: int, width: int, paint: Callable[[st
 
 
 def _who(hosts: tuple[str, ...], total: int) -> str:
-    """Nothing where there is only one host."""
+    """Return the hosts as text; nothing if the pod has only one."""
     if total == 1:
         return ""
     if len(hosts) == total:

@@ -1,4 +1,4 @@
-"""The workers' Python, its packages, and the driver: there, new enough, and the same on all hosts."""
+"""Rules about the workers' Python, its packages, and the driver: installed, new enough, and equal on all hosts."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _packages_differ(pod: Pod, asked: FactsByHost) -> list[Finding]:
 
 
 def _differ(pod: Pod, asked: FactsByHost, names: tuple[str, ...], *, fatal: bool) -> list[Finding]:
-    """One finding for each group of odd hosts, whatever the number of packages. A missing one is reported already."""
+    """Return one finding for each group of odd hosts, whatever the number of packages. Missing ones have their own."""
     complete = {host: i["packages"] for host, i in asked.items() if _has(i, "jax") and _has(i, "jaxlib")}
     if pod.platform == "cuda":
         complete = {host: p for host, p in complete.items() if any(_has(asked[host], name) for name in _CUDA)}
@@ -169,6 +169,6 @@ def _has(interpreter: Facts, name: str) -> bool:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """`0.10.2.dev1` is (0, 10, 2)."""
+    """Parse a version: `0.10.2.dev1` is (0, 10, 2)."""
     found = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(n) for n in found[0].split(".")) if found else _UNKNOWN

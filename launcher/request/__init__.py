@@ -1,1 +1,1 @@
-"""Turn what was typed into a checked request."""
+"""Resolve a command line into a job, a pod and a workdir."""

@@ -1,4 +1,4 @@
-"""Which hosts a command is about: those of a pod, or those of a run."""
+"""Select the hosts of a command: those of a pod, or those of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..rundir.runs import RunDirectory, find_run
 
 @dataclass(frozen=True)
 class HostSelection:
-    """What the user typed."""
+    """Command-line options that select hosts."""
 
     pod: PodRequest
     run: str | None = None
@@ -25,7 +25,7 @@ class HostSelection:
 
 
 def select_hosts(selection: HostSelection, command: str) -> tuple[Pod, RunDirectory | None]:
-    """The pod, and the run that it is of, if one was named. Raises UserError."""
+    """Return the pod, and its run, if one was named. Raises UserError."""
     if selection.run is not None and selection.names_pod:
         raise UserError("a run names its hosts already; leave out --pod, --hosts, --hostfile, --slice and --simulate")
     if selection.run is not None:

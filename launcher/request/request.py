@@ -1,4 +1,4 @@
-"""From what the user typed to a job, a pod and a workdir that can be run, or all that is wrong with them."""
+"""Resolve the command line into a job, a pod and a workdir that can be run, or into a list of all mistakes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .train_file import read_config, read_launch
 
 @dataclass(frozen=True)
 class Request:
-    """What the user typed."""
+    """Command line of a run."""
 
     train: Path | None
     overrides: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Request:
     hosts: str | None = None
     hostfile: Path | None = None
     program: tuple[str, ...] = ()
-    """The user's own program, instead of `train`."""
+    """Command line of a user program, instead of `train`."""
     detach: bool = False
 
     @property
@@ -48,7 +48,7 @@ class Request:
 
     @property
     def name(self) -> str:
-        """What a workdir is called if the user does not say: `train` of train.yaml, `my` of `python -u my.py` or `-m my`."""
+        """Return the default name of a workdir: `train` of train.yaml, `my` of `python -u my.py` or `-m my`."""
         if self.train:
             return self.train.stem
         script = next((word for word in self.program if word.endswith(".py")), None)
@@ -61,7 +61,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ResolvedRequest:
-    """What a request is for: nothing that can be found on this machine is wrong with it."""
+    """A request without a mistake that can be found on this machine."""
 
     job: Config | Program
     pod: Pod
@@ -69,7 +69,7 @@ class ResolvedRequest:
 
 
 def resolve_request(request: Request) -> tuple[ResolvedRequest | None, list[str]]:
-    """What is to be carried out, or else everything that can be found wrong on this machine."""
+    """Resolve the request. Return the result, or else all mistakes that can be found on this machine."""
     problems: list[str] = []
 
     def attempt(check: Callable[[], T]) -> T | None:
@@ -115,7 +115,7 @@ def resolve_request(request: Request) -> tuple[ResolvedRequest | None, list[str]
 
 
 def _check_kind(request: Request) -> None:
-    """Raises UserError for a program in the place of train.yaml, and for one that cannot be."""
+    """Raise UserError for a program in the place of train.yaml, and for an impossible program."""
     train, program = request.train, request.program
     if train and not train.is_dir() and (train.suffix == ".py" or (not train.exists() and shutil.which(train))):
         words = ["python"] * (train.suffix == ".py") + [str(train), *request.overrides]
@@ -129,7 +129,7 @@ def _check_kind(request: Request) -> None:
 
 
 def _find_workdir(request: Request, launch: Launch) -> Path:
-    """Raises UserError unless the workdir, or the nearest folder above it, can be written."""
+    """Return the local workdir. Raise UserError unless it, or the nearest folder above it, can be written."""
     chosen = request.workdir or launch.workdir or Path("runs") / request.name
     remedy = "choose another with --workdir DIR"
     try:
@@ -159,7 +159,7 @@ def owner_of_workdir(request: Request, job: Config | Program, pod: Pod) -> str:
 
 
 def make_workdir(workdir: Path) -> None:
-    """On this machine. Raises UserError if it cannot be written."""
+    """Create the workdir on this machine. Raises UserError if it cannot be written."""
     try:
         workdir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(prefix=".podrun-probe-", dir=workdir):
@@ -171,7 +171,7 @@ def make_workdir(workdir: Path) -> None:
 
 
 def _check_python(config: Config) -> None:
-    """Raises UserError unless `launch.python` can run the runtime."""
+    """Raise UserError unless `launch.python` can run the runtime."""
     if config.launch.python is None:
         return
     python = os.path.expanduser(config.launch.python)

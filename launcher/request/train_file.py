@@ -1,4 +1,4 @@
-"""Reads train.yaml and `key.path=value` overrides into a validated config; all mistakes are found and shown at once."""
+"""Read train.yaml and `key.path=value` overrides into a validated config, and report all mistakes at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..yamlfile.yaml_file import parse, read_mapping, yaml_problem
 
 
 def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """The job that `path` and the overrides describe.
+    """Return the job that `path` and the overrides describe.
 
     Raises UserError that lists every mistake: line, key, value, what is allowed, the nearest key.
     """
@@ -39,7 +39,7 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def read_launch(overrides: Sequence[str]) -> Launch:
-    """The `launch.key=value` overrides of a program that has no train.yaml. Raises UserError that lists every mistake."""
+    """Return the `launch.key=value` overrides of a user program. Raises UserError that lists every mistake."""
     values: dict[str, Any] = {}
     given = _apply_overrides(values, overrides)
     if other := sorted(key for key in given if key.partition(".")[0] != "launch"):
@@ -53,14 +53,14 @@ def read_launch(overrides: Sequence[str]) -> Launch:
 
 
 def _what_to_read(path: Path) -> str:
-    """What the user may have meant by a file that cannot be read."""
+    """Suggest what to read instead of a file that cannot be read."""
     if "=" in path.name:
         return "the train.yaml comes first, then the key.path=value overrides"
     return near_files(path) or "give the path of a train.yaml; `podrun --help` shows how, and lists the commands"
 
 
 def _apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> set[str]:
-    """Sets each `a.b=value` in `values`; returns the dotted keys. Raises UserError for a malformed override."""
+    """Set each `a.b=value` in `values`, and return the dotted keys. Raises UserError for a malformed override."""
     given = set()
     problems = []
     for override in overrides:

@@ -1,1 +1,1 @@
-"""The directory of a run: spec, events, logs, and what is read from them."""
+"""The directory of a run: spec, events, logs, and readers for them."""

@@ -1,4 +1,4 @@
-"""What a supervisor that is gone has left on record, from which another goes on."""
+"""State of an attempt that another supervisor takes over."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Adoption:
-    """What another supervisor, which is gone, has left of the attempt that is going on."""
+    """Records that a lost supervisor has left of the running attempt."""
 
     offsets: dict[str, dict[str, int]]
-    """By host: bytes of each stream that are in the logs."""
+    """Bytes of each stream that are in the logs, by host."""
     events: dict[tuple[str, int], int]
-    """By host and process: events that are on record."""
+    """Number of recorded events, by host and process."""
     started: bool
-    """The processes have been started."""
+    """True if the processes have been started."""
     phases: frozenset[tuple[str, str, int | None]] = frozenset()
-    """Host, phase and, if it is about one, process: what is on record of the start."""
+    """Recorded events of the start: host, phase, and process if the event is about one."""

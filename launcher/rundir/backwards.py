@@ -1,4 +1,4 @@
-"""The end of a file without the rest of it."""
+"""Read a file from its end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LONGEST = 16 << 20  # bytes of a line
 
 
 def lines_backwards(path: Path) -> Iterator[bytes]:
-    """Its whole lines, without their ends, the last one first; reads only as much as is asked for. None without a file."""
+    """Yield the complete lines without their ends, the last one first, reading only as far as needed. None without a file."""
     try:
         file = path.open("rb")
     except OSError:
@@ -34,7 +34,7 @@ def lines_backwards(path: Path) -> Iterator[bytes]:
 
 
 def tail_offset(path: Path, lines: int, end: int) -> int:
-    """Where the last `lines` lines begin of the first `end` bytes; a last line without its newline counts."""
+    """Return the offset of the last `lines` lines of the first `end` bytes; an unfinished last line counts."""
     with path.open("rb") as file:
         at, wanted = end, lines
         if end and lines:
@@ -55,7 +55,7 @@ def tail_offset(path: Path, lines: int, end: int) -> int:
 
 
 def line_offset(path: Path, at: int) -> int:
-    """Where the line begins that the byte at `at` belongs to."""
+    """Return the offset of the line with the byte at `at`."""
     with path.open("rb") as file:
         file.seek(max(0, at - 1))
         return at if at == 0 or file.read(1) == b"\n" else tail_offset(path, 1, at)

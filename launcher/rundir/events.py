@@ -1,4 +1,4 @@
-"""Events as they are read: from a worker's file on a host, which a user program can write to as well, or from the record.
+"""Validate events that are read from a worker's file, which a user program can write to as well, or from the record.
 
 Each kind has the fields that views and the supervisor rely on; what is not as it stands here is not an event.
 """
@@ -28,7 +28,7 @@ from ..agent.schema import (
 
 _LAST_MOMENT = 250_000_000_000  # in the year 9892
 LIMIT = 4 << 20
-"""Bytes of one event. The largest hold a text that a model has sampled, or a traceback."""
+"""Largest size of an event in bytes. The largest hold a text sampled by a model, or a traceback."""
 
 
 def _error_kind(value: Any) -> None:
@@ -97,7 +97,7 @@ _OF_LAUNCHER: dict[str, Check] = {
 _STARTED = record({"process": count, "pid": count})
 _AGENT = record({"pid": count})
 _SENT = record({"host": text, "process": count})
-"""What the supervisor adds to an event of a worker."""
+"""Fields that the supervisor adds to an event of a worker."""
 
 
 def parse_worker_event(line: bytes) -> Event:

@@ -1,4 +1,4 @@
-"""Events of a run as they are recorded: how other shells watch a run that somebody else supervises."""
+"""Follow the recorded events of a run, from a shell that does not supervise it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PIECE = 1 << 16  # bytes of output that are shown at once
 
 
 class Output:
-    """What the first process of a user program prints. (podrun's own runtime reports events instead.)"""
+    """Output of the first process of a user program. (podrun's own runtime reports events instead.)"""
 
     def __init__(self, directory: RunDirectory) -> None:
         self._directory = directory
@@ -35,7 +35,7 @@ _LOOK = 0.2  # seconds between two looks at the record
 
 
 def follow(directory: RunDirectory) -> Iterator[Event | None]:
-    """All events so far, then each as it comes, until the run has ended or nobody supervises it. None: a moment passed."""
+    """Yield all events so far, then each new one, until the run ends or has no supervisor; None after each pause."""
     unparsed = Lines(LIMIT)
     try:
         file = directory.events.open("rb")

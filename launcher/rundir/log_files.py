@@ -1,4 +1,4 @@
-"""The logs of a run: whose they are, when what was written, and where to begin."""
+"""Find the logs of a run, and the offset at which to begin for a time or a number of lines."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from .runs import RunDirectory
 
 @dataclass(frozen=True)
 class LogFile:
-    """What one process printed."""
+    """Log of one process."""
 
     name: str
-    """`host`, or `host.process` if the host has several."""
+    """Name of the process: `host`, or `host.process` if the host has several."""
     host: str
     path: Path
     index: Path
 
     def size(self) -> int:
-        """0 as long as it has printed nothing."""
+        """Return the size in bytes; 0 if nothing has been printed."""
         try:
             there = self.path.stat()
         except OSError:
@@ -37,7 +37,7 @@ class LogFile:
         return there.st_size if stat.S_ISREG(there.st_mode) else 0
 
     def marks(self) -> list[tuple[float, int]]:
-        """(time, size): what follows the first `size` bytes arrived at `time` or later. Both only grow."""
+        """Return pairs (time, size): bytes after the first `size` arrived at `time` or later. Both only grow."""
         found: list[tuple[float, int]] = []
         try:
             text = self.index.read_text(errors="replace")
@@ -58,7 +58,7 @@ class LogFile:
 
 
 def log_files(directory: RunDirectory, patterns: Sequence[str] = ()) -> list[LogFile]:
-    """Of all processes, or those of the hosts that `patterns` name. Raises UserError for a name that fits none."""
+    """Return the logs of all processes, or of the hosts in `patterns`. Raises UserError for an unknown name."""
     start = directory.start()
     hosts: dict[str, list[int]] = start["hosts"] if start else {}
     files = []
@@ -89,13 +89,13 @@ def _named(pattern: str, files: Sequence[LogFile]) -> list[str]:
 
 
 def since_offset(file: LogFile, time: float) -> int:
-    """Where what arrived after `time` begins; at most a second's output too early."""
+    """Return the offset of output that arrived after `time`, at most a second's output too early."""
     marks = file.marks()
     place = bisect.bisect_right(marks, time - MARK_EVERY, key=lambda mark: mark[0])
     return line_offset(file.path, marks[place][1]) if place < len(marks) else file.size()
 
 
 def first_offset(file: LogFile, end: int, since: float | None, lines: int | None) -> int:
-    """Where to begin, if what ends at `end` is to be shown since a time, and not more than `lines`."""
+    """Return the offset from which to show output up to `end`: since a time, and at most `lines` lines."""
     start = 0 if since is None else min(end, since_offset(file, since))
     return start if lines is None else max(start, tail_offset(file.path, lines, end))

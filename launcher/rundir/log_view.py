@@ -1,4 +1,4 @@
-"""Log files as lines on stdout, each with the name of its process."""
+"""Print log files line by line, each with the name of its process."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _PARTIAL = 1 << 20  # bytes of a line that are kept while it is not whole
 
 
 def prefixes(files: Sequence[LogFile]) -> dict[str, bytes]:
-    """`host | `, as wide as the longest; nothing if there is one file only."""
+    """Return prefixes such as `host | `, all of one width; empty ones for a single file."""
     width = max((len(file.name) for file in files), default=0)
     return {file.name: f"{file.name:<{width}} | ".encode() if len(files) > 1 else b"" for file in files}
 
 
 def visible(line: bytes) -> bytes:
-    """Of a progress bar, what a terminal would show at the end."""
+    """Return the part of a line that a terminal would show at the end, as for a progress bar."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 
 def show(
     files: Sequence[LogFile], starts: dict[str, int], ends: dict[str, int], out: IO[bytes], *, raw: bool = False
 ) -> None:
-    """All lines between two places of each file, in the order in which they arrived: to the second.
+    """Print all lines between two offsets of each file, in order of arrival, to the second.
 
     `raw`: lines as they were printed, not what is left to see of a progress bar.
     """
@@ -44,7 +44,7 @@ def show(
 
 
 def _pieces(number: int, file: LogFile, end: int) -> Iterator[tuple[float, int, int]]:
-    """(time, number of the file, end of the piece) for what arrived within a second."""
+    """Yield (time, number of the file, end of the piece) for the output of each second."""
     at = 0.0
     for moment, size in file.marks():
         if 0 < size < end:
@@ -54,7 +54,7 @@ def _pieces(number: int, file: LogFile, end: int) -> Iterator[tuple[float, int, 
 
 
 def _copy(file: LogFile, start: int, end: int, limit: int, out: _Lines) -> int:
-    """Whole lines from `start` until `end` is reached. Returns where the last one ends."""
+    """Copy whole lines from `start` until `end` is reached. Return the offset after the last one."""
     with file.path.open("rb") as source:
         source.seek(start)
         while start < end:
@@ -70,7 +70,7 @@ def _copy(file: LogFile, start: int, end: int, limit: int, out: _Lines) -> int:
 
 @dataclass(frozen=True)
 class _Lines:
-    """Lines of one process on their way out."""
+    """Writer for the lines of one process."""
 
     prefix: bytes
     out: IO[bytes]
@@ -82,7 +82,7 @@ class _Lines:
 
 
 class Follower:
-    """New lines of files that grow. None is lost, none comes twice, and none is mixed with another's."""
+    """Print new lines of growing files. None is lost, none comes twice, and none is mixed with another's."""
 
     def __init__(self, files: Sequence[LogFile], starts: dict[str, int], out: IO[bytes], *, raw: bool = False) -> None:
         self._lines = {name: _Lines(prefix, out, raw) for name, prefix in prefixes(files).items()}
@@ -91,12 +91,12 @@ class Follower:
         self._places = dict(starts)
         self._partial: dict[str, bytes] = {}
         self._bars: dict[str, bytes] = {}
-        """What was shown last of a line that is not whole."""
+        """Text of an unfinished line that was shown last."""
         self._wrote: dict[str, float] = {}
         self._out = out
 
     def show_new(self) -> bool:
-        """Shows a part of what is new in each file. False if there was nothing."""
+        """Print a part of the new output of each file. Return False if there was none."""
         found = False
         for file in self._files:
             if data := self._read(file):
@@ -108,7 +108,7 @@ class Follower:
         return found
 
     def finish(self) -> None:
-        """Shows what is left: the run has ended."""
+        """Print the rest, after the end of the run."""
         while self.show_new():
             pass
         for name, partial in self._partial.items():
@@ -135,7 +135,7 @@ class Follower:
             self._write(name, lines)
 
     def _show_bar(self, name: str) -> None:
-        """A line that is written over again and again has no end to wait for."""
+        """Print the present state of a progress bar, which does not end its line."""
         bar = self._partial.get(name, b"").rpartition(b"\r")[0].rpartition(b"\r")[2]
         if bar and bar != self._bars.get(name) and time.monotonic() - self._wrote.get(name, 0.0) > _BAR_EVERY:
             self._bars[name] = bar

@@ -1,4 +1,4 @@
-"""What the workers printed: one file per process, byte for byte, so that its size says how much of it is here.
+"""Logs of the workers: one file per process, byte for byte, so that its size is also the offset in the stream.
 
 In a folder beside it an index, a line `TIME SIZE` at most once a second: what follows the first SIZE bytes came after TIME.
 """
@@ -27,7 +27,7 @@ def index_path(folder: Path, name: str) -> Path:
 
 
 class Logs:
-    """Appends output to `<folder>/<name>.log`. A later attempt of a run goes on in the same file.
+    """Append output to `<folder>/<name>.log`. Later attempts of a run append to the same file.
 
     Safe to use from many threads, as long as each writes to logs of its own.
     """
@@ -38,7 +38,7 @@ class Logs:
         self._marked: dict[str, float] = {}
 
     def write(self, name: str, data: bytes) -> None:
-        """Raises IncompleteWriteError if not all of it could be written."""
+        """Append output. Raise IncompleteWriteError if not all of it could be written."""
         if not data:
             return
         try:
@@ -55,7 +55,7 @@ class Logs:
             raise IncompleteWriteError(error, len(data) - len(rest)) from None
 
     def end(self, name: str) -> None:
-        """The process has ended: what it left of a line becomes one, also if another supervisor has written that."""
+        """End an unfinished last line of an ended process, even if another supervisor has written it."""
         if self.size(name):
             file = self._open(name)
             file.seek(-1, 2)
@@ -63,7 +63,7 @@ class Logs:
                 file.write(b"\n")
 
     def size(self, name: str) -> int:
-        """Bytes that are here."""
+        """Return the size of a log in bytes."""
         try:
             return log_path(self._folder, name).stat().st_size
         except FileNotFoundError:
@@ -109,7 +109,7 @@ class Logs:
 
 
 def tail(path: Path, lines: int, limit: int = 16384) -> list[str]:
-    """The last lines of a file, without the noise that says nothing about a failure."""
+    """Return the last lines of a file, without noise that does not explain a failure."""
     try:
         with path.open("rb") as file:
             file.seek(0, 2)

@@ -1,4 +1,4 @@
-"""Run directories that nobody needs any more."""
+"""Find and remove old run directories."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DOOMED = ".removed-"
 
 @dataclass(frozen=True)
 class OldRun:
-    """One that may go."""
+    """A run directory that may be removed."""
 
     directory: RunDirectory
     summary: Summary
@@ -32,7 +32,7 @@ class OldRun:
 
 
 def old_runs(older_than: float) -> list[OldRun]:
-    """Those that ended that many seconds ago; of abandoned ones, those whose agents cannot live any more."""
+    """Return runs that ended at least so many seconds ago; of abandoned ones, those whose agents are dead by now."""
     found = []
     for directory in all_runs():
         summary = summarize(directory)
@@ -46,7 +46,7 @@ def old_runs(older_than: float) -> list[OldRun]:
 
 
 def old_run(directory: RunDirectory) -> OldRun:
-    """Raises UserError unless the run has ended."""
+    """Return the run as an old one. Raise UserError unless it has ended."""
     summary = summarize(directory)
     if not summary.has_ended:
         goes_on = "is running" if summary.state is RunState.RUNNING else "has not ended, only its launcher is gone"
@@ -59,12 +59,12 @@ def old_run(directory: RunDirectory) -> OldRun:
 
 
 def _unconfirmed(directory: RunDirectory) -> list[str]:
-    """Hosts on which something of an ended run may live, and why that is not known."""
+    """Return the hosts on which something of an ended run may live, each with the reason."""
     return list((directory.end() or {}).get("left_behind", ()))
 
 
 def remove(run: OldRun) -> None:
-    """Raises UserError if somebody has begun to supervise it meanwhile, or it cannot be removed."""
+    """Remove the run directory. Raise UserError if it has a supervisor again, or cannot be removed."""
     doomed = run.directory.path.with_name(f"{_DOOMED}{run.directory.run_id}")
     try:
         with run.directory.supervise():
@@ -75,7 +75,7 @@ def remove(run: OldRun) -> None:
 
 
 def remove_unfinished() -> None:
-    """What a `remove` has left behind that was interrupted."""
+    """Remove the remains of an interrupted `remove`."""
     for path in (podrun_home() / "runs").glob(f"{_DOOMED}*"):
         shutil.rmtree(path, ignore_errors=True)
 

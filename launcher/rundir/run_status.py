@@ -1,4 +1,4 @@
-"""What is known of every process of a run, from the events of its last attempt."""
+"""Read the status of every process of a run from the events of its last attempt."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ _STEP = f'"event": "{EventKind.STEP}"'.encode()
 
 @dataclass
 class ProcessStatus:
-    """One process."""
+    """Status of one process."""
 
     host: str
     process: int
     phase: str = "waiting"
     since: float = 0.0
-    """When it entered the phase."""
+    """Time at which it entered the phase."""
     step: int | None = None
     pid: int | None = None
     exit_code: int | None = None
     error: str | None = None
-    """The last line of what it said about its failure."""
+    """Last line of its error message."""
 
 
 @dataclass
 class RunStatus:
-    """One run."""
+    """Status of a run."""
 
     start: Event
-    """Of the last attempt."""
+    """Start event of the last attempt."""
     processes: dict[int, ProcessStatus] = field(default_factory=dict)
     agents: dict[str, int] = field(default_factory=dict)
-    """Host to the pid of its agent."""
+    """Pids of the agents by host."""
     checkpoint: Event | None = None
-    """The last that is complete, of any attempt."""
+    """Last complete checkpoint of any attempt."""
     step: Event | None = None
-    """The last that process 0 has reported."""
+    """Last step that process 0 has reported."""
     end: Event | None = None
 
     @property
     def phases(self) -> dict[str, list[ProcessStatus]]:
-        """Processes by the phase that they are in."""
+        """Return the processes by their phase."""
         groups: dict[str, list[ProcessStatus]] = {}
         for process in self.processes.values():
             groups.setdefault(process.phase, []).append(process)
@@ -54,7 +54,7 @@ class RunStatus:
 
 
 def read_status(directory: RunDirectory) -> RunStatus | None:
-    """None if the run has not begun yet."""
+    """Read the status of a run; None if it has not begun yet."""
     status: RunStatus | None = None
     checkpoint: Event | None = None
     last_steps: dict[bytes, bytes] = {}

@@ -1,4 +1,4 @@
-"""What a run is, and how it goes, in one row; reads little of the run directory."""
+"""Summarize a run in one row, reading little of the run directory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOOK_BACK = 2000  # events among which the last step is looked for
 
 
 class RunState(StrEnum):
-    """How a run goes, or how it ended."""
+    """State of a run."""
 
     RUNNING = "running"
     DONE = "done"
@@ -32,23 +32,23 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True)
 class Summary:
-    """One run."""
+    """Summary of a run."""
 
     run: str
     state: RunState
     code: int | None
-    """Of a run that has ended."""
+    """Exit code of an ended run."""
     slice: str
     hosts: int
     transport: str
     step: int | None
     steps: int | None
     job: str
-    """What a program was called with; else the workdir."""
+    """Command line of a user program, else the workdir."""
     program: bool
     started: float
     ended: float | None
-    """Of one that is abandoned: its last sign of life."""
+    """End of the run; of an abandoned one, its last sign of life."""
     supervisor: int | None
     directory: str
 
@@ -58,7 +58,7 @@ class Summary:
 
 
 def state_of(directory: RunDirectory) -> tuple[RunState, Event | None, int | None]:
-    """The state, the event of the end, and the pid of the supervisor."""
+    """Return the state, the end event, and the pid of the supervisor."""
     supervisor = directory.supervisor()  # asked first: the end is on record before it lets go
     end = directory.end()
     if end is not None:
@@ -71,7 +71,7 @@ def state_of(directory: RunDirectory) -> tuple[RunState, Event | None, int | Non
 
 
 def summarize(directory: RunDirectory) -> Summary:
-    """Never raises: of a damaged run directory the rest is told."""
+    """Summarize the run, skipping what is damaged. Never raises."""
     state, end, supervisor = state_of(directory)
     first = next(directory.read_events(), None)
     start = first if first is not None and first["event"] == EventKind.START else _from_spec(directory)
@@ -96,7 +96,7 @@ def summarize(directory: RunDirectory) -> Summary:
 
 
 def _is_new(directory: RunDirectory) -> bool:
-    """Between its making and its first event."""
+    """Return True between the creation of the directory and the first event."""
     return not directory.events.exists() and time.time() - _made(directory.path) < _APPEAR
 
 
@@ -113,7 +113,7 @@ def _last_step(directory: RunDirectory) -> Event | None:
 
 
 def _from_spec(directory: RunDirectory) -> Event:
-    """What the first event would say, of a run that has none yet."""
+    """Return the fields of the first event from the spec, for a run without events."""
     try:
         spec = printable(loads((directory.path / "spec.json").read_bytes(), LIMIT))
         _SPEC(spec)

@@ -1,4 +1,4 @@
-"""The run directory and the registry of runs on the launcher's side."""
+"""Run directories, and the registry of all runs on the launcher's side."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _LOOK = 0.3  # seconds; longer than anybody looks
 
 
 def new_run_id() -> str:
-    """Sorts by time; the random part keeps two runs of one second apart."""
+    """Return a run id that sorts by time; the random part separates two runs of one second."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """Everything that one run leaves on the launcher's machine."""
+    """Files of one run on the launcher's machine."""
 
     path: Path
 
     @classmethod
     def create(cls, spec: RunSpec) -> RunDirectory:
-        """Raises UserError if it cannot be made."""
+        """Create the directory of a new run. Raises UserError if that fails."""
         directory = cls(podrun_home() / "runs" / spec.run_id)
         try:
             private_folder("runs", spec.run_id, "logs")
@@ -67,14 +67,14 @@ class RunDirectory:
 
     @property
     def supervisor_log(self) -> Path:
-        """What a supervisor in the background prints: nothing, unless it breaks."""
+        """Return the path of a background supervisor's output, which is empty unless it crashes."""
         return self.path / "supervisor.log"
 
     def log(self, name: str) -> Path:
         return self.logs / f"{name}.log"
 
     def spec(self) -> RunSpec:
-        """Raises UserError if it was written by another version, or damaged."""
+        """Read the spec. Raise UserError if it was written by another version, or damaged."""
         try:
             return RunSpec.from_json((self.path / "spec.json").read_bytes())
         except (OSError, ValueError) as error:
@@ -86,7 +86,7 @@ class RunDirectory:
     # --- attempts ---
 
     def begin(self, plan: LaunchPlan) -> None:
-        """Records the plan of an attempt, and how long the logs were before it."""
+        """Record the plan of an attempt, and the sizes of the logs before it."""
         self._write("plan.json", plan.to_json().encode())
         sizes = {
             plan.log_name(h, p.process_id): _size(self.log(plan.log_name(h, p.process_id)))
@@ -96,7 +96,7 @@ class RunDirectory:
         self._write("attempt.json", json.dumps({"attempt": plan.attempt, "log_sizes": sizes}).encode())
 
     def attempt(self) -> int | None:
-        """The attempt that was begun last. Raises UserError if its record is damaged."""
+        """Return the number of the last attempt. Raises UserError if its record is damaged."""
         begun = self._begun()
         return None if begun is None else int(begun["attempt"])
 
@@ -116,7 +116,7 @@ class RunDirectory:
         return begun
 
     def adoption(self, plan: LaunchPlan) -> Adoption:
-        """What is here of the attempt of `plan`."""
+        """Return the records of the attempt of `plan`, for a supervisor that takes it over."""
         before: dict[str, int] = (self._begun() or {"log_sizes": {}})["log_sizes"]
         offsets: dict[str, dict[str, int]] = {}
         for host in plan.hosts:
@@ -151,18 +151,18 @@ class RunDirectory:
         return next((event for event in self.read_events() if event["event"] == EventKind.START), None)
 
     def newest_events(self) -> Iterator[Event]:
-        """The newest first; reads only as much of them as is asked for."""
+        """Yield events, the newest first, reading only as far as needed."""
         for line in lines_backwards(self.events):
             if event := parse_event(line):
                 yield event
 
     def end(self) -> Event | None:
-        """The event that says how the run ended."""
+        """Return the event that says how the run ended."""
         last = next(self.newest_events(), None)
         return last if last is not None and last["event"] == EventKind.END else None
 
     def record_end(self, message: str, code: int) -> None:
-        """Ends a run that nobody is left to end."""
+        """Record the end of a run that has no launcher to do so."""
         end = {"event": EventKind.END, "time": time.time(), "code": code, "host": "the launcher", "process": None}
         recorder = Recorder(self.events)
         recorder.event({**end, "message": f"failed: {message} [exit code {code}]", "left_behind": []})
@@ -172,7 +172,7 @@ class RunDirectory:
 
     @contextmanager
     def supervise(self) -> Iterator[None]:
-        """Holds the run: one supervisor at a time. Raises UserError if there is one."""
+        """Hold the run's lock: one supervisor at a time. Raises UserError if there is another."""
         file = os.open(self.path / "supervisor.json", os.O_RDWR | os.O_CREAT, 0o600)
         if not _lock(file):
             os.close(file)
@@ -185,7 +185,7 @@ class RunDirectory:
             os.close(file)
 
     def supervisor(self) -> int | None:
-        """The pid of the podrun that supervises the run now."""
+        """Return the pid of the podrun that supervises the run now."""
         try:
             with (self.path / "supervisor.json").open("rb") as file:
                 try:
@@ -199,7 +199,7 @@ class RunDirectory:
         return None
 
     def _write(self, name: str, data: bytes) -> None:
-        """All of it or nothing, for nobody else to read."""
+        """Write a file atomically, readable only by this user."""
         path = self.path / f"{name}.tmp"
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(data)
@@ -207,7 +207,7 @@ class RunDirectory:
 
 
 def _lock(file: int) -> bool:
-    """False if somebody else has it; who only looks whether somebody does has it for a moment, too."""
+    """Return False if the file is locked. Readers hold the lock briefly, so retry."""
     deadline = time.monotonic() + _LOOK
     while True:
         try:
@@ -227,7 +227,7 @@ def _size(path: Path) -> int:
 
 
 def all_runs() -> list[RunDirectory]:
-    """The runs of this user on this machine, the newest first."""
+    """Return the runs of this user on this machine, the newest first."""
     folder = podrun_home() / "runs"
     names = (
         sorted((p.name for p in folder.iterdir() if p.name[0] != "." and (p / "spec.json").is_file()), reverse=True)
@@ -238,7 +238,7 @@ def all_runs() -> list[RunDirectory]:
 
 
 def find_run(name: str | None) -> RunDirectory:
-    """The run whose id starts or ends with `name`; the newest without one. Raises UserError if there is none, or several."""
+    """Return the run whose id starts or ends with `name`, or the newest. Raises UserError for none or several."""
     runs = all_runs()
     if not runs:
         raise UserError(
@@ -260,7 +260,7 @@ def find_run(name: str | None) -> RunDirectory:
 
 
 class Recorder:
-    """Appends every event to the run directory's events.jsonl."""
+    """Append every event to the run directory's events.jsonl."""
 
     def __init__(self, path: Path) -> None:
         self._file: IO[str] = open(path, "a", buffering=1, opener=private)

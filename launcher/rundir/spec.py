@@ -1,4 +1,4 @@
-"""Everything that a run was asked to do: enough to start it, to start it again, or to take it over from another launcher."""
+"""Specification of a run: enough to start it, to restart it, or to take it over from another launcher."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..pod.pod import Pod
 
 @dataclass(frozen=True)
 class RunSpec:
-    """A run, before it has an attempt. Holds names of secrets, never their values."""
+    """A run before its first attempt. Holds names of secrets, never their values."""
 
     run_id: str
     pod: Pod
@@ -29,7 +29,7 @@ class RunSpec:
     code: Code | None = None
     detached: bool = False
     owner: str = ""
-    """Whose train.yaml gave the workdir its name; empty if the user chose the workdir, or it is on this machine."""
+    """Owner of the train.yaml that named the workdir; empty if the user chose the workdir, or it is on this machine."""
 
     def plan(self, attempt: int, secrets: Mapping[str, str]) -> LaunchPlan:
         return make_plan(
@@ -50,7 +50,7 @@ class RunSpec:
 
     @classmethod
     def from_json(cls, text: bytes) -> RunSpec:
-        """Raises ValueError if it is none, or one of another version."""
+        """Parse a spec. Raise ValueError if it is malformed, or of another version."""
         return _adapter().validate_json(text)
 
 
@@ -60,7 +60,7 @@ def _adapter() -> TypeAdapter[RunSpec]:
 
 
 def start_event(plan: LaunchPlan, logs: Path, time: float) -> Event:
-    """The first event of an attempt: what a view needs to know of the plan."""
+    """Return the first event of an attempt, with the parts of the plan that views need."""
     job = plan.job
     return {
         "event": EventKind.START,

@@ -1,4 +1,4 @@
-"""One attempt of a run, from the first connection to the proof that nothing is left.
+"""Supervise one attempt of a run, from the first connection to the proof that nothing is left.
 
 barrier (all agents ready) -> go -> watch -> all done, or the first failure -> stop everything -> confirm
 """
@@ -55,13 +55,13 @@ LAST_WORDS = 16384  # bytes at the end of an output in which JAX says why it abo
 
 
 class Observer(Protocol):
-    """Is told everything that happens: the console, the recorder."""
+    """Receiver of all events: the console, the recorder."""
 
     def event(self, event: Event) -> None: ...
 
 
 class Supervisor:
-    """Carries out one plan. `interrupt` is the user's wish to stop: once gracefully, twice now."""
+    """Execute one plan. `interrupt` is the user's wish to stop: once gracefully, twice at once."""
 
     def __init__(
         self, plan: LaunchPlan, transport: Transport, logs: Logs, observer: Observer, adoption: Adoption | None = None
@@ -72,7 +72,7 @@ class Supervisor:
         self._adoption = adoption
         self._recorded = dict(adoption.events) if adoption else {}
         self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        """What is to be handled: frames of hosts, and what this process tells itself."""
+        """Pending actions: frames of hosts, and calls from other threads of this process."""
         self._handlers: dict[str, Callable[[str, Frame], None]] = {
             "hello": self._on_hello,
             "waiting": self._on_waiting,
@@ -126,7 +126,7 @@ class Supervisor:
         self._started_fresh = False
 
     def interrupt(self, number: int) -> None:
-        """From a signal handler: the user wants to stop."""
+        """Note that the user wants to stop. Called from a signal handler."""
         self._interrupts.append(number)
         self._news.put(self._tell_stopping)
 
@@ -164,7 +164,7 @@ class Supervisor:
             self._pump()
 
     def _on_open(self, host: str, error: Exception | None) -> None:
-        """From a thread: the host's agent has been started, or could not be."""
+        """Queue the result of starting a host's agent. Called from another thread."""
         self._news.put(partial(self._end_opening, host, error))
 
     def _end_opening(self, host: str, error: Exception | None) -> None:
@@ -175,14 +175,14 @@ class Supervisor:
             self._fail(host, f"cannot start its agent: {reason}")
 
     def _coordinator(self) -> tuple[str, str]:
-        """Its host's name, and the address at which the other hosts reach it."""
+        """Return the name of the coordinator's host, and the address at which the other hosts reach it."""
         host = next(h for h in self._plan.hosts if h.coordinator).host
         ready = self._ready[host.name]
         address = host.internal or ready["address"] or host.address
         return host.name, f"[{address}]:{ready['port']}" if ":" in address else f"{address}:{ready['port']}"
 
     def _probe(self) -> None:
-        """Every other host tries to reach the coordinator: JAX would wait for minutes and not say who cannot."""
+        """Let every other host try to reach the coordinator: JAX would wait for minutes and not name the host."""
         if self._plan.pod.traits.is_one_machine or (self._adoption and self._adoption.started):
             return
         coordinator, address = self._coordinator()
@@ -199,7 +199,7 @@ class Supervisor:
     def _wait(
         self, done: Callable[[], bool], timeout: float = float("inf"), name_missing: Callable[[], None] | None = None
     ) -> None:
-        """Handles frames until `done`, a failure, or the user's wish to stop."""
+        """Handle frames until `done`, a failure, or the user's wish to stop."""
         deadline = self._clock.now() + timeout
         while not done() and not self._should_end():
             if self._clock.now() > deadline:
@@ -212,7 +212,7 @@ class Supervisor:
         return bool(self._interrupts) or self._failures.decided(self._is_saving())
 
     def _stop(self, grace: float) -> None:
-        """Ends every worker on every host and waits until the agents have confirmed it, and all output is here.
+        """End every worker on every host, and wait until the agents have confirmed it and all output has arrived.
 
         There is no limit as long as that goes on, only one for hosts that send nothing new.
         """
@@ -239,7 +239,7 @@ class Supervisor:
                 self._end_log(host, stream)
 
     def _grace(self) -> float:
-        """Seconds that the workers need for what they do, once the user wants to stop."""
+        """Return the seconds that the workers need to end, once the user wants to stop."""
         if self._plan.is_program:
             return self._plan.launch.stop_grace if self._is_training() else FAILURE_GRACE
         alive = [p for p in self._processes.values() if p.exit_code is None]
@@ -285,18 +285,18 @@ class Supervisor:
         return outcome
 
     def _was_stopped_first(self) -> bool:
-        """The user's wish came before any failure that is not a consequence of it."""
+        """Return True if the user's wish to stop came before any failure that is not a consequence of it."""
         return bool(self._interrupts) and self._failures.only_consequences
 
     def _blame_silent(self, hosts: set[str]) -> None:
-        """Hosts that have not confirmed the stop, and have not said anything else either for a while."""
+        """Add failures of hosts that have not confirmed the stop and have been silent for a while."""
         for host in sorted(hosts):
             session = self._sessions[host]
             if session.silence > SILENT_AFTER:
                 self._failures.add(cause.silent_host(host, session.silence, session.trouble, late=True))
 
     def _blame_unfinished(self, silent: set[str]) -> None:
-        """Nothing has failed, and still the run is not done: say of which hosts that is true."""
+        """Add failures of hosts that are not done although nothing has failed."""
         unconfirmed = silent | self._incomplete | {host for host, pids in self._stopped.items() if pids}
         for host in sorted(unconfirmed):
             self._fail(host, "its agent has not confirmed that all has ended, and that all output is here")
@@ -304,7 +304,7 @@ class Supervisor:
             self._fail(host, "not all of its processes have finished")
 
     def _peer_loss_reporters(self) -> list[tuple[str, int | None]]:
-        """Processes whose last words were that another process is gone, as far as that matters."""
+        """Return the failed processes whose last output is JAX's report of a lost peer."""
         return [
             (f.host, f.process)
             for f in self._failures.seen
@@ -320,7 +320,7 @@ class Supervisor:
     # --- state ---
 
     def _all_joined(self) -> bool:
-        """The user's own program does not say what it does: it has joined when it has been started."""
+        """Return True if all processes have joined. A user program reports no phases: it has joined once started."""
         if self._plan.is_program:
             return all(p.pid or p.exit_code is not None for p in self._processes.values())
         return all(p.joined or p.exit_code is not None for p in self._processes.values())
@@ -332,7 +332,7 @@ class Supervisor:
         return all(self._is_done(p) for p in self._processes.values())
 
     def _is_done(self, process: Process) -> bool:
-        """A program that ends with 0 when it is asked to stop may not have finished."""
+        """Return True if the process has finished. A user program that ends with 0 when asked to stop may not have."""
         if self._plan.is_program:
             return process.exit_code == 0 and not process.cut_off
         return process.exit_code == 0 and process.phase == Phase.DONE
@@ -347,7 +347,7 @@ class Supervisor:
         return any(p.saving for p in self._processes.values())
 
     def _was_asked_to_stop(self) -> bool:
-        """By the user, or by whoever sent a process SIGTERM; and there is something worth saving."""
+        """Return True if the user, or a SIGTERM to a process, asked for the stop and there is something to save."""
         if not self._failures:
             return bool(self._interrupts) and self._is_training()
         return all(f.sign is Sign.ASKED for f in self._failures.seen)
@@ -371,13 +371,13 @@ class Supervisor:
         self._pump_for(1.0)
 
     def _fail(self, host: str, reason: str) -> None:
-        """The host itself has failed, or its agent."""
+        """Add a failure of a host or its agent."""
         self._failures.add(Failure(host, None, reason, ExitCode.UNAVAILABLE))
 
     # --- frames ---
 
     def _on_frame(self, host: str, frame: Frame) -> None:
-        """In the session's thread. Output goes to its log here, so that it is nowhere else in memory.
+        """Receive a frame, in the session's thread. Output goes to its log here, so that memory holds no other copy.
 
         A host that is faster than this machine waits here. Raises IncompleteWriteError if the output could not be written.
         """
@@ -407,7 +407,7 @@ class Supervisor:
             self._pump()
 
     def _pump(self) -> None:
-        """Handles one frame, or lets a moment pass."""
+        """Handle one frame, or wait for a moment."""
         try:
             handle = self._news.get(timeout=TICK)
         except queue.Empty:
@@ -423,7 +423,7 @@ class Supervisor:
         self._tell_start(host=host, phase="hello", pid=frame["pid"], python=frame["python"])
 
     def _tell_start(self, **fields: Any) -> None:
-        """Agents tell a new supervisor everything from the beginning: what is on record would take workers back there."""
+        """Report a step of the start, unless it is on record: agents repeat all of them to a new supervisor."""
         key = (fields["host"], fields["phase"], fields.get("process"))
         if self._adoption is None or key not in self._adoption.phases:
             self._tell(EventKind.HOST, **fields)
@@ -463,14 +463,14 @@ class Supervisor:
             self._on_event(host, number, event)
 
     def _warn_of_events(self, host: str, number: int, why: str) -> None:
-        """Once for each process: there may be as many as it likes."""
+        """Warn of malformed events, once for each process."""
         if (host, number) not in self._warned:
             self._warned.add((host, number))
             what = f"process {number} on {host} reported something that is no event ({why}); it is ignored"
             self._tell(EventKind.NOTE, message=what)
 
     def _write_log(self, host: str, stream: str, data: bytes) -> None:
-        """Raises OSError, which is told as a failure as well."""
+        """Append output to the log. Raise OSError, which is also reported as a failure."""
         try:
             self._logs.write(self._log_names[host, stream], data)
         except OSError as error:
@@ -492,7 +492,7 @@ class Supervisor:
             self._failures.add(Failure(LAUNCHER, None, what, ExitCode.FAILED))
 
     def _folder(self, host: str) -> str:
-        """The run's folder on the host."""
+        """Return the run's folder on the host."""
         return next(h.directory for h in self._plan.hosts if h.host.name == host)
 
     def _on_event(self, host: str, number: int, event: Event) -> None:

@@ -1,4 +1,4 @@
-"""Time that passes only while this process runs: a launcher that was stopped or suspended blames no host for it."""
+"""A clock that runs only while this process does: a launcher that was suspended must not blame hosts for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def boottime() -> float:
 
 
 class AwakeClock:
-    """A clock that is read all the time; when it is not for more than `limit` seconds, its reader was asleep.
+    """A clock that must be read all the time: after more than `limit` seconds without, its reader was asleep.
 
     Not for several threads: each would hide from the others that they have slept.
     """
@@ -28,7 +28,7 @@ class AwakeClock:
         self._woke = 0.0
 
     def now(self) -> float:
-        """Seconds awake since this clock was made."""
+        """Return the seconds awake since this clock was created."""
         at = self._clock()
         passed, self._last = at - self._last, at
         if passed > self._limit:

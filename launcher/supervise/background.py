@@ -1,4 +1,4 @@
-"""`--detach`: a supervisor without a terminal, which goes on when the shell that started it is gone."""
+"""`--detach`: supervise a run without a terminal, even after the shell that started it is gone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _APPEAR = 30.0  # seconds for the supervisor to write its first event
 
 
 def start_in_background(directory: RunDirectory, bundles: Sequence[Bundle], as_json: bool) -> int:
-    """Starts the supervisor of a run that has been created; returns once all its processes have started, or it has ended."""
+    """Start the supervisor of a created run. Return once all processes have started, or the run has ended."""
     spawn(directory, bundles)
     console = make_console(as_json)
     start = _Start()
@@ -61,7 +61,7 @@ def attach_hint(directory: RunDirectory) -> str:
 
 
 def spawn(directory: RunDirectory, bundles: Sequence[Bundle] = (), *, adopt: bool = False) -> None:
-    """Starts the supervisor, and waits until it holds the run. Raises UserError if it does not come up.
+    """Start the supervisor, and wait until it holds the run. Raises UserError if it does not come up.
 
     It gets the code as it is now: the project may be changed while it starts.
     """
@@ -87,7 +87,7 @@ def spawn(directory: RunDirectory, bundles: Sequence[Bundle] = (), *, adopt: boo
 
 
 def take_over(directory: RunDirectory) -> None:
-    """Starts a supervisor for a run whose own is gone. Raises UserError if there is nothing to take over."""
+    """Start a supervisor for a run that has lost its own. Raises UserError if there is nothing to take over."""
     deadline = time.monotonic() + _BEGIN
     while directory.attempt() is None:  # it may be starting just now
         if directory.supervisor() is not None:
@@ -108,7 +108,7 @@ def failure_message(directory: RunDirectory) -> str:
 
 
 class _Start:
-    """Tells whether all processes of a run have started: a program's when they run, podrun's own when they have agreed on
+    """Detect the start of all processes of a run: of a program when they run, of podrun's own when they have agreed on
     workdir and data, which is the last thing that can be wrong with a pod."""
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class _Start:
 
 
 def report_end(directory: RunDirectory, end: Event, as_json: bool = False) -> int:
-    """Shows how a run ended that was supervised in the background, and returns its exit code. JSON has said it already."""
+    """Print the report of a run with a background supervisor, and return its exit code. JSON has all of it already."""
     if as_json:
         return int(end["code"])
     deadline = time.monotonic() + _REPORT

@@ -1,4 +1,4 @@
-"""PURE: what is known of N processes and their hosts -> the one failure that the others followed from."""
+"""PURE: find the first cause among the failures of N processes and their hosts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from podrun.runtime.contract import ErrorKind, Event, ExitCode, failure_code
 from ..agent.protocol import UNHEARD
 
 LAUNCHER = "the launcher"
-"""Stands for a host's name where the launcher's own machine is to blame."""
+"""Name in place of a host's if the launcher's own machine is to blame."""
 
 _SIGNAL_HINTS: dict[int, str] = {
     signal.SIGKILL: " (out of memory, or killed by somebody)",
@@ -29,43 +29,43 @@ _PEER_IS_GONE = re.compile(
 
 
 class Sign(Enum):
-    """What a failure is a sign of."""
+    """Possible origin of a failure."""
 
     CAUSE = auto()
-    """Nothing but itself."""
+    """The failure itself: it may be the first cause."""
     UNHEARD = auto()
-    """Its agent heard nothing from the launcher: the link to the host is cut, or the launcher was asleep."""
+    """The agent heard nothing from the launcher: the link to the host is cut, or the launcher was asleep."""
     EXITED = auto()
-    """A user program's own exit code, which may mean anything: also that another process is gone."""
+    """Exit code of a user program, which may mean anything, even the loss of a peer."""
     ABORTED = auto()
-    """SIGABRT: a crash of its own, or JAX ended it because another process is gone."""
+    """SIGABRT: a crash, or JAX ended the process after the loss of a peer."""
     ASKED = auto()
-    """Stopped and saved because some process was sent SIGTERM, which JAX tells all others."""
+    """Preemption: some process was sent SIGTERM, and JAX made all of them save and stop."""
     PEER_LOST = auto()
-    """Another process is gone."""
+    """The loss of a peer."""
     SILENT = auto()
-    """The host does not answer."""
+    """Silence: the host does not answer."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """How one process, or its host, failed."""
+    """Failure of one process, or of its host."""
 
     host: str
     process: int | None
     what: str
-    """One line: `ValueError: boom in step 5`."""
+    """One-line description: `ValueError: boom in step 5`."""
     code: int
     """Exit code that podrun ends with if this is the first cause."""
     sign: Sign = Sign.CAUSE
     details: str = ""
     """A traceback, or a message of several lines."""
     late: bool = False
-    """It happened after the process had been asked to stop, so it cannot be why the run ended."""
+    """True if it came after the process had been asked to stop, so it cannot be why the run ended."""
 
     @property
     def consequence(self) -> bool:
-        """It followed from another failure, or may well have: wait a moment for that one."""
+        """Return True if it followed, or may have followed, from another failure, for which to wait a moment."""
         return self.late or self.sign in (Sign.ABORTED, Sign.ASKED, Sign.PEER_LOST)
 
     @property
@@ -78,18 +78,18 @@ class Failure:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known when everything has been stopped."""
+    """Facts about an attempt once everything has been stopped."""
 
     failures: Sequence[Failure]
-    """In the order in which they were seen, at least one."""
+    """Failures in the order in which they were seen, at least one."""
     hosts: int = 0
-    """All hosts of the pod."""
+    """Number of hosts in the pod."""
     signalled: Sequence[tuple[str, int | None]] = ()
     """Processes (host, number) that were sent SIGTERM themselves, the earliest first."""
     peer_loss_reporters: Collection[tuple[str, int | None]] = ()
-    """Processes whose last words were JAX's that another process is gone."""
+    """Processes whose last output is JAX's report of a lost peer."""
     slept: float = 0.0
-    """Seconds for which the launcher itself did not run shortly before."""
+    """Seconds for which the launcher itself was asleep shortly before."""
 
 
 def first_cause(evidence: Evidence) -> Failure:
@@ -110,7 +110,7 @@ def first_cause(evidence: Evidence) -> Failure:
 
 
 def _rank(failed: Failure, evidence: Evidence) -> tuple[int, int]:
-    """The lower, the more likely the first cause; the second number is the order of signals."""
+    """Rank a failure: the lower, the more likely the first cause; the second number is the order of signals."""
     who = (failed.host, failed.process)
     if failed.sign is Sign.SILENT:
         return (2 if failed.late else 0), 0
@@ -129,12 +129,12 @@ def _rank(failed: Failure, evidence: Evidence) -> tuple[int, int]:
 
 
 def is_peer_loss(output: bytes) -> bool:
-    """True if the end of what a process printed is JAX's word for the loss of another process."""
+    """Return True if the end of a process's output is JAX's report of a lost peer."""
     return _PEER_IS_GONE.search(output) is not None
 
 
 def from_error(host: str, process: int, error: Event) -> Failure:
-    """A failure that the worker itself explained."""
+    """Return the failure that a worker's error event explains."""
     kind = ErrorKind(error["kind"])
     message = str(error["message"])
     lines = message.strip().splitlines() or [kind.value]
@@ -152,7 +152,7 @@ def from_error(host: str, process: int, error: Event) -> Failure:
 def from_exit(
     host: str, process: int, code: int, step: int | None, phase: str | None, is_program: bool = False
 ) -> Failure:
-    """A process that ended without a word; `code` is negative for a signal. The user's own program reports no phases."""
+    """Return the failure of a process without an error event; `code` is negative for a signal. Programs have no phases."""
     when = "" if is_program and phase is None else _when(step, phase)
     if code == ExitCode.PREEMPTED and not is_program:
         what = f"was asked to stop from outside{when}, and saved first"
@@ -174,13 +174,13 @@ def from_exit(
 
 
 def from_lost_agent(host: str, reason: str) -> Failure:
-    """A host whose agent has ended, or has been given up; the reason is in the agent's own words if it had any."""
+    """Return the failure of a host whose agent has ended or been given up; `reason` is the agent's own if it gave one."""
     sign = Sign.UNHEARD if UNHEARD in reason else Sign.CAUSE
     return Failure(host, None, reason, ExitCode.UNAVAILABLE, sign)
 
 
 def silent_host(host: str, silence: float, trouble: str, late: bool = False) -> Failure:
-    """A host that does not answer; `trouble`: why it could not be reached again."""
+    """Return the failure of a silent host; `trouble`: why it could not be reached again."""
     what = f"has not answered for {silence:.0f} s{f' ({trouble})' if trouble else ''}: it is down, or its network is"
     return Failure(host, None, what, ExitCode.UNAVAILABLE, Sign.SILENT, late=late)
 

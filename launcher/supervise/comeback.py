@@ -1,4 +1,4 @@
-"""Before a restart: wait until every host can be reached again, so that one that reboots does not use up the restarts."""
+"""Wait before a restart until every host can be reached, so that one that reboots does not use up the restarts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0  # seconds between two tries
 
 
 class Comeback:
-    """The hosts of a pod, and those that are waited for."""
+    """Wait for the hosts of a pod."""
 
     def __init__(self, pod: Pod, transport: Transport, note: Callable[[str], None], limit: float = LIMIT) -> None:
         self._pod = pod
@@ -30,9 +30,9 @@ class Comeback:
         self._note = note
         self._limit = limit
         self._told: set[str] = set()
-        """Hosts of which the user knows that they are waited for."""
+        """Hosts that the user knows are waited for."""
         self.waited = False
-        """A host was away, or late to answer, and may have lost what had been prepared on it."""
+        """True if a host was unreachable or slow to answer, and may have lost its preparation."""
 
     def wait(self, stopped: Callable[[], bool]) -> Failure | None:
         """Return when all hosts answer, or when `stopped`; else, after the limit, which one does not."""

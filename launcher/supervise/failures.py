@@ -1,4 +1,4 @@
-"""The failures of one attempt as they become known, and when enough of them are."""
+"""Collect the failures of one attempt, and decide when they are enough."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ SAVE_GRACE = 60.0  # seconds for a save that has begun when a stop is asked for
 
 
 class Failures:
-    """Collects evidence; `failure` judges it."""
+    """Collect failures; `cause` returns the first cause."""
 
     def __init__(self, clock: AwakeClock) -> None:
         self.seen: list[Failure] = []
         self.signalled: list[tuple[str, int | None]] = []
-        """Processes that report a SIGTERM of their own."""
+        """Processes that have reported a SIGTERM."""
         self._clock = clock
         self._settle_until = 0.0
         self._stopping = False
@@ -39,11 +39,11 @@ class Failures:
         return any(f.host == host and f.process is None for f in self.seen)
 
     def stop(self, user: bool) -> None:
-        """From now on processes are asked to stop, by the `user` or because of what was seen."""
+        """Note that processes are asked to stop from now on, by the `user` or because of a failure."""
         self._stopping, self._user_stops = True, user
 
     def exited(self, host: str, process: int, asked: bool) -> None:
-        """A process has ended, and its agent says whether it had been `asked` to by then.
+        """Note that a process has ended, and whether it had been `asked` to stop before.
 
         What it reported may have come late, over a connection that was made anew, and still be the first cause.
         """

@@ -1,4 +1,4 @@
-"""Keeps the leases of all agents alive, and notices hosts that have fallen silent."""
+"""Keep the leases of all agents alive, and notice silent hosts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _EVERY = 2.5  # seconds between two pings; agents answer each
 
 
 class Heartbeat:
-    """A thread of its own, so that no lease depends on how long it takes to show or record an event."""
+    """Thread that renews the leases, so that none depends on how long it takes to show or record an event."""
 
     def __init__(self, active: Callable[[], list[Session]], lease: float, patience: float | None = None) -> None:
-        """`active`: the sessions whose agents are to live on; `lease`: seconds that the agents go on without a word.
+        """Start the thread. `active`: the sessions to keep alive; `lease`: seconds that agents live without a ping.
 
         `patience`: seconds for a host to answer, if that is not the lease.
         """
@@ -49,7 +49,7 @@ class Heartbeat:
             self._give_up([s for s in sessions if not s.has_stopped], now, awake)
 
     def _give_up(self, sessions: list[Session], now: float, awake: float) -> None:
-        """Of hosts that have been silent for too long, unless all are: then it is this machine that is cut off."""
+        """Give up hosts that were silent for too long, unless all are: then this machine is cut off."""
         # Silence is an unanswered ping: with a thousand hosts on a busy machine the pings themselves may be late.
         silent = [s for s in sessions if now - max(s.unanswered_since or now, awake) > self._patience]
         if not silent:

@@ -1,4 +1,4 @@
-"""What is known of an attempt: of each process while it goes on, of all at its end."""
+"""State of an attempt: of each process while it runs, and of all at its end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .cause import Failure
 
 @dataclass
 class Process:
-    """What is known of one worker."""
+    """State of one worker process."""
 
     host: str
     process: int
@@ -21,7 +21,7 @@ class Process:
     pid: int | None = None
     exit_code: int | None = None
     cut_off: bool = False
-    """It ended after it had been asked to stop, so its exit code does not say that its work was done."""
+    """True if it ended after being asked to stop, so its exit code does not prove that its work was done."""
     error: Event | None = None
 
     @property
@@ -30,7 +30,7 @@ class Process:
 
     @property
     def training(self) -> bool:
-        """It has steps that are worth a checkpoint."""
+        """Return True if it has steps that are worth a checkpoint."""
         return self.phase in (Phase.TRAIN, Phase.EVALUATE, Phase.SAVE)
 
     @property
@@ -40,21 +40,21 @@ class Process:
 
 @dataclass
 class Outcome:
-    """How an attempt ended."""
+    """Outcome of an attempt."""
 
     code: int
     cause: Failure | None = None
     failures: list[Failure] = field(default_factory=list)
     interrupted_by: int | None = None
     saved_step: int | None = None
-    """Step of the newest checkpoint, as far as the attempt has said."""
+    """Step of the newest reported checkpoint."""
     no_checkpoint: bool = False
-    """The attempt has looked for a checkpoint and has seen none."""
+    """True if the attempt has looked for a checkpoint and found none."""
     left_behind: list[str] = field(default_factory=list)
     finished: bool = False
-    """All processes have done what they were to do, whatever went wrong after that."""
+    """True if all processes have finished their work, even if something failed later."""
     unprepared: bool = False
-    """The hosts were not ready, so no agent was started."""
+    """True if the hosts were not ready, so no agent was started."""
 
     def without_restart(
         self, code: int, failures: Sequence[Failure] = (), interrupted_by: int | None = None

@@ -1,4 +1,4 @@
-"""How long a stop waits: as long as the workers were given to end, and then while anything new comes in."""
+"""Decide how long a stop waits: the grace period of the workers, and then as long as anything new arrives."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _TELL_AFTER = 3.0  # seconds for which output may still come in until the user i
 
 
 class Patience:
-    """Of the supervisor, with hosts that it has asked to stop."""
+    """Patience of the supervisor with hosts that it has asked to stop."""
 
     def __init__(self, clock: AwakeClock) -> None:
         self._clock = clock
         self.granted: float | None = None
-        """Seconds that the workers were given to end, when they were given any last."""
+        """Grace period in seconds that the workers were given last."""
         self._until = 0.0
         self._latest = float("inf")
         self._newest = 0.0

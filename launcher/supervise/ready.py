@@ -1,4 +1,4 @@
-"""What hosts that are other machines need before a start: code, environment, and to be equal where it matters."""
+"""Stage code and environment on remote hosts before a start, and check that the hosts agree."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ Tell = Callable[[str, str, str], None]
 """Called with (host, phase, message) from several threads."""
 
 Note = Callable[..., None]
-"""Called with (message, **fields): news for the user that is not of one host."""
+"""Called with (message, **fields): news for the user that concerns no single host."""
 
 
 def with_code(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
-    """The spec for hosts that are other machines, and what they need. Raises UserError if the project cannot be sent,
+    """Return the spec for remote hosts, and their bundles. Raises UserError if the project cannot be sent,
     or if the requirements lack what podrun's runtime imports.
     """
     if isinstance(spec.job, Config):
@@ -45,7 +45,7 @@ def with_code(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
 def make_ready(
     plan: LaunchPlan, transport: Transport, bundles: Sequence[Bundle], tell: Tell, note: Note
 ) -> list[Failure]:
-    """What keeps the hosts from starting; nothing if all is well."""
+    """Stage code and environment. Return the failures that keep the hosts from starting."""
     assert plan.code is not None
     pod = plan.pod
     env = {**pod.env, **plan.launch.env, **plan.secrets}

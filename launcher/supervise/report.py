@@ -1,4 +1,4 @@
-"""How a run ended, in words: where everything is, or the first cause and its evidence."""
+"""Report how a run ended: the paths of the results, or the first cause and its evidence."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _resume(outcome: Outcome) -> str:
 
 
 def report(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory, view: View) -> None:
-    """Where everything is if all went well; else the first cause, its evidence, and the first cause again."""
+    """Print the paths of the results; after a failure the first cause, its evidence, and the cause again."""
     if outcome.cause is None:
         if outcome.interrupted_by is None:
             view.say(_traces(plan, directory))
@@ -65,7 +65,7 @@ def report(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory, view: Vi
 
 
 def _traces(plan: LaunchPlan, directory: RunDirectory) -> str:
-    """Where everything is."""
+    """Return the paths of the results."""
     logs = f"logs         {directory.logs}"
     if not isinstance(plan.job, Config):
         return logs
@@ -98,7 +98,7 @@ def _evidence(cause: Failure, failures: Sequence[Failure], plan: LaunchPlan, dir
 
 
 def _log_of(cause: Failure, plan: LaunchPlan, directory: RunDirectory) -> Path | None:
-    """None if the cause is not of one host."""
+    """Return the log of the failed process; None if the cause is not of one host."""
     for host in plan.hosts:
         if host.host.name == cause.host:
             process = host.processes[0].process_id if cause.process is None else cause.process

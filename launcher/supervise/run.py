@@ -1,4 +1,4 @@
-"""A run from its first attempt to its last: prepare the hosts, start them, start them again after a failure, report."""
+"""Run all attempts of a run: prepare the hosts, start them, restart them after a failure, report."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def run_attempts(
     spec: RunSpec, directory: RunDirectory, console: Console, bundles: Sequence[Bundle] = (), *, adopt: bool = False
 ) -> int:
-    """Runs the spec to its end and returns the exit code.
+    """Run the spec to its end, restarts included, and return the exit code.
 
     Args:
         bundles: the code that the hosts need, if they are other machines.
@@ -68,7 +68,7 @@ def run_attempts(
 
 
 def end_leftovers(spec: RunSpec, directory: RunDirectory, end: Event) -> list[str]:
-    """Ends what an ended run may have left on hosts that could not be reached then, and says so in a new end event.
+    """End processes of an ended run on hosts that were unreachable at its end, and record a new end event.
 
     Returns what is still not confirmed: `host: reason`. Raises UserError if a podrun supervises the run.
     """
@@ -107,7 +107,7 @@ def is_worth_another(outcome: Outcome, plan: LaunchPlan) -> bool:
 
 
 class _Unwatched:
-    """An observer of what is no part of the run's story."""
+    """Observer that ignores all events, for work that is not part of the run."""
 
     def event(self, event: Event) -> None:
         pass
@@ -184,7 +184,7 @@ class _Run:
         return not outcome.left_behind
 
     def _prepare(self, plan: LaunchPlan, bundles: Sequence[Bundle]) -> Outcome | None:
-        """Brings code and environment to hosts that are other machines. Returns how it failed, or None."""
+        """Stage code and environment on remote hosts. Return the outcome if that failed."""
         if plan.code is None:
             return None
         from .ready import make_ready

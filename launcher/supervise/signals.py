@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: the user's wish to stop, for whoever is at work just then."""
+"""Collect Ctrl-C, SIGTERM and SIGHUP, and forward them to the current receiver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Signals:
-    """Collects the signals that come while it is open, and hands them on."""
+    """Collect the signals that arrive while it is open, and forward them."""
 
     def __init__(self) -> None:
         self.received: list[int] = []
@@ -21,7 +21,7 @@ class Signals:
 
     @contextmanager
     def to(self, receiver: Callable[[int], None]) -> Iterator[None]:
-        """`receiver` gets every signal, those included that came before."""
+        """Forward every signal to `receiver`, earlier ones included."""
         self._receiver = receiver
         for number in self.received:
             receiver(number)

@@ -1,4 +1,4 @@
-"""Where events go: to the console, and on record."""
+"""Forward events to the console and to the record."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _IMPATIENT = 2.0  # seconds for the console to show the rest once the user wants
 
 
 class View:
-    """The console and the recorder. A console whose output nobody reads any more counts as a closed terminal: SIGHUP.
+    """Console and recorder together. A console whose reader is gone counts as a closed terminal: SIGHUP.
 
     The console has a thread of its own: neither a host nor a signal waits for a slow one.
     """
 
     def __init__(self, console: Console, recorder: Recorder, is_impatient: Callable[[], bool] = lambda: False) -> None:
-        """`is_impatient` says whether the user wants to stop."""
+        """Start the console's thread. `is_impatient` returns True once the user wants to stop."""
         self._console: Console | None = console
         self._recorder = recorder
         self._recording = threading.Lock()  # hosts are prepared by several threads
@@ -53,12 +53,12 @@ class View:
             self._drain()
 
     def say(self, text: str) -> None:
-        """Returns when it is shown."""
+        """Print the text, and return when it is shown."""
         self._actions.put(partial(self._show, lambda console: console.say(text)))
         self._drain()
 
     def stop(self) -> None:
-        """The attempt is over. Returns when all that was printed is shown, as far as the user waits for it."""
+        """End the view of an attempt. Return when all output is shown, as far as the user waits for it."""
         self._actions.put(self._finish)
         self._drain()
 
@@ -68,7 +68,7 @@ class View:
 
     @property
     def stuck(self) -> bool:
-        """The user wants to stop, and the console takes nothing any more."""
+        """Return True if the user wants to stop and the console accepts nothing any more."""
         return self._leaving
 
     def print_directly(self, write: Callable[[], None]) -> None:
@@ -81,7 +81,7 @@ class View:
         thread.join(_IMPATIENT)
 
     def _drain(self) -> None:
-        """Waits until the console has all, unless the user does not."""
+        """Wait until the console has everything, unless the user does not want to wait."""
         shown = threading.Event()
         self._actions.put(shown.set)
         while not self._leaving and not shown.wait(0.1):
@@ -101,7 +101,7 @@ class View:
                 self._broken, self._console = error, None
 
     def _next_action(self) -> Callable[[], None] | None:
-        """Events go before output: that a stop was understood is seen at once."""
+        """Return the next action. Events go before output, so that a stop is confirmed at once."""
         try:
             return self._actions.get_nowait()
         except queue.Empty:
@@ -119,7 +119,7 @@ class View:
         self._show(lambda console: console.event(event))
 
     def _show_output(self, at_end: bool = False) -> bool:
-        """Shows a piece of what has been printed. Returns False if there is nothing."""
+        """Show a piece of the output. Return False if there is none."""
         if self._echo is None or self._console is None:
             return False
         text = self._echo.skip() if self._console.is_terminal else None
@@ -129,7 +129,7 @@ class View:
         return text is not None
 
     def _finish(self) -> None:
-        """All output is in the log: shows the rest of it, but only its end to a user who wants to stop."""
+        """Show the rest of the output, which is all in the log; only its end to a user who wants to stop."""
         while self._show_output(at_end=True):
             if self._is_impatient() and self._echo is not None and (text := self._echo.skip(behind=1 << 16)):
                 self._show(lambda console, text=text: console.output(text))  # type: ignore[misc]

@@ -1,1 +1,1 @@
-"""Show text to people: the console, tables, times, and the filter that everything printed passes."""
+"""Show text to people: the console, tables, times, and the filter for all output."""

@@ -1,4 +1,4 @@
-"""What the user sees of a run: a live view in a terminal, plain lines elsewhere, or JSON lines."""
+"""Show a run to the user: a live view in a terminal, plain lines elsewhere, or JSON lines."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _PHASE_WORDS = {
 
 
 def phase_words(phase: str) -> str:
-    """What a process does, for people."""
+    """Return a phase in words for people."""
     return _PHASE_WORDS.get(phase, phase)
 
 
 class Progress:
-    """What is known from the events of an attempt so far: the state behind every view."""
+    """State of an attempt from its events so far, behind every view."""
 
     def __init__(self, start: Event) -> None:
         self.hosts: dict[str, list[int]] = start["hosts"]
@@ -52,7 +52,7 @@ class Progress:
         self.since: dict[int, float] = dict.fromkeys(self.processes, time.monotonic())
         self.step: Event | None = None
         self.busy: dict[str, str] = {}
-        """What is being made on a host, if that takes long."""
+        """Activity on a host, if it takes long."""
 
     def event(self, event: Event) -> None:
         kind = event["event"]
@@ -79,12 +79,12 @@ class Progress:
             self.since[process] = time.monotonic()
 
     def common_phase(self) -> str | None:
-        """The phase that all processes are in, if they are in one."""
+        """Return the phase that all processes share, or None."""
         return next(iter(self.counts)) if len(self.counts) == 1 else None
 
 
 def headline(start: Event) -> str:
-    """What is about to happen, and where its traces will be."""
+    """Return the first lines of a run: what it is, and the paths of its results."""
     hosts = "1 host" if len(start["hosts"]) == 1 else f"{len(start['hosts'])} hosts"
     kind = "simulated on this machine" if start["transport"] == "local" else f"reached by {start['transport']}"
     devices = "1 device" if start["devices"] == 1 else f"{start['devices']} devices"
@@ -94,7 +94,7 @@ def headline(start: Event) -> str:
 
 
 def notable_line(event: Event) -> str | None:
-    """Events that deserve a line of their own in every view for people."""
+    """Return a line for an event that deserves one in every view for people, or None."""
     kind = event["event"]
     if kind == EventKind.START:
         return headline(event) if event["attempt"] == 0 else None
@@ -102,12 +102,12 @@ def notable_line(event: Event) -> str | None:
 
 
 class NoConsole:
-    """Nobody looks: a supervisor in the background, whose events are on record."""
+    """Console of a background supervisor, whose events are only recorded."""
 
     piece = 0
-    """Bytes of a program's output that are shown at once; 0: none at all."""
+    """Bytes of a user program's output that are shown at once; 0: none at all."""
     is_terminal = False
-    """Somebody reads along, and what has long passed need not be shown."""
+    """True if a person reads along, so that old output may be skipped."""
 
     def event(self, event: Event) -> None:
         pass
@@ -123,7 +123,7 @@ class NoConsole:
 
 
 class JsonConsole:
-    """Every event as one JSON line on stdout."""
+    """Print every event as a JSON line on stdout."""
 
     piece = 0
     is_terminal = False
@@ -146,7 +146,7 @@ class JsonConsole:
 
 
 class PlainConsole:
-    """One line for each thing that is worth one: for files, pipes and CI."""
+    """Print a line for each important event: for files, pipes and CI."""
 
     piece = 1 << 16
     is_terminal = False
@@ -175,7 +175,7 @@ class PlainConsole:
             self.say(step_line(event))
 
     def _building(self, event: Event) -> str | None:
-        """Environments and setup commands take minutes: what the first host says of them."""
+        """Return the first host's progress with its environment or setup commands, which take minutes."""
         assert self._progress is not None
         if event["event"] != EventKind.HOST or event["phase"] not in ("environment", "setup-commands"):
             return None
@@ -201,7 +201,7 @@ def sanitize(value: Any) -> Any:
 
 
 class LiveConsole:
-    """A table of the hosts until all train, then a progress bar; both are redrawn in place.
+    """Show a table of the hosts until all train, then a progress bar; both are redrawn in place.
 
     Rich moves the cursor, so it writes past the filter of stdout: all text is made printable before it gets it.
     """
@@ -309,7 +309,7 @@ Console = JsonConsole | PlainConsole | LiveConsole | NoConsole
 
 
 def make_console(as_json: bool) -> Console:
-    """The view that suits where stdout goes."""
+    """Return the console that fits stdout."""
     if as_json:
         return JsonConsole()
     return LiveConsole() if sys.stdout.isatty() else PlainConsole()

@@ -1,4 +1,4 @@
-"""What the first process of a user program prints, on the console.
+"""Echo the output of the first process of a user program on the console.
 
 It is read from the log, at the console's own pace: however much is printed, and however slow the console is, nothing but
 the log waits for it.
@@ -25,7 +25,7 @@ def echoed_log(start: Event) -> Path | None:
 
 
 class Echo:
-    """Reads a log that grows, from its end at the time of making, or from `start` on."""
+    """Read a growing log, from its present end or from `start` on."""
 
     def __init__(self, log: Path, start: int | None = None) -> None:
         self._log = log
@@ -78,7 +78,7 @@ class Echo:
 
 
 def last_state(line: bytes) -> str:
-    """A progress bar goes back to the start of its line: what it shows last."""
+    """Return the last state of a line: a progress bar goes back to the start of its line."""
     return line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""PURE: text of any origin -> text that a terminal only shows."""
+"""PURE: make text of any origin safe to print in a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _UNUSUAL = re.compile(rf"{_SGR}|[^\n\t -~]")
 _COLOUR = re.compile(_SGR)
 _RESETS = ("\x1b[m", "\x1b[0m")
 _JOINERS = "\u200c\u200d"
-"""Parts of words in some scripts, and of emoji. They show nothing, move nothing, and turn nothing round."""
+"""Invisible parts of words in some scripts, and of emoji. They move nothing and reverse nothing."""
 
 
 def printable(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The one way out: everything that podrun prints passes `printable`, whichever command prints it, and however."""
+"""Filter for all output of podrun: every command's text passes `printable`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def overwrite_line(stream: TextIO, text: str) -> None:
 
 
 def _guarded(stream: TextIO) -> TextIO:
-    """None, for a stream that was closed before podrun began, stays."""
+    """Return the stream behind the filter. None, for a stream that was closed before podrun began, stays None."""
     return stream if stream is None or isinstance(stream, _Text) else cast(TextIO, _Text(stream))
 
 
@@ -52,7 +52,7 @@ def _named_output() -> Iterator[None]:
 
 
 class _Text:
-    """A text stream whose text is made printable. All else is that of the stream behind it."""
+    """A text stream whose text is made printable. All else is forwarded to the stream behind it."""
 
     def __init__(self, behind: TextIO) -> None:
         self.behind = behind
@@ -79,7 +79,7 @@ class _Text:
 
 
 class _Bytes:
-    """The same for bytes: those that are no UTF-8 are shown as `\\x9b`."""
+    """A byte stream whose text is made printable: invalid UTF-8 is shown as `\\x9b`."""
 
     def __init__(self, text: _Text) -> None:
         self._text = text

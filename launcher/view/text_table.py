@@ -1,4 +1,4 @@
-"""Rows of words in columns."""
+"""Lay out rows of words in columns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def text_table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """Each column as wide as its widest cell; the columns in `right` hold numbers."""
+    """Return the rows with each column as wide as its widest cell; the columns in `right` hold numbers."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:
@@ -20,13 +20,13 @@ def text_table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """One line of at most `limit` characters."""
+    """Return the text as one line of at most `limit` characters."""
     line = " ".join(text.split())
     return line if len(line) <= limit else f"{line[: limit - 3]}..."
 
 
 def wrap(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
-    """Lines that begin with `first` and `rest`. Words stay whole: a path or a command can be copied, even a long one."""
+    """Wrap text into lines that begin with `first` and `rest`. Words stay whole, so that paths can be copied."""
     return textwrap.wrap(
         text, width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
     )

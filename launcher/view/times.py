@@ -1,4 +1,4 @@
-"""Times and durations as people write and read them."""
+"""Parse and format times and durations as people write them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?[smhdw])+")
 
 
 def parse_duration(text: str, option: str) -> float:
-    """`90s`, `10m`, `1h30m`, `7d` in seconds; 0 needs no unit. Raises UserError, which names the option."""
+    """Parse `90s`, `10m`, `1h30m` or `7d` into seconds; 0 needs no unit. Raises UserError, which names the option."""
     found = text.strip().lower()
     if found == "0":
         return 0.0
@@ -23,7 +23,7 @@ def parse_duration(text: str, option: str) -> float:
 
 
 def parse_since(text: str, option: str) -> float:
-    """A duration before now, or a date and time of this machine's clock; seconds since 1970. Raises UserError."""
+    """Parse a duration before now, or a local date and time, into seconds since 1970. Raises UserError."""
     given = text.strip()
     if _DURATION.fullmatch(given.lower()):
         return time.time() - parse_duration(given, option)
@@ -39,7 +39,7 @@ def parse_since(text: str, option: str) -> float:
 
 
 def duration(seconds: float) -> str:
-    """`12s`, `3m 07s`, `5h 12m`, `8d 03h`."""
+    """Format seconds as `12s`, `3m 07s`, `5h 12m` or `8d 03h`."""
     whole = max(0, int(seconds))
     if whole < 60:
         return f"{whole}s"
@@ -50,7 +50,7 @@ def duration(seconds: float) -> str:
 
 
 def moment(seconds: float) -> str:
-    """`14:05:09`, with the date unless it is today's."""
+    """Format a time as `14:05:09`, with the date unless it is today's."""
     at = datetime.fromtimestamp(seconds)
     if at.date() == datetime.now().date():
         return at.strftime("%H:%M:%S")
@@ -60,7 +60,7 @@ def moment(seconds: float) -> str:
 
 
 def size(count: int) -> str:
-    """`3 bytes`, `12.3 MB`."""
+    """Format a number of bytes as `3 bytes` or `12.3 MB`."""
     if count < 1000:
         return f"{count} bytes"
     value = float(count)

@@ -1,4 +1,4 @@
-"""A sign of life on stderr, in a terminal only, while something goes on that says nothing itself."""
+"""Show a sign of life on stderr, in a terminal only, during silent work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .terminal import unguarded
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Shows `what` and how long it has taken; the line is gone afterwards."""
+    """Show `what` and the elapsed time; remove the line afterwards."""
     if not sys.stderr.isatty():
         yield
         return

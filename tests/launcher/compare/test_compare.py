@@ -248,12 +248,8 @@ def test_the_spread_of_a_speed_up() -> None:
     few, many = ([None, *[0.1 + 0.001 * (n * 37 % 100) for n in range(count)]] for count in (20, 500))
     widths = []
     for times in (few, many):
-        low, high = compare_variants([measured("1", times), measured("2", times[:1] + times[:0:-1])])[
-            1
-        ].speedup_interval or (
-            0,
-            0,
-        )
+        row = compare_variants([measured("1", times), measured("2", times[:1] + times[:0:-1])])[1]
+        low, high = row.speedup_interval or (0, 0)
         assert low < 1 < high
         widths.append(high - low)
     assert widths[1] < widths[0] / 2
