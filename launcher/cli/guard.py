@@ -28,6 +28,6 @@ def guard(action: Callable[[], int | None]) -> None:
     except (KeyboardInterrupt, click.Abort):
         tell("podrun: interrupted")
         code = ExitCode.INTERRUPTED
-    except BrokenPipeError:  # `podrun ... | head`: click would make 1 of it
+    except BrokenPipeError:  # `podrun ... | head`: click would exit with 1
         code = 128 + signal.SIGPIPE
-    sys.exit(failure_code(code) if code else 0)  # what a host says its code is may be any number
+    sys.exit(failure_code(code) if code else 0)  # a host may report any number

@@ -1,4 +1,4 @@
-"""Options that several commands have: those that say which pod a command is about."""
+"""Options that several commands share: those that select a pod."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HELP = {
 
 
 def complete_slice(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the slices that begin like what has been typed."""
+    """Return the slices that begin with the typed text."""
     from ..pod.slices import TPU_SLICES
 
     return [name for name in [*TPU_SLICES, "cpu-1x1", "cpu-2x2", "cpu-2x4", "gpu-1x8"] if name.startswith(incomplete)]

@@ -53,7 +53,7 @@ def execute(
         from ..commands.exec import ExecRequest
         from ..commands.exec import execute as execute_request
 
-        # What stands before `--` is a slip that would change what is run.
+        # Words before `--` are a mistake that would change the command.
         argv = () if command else ctx.meta.get(PROGRAM, ())
         return execute_request(ExecRequest(_selection(where, run), argv, timeout, as_json))
 

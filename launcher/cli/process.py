@@ -35,7 +35,7 @@ def run(command: Callable[[], object]) -> NoReturn:
             raise
         code = _cannot_write(error)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # how it ended is known; Python itself would still die of them
+        signal.signal(number, signal.SIG_IGN)  # the exit code is known; Python would still be killed by them
     sys.exit(_flush(code))
 
 
@@ -61,7 +61,7 @@ def _cannot_write(error: OSError) -> int:
 def _exit_code(end: SystemExit) -> int:
     from click import Abort
 
-    if isinstance(end.__context__, Abort):  # what click makes of a Ctrl-C
+    if isinstance(end.__context__, Abort):  # click turns a Ctrl-C into it
         return _INTERRUPTED
     if isinstance(end.__context__, BrokenPipeError):
         return _PIPE_CLOSED

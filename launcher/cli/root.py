@@ -47,7 +47,7 @@ class _DefaultRun(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[_TYPED] = args
-        if "--" in args:  # what follows is a program of the user's own; click would mix it with our arguments
+        if "--" in args:  # a user program follows; click would mix it with podrun's arguments
             at = args.index("--")
             ctx.meta[PROGRAM] = tuple(args[at + 1 :])
             args = args[:at] or ["run"]

@@ -38,7 +38,7 @@ def check(request: CheckRequest) -> int:
     try:
         report = _interruptible(lambda: run_preflight(transport, pod, workdir, progress))
     finally:
-        transport.close()  # which ends what threads still wait for
+        transport.close()  # which ends the waits of the threads
         progress.clear()
     print(_as_json(report) if request.json else _as_table(report))
     return report.code
@@ -65,7 +65,7 @@ def _interruptible(work: Callable[[], Report]) -> Report:
 def _find_workdir(pod: Pod, typed: str | None) -> str | None:
     """Return the folder on the hosts that `run` would take; None if a simulated pod has none of its own."""
     workdir = typed or pod.workdir
-    if workdir is None:  # where a run without one would be; one host need not share it
+    if workdir is None:  # the default of a run; one host need not share it
         return None if pod.traits.files_are_here else f"{pod.home}/{WORKDIRS}"
     if "://" in workdir:
         return workdir

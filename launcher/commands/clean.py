@@ -74,7 +74,7 @@ def clean(request: CleanRequest) -> int:
     try:
         hosts = _Hosts(transport, pod, older_than, directory)
         found = hosts.look()
-        found.runs = [r for r in runs if not found.unreached]  # else nobody would know any more where it was
+        found.runs = [r for r in runs if not found.unreached]  # otherwise the record of its hosts would be lost
         return _decide(request, found, lambda: hosts.remove(found) + _remove_here(found.runs))
     finally:
         transport.close()

@@ -59,7 +59,7 @@ def compare(request: CompareRequest) -> int:
 def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / TABLE).touch()  # from now on it is this comparison's
+        (folder / TABLE).touch()  # it reserves the folder for this comparison
     except OSError as error:
         raise UserError(
             f"cannot write the results to {folder}: {error.strerror}; choose another folder with --workdir DIR"

@@ -18,7 +18,7 @@ from ..request.hosts import HostSelection, select_hosts
 from ..supervise.signals import Signals
 from ..transport.base import load_transport
 
-_LOOK = 0.1  # seconds between two looks for Ctrl-C
+_LOOK = 0.1  # seconds between two checks for Ctrl-C
 _PATIENCE = 5.0  # seconds after Ctrl-C for the hosts to confirm that the command is killed
 
 

@@ -70,7 +70,7 @@ def init(file: Path, given: Mapping[str, str | None], *, yes: bool, force: bool)
     requirements = _requirements(file, values)
     text = render(file, values)
     problems = _problems(file, parse(text)[0])
-    if problems:  # two answers that do not fit each other
+    if problems:  # two answers may contradict each other
         raise UserError("\n".join(problems))
     _write(file, text)
     if requirements:
@@ -83,9 +83,9 @@ def init(file: Path, given: Mapping[str, str | None], *, yes: bool, force: bool)
 
 
 def _requirements(file: Path, values: Values) -> str | None:
-    """Write what podrun's runtime needs into a requirements.txt, unless the hosts have an interpreter for it.
+    """Write the packages of podrun's runtime into a requirements.txt, unless the hosts have an interpreter with them.
 
-    Returns what has been done. A requirements.txt that is there already is used unchanged.
+    Return a message about it. An existing requirements.txt is used unchanged.
     """
     if "transport" in values or "python" in values:
         return None

@@ -111,7 +111,7 @@ def _check(request: InspectRequest) -> tuple[Config, Pod]:
             overrides=request.overrides,
             slice=_slice(request),
             simulate=True,
-            workdir=Path(tempfile.gettempdir()),  # nothing is written: the job's own need not be there
+            workdir=Path(tempfile.gettempdir()),  # nothing is written, so the job's own need not exist
         )
     )
     if resolved is None:
@@ -126,7 +126,7 @@ def _slice(request: InspectRequest) -> str | None:
         return request.slice
     try:
         launch = read_config(request.train, request.overrides).launch
-    except UserError:  # which is reported later, with all others
+    except UserError:  # reported later, with all others
         return "cpu-1x1"
     return launch.slice or (None if launch.pod else "cpu-1x1")
 

@@ -16,7 +16,7 @@ from ..rundir.runs import RunDirectory, find_run
 from ..view.terminal import unguarded
 from ..view.times import parse_since
 
-_LOOK = 0.2  # seconds between two looks for something new
+_LOOK = 0.2  # seconds between two checks for new output
 _LAST = 20  # lines of each process that `-f` begins with
 
 
@@ -76,7 +76,7 @@ def _follow(directory: RunDirectory, request: LogsRequest, since: float | None, 
     starts = {file.name: first_offset(file, file.size(), since, lines) if file.size() else 0 for file in files}
     follower = Follower(files, starts, out, raw=request.raw)
     while True:
-        ended = _has_ended(directory)  # asked before reading: what was printed last is then seen
+        ended = _has_ended(directory)  # checked before reading, so that the last output is seen
         if follower.show_new():
             continue
         if ended:

@@ -20,7 +20,7 @@ from ..view.console import phase_words
 from ..view.text_table import shorten, text_table
 from ..view.times import duration, moment
 
-_ROWS = 16  # processes that have a row each; of more, those in the same state share one
+_ROWS = 16  # up to so many processes have a row each; of more, those in the same state share one
 
 
 def status(name: str | None, as_json: bool) -> int:

@@ -49,7 +49,7 @@ class HostFiles:
 
     def __init__(self, pod: Pod, part: int = KEPT) -> None:
         self._pod = replace(pod, hosts=pod.hosts[:1])
-        self._part = part  # bytes that are read at once; of more than KEPT the middle would be left out
+        self._part = part  # bytes that are read at once; beyond KEPT the middle would be dropped
 
     def names(self, folder: Path) -> set[str]:
         return set(self._ask(_LIST, folder).decode(errors="replace").splitlines())

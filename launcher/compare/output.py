@@ -12,8 +12,8 @@ from ..view.text_table import shorten, text_table, wrap
 from .table import Row, VariantState, step_times
 
 _DECIMALS = 5  # of a number in the table; smaller ones have an exponent
-_FEW = 5  # step times; of fewer, one may well be the longest by far
-_REASON = 60  # characters of why a variant failed that the table shows
+_FEW = 5  # step times; among fewer, one that takes the most time means nothing
+_REASON = 60  # characters of a failure's reason in the table
 _HEADER = (
     ("VARIANT", "", "COMPILE", "MEDIAN", "TOTAL", "TRAIN", "VALIDATION", "SPEED-UP", "SPEED-UP", ""),
     ("", "STEPS", "s", "STEP ms", "s", "LOSS", "LOSS", "BY MEDIAN", "BY TOTAL", "STATE"),

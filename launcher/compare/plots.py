@@ -16,7 +16,7 @@ from .table import Measured, step_times
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe & Ito's colours, which all kinds of eyes tell apart; grey instead of the yellow that paper swallows.
+# Okabe & Ito's colours, safe for colour-blind readers; grey instead of the yellow, which is faint on paper.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9", "#7F7F7F")
 _LINES = ("-", "--", "-.", ":", (0, (6, 1)), (0, (4, 1, 1, 1)), (0, (1, 1)), (0, (8, 4)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")

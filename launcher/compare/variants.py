@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from podrun.runtime.contract import UserError
 
-MOST = 100  # variants; more are a slip of the keyboard
+MOST = 100  # variants; more are probably a typing mistake
 _FOLDER = 100  # characters of a folder's name
 _PARTNER = {"[": "]", "{": "}"}
 _QUOTED = re.compile(r"""\"(?:[^"\\]|\\.)*\"|'(?:[^']|'')*'""", re.DOTALL)
@@ -44,7 +44,7 @@ class Variant:
 def find_variants(over: Sequence[str], given: Sequence[str] = ()) -> list[Variant]:
     """Return the product of all `--over`, the last one changing fastest; `given` are the other overrides.
 
-    Raises UserError with all that is wrong.
+    Raises UserError with all mistakes.
     """
     axes, problems = [], []
     for text in over:

@@ -18,7 +18,7 @@ _MONITORS = {
     "gpustat",
 }
 _OTHERS_NAMED = 3  # holders of a host that are described before the rest is counted
-_UNSURE = ("tpu7x",)  # generations whose device files have not been seen
+_UNSURE = ("tpu7x",)  # generations whose device files are not confirmed
 
 
 def check_devices(pod: Pod, facts: FactsByHost) -> list[Finding]:
@@ -103,7 +103,7 @@ def age(seconds: float) -> str:
 def _lock(pod: Pod, facts: FactsByHost) -> list[Finding]:
     if pod.platform != "tpu":
         return []
-    free = {h: f for h, f in facts.items() if not (known(f, "holders") and _users(pod, f))}  # else that says it all
+    free = {h: f for h, f in facts.items() if not (known(f, "holders") and _users(pod, f))}  # else already found
     return each(free, "lock_file", _judge_lock, about="in use")
 
 

@@ -1,6 +1,6 @@
 """PURE: all rules, which turn the facts of a pod's hosts into findings with remedies.
 
-`agent.facts.gather` finds out what one host is like, `compare` judges all of them together.
+`agent.facts.gather` collects the facts of one host; `apply_rules` judges all hosts together.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def run_preflight(transport: Transport, pod: Pod, workdir: str | None, say: Say,
     _gather(report, transport, workdir, requirements, say)
     report.findings += apply_rules(pod, report.facts, program=program, before_setup=bool(pod.setup))
     report.findings += check_environment(pod, report.facts, requirements, program=program)
-    if pod.hosts[0].name in report.facts:  # it is the one that the others must reach
+    if pod.hosts[0].name in report.facts:  # the others must reach it
         _try_coordinator(report, transport, say)
         if workdir is not None and "://" not in workdir:
             _try_workdir(report, transport, workdir, say)

@@ -10,7 +10,7 @@ from ..staging.runtime_packages import BELOW, NEEDED, TENSORBOARD
 from .base import Facts, FactsByHost, Finding, each, group, known, minority_findings, name_hosts
 
 PYTHON = (3, 11)
-_MUST_AGREE = ("jax", "jaxlib")  # different ones may compile different programs, which then wait for each other
+_MUST_AGREE = ("jax", "jaxlib")  # different versions may compile different programs, which deadlock
 _SHOULD_AGREE = ("flax", "optax", "orbax-checkpoint", "numpy")
 _UNKNOWN = (1 << 30,)
 """A version that is not made of numbers: not too old."""
@@ -19,7 +19,7 @@ _CUDA = ("jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda1
 
 def check_versions(pod: Pod, facts: FactsByHost, *, program: bool) -> list[Finding]:
     asked = {host: f["interpreter"] for host, f in facts.items() if known(f, "interpreter")}
-    installed = {host: i for host, i in asked.items() if i["packages"] is not None}  # else a run will do so
+    installed = {host: i for host, i in asked.items() if i["packages"] is not None}  # otherwise a run will install them
     return [
         *_unusable(pod, facts, fatal=not program),
         *_too_old_python(pod, asked, fatal=not program),
@@ -124,7 +124,7 @@ def _differ(pod: Pod, asked: FactsByHost, names: tuple[str, ...], *, fatal: bool
         pairs = [(n, a, b) for n, a, b in zip(names, versions, usual, strict=True) if a != b]
         odd = [
             (n, a, b) for n, a, b in pairs if MISSING not in (a, b) or n in _CUDA
-        ]  # that for another CUDA may be there
+        ]  # a plugin for another CUDA may be installed
         if odd:
             here, there = (", ".join(f"{o[0]} {o[i]}" for o in odd) for i in (1, 2))
             what = f"{here}, but {there} on {name_hosts(with_it)}"

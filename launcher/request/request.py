@@ -90,7 +90,7 @@ def resolve_request(request: Request) -> tuple[ResolvedRequest | None, list[str]
     else:
         job = attempt(lambda: Program(request.program, read_launch(request.overrides)))
     launch = job.launch if job else Launch()
-    # What a broken train.yaml would have said about the pod is not known, and not missed.
+    # The pod settings of a broken train.yaml are unknown; do not report them as missing.
     pod = attempt(lambda: find_pod(request.where, launch)) if job or request.where.complete else None
     is_local = request.simulate or (pod is not None and pod.traits.files_are_here)
     if is_local or pod is None:
@@ -102,7 +102,7 @@ def resolve_request(request: Request) -> tuple[ResolvedRequest | None, list[str]
         attempt(lambda: check_slice(config, devices))
     if pod and launch.process_per == "device" and pod.platform == "tpu":
         problems.append("launch.process_per: device: a TPU host has one process; remove it, or use a gpu or cpu slice")
-    if isinstance(job, Config) and is_local:  # this machine's files are the hosts'
+    if isinstance(job, Config) and is_local:  # the hosts use this machine's files
         config = job
         attempt(lambda: check_files(config))
         attempt(lambda: _check_python(config))
@@ -189,7 +189,7 @@ def _check_python(config: Config) -> None:
             timeout=30,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return  # the agent will try, and say why not
+        return  # the agent will try, and report the reason
     if answer.returncode == 0 and answer.stdout.strip():
         missing = " and ".join(answer.stdout.split())
         raise UserError(f"launch.python: {python} has no {missing}; install podrun there: {install_command(python)}")

@@ -17,13 +17,13 @@ def lines_backwards(path: Path) -> Iterator[bytes]:
         return
     with file:
         at = file.seek(0, 2)
-        rest = b""  # the end of a line that begins further up
+        rest = b""  # the end of a line that begins further ahead
         whole = False  # false while what was read belongs to a line that is still being written
         while at:
             size = min(_BLOCK, at)
             at = file.seek(at - size)
             rest, *lines = (file.read(size) + rest).split(b"\n")
-            if len(rest) > _LONGEST:  # no line that anybody has written: what is left of it is of no use either
+            if len(rest) > _LONGEST:  # longer than any valid line, so the rest of it is useless as well
                 rest = b""
             if lines and not whole:
                 whole = True

@@ -1,6 +1,6 @@
 """Validate events that are read from a worker's file, which a user program can write to as well, or from the record.
 
-Each kind has the fields that views and the supervisor rely on; what is not as it stands here is not an event.
+Each kind has the fields that views and the supervisor rely on; anything else is a malformed event.
 """
 
 from __future__ import annotations

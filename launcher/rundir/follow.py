@@ -31,7 +31,7 @@ class Output:
         return "" if self._echo is None else self._echo.next(_PIECE, at_end) or ""
 
 
-_LOOK = 0.2  # seconds between two looks at the record
+_LOOK = 0.2  # seconds between two reads of the record
 
 
 def follow(directory: RunDirectory) -> Iterator[Event | None]:
@@ -43,7 +43,7 @@ def follow(directory: RunDirectory) -> Iterator[Event | None]:
         return
     with file:
         while True:
-            alone = directory.supervisor() is None  # asked before reading: what it wrote last is then seen
+            alone = directory.supervisor() is None  # checked before reading, so that its last event is seen
             for line in unparsed.feed(file.read()):
                 event = parse_event(line)
                 if event is None:

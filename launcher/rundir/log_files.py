@@ -52,7 +52,7 @@ class LogFile:
                 continue
             if not (math.isfinite(mark[0]) and 0 <= mark[1] <= limit):
                 continue
-            # A clock that is set back: the order in the file is the one that is right.
+            # The clock may have been set back; the order in the file is the true one.
             found.append((max(mark[0], found[-1][0]), mark[1]) if found else mark)
         return found
 

@@ -11,7 +11,7 @@ from typing import IO
 from .log_files import LogFile
 
 _CHUNK = 1 << 18  # bytes of one file before the others get their turn
-_BAR_EVERY = 2.0  # seconds between two looks at a progress bar
+_BAR_EVERY = 2.0  # seconds between two updates of a progress bar
 _PARTIAL = 1 << 20  # bytes of a line that are kept while it is not whole
 
 
@@ -31,7 +31,7 @@ def show(
 ) -> None:
     """Print all lines between two offsets of each file, in order of arrival, to the second.
 
-    `raw`: lines as they were printed, not what is left to see of a progress bar.
+    `raw`: print lines unchanged, instead of the last state of a progress bar.
     """
     prefix = prefixes(files)
     files = [file for file in files if ends[file.name]]
@@ -118,7 +118,7 @@ class Follower:
 
     def _read(self, file: LogFile) -> bytes:
         try:
-            with file.path.open("rb") as source:  # not kept open: a pod may have more logs than there may be open files
+            with file.path.open("rb") as source:  # not kept open: a pod may have more logs than the limit of open files
                 source.seek(self._places[file.name])
                 data = source.read(_CHUNK)
         except FileNotFoundError:
@@ -128,7 +128,7 @@ class Follower:
 
     def _add(self, name: str, data: bytes) -> None:
         *lines, rest = (self._partial.get(name, b"") + data).split(b"\n")
-        # Of a progress bar that never ends its line only the last states are of use.
+        # A progress bar may never end its line; only its last states matter.
         self._partial[name] = rest if self._raw or len(rest) < _PARTIAL else rest[-_PARTIAL // 2 :]
         if lines:
             self._bars.pop(name, None)

@@ -1,6 +1,6 @@
 """Logs of the workers: one file per process, byte for byte, so that its size is also the offset in the stream.
 
-In a folder beside it an index, a line `TIME SIZE` at most once a second: what follows the first SIZE bytes came after TIME.
+A folder beside them holds indexes with a line `TIME SIZE` at most once a second: bytes after SIZE came after TIME.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Logs:
             self._mark(name)
         rest = memoryview(data)
         try:
-            while rest:  # a nearly full disk takes a part
+            while rest:  # a nearly full disk may accept only a part
                 rest = rest[file.write(rest) :]
         except OSError as error:
             raise IncompleteWriteError(error, len(data) - len(rest)) from None
@@ -91,13 +91,13 @@ class Logs:
     def _mark(self, name: str) -> None:
         self._marked[name] = now = time.time()
         line = f"{now:.3f} {os.fstat(self._files[name].fileno()).st_size}\n"
-        try:  # not kept open: a pod may have as many logs as there may be open files
+        try:  # not kept open: the logs alone may use up the limit of open files
             path = index_path(self._folder, name)
             path.parent.mkdir(mode=0o700, exist_ok=True)
             with open(path, "ab", buffering=0, opener=private) as index:
                 index.write(line.encode())
         except OSError:
-            pass  # times are not worth a run
+            pass  # a missing index must not fail the run
 
     def __enter__(self) -> Logs:
         return self

@@ -38,7 +38,7 @@ def old_runs(older_than: float) -> list[OldRun]:
         summary = summarize(directory)
         least = max(older_than, DETACHED_LEASE) if summary.state is RunState.ABANDONED else older_than
         if summary.has_ended and _unconfirmed(directory):
-            least = max(older_than, DETACHED_LEASE)  # it is the only record of where something may live
+            least = max(older_than, DETACHED_LEASE)  # it is the only record of hosts with possible leftovers
         if summary.state is RunState.RUNNING or time.time() - (summary.ended or summary.started) < least:
             continue
         found.append(OldRun(directory, summary, _size(directory.path)))
@@ -68,7 +68,7 @@ def remove(run: OldRun) -> None:
     doomed = run.directory.path.with_name(f"{_DOOMED}{run.directory.run_id}")
     try:
         with run.directory.supervise():
-            run.directory.path.rename(doomed)  # at once: nobody finds half of it
+            run.directory.path.rename(doomed)  # atomic, so that nobody sees half of it
         shutil.rmtree(doomed)
     except OSError as error:
         raise UserError(f"cannot remove {error.filename or doomed}: {error.strerror}") from None

@@ -59,7 +59,7 @@ def read_status(directory: RunDirectory) -> RunStatus | None:
     checkpoint: Event | None = None
     last_steps: dict[bytes, bytes] = {}
     for line in _lines(directory):
-        if _STEP in line[:40]:  # nearly all lines are steps, of which only each process's last one matters
+        if _STEP in line[:40]:  # nearly all lines are steps; only each process's last one matters
             last_steps[line[line.rfind(b'"host"') :]] = line
             continue
         event = parse_event(line)

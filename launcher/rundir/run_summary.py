@@ -59,7 +59,7 @@ class Summary:
 
 def state_of(directory: RunDirectory) -> tuple[RunState, Event | None, int | None]:
     """Return the state, the end event, and the pid of the supervisor."""
-    supervisor = directory.supervisor()  # asked first: the end is on record before it lets go
+    supervisor = directory.supervisor()  # checked first: the end is recorded before the lock is released
     end = directory.end()
     if end is not None:
         if end["code"] == 0:

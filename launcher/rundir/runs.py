@@ -25,7 +25,7 @@ from .spec import RunSpec
 
 _ATTEMPT = record({"attempt": count, "log_sizes": table(count)})
 _SUPERVISOR = record({"pid": count})
-_LOOK = 0.3  # seconds; longer than anybody looks
+_LOOK = 0.3  # seconds; longer than any reader holds the lock
 
 
 def new_run_id() -> str:
@@ -193,7 +193,7 @@ class RunDirectory:
                 except OSError:
                     holder = loads(file.read(LIMIT), LIMIT)
                     _SUPERVISOR(holder)
-                    return int(holder["pid"]) or None  # 0 would be everybody
+                    return int(holder["pid"]) or None  # pid 0 would signal the whole process group
         except (OSError, Malformed):
             pass
         return None
@@ -269,7 +269,7 @@ class Recorder:
         try:
             self._file.write(json.dumps(event) + "\n")
         except OSError:
-            pass  # a full disk: the logs are on it as well, and fail the run with that cause
+            pass  # a full disk: the logs are on it as well, and fail the run
 
     def close(self) -> None:
         try:

@@ -97,13 +97,13 @@ class Supervisor:
             for p in h.processes
         }
         self._event_lines = {process: Lines(events.LIMIT) for process in self._processes}
-        self._warned: set[tuple[str, int]] = set()  # processes whose malformed events have been told
+        self._warned: set[tuple[str, int]] = set()  # processes whose malformed events have been reported
         self._streams = {h.host.name: [output_stream(p.process_id) for p in h.processes] for h in plan.hosts}
         self._ready: dict[str, Frame] = {}
-        self._asked: set[str] = set()  # hosts that were to probe the coordinator
+        self._asked: set[str] = set()  # hosts that were asked to probe the coordinator
         self._probed: set[str] = set()
         self._stopped: dict[str, list[int]] = {}
-        self._lost: dict[str, str | None] = {}  # None: nothing is left there, all the same
+        self._lost: dict[str, str | None] = {}  # None: the host is lost, but nothing is left running on it
         self._unreached: set[str] = set()
         self._transport = transport
         self._opening: Opening | None = None
@@ -114,13 +114,13 @@ class Supervisor:
         self._clock = AwakeClock(ASLEEP)
         self._patience = Patience(self._clock)
         self._failures = Failures(self._clock)
-        here = adoption.offsets if adoption else {}  # of this attempt: what is before it is of others
+        here = adoption.offsets if adoption else {}  # of this attempt; earlier output belongs to earlier attempts
         self._log_starts = {
             name: logs.size(name) - here.get(host, {}).get(stream, 0)
             for (host, stream), name in self._log_names.items()
         }
-        self._hurried = False  # the user does not want to wait for output either
-        self._incomplete: set[str] = set()  # hosts of whose output not all is here
+        self._hurried = False  # the user does not want to wait for the output
+        self._incomplete: set[str] = set()  # hosts whose output has not fully arrived
         self._interrupts: list[int] = []
         self._saved_step: int | None = None
         self._started_fresh = False
@@ -160,7 +160,7 @@ class Supervisor:
             self._tell(EventKind.HOST, host=session.host, phase="reach")
         self._unopened = set(self._sessions)
         self._opening = Opening(sessions, self._transport.window, self._on_open)
-        while self._unopened and not self._interrupts:  # a host that fails: the others may do so as well, so name all
+        while self._unopened and not self._interrupts:  # wait for all, so that every failing host is named
             self._pump()
 
     def _on_open(self, host: str, error: Exception | None) -> None:
@@ -214,7 +214,7 @@ class Supervisor:
     def _stop(self, grace: float) -> None:
         """End every worker on every host, and wait until the agents have confirmed it and all output has arrived.
 
-        There is no limit as long as that goes on, only one for hosts that send nothing new.
+        There is no limit while output arrives, only one for hosts that send nothing new.
         """
         self._stopping = True
         self._failures.stop(user=bool(self._interrupts))
@@ -232,9 +232,9 @@ class Supervisor:
                 self._tell_waiting()
             self._pump()
         self._finished = True
-        self._room.release(len(self._sessions))  # nobody handles frames any more: none may wait for it
+        self._room.release(len(self._sessions))  # frames are no longer handled, so no session may wait for that
         fan_out(lambda session: session.close(5.0 if session.has_stopped else 0.5), list(self._sessions.values()))
-        for host in self._stopped.keys() - self._incomplete:  # only now does nobody write to their logs any more
+        for host in self._stopped.keys() - self._incomplete:  # no session writes to their logs any more
             for stream in self._streams[host]:
                 self._end_log(host, stream)
 
@@ -362,7 +362,7 @@ class Supervisor:
     def _name_unjoined(self) -> None:
         limit = self._plan.launch.start_timeout
         missing = [p for p in self._processes.values() if not p.joined]
-        # Those that wait for the others are not to blame, unless nobody else is.
+        # Do not blame processes that wait for others, unless all do.
         for p in [p for p in missing if p.phase is None] or missing:
             doing = f"is still in phase {p.phase}" if p.phase else "did not say anything"
             what = f"{doing} {limit:g} s after its start (launch.start_timeout)"
@@ -379,7 +379,7 @@ class Supervisor:
     def _on_frame(self, host: str, frame: Frame) -> None:
         """Receive a frame, in the session's thread. Output goes to its log here, so that memory holds no other copy.
 
-        A host that is faster than this machine waits here. Raises IncompleteWriteError if the output could not be written.
+        A host that sends too fast is throttled here. Raises IncompleteWriteError if the output could not be written.
         """
         kind = frame["type"]
         if kind == "output" and frame["stream"].endswith(".out"):
@@ -457,7 +457,7 @@ class Supervisor:
         for line in self._event_lines[host, number].feed(frame["data"]):
             try:
                 event = parse_worker_event(line)
-            except Malformed as why:  # cut off by a full disk, or a program of the user's wrote it
+            except Malformed as why:  # cut off by a full disk, or written by a user program
                 self._warn_of_events(host, number, str(why))
                 continue
             self._on_event(host, number, event)
@@ -511,7 +511,7 @@ class Supervisor:
         elif kind == EventKind.SIGNAL:
             self._failures.signalled.append((host, number))
         if self._recorded.get((host, number), 0) > 0:
-            self._recorded[host, number] -= 1  # the supervisor before this one has told it
+            self._recorded[host, number] -= 1  # the previous supervisor has reported it
         else:
             self._observer.event({**event, "host": host, "process": number})
 
@@ -552,7 +552,7 @@ class Supervisor:
 
     def _on_lost(self, host: str, frame: Frame) -> None:
         if host in self._stopped:
-            return  # its last word was that nothing is left
+            return  # its agent has confirmed already that nothing is left
         left = frame["left"]
         self._lost[host] = frame["reason"] if left is None else f"pids {', '.join(map(str, left))}" if left else None
         self._tell(EventKind.HOST, host=host, phase="lost", reason=frame["reason"], left=left)

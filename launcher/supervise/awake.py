@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # that of macOS goes on while it sleeps
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # on macOS, CLOCK_MONOTONIC includes sleep
 
 
 def boottime() -> float:
@@ -16,7 +16,7 @@ def boottime() -> float:
 class AwakeClock:
     """A clock that must be read all the time: after more than `limit` seconds without, its reader was asleep.
 
-    Not for several threads: each would hide from the others that they have slept.
+    Not thread-safe: each thread would hide a sleep from the others.
     """
 
     def __init__(self, limit: float, clock: Callable[[], float] = boottime) -> None:

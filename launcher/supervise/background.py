@@ -20,7 +20,7 @@ from ..view.terminal import guarded_streams
 from .run import run_attempts
 from .signals import Signals
 
-_BEGIN = 5.0  # seconds between the making of a run directory and its supervisor
+_BEGIN = 5.0  # seconds between the creation of a run directory and the start of its supervisor
 _REPORT = 5.0  # seconds between a run's last event and the end of its supervisor
 _APPEAR = 30.0  # seconds for the supervisor to write its first event
 
@@ -39,7 +39,7 @@ def start_in_background(directory: RunDirectory, bundles: Sequence[Bundle], as_j
                         return report_end(directory, event, as_json)
                     if start.complete(event):
                         break
-                for number in signals.received:  # before it has started, Ctrl-C means the run, not the watching
+                for number in signals.received:  # before the start is complete, Ctrl-C ends the run, not only the view
                     if pid := directory.supervisor():
                         os.kill(pid, number)
                 signals.received.clear()
@@ -63,7 +63,7 @@ def attach_hint(directory: RunDirectory) -> str:
 def spawn(directory: RunDirectory, bundles: Sequence[Bundle] = (), *, adopt: bool = False) -> None:
     """Start the supervisor, and wait until it holds the run. Raises UserError if it does not come up.
 
-    It gets the code as it is now: the project may be changed while it starts.
+    It gets a snapshot of the code: the project may be changed while it starts.
     """
     log = os.open(directory.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     process = subprocess.Popen(
@@ -80,7 +80,7 @@ def spawn(directory: RunDirectory, bundles: Sequence[Bundle] = (), *, adopt: boo
     deadline = time.monotonic() + _APPEAR
     while directory.supervisor() != process.pid or not directory.events.exists():
         if process.poll() is not None or time.monotonic() > deadline:
-            if directory.end() is not None or directory.supervisor() is not None:  # another one was faster
+            if directory.end() is not None or directory.supervisor() is not None:  # another supervisor was faster
                 return
             raise UserError(failure_message(directory))
         time.sleep(0.05)
@@ -152,7 +152,7 @@ def main() -> None:
     try:
         code = int(run_attempts(directory.spec(), directory, NoConsole(), bundles, adopt=adopt))
     except UserError as error:
-        if directory.supervisor() is None:  # else another one has it, and this one is not needed
+        if directory.supervisor() is None:  # otherwise another supervisor holds the run
             print(f"podrun: {error}", file=sys.stderr, flush=True)
         code = int(ExitCode.BAD_CONFIG)
     sys.exit(failure_code(code) if code else 0)

@@ -20,7 +20,7 @@ _SIGNAL_HINTS: dict[int, str] = {
     signal.SIGSEGV: " (a crash in native code)",
     signal.SIGABRT: " (native code gave up; JAX does so when another process is gone)",
 }
-# How a process ends because another one is gone, in JAX's own words: its coordination service, and gloo.
+# Last output of a process after the loss of a peer, from JAX's coordination service and gloo.
 _PEER_IS_GONE = re.compile(
     rb"JAX distributed service detected fatal errors|coordination service|CoordinationService"
     rb"|gloo[^\n]*(?:failed|error|closed|reset|timed? ?out)|(?:reset|closed) by peer",
@@ -95,8 +95,8 @@ class Evidence:
 def first_cause(evidence: Evidence) -> Failure:
     """Return the failure that the others followed from.
 
-    A failure that explains itself comes first, in the order in which they were seen. If all of them say that somebody
-    else was to blame, it was a host that fell silent, or the process that was sent a signal, or the first that was seen.
+    A failure that explains itself comes first, in the order in which they were seen. If all of them blame
+    another process, it is a silent host, or the process that was sent a signal, or the first that was seen.
     """
     first = min(evidence.failures, key=lambda failed: _rank(failed, evidence))
     if first.sign is Sign.UNHEARD and evidence.slept:
@@ -121,7 +121,9 @@ def _rank(failed: Failure, evidence: Evidence) -> tuple[int, int]:
     if failed.sign in (Sign.EXITED, Sign.ABORTED):
         elsewhere = any(other.sign is Sign.SILENT and other.host != failed.host for other in evidence.failures)
         if who not in evidence.peer_loss_reporters and not elsewhere:
-            program = any(other.sign is Sign.EXITED for other in evidence.failures)  # whose aborts are its own as well
+            program = any(
+                other.sign is Sign.EXITED for other in evidence.failures
+            )  # a user program may abort by itself
             return (1 if failed.sign is Sign.ABORTED and not program else 0), 0
     elif failed.sign not in (Sign.ASKED, Sign.PEER_LOST):
         return 0, 0

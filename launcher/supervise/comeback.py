@@ -17,7 +17,7 @@ from .cause import Failure
 
 LIMIT = 600.0  # seconds for a host to come back; documented in docs/hosts.md
 ANSWER = 30.0  # seconds for a login shell to run one command: it may wait for a file system that is not mounted yet
-_SILENCE = 3.0  # seconds without an answer after which the user hears who is waited for
+_SILENCE = 3.0  # seconds without an answer until the user is told the hosts
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0  # seconds between two tries
 
 
@@ -101,7 +101,7 @@ class Comeback:
 
         def give_up() -> None:
             late.set()
-            channel.close()  # which ends the wait below
+            channel.close()  # ends the wait below
 
         timer = threading.Timer(ANSWER, give_up)
         timer.daemon = True

@@ -45,7 +45,7 @@ class Failures:
     def exited(self, host: str, process: int, asked: bool) -> None:
         """Note that a process has ended, and whether it had been `asked` to stop before.
 
-        What it reported may have come late, over a connection that was made anew, and still be the first cause.
+        Its report may have come late, over a new connection, and still be the first cause.
         """
         if not asked and not self._user_stops:
             self.seen = [replace(f, late=False) if (f.host, f.process) == (host, process) else f for f in self.seen]
@@ -53,7 +53,7 @@ class Failures:
     def decided(self, saving: bool) -> bool:
         """Return True if there is a first cause, or no hope for one any more.
 
-        Processes that were asked to stop from outside may end their save first: `saving`.
+        `saving`: processes that were preempted may finish their save first.
         """
         if not self.seen or not all(f.consequence for f in self.seen):
             return bool(self.seen)

@@ -40,7 +40,7 @@ class Heartbeat:
         while not self._finished.wait(self._every):
             now = time.monotonic()
             self._clock.now()
-            if self._clock.slept(within=self._every):  # it is not the hosts that were silent
+            if self._clock.slept(within=self._every):  # the launcher slept; the hosts were not silent
                 awake = now
             sessions = self._active()
             for session in sessions:

@@ -8,7 +8,7 @@ from ..remote.session import Session
 from .awake import AwakeClock
 from .failures import SAVE_GRACE
 
-CONFIRM_TIMEOUT = 12.0  # seconds without anything new from agents that are to confirm that nothing is left
+CONFIRM_TIMEOUT = 12.0  # seconds without news from agents that must still confirm their end
 _TELL_AFTER = 3.0  # seconds for which output may still come in until the user is told what podrun waits for
 
 

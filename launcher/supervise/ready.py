@@ -20,7 +20,7 @@ from ..staging.requirements import check_runtime_packages
 from ..transport.base import Transport
 from .cause import Failure
 
-_WARNINGS = 3  # that a start shows
+_WARNINGS = 3  # number of warnings that a start shows
 
 Tell = Callable[[str, str, str], None]
 """Called with (host, phase, message) from several threads."""
@@ -31,7 +31,7 @@ Note = Callable[..., None]
 
 def with_code(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
     """Return the spec for remote hosts, and their bundles. Raises UserError if the project cannot be sent,
-    or if the requirements lack what podrun's runtime imports.
+    or if the requirements lack packages of podrun's runtime.
     """
     if isinstance(spec.job, Config):
         check_runtime_packages(spec.pod)

@@ -39,14 +39,14 @@ def run_attempts(
     """Run the spec to its end, restarts included, and return the exit code.
 
     Args:
-        bundles: the code that the hosts need, if they are other machines.
+        bundles: the code for remote hosts.
         adopt: another launcher began an attempt and is gone; take that over first.
 
     Raises:
         UserError: another podrun supervises this run, or a secret is missing.
     """
     with ExitStack() as stack:
-        signals = stack.enter_context(Signals())  # first, so that a Ctrl-C while all else is closed changes nothing
+        signals = stack.enter_context(Signals())  # entered first, so that a Ctrl-C during the cleanup changes nothing
         stack.enter_context(directory.supervise())
         secrets = read_secrets(spec.pod)
         logs = stack.enter_context(Logs(directory.logs))
@@ -59,11 +59,11 @@ def run_attempts(
         run = _Run(spec, directory, view, logs, signals, transport, secrets)
         try:
             code = run.execute(bundles, adopt)
-        except UserError as error:  # so that nobody waits for the run
+        except UserError as error:  # recorded, so that nobody waits for the run
             directory.record_end(str(error).partition("\n")[0], ExitCode.BAD_CONFIG)
             raise
     if view.stuck:
-        os._exit(code)  # Python would wait for the console once more
+        os._exit(code)  # Python would wait for the stuck console again
     return code
 
 
@@ -190,7 +190,7 @@ class _Run:
         from .ready import make_ready
 
         def tell(host: str, phase: str, message: str) -> None:
-            phase = "setup-commands" if phase == "setup" else phase  # the workers have a phase of that name
+            phase = "setup-commands" if phase == "setup" else phase  # the workers have a phase `setup` as well
             self._tell(EventKind.HOST, host=host, phase=phase, message=message)
 
         def note(message: str, **fields: object) -> None:
@@ -212,7 +212,7 @@ class _Run:
             threading.Thread(target=work, name="prepare", daemon=True).start()
         while not finished.wait(0.1):
             if self._signals.received:
-                self._transport.close()  # what was begun on the hosts ends with its connection
+                self._transport.close()  # the hosts end their work with the connection
                 finished.wait(5)
                 number = self._signals.received[0]
                 return Outcome(128 + number, interrupted_by=number, unprepared=True)

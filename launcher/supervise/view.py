@@ -16,8 +16,8 @@ from ..rundir.runs import Recorder
 from ..view.console import Console
 from ..view.echo import Echo, echoed_log
 
-_LOOK = 0.05  # seconds between two looks at what a program has printed
-_BACKLOG = 10_000  # events that wait for the console; above that it gets no steps, which the record has
+_LOOK = 0.05  # seconds between two reads of a program's output
+_BACKLOG = 10_000  # pending events; beyond that the console gets no steps, which are still recorded
 _IMPATIENT = 2.0  # seconds for the console to show the rest once the user wants to stop
 
 
@@ -97,7 +97,7 @@ class View:
                 action = self._next_action()
                 if action is not None:
                     action()
-            except Exception as error:  # whoever waits for the console is to hear of it
+            except Exception as error:  # re-raised in the thread that waits for the console
                 self._broken, self._console = error, None
 
     def _next_action(self) -> Callable[[], None] | None:
@@ -152,6 +152,6 @@ class View:
             action(self._console)
         except OSError:
             self._console = None
-            # What Python still has buffered for it would fail once more at exit.
+            # Python's buffered output would fail again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             signal.raise_signal(signal.SIGHUP)

@@ -203,10 +203,10 @@ def sanitize(value: Any) -> Any:
 class LiveConsole:
     """Show a table of the hosts until all train, then a progress bar; both are redrawn in place.
 
-    Rich moves the cursor, so it writes past the filter of stdout: all text is made printable before it gets it.
+    Rich moves the cursor, so it bypasses the filter of stdout: all text is made printable beforehand.
     """
 
-    piece = 1 << 12  # what a slow terminal shows before it shows anything else
+    piece = 1 << 12  # small, so that a slow terminal soon shows other news
     is_terminal = True
 
     def __init__(self) -> None:
@@ -219,7 +219,7 @@ class LiveConsole:
             console=self._console,
             refresh_per_second=5,
             transient=True,
-            redirect_stdout=False,  # rich would put its own stream before the filter
+            redirect_stdout=False,  # rich would bypass the filter
             redirect_stderr=False,
             get_renderable=self._render,
         )
@@ -265,12 +265,12 @@ class LiveConsole:
 
         table = Table.grid(padding=(0, 2))
         now = time.monotonic()
-        if progress.common_phase() == "running":  # nothing more will be known of a program of the user's own
+        if progress.common_phase() == "running":  # a user program reports nothing more
             count = len(progress.processes)
             since = clock(now - max(progress.since.values()))
             table.add_row("the process" if count == 1 else f"all {count} processes", "running", since)
             return table
-        if len(progress.processes) > 16:  # a large pod: a line per phase, with those who are in it
+        if len(progress.processes) > 16:  # a large pod has a line per phase, with its hosts
             for phase, count in progress.counts.most_common():
                 names = [progress.processes[p] for p in progress.processes if progress.phases[p] == phase]
                 shown = ", ".join(names[:6]) + (" ..." if count > 6 else "")

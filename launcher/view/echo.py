@@ -1,7 +1,6 @@
 """Echo the output of the first process of a user program on the console.
 
-It is read from the log, at the console's own pace: however much is printed, and however slow the console is, nothing but
-the log waits for it.
+The log is read at the console's own pace, so neither the workers nor the hosts wait for a slow console.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from typing import IO
 
 from podrun.runtime.contract import Event
 
-_BEHIND = 1 << 20  # bytes that nobody reads in a terminal any more
-_SHOWN = 1 << 14  # bytes of those that are shown after that
+_BEHIND = 1 << 20  # backlog in bytes that nobody would read in a terminal
+_SHOWN = 1 << 14  # bytes of a skipped backlog that are still shown
 
 
 def echoed_log(start: Event) -> Path | None:
@@ -36,7 +35,7 @@ class Echo:
     def next(self, size: int, at_end: bool = False) -> str | None:
         """Return the next lines, about `size` bytes, longer ones in pieces; None if there is nothing more yet.
 
-        `at_end`: nothing more will come, so what has no end is a line, too.
+        `at_end`: nothing more will come, so an unfinished line counts as well.
         """
         file = self._open()
         while file is not None and (data := file.read(size)):

@@ -16,7 +16,7 @@ _JOINERS = "\u200c\u200d"
 def printable(text: str) -> str:
     """Return `text` with everything that a terminal would obey, and not show, written as `\\x1b` and the like.
 
-    What stays is listed, not what goes: newlines, tabs, characters that Unicode calls printable, and complete sequences
+    This is an allow-list: newlines, tabs, characters that Unicode calls printable, and complete sequences
     that set colours. A line that sets a colour also ends it, so that none reaches what follows.
     """
     if _is_plain(text):
@@ -37,7 +37,7 @@ def _is_plain(text: str) -> bool:
 def _show(match: re.Match[str]) -> str:
     part = match.group()
     if part == "\r" and match.string.startswith("\n", match.end()):
-        return ""  # `\r\n` ends a line like `\n`; a lone one would write over what is there
+        return ""  # `\r\n` ends a line like `\n`; a lone `\r` would overwrite the line
     return part if part[1:] else _character(part)
 
 

@@ -24,7 +24,7 @@ def guarded_streams() -> Iterator[None]:
 def unguarded(stream: TextIO) -> TextIO:
     """Return the stream behind the filter: for rich, which moves the cursor, and for `--raw`.
 
-    What comes from elsewhere must have been made printable before it is written there.
+    Text from elsewhere must be made printable before it is written there.
     """
     return cast(_Text, stream).behind if isinstance(stream, _Text) else stream
 
