@@ -51,8 +51,8 @@ class _DefaultRun(click.Group):
             at = args.index("--")
             ctx.meta[PROGRAM] = tuple(args[at + 1 :])
             args = args[:at] or ["run"]
-        own = {"--help", "-h", "--version", *self.commands}
-        if args and args[0] not in own:
+        known = {"--help", "-h", "--version", *self.commands}
+        if args and args[0] not in known:
             self._check_spelling(ctx, args[0])
             args = ["run", *args]
         return super().parse_args(ctx, args)
@@ -252,8 +252,8 @@ def slices(type: str | None, as_json: bool) -> None:
 
         from ..pod.slices import find_slices, slice_table
 
-        found = find_slices(type)
-        click.echo(json.dumps([asdict(s) for s in found], indent=1) if as_json else slice_table(found))
+        slices_found = find_slices(type)
+        click.echo(json.dumps([asdict(s) for s in slices_found], indent=1) if as_json else slice_table(slices_found))
 
     _guard(action)
 

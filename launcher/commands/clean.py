@@ -37,7 +37,7 @@ class CleanRequest:
 
 
 @dataclass
-class _Found:
+class _Leftovers:
     """Leftovers that may be removed."""
 
     runs: list[OldRun] = field(default_factory=list)
@@ -66,34 +66,34 @@ def clean(request: CleanRequest) -> int:
     default = "0" if run is not None else _LONG
     older_than = parse_duration(request.older_than or default, "--older-than")
     if run is None and not request.selection.names_pod:
-        found = _Found(old_runs(older_than))
-        return _decide(request, found, lambda: _remove_here(found.runs))
+        leftovers = _Leftovers(old_runs(older_than))
+        return _decide(request, leftovers, lambda: _remove_here(leftovers.runs))
     pod, directory = select_hosts(request.selection, "clean")
     runs = [] if directory is None else [old_run(directory)]
     transport = load_transport(pod)
     try:
         hosts = _Hosts(transport, pod, older_than, directory)
-        found = hosts.look()
-        found.runs = [r for r in runs if not found.unreached]  # otherwise the record of its hosts would be lost
-        return _decide(request, found, lambda: hosts.remove(found) + _remove_here(found.runs))
+        leftovers = hosts.look()
+        leftovers.runs = [r for r in runs if not leftovers.unreached]  # otherwise the record of its hosts would be lost
+        return _decide(request, leftovers, lambda: hosts.remove(leftovers) + _remove_here(leftovers.runs))
     finally:
         transport.close()
 
 
-def _decide(request: CleanRequest, found: _Found, action: Callable[[], list[str]]) -> int:
+def _decide(request: CleanRequest, leftovers: _Leftovers, action: Callable[[], list[str]]) -> int:
     """Print the leftovers, and call `action` if the user agrees."""
-    for reason, hosts in _by_reason(found.unreached).items():
+    for reason, hosts in _by_reason(leftovers.unreached).items():
         print(f"podrun: {fold(hosts)}: {reason}", file=sys.stderr)
-    code = ExitCode.UNAVAILABLE if found.unreached else ExitCode.DONE
-    if not found:
-        print(f"nothing to remove{_what_else(request)}")
+    code = ExitCode.UNAVAILABLE if leftovers.unreached else ExitCode.DONE
+    if not leftovers:
+        print(f"nothing to remove{_age_hint(request)}")
     else:
-        print(_listed(found))
-    for line in _kept(found, request.older_than or _LONG):
+        print(_as_table(leftovers))
+    for line in _kept_lines(leftovers, request.older_than or _LONG):
         print(line)
-    if request.dry_run or (not found and not request.selection.names_pod):
+    if request.dry_run or (not leftovers and not request.selection.names_pod):
         return code
-    if not request.yes and found and not _agreed(_summary(found)):
+    if not request.yes and leftovers and not _confirm(_summary(leftovers)):
         print("nothing was removed")
         return code
     problems = action()
@@ -102,13 +102,13 @@ def _decide(request: CleanRequest, found: _Found, action: Callable[[], list[str]
     return ExitCode.FAILED if problems else code
 
 
-def _what_else(request: CleanRequest) -> str:
+def _age_hint(request: CleanRequest) -> str:
     if request.selection.run is not None:
         return ""
     return f" of runs that ended more than {request.older_than or _LONG} ago; --older-than changes that"
 
 
-def _agreed(what: str) -> bool:
+def _confirm(what: str) -> bool:
     """Return True if the user agrees. Raise UserError without a terminal to ask in."""
     if not sys.stdin.isatty():
         raise UserError(f"nobody can be asked here whether to remove {what}; say --yes, or look with --dry-run")
@@ -144,21 +144,21 @@ class _Hosts:
         self._older_than = older_than
         self._run = run
 
-    def look(self) -> _Found:
-        found = _Found()
+    def look(self) -> _Leftovers:
+        leftovers = _Leftovers()
         answers = self._ask(self._pod.hosts, {})
         for host, answer in answers.items():
             if isinstance(answer, str):
-                found.unreached[host] = answer
+                leftovers.unreached[host] = answer
             else:
-                found.folders[host], found.processes[host] = answer["folders"], answer["processes"]
-                found.environments[host] = answer["environments"]
-        return found
+                leftovers.folders[host], leftovers.processes[host] = answer["folders"], answer["processes"]
+                leftovers.environments[host] = answer["environments"]
+        return leftovers
 
-    def remove(self, found: _Found) -> list[str]:
+    def remove(self, leftovers: _Leftovers) -> list[str]:
         """Remove the leftovers, and return what failed."""
-        reached = tuple(host for host in self._pod.hosts if host.name not in found.unreached)
-        answers = self._ask(reached, {host.name: found.of_host(host.name) for host in reached})
+        reached = tuple(host for host in self._pod.hosts if host.name not in leftovers.unreached)
+        answers = self._ask(reached, {host.name: leftovers.of_host(host.name) for host in reached})
         problems = []
         folders = processes = pruned = 0
         for host, answer in answers.items():
@@ -166,13 +166,13 @@ class _Hosts:
                 problems.append(f"{host}: {answer}")
                 continue
             folders += answer["removed"]
-            processes += len(found.processes.get(host, ())) - len(answer["left"])
+            processes += len(leftovers.processes.get(host, ())) - len(answer["left"])
             pruned += answer.get("pruned", 0)
             if answer["left"]:
                 problems.append(f"{host}: processes {', '.join(map(str, answer['left']))} cannot be ended")
         done = [(folders, "folder"), (processes, "process"), (pruned, "old bundle or environment")]
-        if said := [_count(number, what) for number, what in done if number]:
-            print(f"removed {', '.join(said)} on the hosts")
+        if counts := [_count(number, what) for number, what in done if number]:
+            print(f"removed {', '.join(counts)} on the hosts")
         return problems
 
     def _ask(self, hosts: tuple[Host, ...], remove: dict[str, list[str]]) -> dict[str, dict[str, Any] | str]:
@@ -199,30 +199,30 @@ class _Hosts:
 # --- words ------------------------------------------------------------------------------------------------------------
 
 
-def _listed(found: _Found) -> str:
+def _as_table(leftovers: _Leftovers) -> str:
     rows = []
-    for run in found.runs:
+    for run in leftovers.runs:
         where = str(run.directory.path)
         rows.append(["here", "run", f"{run.summary.state}, {duration(run.age)} ago", size(run.size), where])
-    for host, folders in found.folders.items():
+    for host, folders in leftovers.folders.items():
         for folder in folders:
             rows.append([host, "folder", f"{duration(folder['age'])} old", size(folder["bytes"]), folder["path"]])
-    for host, environments in found.environments.items():
+    for host, environments in leftovers.environments.items():
         for environment in environments:
             if environment["due"]:
                 used = f"last used {duration(environment['age'])} ago"
                 rows.append([host, "environment", used, size(environment["bytes"]), environment["path"]])
-    for host, processes in found.processes.items():
+    for host, processes in leftovers.processes.items():
         for process in processes:
             about = f"{process['pid']} of run {process['run']}"
             rows.append([host, "process", about, "", shorten(process["command"], 80)])
     return text_table(rows, right=(3,))
 
 
-def _kept(found: _Found, older_than: str) -> list[str]:
+def _kept_lines(leftovers: _Leftovers, older_than: str) -> list[str]:
     """Return a line for each group of hosts that keep the same environments, and when those may go."""
     hosts: dict[str, list[str]] = {}
-    for host, environments in found.environments.items():
+    for host, environments in leftovers.environments.items():
         kept = [environment for environment in environments if not environment["due"]]
         if kept:
             total = size(sum(environment["bytes"] for environment in kept))
@@ -233,14 +233,16 @@ def _kept(found: _Found, older_than: str) -> list[str]:
     return [*lines, rule] if lines else []
 
 
-def _summary(found: _Found) -> str:
-    bytes_here = sum(run.size for run in found.runs)
-    folders, processes = ([e for es in entries.values() for e in es] for entries in (found.folders, found.processes))
-    parts = [f"{_count(len(found.runs), 'run')} here ({size(bytes_here)})"] if found.runs else []
+def _summary(leftovers: _Leftovers) -> str:
+    bytes_here = sum(run.size for run in leftovers.runs)
+    folders, processes = (
+        [e for es in entries.values() for e in es] for entries in (leftovers.folders, leftovers.processes)
+    )
+    parts = [f"{_count(len(leftovers.runs), 'run')} here ({size(bytes_here)})"] if leftovers.runs else []
     if folders:
         parts.append(f"{_count(len(folders), 'folder')} ({size(sum(f['bytes'] for f in folders))})")
-    if found.due:
-        parts.append(f"{_count(len(found.due), 'environment')} ({size(sum(e['bytes'] for e in found.due))})")
+    if leftovers.due:
+        parts.append(f"{_count(len(leftovers.due), 'environment')} ({size(sum(e['bytes'] for e in leftovers.due))})")
     if processes:
         parts.append(f"{_count(len(processes), 'process')}, by SIGKILL")
     return " and ".join(parts)
@@ -253,7 +255,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _by_reason(unreached: dict[str, str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    hosts: dict[str, list[str]] = {}
     for host, reason in unreached.items():
-        found.setdefault(reason, []).append(host)
-    return found
+        hosts.setdefault(reason, []).append(host)
+    return hosts

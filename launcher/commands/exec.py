@@ -47,7 +47,7 @@ def execute(request: ExecRequest) -> int:
         print(json.dumps({"code": code, "hosts": {result.host: _row(result) for result in results}}, indent=1))
     else:
         _print(results, sys.stdout.buffer)
-        _complain(results)
+        _print_failures(results)
     return code
 
 
@@ -112,7 +112,7 @@ def _print(results: Sequence[Result], out: IO[bytes]) -> None:
     out.flush()
 
 
-def _complain(results: Sequence[Result]) -> None:
+def _print_failures(results: Sequence[Result]) -> None:
     """Print the failed hosts after all output, where they are seen."""
     errors: dict[str, list[str]] = {}
     for result in results:

@@ -241,8 +241,8 @@ def _ssh_lines(ssh: Mapping[str, str]) -> list[str]:
 
 def _rest(values: Values) -> list[str]:
     def line(key: str, example: str, comment: str) -> str:
-        said = f"{key}: {_scalar(values[key])}" if key in values else f"# {key}: {example}"
-        return f"{said:<36}  # {comment}"
+        setting = f"{key}: {_scalar(values[key])}" if key in values else f"# {key}: {example}"
+        return f"{setting:<36}  # {comment}"
 
     return [
         line("workdir", "/mnt/shared/runs", "a folder that all hosts share; it holds a folder for each run"),

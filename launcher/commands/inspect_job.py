@@ -54,9 +54,9 @@ def inspect_arrays(request: ArraysRequest) -> int:
         )
     mesh = _parse_mesh(request.mesh)
     devices = math.prod(mesh.values())
-    asked = {"mesh": mesh, "arrays": request.arrays, "width": _width(), "json": request.json}
+    query = {"mesh": mesh, "arrays": request.arrays, "width": _width(), "json": request.json}
     with waiting(f"laying out the arrays over {devices} virtual devices"):
-        done = _run_worker(asked, sys.executable, {}, devices)
+        done = _run_worker(query, sys.executable, {}, devices)
     return _show(done, devices)
 
 
@@ -78,7 +78,7 @@ def _parse_mesh(text: str) -> dict[str, int]:
 def inspect(request: InspectRequest) -> int:
     """Print the report on the job and return 0, or why its code fails and return 1. Raises UserError."""
     config, pod = _check(request)
-    asked = {
+    query = {
         "config": config.model_dump(mode="json"),
         "slice": pod.slice.name,
         "title": str(request.train),
@@ -87,7 +87,7 @@ def inspect(request: InspectRequest) -> int:
     }
     with waiting(f"compiling the step for {pod.slice.devices} virtual devices"):
         python, env = config.launch.python or sys.executable, {**pod.env, **config.launch.env}
-        done = _run_worker(asked, python, env, pod.slice.devices)
+        done = _run_worker(query, python, env, pod.slice.devices)
     return _show(done, pod.slice.devices)
 
 
@@ -136,13 +136,13 @@ def _width() -> int:
 
 
 def _run_worker(
-    asked: dict[str, Any], python: str, env: Mapping[str, str], devices: int
+    query: dict[str, Any], python: str, env: Mapping[str, str], devices: int
 ) -> subprocess.CompletedProcess[str]:
     """Run the process that answers. It has as many virtual CPU devices."""
     virtual = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
     return subprocess.run(
         [python, "-m", "podrun.runtime.preview"],
-        input=json.dumps(asked),
+        input=json.dumps(query),
         env={**os.environ, **env, **virtual},
         capture_output=True,
         text=True,
@@ -153,14 +153,14 @@ def _run_worker(
 def _failure(done: subprocess.CompletedProcess[str], answer: str, devices: int) -> str:
     """Return the last output of the failed process, and the remedy."""
     last = (answer or done.stderr.strip() or "it said nothing").splitlines()[-3 if answer else -1 :]
-    said = "\n".join(last)
+    message = "\n".join(last)
     if done.returncode < 0:
-        why = "probably for want of memory" if done.returncode == -9 else said
+        why = "probably for want of memory" if done.returncode == -9 else message
         return (
             f"the process that looked at the job on {devices} virtual devices was ended by signal "
             f"{-done.returncode}: {why}\nlook at it on a smaller slice, for example with --slice cpu-1x2"
         )
     return (
-        f"the job fails before its first step: {said}\n"
+        f"the job fails before its first step: {message}\n"
         "`podrun --slice cpu-1x1 --simulate` with the same train.yaml shows the whole traceback"
     )

@@ -21,26 +21,26 @@ _RECENT = 10  # ended runs that are shown without --all
 
 def ps(show_all: bool, as_json: bool) -> int:
     """Print a row for each run, the newest first: running ones, and the last that ended."""
-    found = [summarize(directory) for directory in all_runs()]
-    shown = found if show_all else _of_interest(found)
+    summaries = [summarize(directory) for directory in all_runs()]
+    shown = summaries if show_all else _of_interest(summaries)
     if as_json:
         print(json.dumps([_row(summary) for summary in shown], indent=1))
-    elif not found:
+    elif not summaries:
         print(f"no runs in {podrun_home() / 'runs'}")
     else:
         print(_table(shown))
         if abandoned := [summary.run for summary in shown if summary.state is RunState.ABANDONED]:
             run = abandoned[0] if len(abandoned) == 1 else "RUN"
             print(f"abandoned: its launcher is gone; `podrun attach {run}` takes it over, `podrun stop {run}` ends it")
-        if len(shown) < len(found):
-            print(f"{len(found) - len(shown)} more have ended: podrun ps --all")
+        if len(shown) < len(summaries):
+            print(f"{len(summaries) - len(shown)} more have ended: podrun ps --all")
     return ExitCode.DONE
 
 
-def _of_interest(found: list[Summary]) -> list[Summary]:
-    ended = [summary for summary in found if summary.has_ended]
+def _of_interest(summaries: list[Summary]) -> list[Summary]:
+    ended = [summary for summary in summaries if summary.has_ended]
     recent = {summary.run for summary in ended[:_RECENT]}
-    return [summary for summary in found if not summary.has_ended or summary.run in recent]
+    return [summary for summary in summaries if not summary.has_ended or summary.run in recent]
 
 
 def _row(summary: Summary) -> dict[str, object]:

@@ -43,8 +43,8 @@ def find_host(pod: Pod, text: str, run: RunDirectory | None) -> Host:
     """Return the host with that name or address, process id, or unique beginning of a name. Raises UserError."""
     if same := [host for host in pod.hosts if text in (host.name, host.address)]:
         return same[0]
-    if text.isdigit() and (found := _by_process(pod, int(text), run)):
-        return found
+    if text.isdigit() and (host := _by_process(pod, int(text), run)):
+        return host
     begins = [host for host in pod.hosts if host.name.startswith(text)]
     if len(begins) == 1:
         return begins[0]

@@ -27,27 +27,27 @@ def status(name: str | None, as_json: bool) -> int:
     """Print the status of the run. Raises UserError if there is no such run."""
     directory = find_run(name)
     summary = summarize(directory)
-    found = read_status(directory)
+    details = read_status(directory)
     if as_json:
-        print(json.dumps(_as_json(directory, summary, found), indent=1))
+        print(json.dumps(_as_json(directory, summary, details), indent=1))
     else:
-        print("\n".join(_as_text(directory, summary, found)))
+        print("\n".join(_as_text(directory, summary, details)))
     return ExitCode.DONE
 
 
-def _as_json(directory: RunDirectory, summary: Summary, found: RunStatus | None) -> dict[str, Any]:
-    checkpoint = found.checkpoint if found else None
+def _as_json(directory: RunDirectory, summary: Summary, details: RunStatus | None) -> dict[str, Any]:
+    checkpoint = details.checkpoint if details else None
     return {
         **asdict(summary),
-        "attempt": found.start["attempt"] if found else None,
-        "workdir": found.start["workdir"] if found else None,
+        "attempt": details.start["attempt"] if details else None,
+        "workdir": details.start["workdir"] if details else None,
         "logs": str(directory.logs),
-        "phase": _phase(found) if found and not summary.has_ended else None,
-        **_progress(found),
-        "message": found.end["message"] if found and found.end else None,
+        "phase": _phase(details) if details and not summary.has_ended else None,
+        **_progress(details),
+        "message": details.end["message"] if details and details.end else None,
         "checkpoint": {"step": checkpoint["step"], "time": checkpoint["time"]} if checkpoint else None,
-        "agents": found.agents if found else {},
-        "processes": [asdict(process) for process in found.processes.values()] if found else [],
+        "agents": details.agents if details else {},
+        "processes": [asdict(process) for process in details.processes.values()] if details else [],
     }
 
 
@@ -66,20 +66,20 @@ def _phase(status: RunStatus) -> str:
     return ", ".join(f"{len(processes)} of {count} {phase_words(phase)}" for phase, processes in groups)
 
 
-def _as_text(directory: RunDirectory, summary: Summary, found: RunStatus | None) -> list[str]:
-    lines = [_headline(summary, found)]
-    lines += [f"  {name:<12}{text}" for name, text in _facts(directory, summary, found)]
-    if found:
-        lines += ["", _table(list(found.processes.values()), program=summary.program, ended=summary.has_ended)]
-        lines += _ending(summary, found)
+def _as_text(directory: RunDirectory, summary: Summary, details: RunStatus | None) -> list[str]:
+    lines = [_headline(summary, details)]
+    lines += [f"  {name:<12}{text}" for name, text in _facts(directory, summary, details)]
+    if details:
+        lines += ["", _table(list(details.processes.values()), program=summary.program, ended=summary.has_ended)]
+        lines += _ending(summary, details)
     if summary.state is RunState.ABANDONED:
         lines += ["", f"`podrun attach {summary.run}` takes it over, `podrun stop {summary.run}` ends it"]
     return lines
 
 
-def _headline(summary: Summary, found: RunStatus | None) -> str:
+def _headline(summary: Summary, details: RunStatus | None) -> str:
     lasted = duration((summary.ended or time.time()) - summary.started)
-    again = f", restart {found.start['attempt']}" if found and found.start["attempt"] else ""
+    again = f", restart {details.start['attempt']}" if details and details.start["attempt"] else ""
     if summary.state is RunState.RUNNING:
         return f"run {summary.run}: running for {lasted}{again}"
     when = moment(summary.ended or summary.started)
@@ -89,26 +89,26 @@ def _headline(summary: Summary, found: RunStatus | None) -> str:
     return f"run {summary.run}: {summary.state}{code} at {when}, after {lasted}{again}"
 
 
-def _facts(directory: RunDirectory, summary: Summary, found: RunStatus | None) -> list[tuple[str, str]]:
+def _facts(directory: RunDirectory, summary: Summary, details: RunStatus | None) -> list[tuple[str, str]]:
     hosts = "1 host" if summary.hosts == 1 else f"{summary.hosts} hosts"
     where = TRAITS[summary.transport].reached if summary.transport in TRAITS else f"reached by {summary.transport}"
     facts = [("slice", f"{summary.slice}, {hosts} {where}")]
     facts.append(("program" if summary.program else "workdir", shorten(summary.job, 200)))
-    if found and not summary.has_ended:
-        facts.append(("phase", _phase(found)))
-    facts += _step_facts(summary, found)
-    if found and found.checkpoint:
-        facts.append(("checkpoint", f"step {found.checkpoint['step']}, at {moment(found.checkpoint['time'])}"))
+    if details and not summary.has_ended:
+        facts.append(("phase", _phase(details)))
+    facts += _step_facts(summary, details)
+    if details and details.checkpoint:
+        facts.append(("checkpoint", f"step {details.checkpoint['step']}, at {moment(details.checkpoint['time'])}"))
     if summary.supervisor is not None:
         facts.append(("supervisor", f"pid {summary.supervisor} on this machine"))
     facts.append(("logs", str(directory.logs)))
     return facts
 
 
-def _step_facts(summary: Summary, found: RunStatus | None) -> list[tuple[str, str]]:
-    if found is None or found.step is None:
+def _step_facts(summary: Summary, details: RunStatus | None) -> list[tuple[str, str]]:
+    if details is None or details.step is None:
         return []
-    step = found.step
+    step = details.step
     facts = [("step", f"{step['step']}/{step['steps']}  {describe_step(step)}")]
     if summary.state is RunState.RUNNING and "elapsed" in step:
         facts.append(("time", f"elapsed {clock(step['elapsed'])}  eta {clock(step.get('seconds_left'))}"))
@@ -131,11 +131,11 @@ def _table(processes: list[ProcessStatus], *, program: bool, ended: bool) -> str
 
 
 def _groups(processes: list[ProcessStatus]) -> str:
-    found: dict[tuple[str, int | None, int | None], list[str]] = {}
+    hosts_by_state: dict[tuple[str, int | None, int | None], list[str]] = {}
     for process in processes:
-        found.setdefault((process.phase, process.step, process.exit_code), []).append(process.host)
+        hosts_by_state.setdefault((process.phase, process.step, process.exit_code), []).append(process.host)
     rows = [["PROCESSES", "PHASE", "STEP", "EXIT", "HOSTS"]]
-    for (phase, step, code), hosts in sorted(found.items(), key=lambda item: -len(item[1])):
+    for (phase, step, code), hosts in sorted(hosts_by_state.items(), key=lambda item: -len(item[1])):
         rows.append([str(len(hosts)), phase_words(phase), _or_dash(step), _exit(code), fold(hosts)])
     return text_table(rows, right=(0,))
 
@@ -153,9 +153,9 @@ def _exit(code: int | None) -> str:
         return f"signal {-code}"
 
 
-def _ending(summary: Summary, found: RunStatus) -> list[str]:
+def _ending(summary: Summary, details: RunStatus) -> list[str]:
     """Return how the run ended, or the failures of a running one so far."""
-    if found.end:
-        return ["", f"podrun: {found.end['message']}"]
-    failed = [p for p in found.processes.values() if p.error]
+    if details.end:
+        return ["", f"podrun: {details.end['message']}"]
+    failed = [p for p in details.processes.values() if p.error]
     return ["", *(f"{p.host} (process {p.process}): {p.error}" for p in failed[:4])] if failed else []

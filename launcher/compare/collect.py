@@ -69,7 +69,7 @@ def compile_seconds(events: Iterable[Event]) -> float | None:
 
 def steps(records: Iterable[dict[str, Any]]) -> tuple[Step, ...]:
     """Return the steps in order; of a step that was repeated after a restart, the last record."""
-    found = {
+    by_number = {
         record["step"]: Step(
             record["step"],
             loss=_number(record, "loss"),
@@ -79,7 +79,7 @@ def steps(records: Iterable[dict[str, Any]]) -> tuple[Step, ...]:
         for record in records
         if record.get("kind") == "train"
     }
-    return tuple(found[step] for step in sorted(found))
+    return tuple(by_number[step] for step in sorted(by_number))
 
 
 def _records(text: bytes) -> Iterable[dict[str, Any]]:

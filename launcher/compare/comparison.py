@@ -59,17 +59,17 @@ def plan_comparison(request: Request, over: Sequence[str]) -> Comparison:
 
 def _resolve_all(request: Request, variants: Sequence[Variant]) -> list[ResolvedRequest]:
     """Resolve all variants. Raise UserError with the common mistakes once, and the others with the variants' names."""
-    found: list[ResolvedRequest] = []
+    jobs: list[ResolvedRequest] = []
     problems: dict[str, list[str]] = {}
     for variant in variants:
-        resolved, wrong = resolve_request(replace(request, overrides=variant.overrides(request.overrides)))
-        found += [resolved] if resolved else []
-        for problem in wrong:
+        resolved, mistakes = resolve_request(replace(request, overrides=variant.overrides(request.overrides)))
+        jobs += [resolved] if resolved else []
+        for problem in mistakes:
             problems.setdefault(problem, []).append(variant.name)
     if problems:
         rows = [_row(problem, names, len(variants)) for problem, names in problems.items()]
         raise UserError("\n".join(rows))
-    return found
+    return jobs
 
 
 def _row(problem: str, names: Sequence[str], count: int) -> str:

@@ -62,15 +62,15 @@ class HostFiles:
 
     def _ask(self, script: str, path: Path, *arguments: str) -> bytes:
         """Return the output of the script. Raises HostError."""
-        seen = os.fspath(path).removeprefix("~/")  # commands start in the login directory
+        argument = os.fspath(path).removeprefix("~/")  # commands start in the login directory
         transport = load_transport(self._pod)
         try:
-            argv = ["sh", "-c", script, "sh", seen, *arguments]
+            argv = ["sh", "-c", script, "sh", argument, *arguments]
             (result,) = Execution(transport, self._pod, argv, _TIMEOUT).run()
         finally:
             transport.close()
         if result.error is not None or result.code != ExitCode.DONE:
-            said = result.output.decode(errors="replace").strip().splitlines()
-            reason = result.error or (said[-1] if said else f"exit code {result.code}")
+            lines = result.output.decode(errors="replace").strip().splitlines()
+            reason = result.error or (lines[-1] if lines else f"exit code {result.code}")
             raise HostError(result.host, f"cannot read {path}: {reason}")
         return result.output

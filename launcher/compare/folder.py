@@ -33,12 +33,12 @@ def new_folders(wanted: Path, typed: bool, pod: Pod, names: Sequence[str]) -> Fo
     if typed:
         return _unless_taken(_folders(wanted, pod), pod, names)
     wanted = wanted.with_name(f"{wanted.name}-compare")
-    there = files_of(pod).names(wanted.parent)
-    here = LocalFiles().names(_folders(wanted, pod).results.parent)
+    remote_names = files_of(pod).names(wanted.parent)
+    local_names = LocalFiles().names(_folders(wanted, pod).results.parent)
     numbered = itertools.chain([wanted], (wanted.with_name(f"{wanted.name}-{n}") for n in itertools.count(2)))
-    chosen = next(folder for folder in numbered if folder.name not in there | here)
-    found = _folders(chosen, pod)
-    return found if chosen == wanted else Folders(found.runs, found.results, wanted)
+    chosen = next(folder for folder in numbered if folder.name not in remote_names | local_names)
+    folders = _folders(chosen, pod)
+    return folders if chosen == wanted else Folders(folders.runs, folders.results, wanted)
 
 
 def _folders(runs: Path, pod: Pod) -> Folders:
@@ -47,9 +47,9 @@ def _folders(runs: Path, pod: Pod) -> Folders:
 
 
 def _unless_taken(folders: Folders, pod: Pod, names: Sequence[str]) -> Folders:
-    there = files_of(pod).names(folders.runs) & {*names, *RESULTS}
-    here = LocalFiles().names(folders.results) & set(RESULTS)
-    for folder, taken in ((folders.runs, there), (folders.results, here)):
+    remote_names = files_of(pod).names(folders.runs) & {*names, *RESULTS}
+    local_names = LocalFiles().names(folders.results) & set(RESULTS)
+    for folder, taken in ((folders.runs, remote_names), (folders.results, local_names)):
         if taken:
             raise UserError(
                 f"workdir {folder}: holds {min(taken)} of an earlier run or comparison, and this one must start afresh; "

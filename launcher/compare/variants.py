@@ -37,8 +37,8 @@ class Variant:
 
     def overrides(self, given: Sequence[str]) -> tuple[str, ...]:
         """Return all overrides of this variant. A section's name comes before the keys in it."""
-        own = [f"{key}={value}" for key, value in self.values]
-        return (*sorted([*given, *own], key=lambda text: text.partition("=")[0].count(".")), f"{LOG_EVERY}=1")
+        values = [f"{key}={value}" for key, value in self.values]
+        return (*sorted([*given, *values], key=lambda text: text.partition("=")[0].count(".")), f"{LOG_EVERY}=1")
 
 
 def find_variants(over: Sequence[str], given: Sequence[str] = ()) -> list[Variant]:
@@ -85,24 +85,24 @@ def split_values(text: str) -> list[str] | None:
     """Split at commas outside brackets and quotes; None if a bracket or quote has no partner."""
     parts, expected, before, at = [""], "", ",", 0
     while at < len(text):
-        found = text[at]
-        if found == "," and not expected:
+        piece = text[at]
+        if piece == "," and not expected:
             parts.append("")
-        elif found in "\"'" and before in ",:[{":  # elsewhere it is an apostrophe
+        elif piece in "\"'" and before in ",:[{":  # elsewhere it is an apostrophe
             quoted = _QUOTED.match(text, at)
             if quoted is None:
                 return None
-            found = quoted[0]
-        elif found in _PARTNER:
-            expected = _PARTNER[found] + expected
-        elif found in "]}":
-            if not expected.startswith(found):
+            piece = quoted[0]
+        elif piece in _PARTNER:
+            expected = _PARTNER[piece] + expected
+        elif piece in "]}":
+            if not expected.startswith(piece):
                 return None
             expected = expected[1:]
-        if found != "," or expected:
-            parts[-1] += found
-        before = before if found == " " else found[0]
-        at += len(found)
+        if piece != "," or expected:
+            parts[-1] += piece
+        before = before if piece == " " else piece[0]
+        at += len(piece)
     return None if expected else [part.strip() for part in parts]
 
 

@@ -40,10 +40,10 @@ def name_hosts(hosts: Iterable[str]) -> str:
 
 def group(values: Mapping[str, Any]) -> list[tuple[Any, tuple[str, ...]]]:
     """Return each value with its hosts, the most frequent first; of equally frequent ones the first host's."""
-    found: dict[Any, list[str]] = {}
+    hosts_by_value: dict[Any, list[str]] = {}
     for host, value in values.items():
-        found.setdefault(value, []).append(host)
-    return [(value, tuple(hosts)) for value, hosts in sorted(found.items(), key=lambda item: -len(item[1]))]
+        hosts_by_value.setdefault(value, []).append(host)
+    return [(value, tuple(hosts)) for value, hosts in sorted(hosts_by_value.items(), key=lambda item: -len(item[1]))]
 
 
 def minority_findings(name: str, values: Mapping[str, Any], remedy: str, *, fatal: bool, about: str) -> list[Finding]:
@@ -51,9 +51,9 @@ def minority_findings(name: str, values: Mapping[str, Any], remedy: str, *, fata
     groups = group(values)
     if len(groups) < 2:
         return []
-    usual, with_it = groups[0]
+    usual, usual_hosts = groups[0]
     return [
-        Finding(hosts, f"{name} {value}, but {usual} on {_others(with_it, len(values))}", remedy, fatal, about)
+        Finding(hosts, f"{name} {value}, but {usual} on {_others(usual_hosts, len(values))}", remedy, fatal, about)
         for value, hosts in groups[1:]
     ]
 
@@ -68,10 +68,10 @@ def each(
     facts: FactsByHost, fact: str, judge: Callable[[Any], tuple[str, str, bool] | None], *, about: str
 ) -> list[Finding]:
     """Apply `judge` to one fact of every host; hosts with the same verdict (what, remedy, fatal) share a finding."""
-    said = {host: judge(host_facts[fact]) for host, host_facts in facts.items() if known(host_facts, fact)}
+    verdicts = {host: judge(host_facts[fact]) for host, host_facts in facts.items() if known(host_facts, fact)}
     return [
         Finding(hosts, what=verdict[0], remedy=verdict[1], fatal=verdict[2], about=about)
-        for verdict, hosts in group(said)
+        for verdict, hosts in group(verdicts)
         if verdict is not None
     ]
 

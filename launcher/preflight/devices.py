@@ -44,15 +44,15 @@ def expected(pod: Pod) -> int:
 
 
 def _count(pod: Pod, nodes: dict[str, list[str]]) -> tuple[str, str, bool] | None:
-    count, wanted = len(own_nodes(pod, nodes)), expected(pod)
+    count, expected_count = len(own_nodes(pod, nodes)), expected(pod)
     what, where = ("GPU", "/dev/nvidia*") if pod.platform == "cuda" else ("TPU chip", "/dev/accel*, /dev/vfio/*")
-    if count == wanted:
+    if count == expected_count:
         return None
-    said = f"{_plural(count, what)} ({where}), but {pod.slice.name} has {wanted} on every host"
-    if count > wanted:
-        return said, "the others stay idle; give the slice that uses them with --slice, or leave it so", False
+    what_is_wrong = f"{_plural(count, what)} ({where}), but {pod.slice.name} has {expected_count} on every host"
+    if count > expected_count:
+        return what_is_wrong, "the others stay idle; give the slice that uses them with --slice, or leave it so", False
     remedy = "check that these are the slice's hosts, and that a container, if this is one, was given the devices"
-    return said, remedy, not pod.slice.name.startswith(_UNSURE)
+    return what_is_wrong, remedy, not pod.slice.name.startswith(_UNSURE)
 
 
 def _holders(pod: Pod, facts: FactsByHost) -> list[Finding]:
@@ -61,7 +61,7 @@ def _holders(pod: Pod, facts: FactsByHost) -> list[Finding]:
     for host, f in facts.items():
         if known(f, "holders") and (users := _users(pod, f)):
             held[host] = tuple((p["user"], p["command"]) for p in users)
-    found = []
+    findings = []
     for _, hosts in group(held):
         first = facts[hosts[0]]
         text = _describe(_users(pod, first), first["clock"]["answered"], hosts)
@@ -69,8 +69,8 @@ def _holders(pod: Pod, facts: FactsByHost) -> list[Finding]:
         remedy = f"wait for it, or end it there (`kill {pids}`; a run of podrun's: `podrun stop`)"
         if len(hosts) > 1:
             remedy = "wait for it, or end it on each host (a run of podrun's: `podrun stop`)"
-        found.append(Finding(hosts, text, remedy, pod.platform == "tpu", "in use"))
-    return found
+        findings.append(Finding(hosts, text, remedy, pod.platform == "tpu", "in use"))
+    return findings
 
 
 def _users(pod: Pod, facts: Facts) -> list[Facts]:

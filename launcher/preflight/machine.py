@@ -38,17 +38,16 @@ def check_machine(pod: Pod, facts: FactsByHost, *, program: bool = False, before
 
 
 def _disks(facts: FactsByHost, before_setup: bool) -> list[Finding]:
-    found: dict[
-        tuple[tuple[str, ...], str], Finding
-    ] = {}  # podrun's folder, /tmp and the workdir are often the same disk
+    # podrun's folder, /tmp and the workdir are often the same disk, which is reported once.
+    findings: dict[tuple[tuple[str, ...], str], Finding] = {}
     for fact, key in _DISKS.items():
         for finding in each(facts, fact, partial(_judge_disk, key), about="disk"):
             if before_setup and fact == "disk_workdir":
                 finding = replace(finding, fatal=False, remedy=unless_mounted(finding.remedy))
-            same = found.get((finding.hosts, finding.what))
+            same = findings.get((finding.hosts, finding.what))
             if same is None or finding.fatal > same.fatal:
-                found[finding.hosts, finding.what] = finding
-    return list(found.values())
+                findings[finding.hosts, finding.what] = finding
+    return list(findings.values())
 
 
 def _judge_disk(key: str, disk: Facts | None) -> Verdict:
@@ -83,7 +82,7 @@ def _clocks(facts: FactsByHost) -> list[Finding]:
         return []
     usual = median_low(skews.values()) if len(skews) > 2 else min(skews.values(), key=abs)
     off = {h: s - usual for h, s in skews.items() if abs(s - usual) - facts[h]["clock"]["uncertain"] > _SKEW}
-    found = [
+    findings = [
         Finding(hosts, f"its clock is {words}", _clock_remedy(words), False, "clock")
         for words, hosts in group({host: _off(seconds) for host, seconds in off.items()})
     ]
@@ -91,8 +90,8 @@ def _clocks(facts: FactsByHost) -> list[Finding]:
     right = tuple(host for host in skews if host not in off)
     if abs(usual) - least > _SKEW:
         words = _off(usual)
-        found.append(Finding(right, f"its clock is {words} of this machine's", _clock_remedy(words), False, "clock"))
-    return found
+        findings.append(Finding(right, f"its clock is {words} of this machine's", _clock_remedy(words), False, "clock"))
+    return findings
 
 
 def _off(seconds: float) -> str:

@@ -124,12 +124,12 @@ def _try_coordinator(report: Report, transport: Transport, say: Say) -> None:
     pod, first = report.pod, report.pod.hosts[0]
     ports = pod.ports or (0, 0)
     try:
-        with asking(transport, pod, first, "listen", str(ports[0]), str(ports[1])) as (there, *_):
-            if there["error"]:
+        with asking(transport, pod, first, "listen", str(ports[0]), str(ports[1])) as (listener, *_):
+            if listener["error"]:
                 remedy = "end what uses them, or give others with `ports:` in the pod file"
-                report.findings.append(Finding((first.name,), there["error"], remedy, True, "coordinator"))
+                report.findings.append(Finding((first.name,), listener["error"], remedy, True, "coordinator"))
                 return
-            address = _join(first.internal or there["address"] or first.address, there["port"])
+            address = _join(first.internal or listener["address"] or first.address, listener["port"])
             answers = _ask_all(
                 _reached(report),
                 lambda h: ask(transport, pod, h, "reach", address).answer,
@@ -164,13 +164,13 @@ def _try_workdir(report: Report, transport: Transport, workdir: str, say: Say) -
     """Try whether the workdir is shared: the first host writes a file, and all hosts must be able to read it."""
     pod, first = report.pod, report.pod.hosts[0]
     try:
-        with asking(transport, pod, first, "share", workdir) as (there, *_):
-            if there["error"]:
+        with asking(transport, pod, first, "share", workdir) as (writer, *_):
+            if writer["error"]:
                 remedy = _workdir_remedy(pod, "give this user the right to, or choose another folder with --workdir")
-                what = f"cannot write to the workdir: {there['error']}"
+                what = f"cannot write to the workdir: {writer['error']}"
                 report.findings.append(Finding((first.name,), what, remedy, not pod.setup, "workdir"))
                 return
-            path = there["path"]
+            path = writer["path"]
             answers = _ask_all(
                 _reached(report), lambda h: ask(transport, pod, h, "see", path).answer, "trying the workdir", say
             )
@@ -193,5 +193,5 @@ def _workdir_remedy(pod: Pod, remedy: str) -> str:
 
 def _errors(answers: dict[str, Any]) -> dict[str, str]:
     """Return the errors by host, without the hosts that succeeded."""
-    said = {h: a.reason if isinstance(a, HostError) else a["error"] for h, a in answers.items()}
-    return {host: error for host, error in said.items() if error}
+    errors = {h: a.reason if isinstance(a, HostError) else a["error"] for h, a in answers.items()}
+    return {host: error for host, error in errors.items() if error}

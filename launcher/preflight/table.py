@@ -62,10 +62,12 @@ def make_rows(report: Report) -> list[Row]:
 
 
 def _row(question: str, answers: list[tuple[str, tuple[str, ...]]], findings: list[Finding]) -> Row:
-    own = [f for f in findings if (f.about or "other") == question]
-    wrong = {host for finding in own if finding.fatal for host in finding.hosts}
+    row_findings = [f for f in findings if (f.about or "other") == question]
+    wrong = {host for finding in row_findings if finding.fatal for host in finding.hosts}
     fine = [(text, tuple(h for h in hosts if h not in wrong)) for text, hosts in answers]
-    return Row(question, [(text, hosts) for text, hosts in fine if hosts], sorted(own, key=lambda f: not f.fatal))
+    return Row(
+        question, [(text, hosts) for text, hosts in fine if hosts], sorted(row_findings, key=lambda f: not f.fatal)
+    )
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
@@ -107,11 +109,11 @@ def _python(facts: Facts) -> str:
 def _packages(pod: Pod, facts: Facts) -> str:
     if not known(facts, "interpreter"):
         return "unknown"
-    own = {"tpu": ("libtpu",), "cuda": ("jax-cuda12-plugin", "jax-cuda13-plugin")}.get(pod.platform, ())
+    platform_packages = {"tpu": ("libtpu",), "cuda": ("jax-cuda12-plugin", "jax-cuda13-plugin")}.get(pod.platform, ())
     versions = facts["interpreter"]["packages"]
     if versions is None:
         return f"a run will install {pod.requirements}"
-    names = ("jax", "jaxlib", *own, "flax", "optax", "orbax-checkpoint", "numpy")
+    names = ("jax", "jaxlib", *platform_packages, "flax", "optax", "orbax-checkpoint", "numpy")
     return ", ".join(f"{name} {versions[name]}" for name in names if versions.get(name, MISSING) != MISSING) or "none"
 
 

@@ -18,12 +18,13 @@ _CUDA = ("jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda1
 
 
 def check_versions(pod: Pod, facts: FactsByHost, *, program: bool) -> list[Finding]:
-    asked = {host: f["interpreter"] for host, f in facts.items() if known(f, "interpreter")}
-    installed = {host: i for host, i in asked.items() if i["packages"] is not None}  # otherwise a run will install them
+    interpreters = {host: f["interpreter"] for host, f in facts.items() if known(f, "interpreter")}
+    # A run will install the packages of an environment that it has yet to build.
+    installed = {host: i for host, i in interpreters.items() if i["packages"] is not None}
     return [
         *_unusable(pod, facts, fatal=not program),
-        *_too_old_python(pod, asked, fatal=not program),
-        *_python_differs(asked),
+        *_too_old_python(pod, interpreters, fatal=not program),
+        *_python_differs(interpreters),
         *_missing(pod, installed, fatal=not program),
         *_too_old(pod, installed, fatal=not program),
         *([] if program else _untried(installed)),
@@ -43,43 +44,43 @@ def _unusable(pod: Pod, facts: FactsByHost, *, fatal: bool) -> list[Finding]:
     ]
 
 
-def _too_old_python(pod: Pod, asked: FactsByHost, *, fatal: bool) -> list[Finding]:
-    wanted = ".".join(map(str, PYTHON))
+def _too_old_python(pod: Pod, interpreters: FactsByHost, *, fatal: bool) -> list[Finding]:
+    required = ".".join(map(str, PYTHON))
     old = {
-        host: f"{i['executable']} is Python {i['version']}, but podrun's runtime needs {wanted} or newer"
-        for host, i in asked.items()
+        host: f"{i['executable']} is Python {i['version']}, but podrun's runtime needs {required} or newer"
+        for host, i in interpreters.items()
         if _numbers(i["version"])[:2] < PYTHON
     }
-    remedy = f"install Python {wanted} there, and give its path with `python:` in the pod file"
+    remedy = f"install Python {required} there, and give its path with `python:` in the pod file"
     return [Finding(hosts, what, remedy, fatal, "python") for what, hosts in group(old)] if fatal else []
 
 
-def _python_differs(asked: FactsByHost) -> list[Finding]:
-    minor = {host: ".".join(i["version"].split(".")[:2]) for host, i in asked.items()}
+def _python_differs(interpreters: FactsByHost) -> list[Finding]:
+    minor = {host: ".".join(i["version"].split(".")[:2]) for host, i in interpreters.items()}
     remedy = "give the path of the same version on all hosts with `python:` in the pod file"
     return minority_findings("Python", minor, remedy, fatal=True, about="python")
 
 
-def _missing(pod: Pod, asked: FactsByHost, *, fatal: bool) -> list[Finding]:
+def _missing(pod: Pod, interpreters: FactsByHost, *, fatal: bool) -> list[Finding]:
     needs = (*NEEDED, *(("libtpu",) if pod.platform == "tpu" and "TPU_LIBRARY_PATH" not in pod.env else ()))
-    gone = {}
-    for host, i in asked.items():
+    missing = {}
+    for host, i in interpreters.items():
         names = [name for name in needs if i["packages"].get(name, MISSING) == MISSING]
         if pod.platform == "cuda" and not any(_has(i, name) for name in _CUDA):
             names.append("jax[cuda12] or jax[cuda13]")
         if names:
-            gone[host] = f"no {', '.join(names)} for {i['executable']} (Python {i['version']})"
-    found = [Finding(hosts, what, _install(pod), fatal, "packages") for what, hosts in group(gone)]
-    plots = {host: True for host, i in asked.items() if host not in gone and not _has(i, TENSORBOARD)}
+            missing[host] = f"no {', '.join(names)} for {i['executable']} (Python {i['version']})"
+    findings = [Finding(hosts, what, _install(pod), fatal, "packages") for what, hosts in group(missing)]
+    plots = {host: True for host, i in interpreters.items() if host not in missing and not _has(i, TENSORBOARD)}
     if plots and fatal:
         remedy = "install it there, or write `log: {tensorboard: false}` in train.yaml"
-        found.append(Finding(tuple(plots), "no tensorboardX, so no TensorBoard files", remedy, False, "packages"))
-    return found
+        findings.append(Finding(tuple(plots), "no tensorboardX, so no TensorBoard files", remedy, False, "packages"))
+    return findings
 
 
-def _too_old(pod: Pod, asked: FactsByHost, *, fatal: bool) -> list[Finding]:
+def _too_old(pod: Pod, interpreters: FactsByHost, *, fatal: bool) -> list[Finding]:
     old = {}
-    for host, i in asked.items():
+    for host, i in interpreters.items():
         names = [
             f"{name} {i['packages'][name]} (needs {least})"
             for name, least in NEEDED.items()
@@ -90,9 +91,9 @@ def _too_old(pod: Pod, asked: FactsByHost, *, fatal: bool) -> list[Finding]:
     return [Finding(hosts, what, _install(pod), fatal, "packages") for what, hosts in group(old)] if fatal else []
 
 
-def _untried(asked: FactsByHost) -> list[Finding]:
+def _untried(interpreters: FactsByHost) -> list[Finding]:
     new = {}
-    for host, i in asked.items():
+    for host, i in interpreters.items():
         names = [
             f"{name} {i['packages'][name]} (below {below})"
             for name, below in BELOW.items()
@@ -104,32 +105,31 @@ def _untried(asked: FactsByHost) -> list[Finding]:
     return [Finding(hosts, what, remedy, False, "packages") for what, hosts in group(new)]
 
 
-def _packages_differ(pod: Pod, asked: FactsByHost) -> list[Finding]:
-    own = {"tpu": ("libtpu",), "cuda": _CUDA}.get(pod.platform, ())
+def _packages_differ(pod: Pod, interpreters: FactsByHost) -> list[Finding]:
+    platform_packages = {"tpu": ("libtpu",), "cuda": _CUDA}.get(pod.platform, ())
     return [
-        *_differ(pod, asked, (*_MUST_AGREE, *own), fatal=True),
-        *_differ(pod, asked, _SHOULD_AGREE, fatal=False),
+        *_differ(pod, interpreters, (*_MUST_AGREE, *platform_packages), fatal=True),
+        *_differ(pod, interpreters, _SHOULD_AGREE, fatal=False),
     ]
 
 
-def _differ(pod: Pod, asked: FactsByHost, names: tuple[str, ...], *, fatal: bool) -> list[Finding]:
+def _differ(pod: Pod, interpreters: FactsByHost, names: tuple[str, ...], *, fatal: bool) -> list[Finding]:
     """Return one finding for each group of odd hosts, whatever the number of packages. Missing ones have their own."""
-    complete = {host: i["packages"] for host, i in asked.items() if _has(i, "jax") and _has(i, "jaxlib")}
+    complete = {host: i["packages"] for host, i in interpreters.items() if _has(i, "jax") and _has(i, "jaxlib")}
     if pod.platform == "cuda":
-        complete = {host: p for host, p in complete.items() if any(_has(asked[host], name) for name in _CUDA)}
+        complete = {host: p for host, p in complete.items() if any(_has(interpreters[host], name) for name in _CUDA)}
     groups = group({host: tuple(p.get(name, MISSING) for name in names) for host, p in complete.items()})
-    found = []
+    findings = []
     for versions, hosts in groups[1:]:
-        usual, with_it = groups[0]
+        usual, usual_hosts = groups[0]
         pairs = [(n, a, b) for n, a, b in zip(names, versions, usual, strict=True) if a != b]
-        odd = [
-            (n, a, b) for n, a, b in pairs if MISSING not in (a, b) or n in _CUDA
-        ]  # a plugin for another CUDA may be installed
+        # A plugin for another CUDA may be installed.
+        odd = [(n, a, b) for n, a, b in pairs if MISSING not in (a, b) or n in _CUDA]
         if odd:
-            here, there = (", ".join(f"{o[0]} {o[i]}" for o in odd) for i in (1, 2))
-            what = f"{here}, but {there} on {name_hosts(with_it)}"
-            found.append(Finding(hosts, what, _same(pod), fatal, "packages"))
-    return found
+            these_versions, usual_versions = (", ".join(f"{o[0]} {o[i]}" for o in odd) for i in (1, 2))
+            what = f"{these_versions}, but {usual_versions} on {name_hosts(usual_hosts)}"
+            findings.append(Finding(hosts, what, _same(pod), fatal, "packages"))
+    return findings
 
 
 def _driver(pod: Pod, facts: FactsByHost) -> list[Finding]:
@@ -170,5 +170,5 @@ def _has(interpreter: Facts, name: str) -> bool:
 
 def _numbers(version: str) -> tuple[int, ...]:
     """Parse a version: `0.10.2.dev1` is (0, 10, 2)."""
-    found = re.match(r"\d+(\.\d+)*", version)
-    return tuple(int(n) for n in found[0].split(".")) if found else _UNKNOWN
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(n) for n in match[0].split(".")) if match else _UNKNOWN

@@ -36,21 +36,21 @@ def lines_backwards(path: Path) -> Iterator[bytes]:
 def tail_offset(path: Path, lines: int, end: int) -> int:
     """Return the offset of the last `lines` lines of the first `end` bytes; an unfinished last line counts."""
     with path.open("rb") as file:
-        at, wanted = end, lines
+        at, newlines = end, lines
         if end and lines:
             file.seek(end - 1)
-            wanted += file.read(1) == b"\n"
+            newlines += file.read(1) == b"\n"
         while at and lines:
             size = min(_BLOCK, at)
             at = file.seek(at - size)
             data = file.read(size)
-            found = data.count(b"\n")
-            if found >= wanted:
+            count = data.count(b"\n")
+            if count >= newlines:
                 place = len(data)
-                for _ in range(wanted):
+                for _ in range(newlines):
                     place = data.rindex(b"\n", 0, place)
                 return at + place + 1
-            wanted -= found
+            newlines -= count
     return 0 if lines else end
 
 

@@ -31,14 +31,14 @@ class LogFile:
     def size(self) -> int:
         """Return the size in bytes; 0 if nothing has been printed."""
         try:
-            there = self.path.stat()
+            status = self.path.stat()
         except OSError:
             return 0
-        return there.st_size if stat.S_ISREG(there.st_mode) else 0
+        return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
     def marks(self) -> list[tuple[float, int]]:
         """Return pairs (time, size): bytes after the first `size` arrived at `time` or later. Both only grow."""
-        found: list[tuple[float, int]] = []
+        marks: list[tuple[float, int]] = []
         try:
             text = self.index.read_text(errors="replace")
         except OSError:
@@ -53,8 +53,8 @@ class LogFile:
             if not (math.isfinite(mark[0]) and 0 <= mark[1] <= limit):
                 continue
             # The clock may have been set back; the order in the file is the true one.
-            found.append((max(mark[0], found[-1][0]), mark[1]) if found else mark)
-        return found
+            marks.append((max(mark[0], marks[-1][0]), mark[1]) if marks else mark)
+        return marks
 
 
 def log_files(directory: RunDirectory, patterns: Sequence[str] = ()) -> list[LogFile]:
@@ -69,12 +69,12 @@ def log_files(directory: RunDirectory, patterns: Sequence[str] = ()) -> list[Log
             files.append(LogFile(name, host, *paths))
     if not patterns or not hosts:
         return files
-    wanted = {name for pattern in patterns for name in _named(pattern, files)}
-    return [file for file in files if file.name in wanted]
+    selected = {name for pattern in patterns for name in _named(pattern, files)}
+    return [file for file in files if file.name in selected]
 
 
 def _named(pattern: str, files: Sequence[LogFile]) -> list[str]:
-    found: list[str] = []
+    names: list[str] = []
     try:
         entries = expand(pattern)
     except ValueError:
@@ -84,8 +84,8 @@ def _named(pattern: str, files: Sequence[LogFile]) -> list[str]:
         if not same:
             hosts = fold(file.host for file in files)
             raise UserError(f"--host {pattern}: {entry} is no host of this run; it has {hosts}")
-        found += same
-    return found
+        names += same
+    return names
 
 
 def since_offset(file: LogFile, time: float) -> int:

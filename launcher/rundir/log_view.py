@@ -97,15 +97,15 @@ class Follower:
 
     def show_new(self) -> bool:
         """Print a part of the new output of each file. Return False if there was none."""
-        found = False
+        any_new = False
         for file in self._files:
             if data := self._read(file):
-                found = True
+                any_new = True
                 self._add(file.name, data)
             if not self._raw:
                 self._show_bar(file.name)
         self._out.flush()
-        return found
+        return any_new
 
     def finish(self) -> None:
         """Print the rest, after the end of the run."""

@@ -33,7 +33,7 @@ class OldRun:
 
 def old_runs(older_than: float) -> list[OldRun]:
     """Return runs that ended at least so many seconds ago; of abandoned ones, those whose agents are dead by now."""
-    found = []
+    runs = []
     for directory in all_runs():
         summary = summarize(directory)
         least = max(older_than, DETACHED_LEASE) if summary.state is RunState.ABANDONED else older_than
@@ -41,8 +41,8 @@ def old_runs(older_than: float) -> list[OldRun]:
             least = max(older_than, DETACHED_LEASE)  # it is the only record of hosts with possible leftovers
         if summary.state is RunState.RUNNING or time.time() - (summary.ended or summary.started) < least:
             continue
-        found.append(OldRun(directory, summary, _size(directory.path)))
-    return found
+        runs.append(OldRun(directory, summary, _size(directory.path)))
+    return runs
 
 
 def old_run(directory: RunDirectory) -> OldRun:

@@ -117,13 +117,13 @@ class RunDirectory:
 
     def adoption(self, plan: LaunchPlan) -> Adoption:
         """Return the records of the attempt of `plan`, for a supervisor that takes it over."""
-        before: dict[str, int] = (self._begun() or {"log_sizes": {}})["log_sizes"]
+        log_sizes: dict[str, int] = (self._begun() or {"log_sizes": {}})["log_sizes"]
         offsets: dict[str, dict[str, int]] = {}
         for host in plan.hosts:
             for process in host.processes:
                 name = plan.log_name(host, process.process_id)
-                here = max(0, _size(self.log(name)) - before.get(name, 0))
-                offsets.setdefault(host.host.name, {})[output_stream(process.process_id)] = here
+                received = max(0, _size(self.log(name)) - log_sizes.get(name, 0))
+                offsets.setdefault(host.host.name, {})[output_stream(process.process_id)] = received
         events: dict[tuple[str, int], int] = {}
         phases: set[tuple[str, str, int | None]] = set()
         for event in self.read_events():
@@ -246,17 +246,17 @@ def find_run(name: str | None) -> RunDirectory:
         )
     if name is None:
         return runs[0]
-    found = [r for r in runs if r.run_id == name] or [
+    matches = [r for r in runs if r.run_id == name] or [
         r for r in runs if r.run_id.startswith(name) or r.run_id.endswith(name)
     ]
-    if not found:
+    if not matches:
         raise UserError(f"there is no run {name!r}; `podrun ps --all` lists them; the newest is {runs[0].run_id}")
-    if len(found) > 1:
-        names = ", ".join(r.run_id for r in found[:4])
+    if len(matches) > 1:
+        names = ", ".join(r.run_id for r in matches[:4])
         raise UserError(
-            f"{name!r} means {len(found)} runs: {names}{', ...' if len(found) > 4 else ''}; give more of the id"
+            f"{name!r} means {len(matches)} runs: {names}{', ...' if len(matches) > 4 else ''}; give more of the id"
         )
-    return found[0]
+    return matches[0]
 
 
 class Recorder:

@@ -114,9 +114,9 @@ class Supervisor:
         self._clock = AwakeClock(ASLEEP)
         self._patience = Patience(self._clock)
         self._failures = Failures(self._clock)
-        here = adoption.offsets if adoption else {}  # of this attempt; earlier output belongs to earlier attempts
+        offsets = adoption.offsets if adoption else {}  # of this attempt; earlier output belongs to earlier attempts
         self._log_starts = {
-            name: logs.size(name) - here.get(host, {}).get(stream, 0)
+            name: logs.size(name) - offsets.get(host, {}).get(stream, 0)
             for (host, stream), name in self._log_names.items()
         }
         self._hurried = False  # the user does not want to wait for the output

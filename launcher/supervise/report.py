@@ -55,33 +55,33 @@ def report(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory, view: Vi
     """Print the paths of the results; after a failure the first cause, its evidence, and the cause again."""
     if outcome.cause is None:
         if outcome.interrupted_by is None:
-            view.say(_traces(plan, directory))
+            view.say(_result_paths(plan, directory))
         view.say(f"podrun: {last_line(outcome, plan)}")
-        _complain(outcome.left_behind, plan)
+        _print_left_behind(outcome.left_behind, plan)
         return
     lines = _evidence(outcome.cause, outcome.failures, plan, directory)
-    _complain(outcome.left_behind, plan)
+    _print_left_behind(outcome.left_behind, plan)
     print("\n".join([*lines, f"podrun: {last_line(outcome, plan)}"]), file=sys.stderr, flush=True)
 
 
-def _traces(plan: LaunchPlan, directory: RunDirectory) -> str:
+def _result_paths(plan: LaunchPlan, directory: RunDirectory) -> str:
     """Return the paths of the results."""
     logs = f"logs         {directory.logs}"
     if not isinstance(plan.job, Config):
         return logs
     workdir = Workdir(plan.workdir)
-    there = "" if plan.pod.traits.files_are_here else f"{plan.hosts[0].host.name}:"
-    lines = [f"metrics      {there}{workdir.metrics}", f"checkpoints  {there}{workdir.checkpoints}"]
+    host_prefix = "" if plan.pod.traits.files_are_here else f"{plan.hosts[0].host.name}:"
+    lines = [f"metrics      {host_prefix}{workdir.metrics}", f"checkpoints  {host_prefix}{workdir.checkpoints}"]
     if plan.job.log.tensorboard:
-        lines.append(f"tensorboard  {_board(there, str(workdir.tensorboard))}")
+        lines.append(f"tensorboard  {_tensorboard_hint(host_prefix, str(workdir.tensorboard))}")
     return "\n".join([*lines, logs])
 
 
-def _board(there: str, folder: str) -> str:
+def _tensorboard_hint(host_prefix: str, folder: str) -> str:
     """Return a command that works here, or the folder and what to install: podrun needs no TensorBoard to write its files."""
-    if not there and shutil.which("tensorboard"):
+    if not host_prefix and shutil.which("tensorboard"):
         return f"tensorboard --logdir {shlex.quote(folder)}"
-    return f"{there}{folder}  (pip install tensorboard; tensorboard --logdir ...)"
+    return f"{host_prefix}{folder}  (pip install tensorboard; tensorboard --logdir ...)"
 
 
 def _evidence(cause: Failure, failures: Sequence[Failure], plan: LaunchPlan, directory: RunDirectory) -> list[str]:
@@ -93,7 +93,7 @@ def _evidence(cause: Failure, failures: Sequence[Failure], plan: LaunchPlan, dir
     lines = [f"{cause.host} | {line}" for line in shown]
     others = [f for f in failures if f is not cause and f.who != cause.who]
     if others:
-        lines.append("after that: " + "; ".join(dict.fromkeys(map(_short, others[:4]))))
+        lines.append("after that: " + "; ".join(dict.fromkeys(map(_first_line, others[:4]))))
     return [*lines, f"log: {log}"] if log and log.exists() else lines
 
 
@@ -106,12 +106,12 @@ def _log_of(cause: Failure, plan: LaunchPlan, directory: RunDirectory) -> Path |
     return None
 
 
-def _short(failed: Failure) -> str:
+def _first_line(failed: Failure) -> str:
     text = str(failed).partition("\n")[0]  # what to do about it follows
     return text if len(text) <= 100 else text[:97] + "..."
 
 
-def _complain(left_behind: Sequence[str], plan: LaunchPlan) -> None:
+def _print_left_behind(left_behind: Sequence[str], plan: LaunchPlan) -> None:
     for row in left_behind:
         print(f"podrun: could not confirm that nothing is left on {row}", file=sys.stderr, flush=True)
     if left_behind:

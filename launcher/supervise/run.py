@@ -106,7 +106,7 @@ def is_worth_another(outcome: Outcome, plan: LaunchPlan) -> bool:
     return plan.is_program or outcome.code != ExitCode.BAD_CONFIG
 
 
-class _Unwatched:
+class _NullObserver:
     """Observer that ignores all events, for work that is not part of the run."""
 
     def event(self, event: Event) -> None:
@@ -138,7 +138,7 @@ class _Run:
         plan = self._spec.plan(attempt, self._secrets)
         adoption = self._directory.adoption(plan) if adopt else None
         outcome: Outcome | None = None
-        before: Outcome | None = None
+        last_outcome: Outcome | None = None
         unprepared = attempt == 0
         while True:
             if adoption is None:
@@ -148,7 +148,11 @@ class _Run:
                 self._tell(EventKind.NOTE, message="another supervisor has taken the run over")
             try:
                 if unprepared and adoption is None:
-                    outcome = self._prepare_again(plan, bundles, before) if before else self._prepare(plan, bundles)
+                    outcome = (
+                        self._prepare_again(plan, bundles, last_outcome)
+                        if last_outcome
+                        else self._prepare(plan, bundles)
+                    )
                 outcome = outcome or self._supervise(plan, adoption)
             finally:
                 self._view.stop()
@@ -168,7 +172,7 @@ class _Run:
                 outcome = outcome.without_restart(128 + number, interrupted_by=number)
                 break
             unprepared = comeback.waited  # its disk, or what `setup:` mounts, may be new
-            plan, adoption, before, outcome = self._spec.plan(attempt, self._secrets), None, outcome, None
+            plan, adoption, last_outcome, outcome = self._spec.plan(attempt, self._secrets), None, outcome, None
         self._view.event(end_event(outcome, plan, time.time()))
         self._view.print_directly(lambda: report(outcome, plan, self._directory, self._view))
         return outcome.code
@@ -177,7 +181,7 @@ class _Run:
         """Return False if the failed attempt may still have processes: a new one would write to the same workdir."""
         if outcome.left_behind:
             outcome.left_behind = _end_rest(
-                plan, self._directory, outcome.left_behind, self._transport, self._logs, _Unwatched()
+                plan, self._directory, outcome.left_behind, self._transport, self._logs, _NullObserver()
             )
         if outcome.left_behind:
             self._view.say("no restart: what is left of this attempt would go on beside it")
@@ -196,15 +200,15 @@ class _Run:
         def note(message: str, **fields: object) -> None:
             self._tell(EventKind.NOTE, message=message, **fields)
 
-        found: list[Failure] = []
-        broken: list[Exception] = []
+        failures: list[Failure] = []
+        errors: list[Exception] = []
         finished = threading.Event()
 
         def work() -> None:
             try:
-                found.extend(make_ready(plan, self._transport, bundles, tell, note))
+                failures.extend(make_ready(plan, self._transport, bundles, tell, note))
             except Exception as error:
-                broken.append(error)
+                errors.append(error)
             finally:
                 finished.set()
 
@@ -216,22 +220,22 @@ class _Run:
                 finished.wait(5)
                 number = self._signals.received[0]
                 return Outcome(128 + number, interrupted_by=number, unprepared=True)
-        if broken:
-            raise broken[0]
-        if not found:
+        if errors:
+            raise errors[0]
+        if not failures:
             return None
-        return Outcome(found[0].code, found[0], found, unprepared=True)
+        return Outcome(failures[0].code, failures[0], failures, unprepared=True)
 
-    def _prepare_again(self, plan: LaunchPlan, bundles: Sequence[Bundle], before: Outcome) -> Outcome | None:
+    def _prepare_again(self, plan: LaunchPlan, bundles: Sequence[Bundle], last_outcome: Outcome) -> Outcome | None:
         """Prepare for a restart: a host that has come back may not have mounted everything yet, so this has some time."""
         deadline, pause = time.monotonic() + LIMIT, FIRST_PAUSE
-        told = ""
+        last_cause = ""
         while (outcome := self._prepare(plan, bundles)) is not None:
             if outcome.cause is None or time.monotonic() > deadline:
-                return before.without_restart(outcome.code, outcome.failures, outcome.interrupted_by)
-            if told != (told := str(outcome.cause)):
+                return last_outcome.without_restart(outcome.code, outcome.failures, outcome.interrupted_by)
+            if last_cause != (last_cause := str(outcome.cause)):
                 limit = f"podrun prepares again, up to {minutes(LIMIT)}; Ctrl-C ends the run"
-                self._tell(EventKind.NOTE, message=f"cannot restart yet: {told}; {limit}")
+                self._tell(EventKind.NOTE, message=f"cannot restart yet: {last_cause}; {limit}")
             sleep(pause, lambda: bool(self._signals.received))
             pause = min(2 * pause, LONGEST_PAUSE)
         return None

@@ -14,12 +14,12 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?[smhdw])+")
 
 def parse_duration(text: str, option: str) -> float:
     """Parse `90s`, `10m`, `1h30m` or `7d` into seconds; 0 needs no unit. Raises UserError, which names the option."""
-    found = text.strip().lower()
-    if found == "0":
+    given = text.strip().lower()
+    if given == "0":
         return 0.0
-    if not _DURATION.fullmatch(found):
+    if not _DURATION.fullmatch(given):
         raise UserError(f"{option} {text}: that is no duration; write for example 90s, 10m, 1h30m or 7d")
-    return sum(float(number) * _SECONDS[unit] for number, unit in re.findall(r"([\d.]+)([smhdw])", found))
+    return sum(float(number) * _SECONDS[unit] for number, unit in re.findall(r"([\d.]+)([smhdw])", given))
 
 
 def parse_since(text: str, option: str) -> float:
