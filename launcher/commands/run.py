@@ -29,7 +29,7 @@ def run(request: Request) -> int:
     spec = RunSpec(new_run_id(), pod, job, workdir, Path.cwd(), detached=request.detach, owner=owner)
     bundles: tuple[Bundle, ...] = ()
     if pod.traits.needs_staging:
-        from ..supervise.ready import with_code
+        from ..supervise.stage import with_code
 
         spec, bundles = with_code(spec)
     secrets = read_secrets(pod)

@@ -16,14 +16,14 @@ from ..rundir.events import LIMIT
 from ..rundir.runs import RunDirectory
 from ..rundir.spec import RunSpec
 from .files import files_of
-from .table import Measured, Step, VariantState
+from .table import Measurement, Step, VariantState
 from .variants import Variant
 
 _RECORD = record({"step": count})
 _STATES = {run_summary.RunState.DONE: VariantState.DONE, run_summary.RunState.INTERRUPTED: VariantState.INTERRUPTED}
 
 
-def collect(variant: Variant, spec: RunSpec, directory: RunDirectory) -> Measured:
+def collect(variant: Variant, spec: RunSpec, directory: RunDirectory) -> Measurement:
     """Return the measurements of an ended run."""
     end = directory.end() or {"code": None, "message": "it never ended", "host": ""}
     state = _STATES.get(run_summary.state_of(directory)[0], VariantState.FAILED)
@@ -34,7 +34,7 @@ def collect(variant: Variant, spec: RunSpec, directory: RunDirectory) -> Measure
         text, reason = b"", reason or f"cannot read its metrics.jsonl: {error}"
     records = list(_records(text))
     evaluated = [record for record in records if record.get("kind") == "eval"]
-    return Measured(
+    return Measurement(
         variant,
         state,
         reason,

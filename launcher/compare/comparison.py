@@ -87,7 +87,7 @@ def _with_code(specs: list[RunSpec]) -> tuple[list[RunSpec], tuple[Bundle, ...]]
     if not specs[0].pod.traits.needs_staging:
         return specs, ()
     from ..staging.prepare import worker_python
-    from ..supervise.ready import with_code
+    from ..supervise.stage import with_code
 
     first, bundles = with_code(specs[0])
     assert first.code is not None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from podrun.runtime.config import LBFGS, Config
 
-from .table import Measured, step_times
+from .table import Measurement, step_times
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +34,7 @@ def can_plot() -> bool:
     return find_spec("matplotlib") is not None
 
 
-def plot_convergence(file: Path, measured: Sequence[Measured], configs: Sequence[Config], where: str) -> bool:
+def plot_convergence(file: Path, measured: Sequence[Measurement], configs: Sequence[Config], where: str) -> bool:
     """Plot the loss by iteration, for L-BFGS the norm of the gradient. Return False if there is nothing to draw."""
     norms = {m.variant.name: [(s.step, s.grad_norm) for s in m.steps if s.grad_norm is not None] for m in measured}
     if all(isinstance(config.optimizer, LBFGS) for config in configs) and any(norms.values()):
@@ -47,7 +47,7 @@ def plot_convergence(file: Path, measured: Sequence[Measured], configs: Sequence
     return _plot(file, losses, f"{where}: training loss by iteration", label, log=True, noisy=noisy)
 
 
-def plot_times(file: Path, measured: Sequence[Measured], where: str) -> bool:
+def plot_times(file: Path, measured: Sequence[Measurement], where: str) -> bool:
     """Plot the time of each step but the first. Return False if there is nothing to draw."""
     times = {m.variant.name: step_times(m.steps) for m in measured}
     every = [seconds for line in times.values() for seconds in line.values()]

@@ -17,7 +17,7 @@ from ..supervise.signals import Signals
 from ..view.console import Console, LiveConsole, PlainConsole
 from .collect import collect
 from .comparison import Comparison
-from .table import Measured, VariantState
+from .table import Measurement, VariantState
 from .variants import Variant
 
 if TYPE_CHECKING:
@@ -52,19 +52,19 @@ class _Live(LiveConsole):
             super().say(text)
 
 
-def run_variants(comparison: Comparison, *, quiet: bool) -> list[Measured]:
+def run_variants(comparison: Comparison, *, quiet: bool) -> list[Measurement]:
     """Run every variant, and return the measurements. A failed variant does not stop the others; Ctrl-C does.
 
     Args:
         quiet: nothing on stdout; the progress goes to stderr.
     """
     out = sys.stderr if quiet else sys.stdout
-    measured: list[Measured] = []
+    measured: list[Measurement] = []
     with Signals() as signals:
         for number, (variant, spec) in enumerate(comparison.jobs, 1):
             if signals.received or VariantState.INTERRUPTED in [one.state for one in measured]:
                 code = 128 + signals.received[0] if signals.received else None
-                measured.append(Measured(variant, VariantState.NOT_RUN, code=code, workdir=str(spec.workdir)))
+                measured.append(Measurement(variant, VariantState.NOT_RUN, code=code, workdir=str(spec.workdir)))
                 continue
             print(f"\n--- {number} of {len(comparison.jobs)}: {variant.name}", file=out, flush=True)
             console = _Plain(out) if quiet or not out.isatty() else _Live()
@@ -72,14 +72,14 @@ def run_variants(comparison: Comparison, *, quiet: bool) -> list[Measured]:
     return measured
 
 
-def exit_code(measured: Sequence[Measured]) -> int:
+def exit_code(measured: Sequence[Measurement]) -> int:
     """Return the exit code of Ctrl-C, or else of the first failure."""
     bad = [one for one in measured if one.code]
     stopped = [one for one in bad if one.state is not VariantState.FAILED]
     return next((one.code for one in [*stopped, *bad] if one.code), ExitCode.DONE)
 
 
-def _run_variant(variant: Variant, spec: RunSpec, bundles: Sequence[Bundle], console: Console) -> Measured:
+def _run_variant(variant: Variant, spec: RunSpec, bundles: Sequence[Bundle], console: Console) -> Measurement:
     try:
         if spec.pod.traits.files_are_here:
             make_workdir(spec.workdir)
@@ -88,5 +88,5 @@ def _run_variant(variant: Variant, spec: RunSpec, bundles: Sequence[Bundle], con
     except UserError as error:
         print(f"podrun: {error}", file=sys.stderr, flush=True)
         reason = str(error).partition("\n")[0]
-        return Measured(variant, VariantState.FAILED, reason, ExitCode.BAD_CONFIG, workdir=str(spec.workdir))
+        return Measurement(variant, VariantState.FAILED, reason, ExitCode.BAD_CONFIG, workdir=str(spec.workdir))
     return collect(variant, spec, directory)

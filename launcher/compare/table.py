@@ -33,7 +33,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """Measurements of one variant."""
 
     variant: Variant
@@ -54,7 +54,7 @@ class Measured:
 class Row:
     """Row of the table: one variant, compared with the first."""
 
-    measured: Measured
+    measured: Measurement
     steps: int
     """Last recorded step."""
     median_step: float | None
@@ -68,7 +68,7 @@ class Row:
     """Ratio of the first variant's total to this one's, likewise, if both are done."""
 
 
-def compare_variants(measured: Sequence[Measured]) -> list[Row]:
+def compare_variants(measured: Sequence[Measurement]) -> list[Row]:
     """Return a row for each variant. Raises IndexError without any."""
     first, reference = measured[0], step_times(measured[0].steps)
     return [_row(one, first, reference) for one in measured]
@@ -79,7 +79,7 @@ def step_times(steps: Sequence[Step]) -> dict[int, float]:
     return {s.step: s.seconds for s in steps[1:] if s.seconds is not None and s.seconds > 0}
 
 
-def _row(one: Measured, first: Measured, reference: Mapping[int, float]) -> Row:
+def _row(one: Measurement, first: Measurement, reference: Mapping[int, float]) -> Row:
     times = step_times(one.steps)
     total = sum(times.values()) if times else None
     comparable = bool(times and reference)

@@ -64,11 +64,11 @@ def _others(hosts: tuple[str, ...], total: int) -> str:
     return f"the other {len(hosts)} hosts" if len(hosts) > total - len(hosts) else name_hosts(hosts)
 
 
-def each(
+def judge_each(
     facts: FactsByHost, fact: str, judge: Callable[[Any], tuple[str, str, bool] | None], *, about: str
 ) -> list[Finding]:
     """Apply `judge` to one fact of every host; hosts with the same verdict (what, remedy, fatal) share a finding."""
-    verdicts = {host: judge(host_facts[fact]) for host, host_facts in facts.items() if known(host_facts, fact)}
+    verdicts = {host: judge(host_facts[fact]) for host, host_facts in facts.items() if is_known(host_facts, fact)}
     return [
         Finding(hosts, what=verdict[0], remedy=verdict[1], fatal=verdict[2], about=about)
         for verdict, hosts in group(verdicts)
@@ -81,7 +81,7 @@ def unless_mounted(remedy: str) -> str:
     return f"nothing, if `setup:` mounts it, which is run before a start and not by a check; else {remedy}"
 
 
-def known(facts: Facts, fact: str) -> bool:
+def is_known(facts: Facts, fact: str) -> bool:
     """Return True if the host could find out the fact."""
     value = facts.get(fact)
     return fact in facts and not (isinstance(value, dict) and "error" in value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..pod.pod import Pod
-from .base import Facts, FactsByHost, Finding, each, group, known
+from .base import Facts, FactsByHost, Finding, group, is_known, judge_each
 
 _MONITORS = {
     "nvidia-persistenced",
@@ -25,26 +25,26 @@ def check_devices(pod: Pod, facts: FactsByHost) -> list[Finding]:
     if pod.platform == "cpu":
         return []
     return [
-        *each(facts, "devices", lambda nodes: _count(pod, nodes), about="devices"),
+        *judge_each(facts, "devices", lambda nodes: _count(pod, nodes), about="devices"),
         *_holders(pod, facts),
         *_lock(pod, facts),
     ]
 
 
-def own_nodes(pod: Pod, nodes: dict[str, list[str]]) -> list[str]:
+def device_files(pod: Pod, nodes: dict[str, list[str]]) -> list[str]:
     """Return the device files of the pod's platform."""
     if pod.platform == "cuda":
         return nodes["nvidia"]
     return max(nodes["accel"], nodes["vfio"], key=len)
 
 
-def expected(pod: Pod) -> int:
+def expected_device_files(pod: Pod) -> int:
     """Return the number of device files that a host should have."""
     return pod.slice.devices_per_host if pod.platform == "cuda" else pod.slice.chips // pod.slice.hosts
 
 
 def _count(pod: Pod, nodes: dict[str, list[str]]) -> tuple[str, str, bool] | None:
-    count, expected_count = len(own_nodes(pod, nodes)), expected(pod)
+    count, expected_count = len(device_files(pod, nodes)), expected_device_files(pod)
     what, where = ("GPU", "/dev/nvidia*") if pod.platform == "cuda" else ("TPU chip", "/dev/accel*, /dev/vfio/*")
     if count == expected_count:
         return None
@@ -59,7 +59,7 @@ def _holders(pod: Pod, facts: FactsByHost) -> list[Finding]:
     """Return findings about processes that use the devices, one for hosts with the same users and commands."""
     held: dict[str, tuple[tuple[str, str], ...]] = {}
     for host, f in facts.items():
-        if known(f, "holders") and (users := _users(pod, f)):
+        if is_known(f, "holders") and (users := _users(pod, f)):
             held[host] = tuple((p["user"], p["command"]) for p in users)
     findings = []
     for _, hosts in group(held):
@@ -74,7 +74,7 @@ def _holders(pod: Pod, facts: FactsByHost) -> list[Finding]:
 
 
 def _users(pod: Pod, facts: Facts) -> list[Facts]:
-    nodes = set(own_nodes(pod, facts["devices"])) if known(facts, "devices") else set()
+    nodes = set(device_files(pod, facts["devices"])) if is_known(facts, "devices") else set()
     return [
         p
         for p in facts["holders"]["processes"]
@@ -85,14 +85,14 @@ def _users(pod: Pod, facts: Facts) -> list[Facts]:
 def _describe(users: list[Facts], now: float, hosts: tuple[str, ...]) -> str:
     on = f" on {hosts[0]}" if len(hosts) > 1 else ""
     texts = [
-        f"{p['command']} (pid {p['pid']}{on}, user {p['user']}, for {age(now - p['since'])})"
+        f"{p['command']} (pid {p['pid']}{on}, user {p['user']}, for {format_age(now - p['since'])})"
         for p in users[:_OTHERS_NAMED]
     ]
     more = f" and {len(users) - _OTHERS_NAMED} more" if len(users) > _OTHERS_NAMED else ""
     return f"the devices are in use: {', '.join(texts)}{more}"
 
 
-def age(seconds: float) -> str:
+def format_age(seconds: float) -> str:
     """Return an age such as `40 s`, `12 min`, `3 h` or `2 days`."""
     for limit, unit, name in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
         if seconds < limit:
@@ -103,8 +103,8 @@ def age(seconds: float) -> str:
 def _lock(pod: Pod, facts: FactsByHost) -> list[Finding]:
     if pod.platform != "tpu":
         return []
-    free = {h: f for h, f in facts.items() if not (known(f, "holders") and _users(pod, f))}  # else already found
-    return each(free, "lock_file", _judge_lock, about="in use")
+    free = {h: f for h, f in facts.items() if not (is_known(f, "holders") and _users(pod, f))}  # else already found
+    return judge_each(free, "lock_file", _judge_lock, about="in use")
 
 
 def _judge_lock(lock: dict[str, Any] | None) -> tuple[str, str, bool] | None:

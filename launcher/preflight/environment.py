@@ -5,13 +5,13 @@ from __future__ import annotations
 from ..agent.protocol import EXTENSION
 from ..pod.pod import Pod
 from ..staging.runtime_packages import lacking, least_pythons, space_needed
-from .base import FactsByHost, Finding, group, known
-from .machine import human
+from .base import FactsByHost, Finding, group, is_known
+from .machine import format_gigabytes
 
 
 def check_environment(pod: Pod, facts: FactsByHost, requirements: str | None, *, program: bool) -> list[Finding]:
     """Return what is wrong with it on hosts where it is still to be built."""
-    hosts = tuple(h for h, f in facts.items() if known(f, "interpreter") and f["interpreter"]["packages"] is None)
+    hosts = tuple(h for h, f in facts.items() if is_known(f, "interpreter") and f["interpreter"]["packages"] is None)
     if requirements is None or not hosts:
         return []
     return [
@@ -50,11 +50,12 @@ def _too_new_for_python(pod: Pod, interpreters: FactsByHost, requirements: str) 
 
 def _space(facts: FactsByHost, hosts: tuple[str, ...], needed: int) -> list[Finding]:
     """Return findings about disk space, by the agent's own rule. It may find an environment to extend, and need less."""
-    disks = {host: facts[host]["disk_home"] for host in hosts if known(facts[host], "disk_home")}
+    disks = {host: facts[host]["disk_home"] for host in hosts if is_known(facts[host], "disk_home")}
     short = {}
     for host, disk in disks.items():
         if disk["total"] and disk["free"] < needed:
-            what = f"the environment needs about {human(needed)}, and {human(disk['free'])} is left at {disk['path']}"
+            free = format_gigabytes(disk["free"])
+            what = f"the environment needs about {format_gigabytes(needed)}, and {free} is left at {disk['path']}"
             extends = facts[host]["interpreter"].get("extends", False) and disk["free"] >= EXTENSION
             what += "; less if one of fewer requirements, which is there, can be extended" if extends else ""
             short[host] = what, not extends

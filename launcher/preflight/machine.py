@@ -9,7 +9,7 @@ from statistics import median_low
 from typing import Any
 
 from ..pod.pod import Pod
-from .base import Facts, FactsByHost, Finding, each, group, known, unless_mounted
+from .base import Facts, FactsByHost, Finding, group, is_known, judge_each, unless_mounted
 
 _DISKS = {"disk_home": "`home:` in the pod file", "disk_workdir": "--workdir", "disk_tmp": ""}
 MB, GB = 10**6, 10**9
@@ -24,14 +24,14 @@ Verdict = tuple[str, str, bool] | None
 def check_machine(pod: Pod, facts: FactsByHost, *, program: bool = False, before_setup: bool = False) -> list[Finding]:
     return [
         *_disks(facts, before_setup),
-        *each(facts, "memory", _judge_memory, about="memory"),
+        *judge_each(facts, "memory", _judge_memory, about="memory"),
         *_clocks(facts),
-        *each(facts, "host_name", lambda name: _judge_name(pod, name, program), about="host name"),
-        *each(facts, "proxies", lambda proxies: _judge_proxies(pod, proxies), about="network"),
-        *each(facts, "limits", lambda limits: _judge_files(limits), about="limits"),
+        *judge_each(facts, "host_name", lambda name: _judge_name(pod, name, program), about="host name"),
+        *judge_each(facts, "proxies", lambda proxies: _judge_proxies(pod, proxies), about="network"),
+        *judge_each(facts, "limits", lambda limits: _judge_files(limits), about="limits"),
         *(_tpu_limits(facts) if pod.platform == "tpu" else ()),
-        *(each(facts, "run", _judge_run, about="in use") if pod.traits.is_exclusive else ()),
-        *(each(facts, "claim", _judge_claim, about="in use") if pod.traits.is_exclusive else ()),
+        *(judge_each(facts, "run", _judge_run, about="in use") if pod.traits.is_exclusive else ()),
+        *(judge_each(facts, "claim", _judge_claim, about="in use") if pod.traits.is_exclusive else ()),
         *(_twice(pod, facts) if pod.traits.is_exclusive else ()),
         *_unknown(facts, before_setup),
     ]
@@ -41,7 +41,7 @@ def _disks(facts: FactsByHost, before_setup: bool) -> list[Finding]:
     # podrun's folder, /tmp and the workdir are often the same disk, which is reported once.
     findings: dict[tuple[tuple[str, ...], str], Finding] = {}
     for fact, key in _DISKS.items():
-        for finding in each(facts, fact, partial(_judge_disk, key), about="disk"):
+        for finding in judge_each(facts, fact, partial(_judge_disk, key), about="disk"):
             if before_setup and fact == "disk_workdir":
                 finding = replace(finding, fatal=False, remedy=unless_mounted(finding.remedy))
             same = findings.get((finding.hosts, finding.what))
@@ -56,7 +56,7 @@ def _judge_disk(key: str, disk: Facts | None) -> Verdict:
     path, folder, free = disk["path"], disk["folder"], disk["free"]
     elsewhere = f", or choose another with {key}" if key else ""
     if disk["total"] and free < _LITTLE_DISK:  # some network file systems do not know their size
-        what = f"{human(free)} of disk left at {folder} (of {human(disk['total'])})"
+        what = f"{format_gigabytes(free)} of disk left at {folder} (of {format_gigabytes(disk['total'])})"
         return what, f"make room there{elsewhere}", free < _NO_DISK
     if disk["files"] is not None and disk["files"] < _NO_FILES:
         return f"no more files can be made at {folder} (no inodes left)", f"remove files there{elsewhere}", True
@@ -71,13 +71,13 @@ def _judge_disk(key: str, disk: Facts | None) -> Verdict:
 def _judge_memory(memory: Facts) -> Verdict:
     if memory["available"] >= _LITTLE_MEMORY:
         return None
-    what = f"{human(memory['available'])} of memory available (of {human(memory['total'])})"
+    what = f"{format_gigabytes(memory['available'])} of memory available (of {format_gigabytes(memory['total'])})"
     return what, "see what uses it with `ps aux --sort=-rss | head`", False
 
 
 def _clocks(facts: FactsByHost) -> list[Finding]:
     """Compare clocks with most other hosts: skews are relative to this machine, whose own clock may be wrong."""
-    skews = {h: f["clock"]["skew"] for h, f in facts.items() if known(f, "clock") and "skew" in f["clock"]}
+    skews = {h: f["clock"]["skew"] for h, f in facts.items() if is_known(f, "clock") and "skew" in f["clock"]}
     if not skews:
         return []
     usual = median_low(skews.values()) if len(skews) > 2 else min(skews.values(), key=abs)
@@ -150,17 +150,17 @@ def _judge_files(limits: Facts) -> Verdict:
 
 
 def _tpu_limits(facts: FactsByHost) -> list[Finding]:
-    vfio = {h: f for h, f in facts.items() if known(f, "devices") and f["devices"]["vfio"]}
+    vfio = {h: f for h, f in facts.items() if is_known(f, "devices") and f["devices"]["vfio"]}
     return [
-        *each(vfio, "limits", _judge_memlock, about="limits"),
-        *each(vfio, "huge_pages", _judge_huge_pages, about="limits"),
+        *judge_each(vfio, "limits", _judge_memlock, about="limits"),
+        *judge_each(vfio, "huge_pages", _judge_huge_pages, about="limits"),
     ]
 
 
 def _judge_memlock(limits: Facts) -> Verdict:
     if limits["memlock"] is None:
         return None
-    what = f"only {human(limits['memlock'])} of memory may be locked, which libtpu does for transfers"
+    what = f"only {format_gigabytes(limits['memlock'])} of memory may be locked, which libtpu does for transfers"
     return what, "lift the limit there (`ulimit -l unlimited`, limits.conf; docker: --ulimit memlock=-1)", False
 
 
@@ -189,7 +189,7 @@ def _judge_claim(claim: str | None) -> Verdict:
 
 def _twice(pod: Pod, facts: FactsByHost) -> list[Finding]:
     """Find one machine under several names: its devices would be shared."""
-    machines = {host: f["machine"] for host, f in facts.items() if known(f, "machine")}
+    machines = {host: f["machine"] for host, f in facts.items() if is_known(f, "machine")}
     remedy = "take all but one of its names out of `hosts`"
     return [
         Finding(hosts, "one and the same machine", remedy, pod.platform != "cpu", "reached")
@@ -203,7 +203,7 @@ def _unknown(facts: FactsByHost, before_setup: bool) -> list[Finding]:
     errors: dict[tuple[str, str], list[str]] = {}
     for host, host_facts in facts.items():
         for fact, value in host_facts.items():
-            if fact != "interpreter" and not known(host_facts, fact):
+            if fact != "interpreter" and not is_known(host_facts, fact):
                 errors.setdefault((fact, value["error"]), []).append(host)
     findings = []
     for (fact, error), hosts in errors.items():
@@ -222,7 +222,7 @@ def _unknown(facts: FactsByHost, before_setup: bool) -> list[Finding]:
     return findings
 
 
-def human(size: int) -> str:
+def format_gigabytes(size: int) -> str:
     """Return a size such as `35 GB`, `1.5 GB` or `20 MB`."""
     value: Any = size / GB
     if value >= 10:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from ..agent.protocol import MISSING
 from ..pod.pod import Pod
 from ..view.text_table import wrap
-from .base import Facts, Finding, group, known, name_hosts
-from .devices import expected, own_nodes
-from .machine import human, is_loopback
+from .base import Facts, Finding, group, is_known, name_hosts
+from .devices import device_files, expected_device_files
+from .machine import format_gigabytes, is_loopback
 from .rules import fatal_findings
 from .run_preflight import Report
 
@@ -40,16 +40,16 @@ def make_rows(report: Report) -> list[Row]:
         return {host: host_facts for host, host_facts in facts.items() if host not in wrong}
 
     rows = {
-        "reached": _each(facts, lambda f: str(f["system"].get("host", "yes")) if len(facts) == 1 else "yes"),
-        "python": _each(facts, _python),
-        "packages": _each(facts, lambda f: _packages(pod, f)),
-        **({"driver": _each(facts, lambda f: _text(f, "driver"))} if pod.platform == "cuda" else {}),
-        "devices": _each(facts, lambda f: _devices(pod, f)),
-        **({"in use": _each(facts, _in_use)} if pod.platform != "cpu" else {}),
+        "reached": _answers(facts, lambda f: str(f["system"].get("host", "yes")) if len(facts) == 1 else "yes"),
+        "python": _answers(facts, _python),
+        "packages": _answers(facts, lambda f: _packages(pod, f)),
+        **({"driver": _answers(facts, lambda f: _text(f, "driver"))} if pod.platform == "cuda" else {}),
+        "devices": _answers(facts, lambda f: _devices(pod, f)),
+        **({"in use": _answers(facts, _in_use)} if pod.platform != "cpu" else {}),
         "disk": _least(fine("disk"), _disk_free, "at least {} free"),
         "memory": _least(fine("memory"), lambda f: f["memory"]["available"], "at least {} available"),
         "clock": _clock(facts),
-        "host name": _each(facts, lambda f: _host_name(f, len(facts) == 1)),
+        "host name": _answers(facts, lambda f: _host_name(f, len(facts) == 1)),
         "coordinator": [(f"reached at {report.coordinator}", tuple(facts))] if report.coordinator else [],
         "workdir": [(f"{report.shared} is shared", tuple(facts))] if report.shared and len(facts) > 1 else [],
     }
@@ -73,7 +73,7 @@ def _row(question: str, answers: list[tuple[str, tuple[str, ...]]], findings: li
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
-def _each(facts: dict[str, Facts], answer: Callable[[Facts], str]) -> list[tuple[str, tuple[str, ...]]]:
+def _answers(facts: dict[str, Facts], answer: Callable[[Facts], str]) -> list[tuple[str, tuple[str, ...]]]:
     return group({host: answer(host_facts) for host, host_facts in facts.items()})
 
 
@@ -91,13 +91,13 @@ def _least(
             amounts[host] = value
     if not amounts:
         return []
-    least = human(min(amounts.values()))
+    least = format_gigabytes(min(amounts.values()))
     return [(text.format(least) if len(amounts) > 1 else text.format(least).removeprefix("at least "), tuple(amounts))]
 
 
 def _text(facts: Facts, fact: str, key: str | None = None) -> str:
     value = facts.get(fact)
-    if not known(facts, fact) or value is None:
+    if not is_known(facts, fact) or value is None:
         return "unknown"
     return str(value if key is None else value.get(key))
 
@@ -107,7 +107,7 @@ def _python(facts: Facts) -> str:
 
 
 def _packages(pod: Pod, facts: Facts) -> str:
-    if not known(facts, "interpreter"):
+    if not is_known(facts, "interpreter"):
         return "unknown"
     platform_packages = {"tpu": ("libtpu",), "cuda": ("jax-cuda12-plugin", "jax-cuda13-plugin")}.get(pod.platform, ())
     versions = facts["interpreter"]["packages"]
@@ -121,28 +121,28 @@ def _devices(pod: Pod, facts: Facts) -> str:
     cores = f"{_text(facts, 'system', 'cores')} cores"
     if pod.platform == "cpu":
         return f"{pod.slice.devices_per_host} by the CPU ({cores})"
-    if not known(facts, "devices"):
+    if not is_known(facts, "devices"):
         return "unknown"
     what = "GPU" if pod.platform == "cuda" else "TPU chip"
-    count = len(own_nodes(pod, facts["devices"]))
-    return f"{count} {what}{'s' if count != 1 else ''} of {expected(pod)}"
+    count = len(device_files(pod, facts["devices"]))
+    return f"{count} {what}{'s' if count != 1 else ''} of {expected_device_files(pod)}"
 
 
 def _in_use(facts: Facts) -> str:
-    if not known(facts, "holders"):
+    if not is_known(facts, "holders"):
         return "unknown"
     return "by nobody that this user can see" if facts["holders"]["partial"] else "by nobody"
 
 
 def _host_name(facts: Facts, alone: bool) -> str:
-    name = facts["host_name"] if known(facts, "host_name") else {}
+    name = facts["host_name"] if is_known(facts, "host_name") else {}
     if name.get("used") and not is_loopback(name["used"]):
         return f"resolves to {name['used']}" if alone else "resolves"
     return "podrun gives JAX the address" if name.get("peers") else f"resolves to {name.get('used', 'unknown')}"
 
 
 def _disk_free(facts: Facts) -> int | None:
-    disks = [facts[name] for name in ("disk_home", "disk_tmp", "disk_workdir") if known(facts, name)]
+    disks = [facts[name] for name in ("disk_home", "disk_tmp", "disk_workdir") if is_known(facts, name)]
     return min((disk["free"] for disk in disks if disk), default=None)
 
 

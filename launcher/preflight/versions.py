@@ -7,7 +7,7 @@ import re
 from ..agent.protocol import MISSING
 from ..pod.pod import Pod
 from ..staging.runtime_packages import BELOW, NEEDED, TENSORBOARD
-from .base import Facts, FactsByHost, Finding, each, group, known, minority_findings, name_hosts
+from .base import Facts, FactsByHost, Finding, group, is_known, judge_each, minority_findings, name_hosts
 
 PYTHON = (3, 11)
 _MUST_AGREE = ("jax", "jaxlib")  # different versions may compile different programs, which deadlock
@@ -18,7 +18,7 @@ _CUDA = ("jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda1
 
 
 def check_versions(pod: Pod, facts: FactsByHost, *, program: bool) -> list[Finding]:
-    interpreters = {host: f["interpreter"] for host, f in facts.items() if known(f, "interpreter")}
+    interpreters = {host: f["interpreter"] for host, f in facts.items() if is_known(f, "interpreter")}
     # A run will install the packages of an environment that it has yet to build.
     installed = {host: i for host, i in interpreters.items() if i["packages"] is not None}
     return [
@@ -35,7 +35,7 @@ def check_versions(pod: Pod, facts: FactsByHost, *, program: bool) -> list[Findi
 
 def _unusable(pod: Pod, facts: FactsByHost, *, fatal: bool) -> list[Finding]:
     errors = {
-        h: f["interpreter"]["error"] for h, f in facts.items() if "interpreter" in f and not known(f, "interpreter")
+        h: f["interpreter"]["error"] for h, f in facts.items() if "interpreter" in f and not is_known(f, "interpreter")
     }
     remedy = "give the absolute path of an interpreter that is on all hosts with `python:` in the pod file"
     return [
@@ -136,9 +136,9 @@ def _driver(pod: Pod, facts: FactsByHost) -> list[Finding]:
     if pod.platform != "cuda":
         return []
     remedy = "install the same driver on all hosts, and start them anew"
-    loaded = {host: f["driver"] for host, f in facts.items() if known(f, "driver") and f["driver"]}
+    loaded = {host: f["driver"] for host, f in facts.items() if is_known(f, "driver") and f["driver"]}
     return [
-        *each(facts, "driver", _no_driver, about="driver"),
+        *judge_each(facts, "driver", _no_driver, about="driver"),
         *minority_findings("NVIDIA driver", loaded, remedy, fatal=True, about="driver"),
     ]
 

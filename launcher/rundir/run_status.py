@@ -69,11 +69,11 @@ def read_status(directory: RunDirectory) -> RunStatus | None:
             status, last_steps = _begin(event), {}
         elif status is not None:
             checkpoint = event if event["event"] == EventKind.CHECKPOINT else checkpoint
-            _take(status, event)
+            _apply_event(status, event)
     if status is not None:
         status.checkpoint = checkpoint
         for line in last_steps.values():
-            _take_step(status, line)
+            _apply_step(status, line)
     return status
 
 
@@ -94,12 +94,12 @@ def _begin(start: Event) -> RunStatus:
     return RunStatus(start, processes)
 
 
-def _take(status: RunStatus, event: Event) -> None:
+def _apply_event(status: RunStatus, event: Event) -> None:
     kind = event["event"]
     if kind == EventKind.END:
         status.end = event
     elif kind == EventKind.HOST:
-        _take_host(status, event)
+        _apply_host_event(status, event)
     elif event.get("process") in status.processes:
         process = status.processes[event["process"]]
         if kind == EventKind.PHASE:
@@ -111,7 +111,7 @@ def _take(status: RunStatus, event: Event) -> None:
             process.error = (str(event["message"]).strip().splitlines() or [""])[-1]
 
 
-def _take_host(status: RunStatus, event: Event) -> None:
+def _apply_host_event(status: RunStatus, event: Event) -> None:
     phase = event["phase"]
     if phase == "hello":
         status.agents[event["host"]] = event["pid"]
@@ -128,7 +128,7 @@ def _take_host(status: RunStatus, event: Event) -> None:
             _enter(process, phase, event["time"])
 
 
-def _take_step(status: RunStatus, line: bytes) -> None:
+def _apply_step(status: RunStatus, line: bytes) -> None:
     event = parse_event(line)
     if event is not None and event["event"] == EventKind.STEP and event["process"] in status.processes:
         status.processes[event["process"]].step = event["step"]

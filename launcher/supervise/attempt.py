@@ -45,13 +45,13 @@ from .patience import Patience
 
 READY_TIMEOUT = 60.0  # seconds for an agent to answer
 FAILURE_GRACE = 0.5  # seconds between SIGTERM and SIGKILL once the run has failed
-ROOM = 256  # frames that wait to be handled; then the hosts wait
+MAX_PENDING_FRAMES = 256  # frames that wait to be handled; then the hosts wait
 PROBE_TIMEOUT = 15.0  # seconds for a host to try whether it can reach the coordinator
 TICK = 0.2
 ASLEEP = 5.0  # seconds between two ticks after which this process must have been stopped, or its machine suspended
 SILENT_AFTER = 5.0  # seconds; agents answer a ping every 2.5 s
 RECENT = 60.0  # seconds for which a sleep of the launcher may be why hosts ended a run
-LAST_WORDS = 16384  # bytes at the end of an output in which JAX says why it aborts
+TAIL_BYTES = 16384  # bytes at the end of an output in which JAX says why it aborts
 
 
 class Observer(Protocol):
@@ -71,7 +71,7 @@ class Supervisor:
         self._observer = observer
         self._adoption = adoption
         self._recorded = dict(adoption.events) if adoption else {}
-        self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._pending: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         """Pending actions: frames of hosts, and calls from other threads of this process."""
         self._handlers: dict[str, Callable[[str, Frame], None]] = {
             "hello": self._on_hello,
@@ -100,7 +100,7 @@ class Supervisor:
         self._warned: set[tuple[str, int]] = set()  # processes whose malformed events have been reported
         self._streams = {h.host.name: [output_stream(p.process_id) for p in h.processes] for h in plan.hosts}
         self._ready: dict[str, Frame] = {}
-        self._asked: set[str] = set()  # hosts that were asked to probe the coordinator
+        self._probing: set[str] = set()  # hosts that were asked to probe the coordinator
         self._probed: set[str] = set()
         self._stopped: dict[str, list[int]] = {}
         self._lost: dict[str, str | None] = {}  # None: the host is lost, but nothing is left running on it
@@ -108,7 +108,7 @@ class Supervisor:
         self._transport = transport
         self._opening: Opening | None = None
         self._unopened: set[str] = set()
-        self._room = threading.Semaphore(ROOM)
+        self._frame_slots = threading.Semaphore(MAX_PENDING_FRAMES)
         self._stopping = False
         self._finished = False
         self._clock = AwakeClock(ASLEEP)
@@ -128,7 +128,7 @@ class Supervisor:
     def interrupt(self, number: int) -> None:
         """Note that the user wants to stop. Called from a signal handler."""
         self._interrupts.append(number)
-        self._news.put(self._tell_stopping)
+        self._pending.put(self._tell_stopping)
 
     def run(self) -> Outcome:
         grace, lease = FAILURE_GRACE, self._plan.lease
@@ -165,7 +165,7 @@ class Supervisor:
 
     def _on_open(self, host: str, error: Exception | None) -> None:
         """Queue the result of starting a host's agent. Called from another thread."""
-        self._news.put(partial(self._end_opening, host, error))
+        self._pending.put(partial(self._end_opening, host, error))
 
     def _end_opening(self, host: str, error: Exception | None) -> None:
         self._unopened.discard(host)
@@ -186,7 +186,7 @@ class Supervisor:
         if self._plan.pod.traits.is_one_machine or (self._adoption and self._adoption.started):
             return
         coordinator, address = self._coordinator()
-        self._asked = others = self._sessions.keys() - {coordinator}
+        self._probing = others = self._sessions.keys() - {coordinator}
         for name in others:
             self._sessions[name].send({"type": "probe", "address": address})
         self._wait(lambda: others <= self._probed, PROBE_TIMEOUT)
@@ -232,7 +232,7 @@ class Supervisor:
                 self._tell_waiting()
             self._pump()
         self._finished = True
-        self._room.release(len(self._sessions))  # frames are no longer handled, so no session may wait for that
+        self._frame_slots.release(len(self._sessions))  # frames are no longer handled, so no session may wait for that
         fan_out(lambda session: session.close(5.0 if session.has_stopped else 0.5), list(self._sessions.values()))
         for host in self._stopped.keys() - self._incomplete:  # no session writes to their logs any more
             for stream in self._streams[host]:
@@ -315,7 +315,7 @@ class Supervisor:
 
     def _ended_by_peer_loss(self, host: str, process: int) -> bool:
         name = self._log_names[host, output_stream(process)]
-        return cause.is_peer_loss(self._logs.end_of(name, LAST_WORDS, self._log_starts.get(name, 0)))
+        return cause.is_peer_loss(self._logs.end_of(name, TAIL_BYTES, self._log_starts.get(name, 0)))
 
     # --- state ---
 
@@ -388,8 +388,8 @@ class Supervisor:
         if self._finished:
             return
         if kind != "lost":
-            self._room.acquire()
-        self._news.put(partial(self._handlers[kind], host, frame))
+            self._frame_slots.acquire()
+        self._pending.put(partial(self._handlers[kind], host, frame))
 
     def _send_all(self, frame: Frame) -> None:
         for host, session in self._sessions.items():
@@ -409,10 +409,10 @@ class Supervisor:
     def _pump(self) -> None:
         """Handle one frame, or wait for a moment."""
         try:
-            handle = self._news.get(timeout=TICK)
+            handle = self._pending.get(timeout=TICK)
         except queue.Empty:
             return
-        self._room.release()
+        self._frame_slots.release()
         handle()
 
     def _tell_stopping(self) -> None:
@@ -440,7 +440,7 @@ class Supervisor:
 
     def _on_probed(self, host: str, frame: Frame) -> None:
         self._probed.add(host)
-        if frame["error"] and host in self._asked:
+        if frame["error"] and host in self._probing:
             name, address = self._coordinator()
             what = (
                 f"cannot reach {name} at {address} ({frame['error']}): all hosts must reach the coordinator there; "
@@ -474,7 +474,7 @@ class Supervisor:
         try:
             self._logs.write(self._log_names[host, stream], data)
         except OSError as error:
-            self._news.put(partial(self._fail_log, host, error))
+            self._pending.put(partial(self._fail_log, host, error))
             raise
 
     def _end_log(self, host: str, stream: str) -> None:

@@ -191,7 +191,7 @@ class _Run:
         """Stage code and environment on remote hosts. Return the outcome if that failed."""
         if plan.code is None:
             return None
-        from .ready import make_ready
+        from .stage import stage_hosts
 
         def tell(host: str, phase: str, message: str) -> None:
             phase = "setup-commands" if phase == "setup" else phase  # the workers have a phase `setup` as well
@@ -206,7 +206,7 @@ class _Run:
 
         def work() -> None:
             try:
-                failures.extend(make_ready(plan, self._transport, bundles, tell, note))
+                failures.extend(stage_hosts(plan, self._transport, bundles, tell, note))
             except Exception as error:
                 errors.append(error)
             finally:

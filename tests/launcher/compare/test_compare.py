@@ -17,7 +17,7 @@ from podrun.launcher.compare.files import HostFiles, LocalFiles
 from podrun.launcher.compare.folder import new_folders
 from podrun.launcher.compare.output import as_text, numbers, write_steps, write_table
 from podrun.launcher.compare.plots import plot_convergence, plot_times, running_median
-from podrun.launcher.compare.table import Measured, Step, VariantState, compare_variants
+from podrun.launcher.compare.table import Measurement, Step, VariantState, compare_variants
 from podrun.launcher.compare.variants import Variant, find_variants, short_keys, split_values
 from podrun.launcher.inventory.simulated import simulated_pod
 from podrun.launcher.pod.slices import parse_slice
@@ -218,9 +218,11 @@ def test_steps_of_metrics() -> None:
 # --- the numbers ----------------------------------------------------------------------------------------------------
 
 
-def measured(name: str, seconds: list[float | None], state: VariantState = VariantState.DONE, **more: Any) -> Measured:
+def measured(
+    name: str, seconds: list[float | None], state: VariantState = VariantState.DONE, **more: Any
+) -> Measurement:
     found = tuple(Step(n, loss=5.0 - n, grad_norm=1 / n, seconds=s) for n, s in enumerate(seconds, 1))
-    return Measured(Variant(f"a={name}", name, (("a", name),)), state, steps=found, **more)
+    return Measurement(Variant(f"a={name}", name, (("a", name),)), state, steps=found, **more)
 
 
 def test_times_are_those_after_the_first_step() -> None:

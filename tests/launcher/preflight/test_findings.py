@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from podrun.launcher.agent.packages import PACKAGES
-from podrun.launcher.preflight.devices import age
+from podrun.launcher.preflight.devices import format_age
 from podrun.launcher.preflight.rules import apply_rules, fatal_findings
 from podrun.launcher.staging.runtime_packages import BELOW, NEEDED
 
@@ -312,4 +312,4 @@ def test_what_the_runtime_needs_is_what_setup_cfg_says() -> None:
     ("seconds", "text"), [(-1, "0 s"), (40, "40 s"), (700, "11 min"), (9e3, "2 h"), (9e5, "10 days")]
 )
 def test_age(seconds: float, text: str) -> None:
-    assert age(seconds) == text
+    assert format_age(seconds) == text

@@ -42,7 +42,7 @@ def with_code(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
     return replace(spec, code=code), (project, podrun)
 
 
-def make_ready(
+def stage_hosts(
     plan: LaunchPlan, transport: Transport, bundles: Sequence[Bundle], tell: Tell, note: Note
 ) -> list[Failure]:
     """Stage code and environment. Return the failures that keep the hosts from starting."""
