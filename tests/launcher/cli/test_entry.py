@@ -89,12 +89,12 @@ def test_ctrl_c_in_the_middle(sandbox: Sandbox, times: int) -> None:
     """130, also if the second comes while the first is being answered."""
     (sandbox.path / "impatient.py").write_text(
         "import os, sys\n"
-        "from podrun.launcher import cli_guard, entry\n"
+        "from podrun.launcher.cli import guard, process\n"
         "def interrupt(text=None):\n"
         f"    for _ in range({times}):\n"
         "        os.kill(os.getpid(), 2)\n"
-        "entry.tell = cli_guard.tell = interrupt\n"
-        "entry.run(lambda: cli_guard.guard(interrupt))\n"
+        "process.tell = guard.tell = interrupt\n"
+        "process.run(lambda: guard.guard(interrupt))\n"
     )
     command = [sandbox.command[0], "impatient.py"]
     done = subprocess.run(command, cwd=sandbox.path, env=sandbox.env, capture_output=True, text=True, timeout=60)
