@@ -350,7 +350,7 @@ def make_key(path: Path, passphrase: str = "", kind: str = "ed25519") -> None:
     _run("ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-C", path.name, "-f", str(path))
 
 
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 10.0) -> None:
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = 40.0) -> None:
     """Raises TimeoutError."""
     deadline = time.monotonic() + seconds
     while not condition():

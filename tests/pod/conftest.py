@@ -71,8 +71,8 @@ class Run:
         """Waits for podrun's end; returns its exit code."""
         code = self.process.wait(timeout)
         for thread in self._threads:
-            thread.join(timeout=10)
-        while self._next(timeout=10) is not None:
+            thread.join(timeout=60)
+        while self._next(timeout=60) is not None:
             pass
         return code
 

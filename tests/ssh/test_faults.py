@@ -26,7 +26,7 @@ def of_run(hosts: Hosts, names: list[str]) -> dict[str, list[str]]:
     return {name: args for name, args in found.items() if args}
 
 
-def wait_until_gone(hosts: Hosts, names: list[str], seconds: float = 10.0) -> None:
+def wait_until_gone(hosts: Hosts, names: list[str], seconds: float = 40.0) -> None:
     wait_until(lambda: not of_run(hosts, names), "an end of all processes of the run", seconds)
 
 

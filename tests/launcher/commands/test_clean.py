@@ -94,6 +94,6 @@ def test_clean_ends_what_a_run_has_left_on_its_hosts(
     )
     done = podrun("clean", "aaaa", "--yes")
     assert done.code == 0 and "removed 1 folder, 1 process on the hosts" in done.out
-    assert ours.wait(10) == -signal.SIGKILL
+    assert ours.wait(60) == -signal.SIGKILL
     assert [process.poll() for process in others] == [None] * 3
     assert not run.directory.path.exists()

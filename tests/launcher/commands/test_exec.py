@@ -29,7 +29,7 @@ def live(mark: str) -> list[str]:
     return found
 
 
-def gone(mark: str, seconds: float = 10.0) -> bool:
+def gone(mark: str, seconds: float = 40.0) -> bool:
     deadline = time.monotonic() + seconds
     while live(mark) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -63,7 +63,7 @@ class Talk:
         os.kill(self.transport.channels["host-0"][-1]._process.pid, number)
 
     def assert_agent_ends(self) -> None:
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 40
         while self.directory.exists():
             assert time.monotonic() < deadline, "the agent lives on"
             time.sleep(0.02)

@@ -82,7 +82,7 @@ def test_what_setup_started_ends_with_the_launcher(case: Case, number: int) -> N
         wait_until((case.home / "started").exists)
         assert len(case.processes()) >= 3
         launcher.send_signal(number)
-        launcher.wait(10)
+        launcher.wait(60)
     finally:
         launcher.kill()
         launcher.wait()
