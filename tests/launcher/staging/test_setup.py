@@ -86,7 +86,7 @@ def test_what_setup_started_ends_with_the_launcher(case: Case, number: int) -> N
     finally:
         launcher.kill()
         launcher.wait()
-    wait_until(lambda: case.processes() == [], 5)
+    wait_until(lambda: case.processes() == [])
 
 
 def test_what_setup_started_ends_when_the_agent_is_told_to(case: Case) -> None:
