@@ -69,7 +69,7 @@ def show(name: str, readers: dict[str, Reader], batches: int, rounds: int) -> No
             rates[reader].append(batches / (time.perf_counter() - start))
     first = next(iter(rates.values()))
     for reader, values in rates.items():
-        ratio = statistics.median(own / base for own, base in zip(values, first, strict=True))
+        ratio = statistics.median(value / base for value, base in zip(values, first, strict=True))
         print(f"{name:<24}{reader:<28}{statistics.median(values):>11.1f}{ratio:>8.2f}", flush=True)
 
 

@@ -56,7 +56,7 @@ def main() -> None:
 def row(times: dict[str, list[float]]) -> str:
     milliseconds = {name: statistics.median(values) * 1e3 for name, values in times.items()}
     ratios = [
-        statistics.median(other / own for own, other in zip(times["podrun"], times[name], strict=True))
+        statistics.median(other / ours for ours, other in zip(times["podrun"], times[name], strict=True))
         for name in ("one buffer", "per leaf")
     ]
     columns = "".join(f"{milliseconds[n]:>{w}.1f}" for n, w in (("podrun", 9), ("one buffer", 12), ("per leaf", 10)))

@@ -94,7 +94,7 @@ def initialize(env: WorkerEnv | None = None, timeout: float = 300.0) -> WorkerEn
             ("devices here", env.local_devices, local),
             ("devices", expected, total),
         )
-        table = "\n".join(f"  {what:<14}{should!s:>6}{found!s:>6}" for what, should, found in rows)
+        table = "\n".join(f"  {what:<14}{should!s:>6}{seen!s:>6}" for what, should, seen in rows)
         raise UserError(
             f"{env.host} does not see the devices of {env.slice} (its kind: {jax.devices()[0].device_kind}):\n{table}\n"
             "give the slice that the hosts really are with --slice"
