@@ -69,14 +69,9 @@ def prepare_hosts(
     `facts` the hosts do not report their facts. Raises UserError, before any host is reached, for unusable
     requirements. An interruption ends the commands on all hosts.
     """
-    text = requirements_text(pod)
-    python = pod.python or DEFAULT_PYTHON
     request = {
-        "home": pod.home,
+        **_pod_request(pod),
         "bundles": [bundle.name for bundle in bundles],
-        "python": python,
-        "requirements": None if text is None else environment_request(text, python),
-        "setup": list(pod.setup),
         "env": dict(env),
         "project": project,
         "subfolder": subfolder,
@@ -114,6 +109,18 @@ def prepare_hosts(
 
     answers = interruptible(lambda: fan_out(prepare_or_end, pod.hosts), open_channels)
     return {host.name: _or_host_error(answer) for host, answer in zip(pod.hosts, answers, strict=True)}
+
+
+def _pod_request(pod: Pod) -> dict[str, Any]:
+    """Return the part of the request that the pod file gives. Raises UserError for unusable requirements."""
+    text = requirements_text(pod)
+    python = pod.python or DEFAULT_PYTHON
+    return {
+        "home": pod.home,
+        "python": python,
+        "requirements": None if text is None else environment_request(text, python),
+        "setup": list(pod.setup),
+    }
 
 
 def _for_host(request: Mapping[str, Any], host: Host) -> Mapping[str, Any]:

@@ -73,18 +73,7 @@ class Supervisor:
         self._recorded = dict(adoption.events) if adoption else {}
         self._pending: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         """Pending actions: frames of hosts, and calls from other threads of this process."""
-        self._handlers: dict[str, Callable[[str, Frame], None]] = {
-            "hello": self._on_hello,
-            "waiting": self._on_waiting,
-            "refused": self._on_refused,
-            "ready": self._on_ready,
-            "probed": self._on_probed,
-            "started": self._on_started,
-            "output": self._on_events,
-            "exit": self._on_exit,
-            "stopped": self._on_stopped,
-            "lost": self._on_lost,
-        }
+        self._handlers = self._frame_handlers()
         self._sessions = {
             h.host.name: Session(transport, plan.pod, h, plan.spec(h), self._on_frame) for h in plan.hosts
         }
@@ -375,6 +364,20 @@ class Supervisor:
         self._failures.add(Failure(host, None, reason, ExitCode.UNAVAILABLE))
 
     # --- frames ---
+
+    def _frame_handlers(self) -> dict[str, Callable[[str, Frame], None]]:
+        return {
+            "hello": self._on_hello,
+            "waiting": self._on_waiting,
+            "refused": self._on_refused,
+            "ready": self._on_ready,
+            "probed": self._on_probed,
+            "started": self._on_started,
+            "output": self._on_events,
+            "exit": self._on_exit,
+            "stopped": self._on_stopped,
+            "lost": self._on_lost,
+        }
 
     def _on_frame(self, host: str, frame: Frame) -> None:
         """Receive a frame, in the session's thread. Output goes to its log here, so that memory holds no other copy.
