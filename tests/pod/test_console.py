@@ -6,6 +6,8 @@ import os
 import pty
 import subprocess
 
+import pytest
+
 from ..conftest import Sandbox
 
 JOB = ("--slice", "cpu-2x1", "--simulate", "train.yaml", "steps=300", "eval.every=100")
@@ -53,6 +55,7 @@ def test_terminal(sandbox: Sandbox) -> None:
     assert text.rstrip().splitlines()[-1] == "podrun: done"
 
 
+@pytest.mark.long
 def test_file(sandbox: Sandbox) -> None:
     """In a file there are plain lines only, and the last one says how it ended."""
     done = sandbox.podrun(*JOB)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+import pytest
+
 from ..wheels import packages_of_this_python
 from .pod import PodSandbox
 
@@ -18,6 +20,7 @@ def test_requirements_in_the_default_home(pod: PodSandbox) -> None:
     assert sorted(pod.losses("shared/small")) == [1, 2]
 
 
+@pytest.mark.long
 def test_an_interpreter_below_the_login_directory(pod: PodSandbox) -> None:
     """`python: ~/venv/bin/python` is the environment, not the interpreter that it was made with."""
     wheel = packages_of_this_python(pod.path)

@@ -23,6 +23,7 @@ def many(_possible: None, tmp_path: Path) -> Iterator[PodSandbox]:
     hosts.close()
 
 
+@pytest.mark.long
 def test_every_line_once_and_in_order(many: PodSandbox) -> None:
     """64 hosts x 10 000 lines are in 64 logs; the first host's are shown as they come."""
     assert isinstance(many.hosts, LiteHosts)

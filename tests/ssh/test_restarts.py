@@ -44,6 +44,7 @@ def test_ctrl_c_ends_the_wait_for_a_host(pod: PodSandbox) -> None:
 LATE_MOUNT = "f=tries-$(uname -n); echo >> $f; test $(wc -l < $f) -ne 2"  # the second of all preparations fails
 
 
+@pytest.mark.long
 def test_a_host_that_has_not_mounted_everything_yet_is_prepared_again(pod: PodSandbox) -> None:
     """Its sshd answers before its file systems are there: one preparation that fails does not end the run."""
     option = pod.write_pod(["h0", "h1"], setup=[LATE_MOUNT])

@@ -88,6 +88,7 @@ def test_same_losses_as_simulated(trained: PodSandbox) -> None:
     assert there == pytest.approx(here, rel=1e-6)
 
 
+@pytest.mark.long
 def test_the_checkpoint_resumes(trained: PodSandbox) -> None:
     """The same command in the same workdir goes on; there are no bundles to send any more."""
     done = trained.podrun(
@@ -105,6 +106,7 @@ def test_the_checkpoint_resumes(trained: PodSandbox) -> None:
     assert set(map(tuple, sent(trained).values())) == {()}
 
 
+@pytest.mark.long
 def test_nothing_of_the_runs_is_left(trained: PodSandbox) -> None:
     for name in trained.hosts.names:
         runs = trained.hosts.home_of(name) / ".podrun" / "runs"
