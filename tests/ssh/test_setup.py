@@ -28,7 +28,8 @@ def test_a_workdir_that_setup_mounts(pod: PodSandbox, workdir: str) -> None:
     option = pod.write_pod(NAMES, workdir=workdir, setup=[mount])
     check = pod.podrun("check", option)
     assert check.returncode == 0, check.stdout + check.stderr
-    assert "nothing, if `setup:` mounts it, which is run before a start and not by a check" in check.stdout
+    text = " ".join(check.stdout.split())  # lines are as wide as the terminal
+    assert "nothing, if `setup:` mounts it, which is run before a start and not by a check" in text
     done = pod.podrun(option, "small.yaml", "steps=2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(pod.losses("shared/small")) == [1, 2]
