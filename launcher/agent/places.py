@@ -1,6 +1,6 @@
 """Folders below `home` on a host, defined once for launcher and agent.
 
-home/agents/HASH.pyz               the agent
+home/agents/HASH.pyz               the agent, with the code compiled for the Python that stored it
 home/bundles/KIND-HASH/            code, unpacked
 home/envs/KEY/                     virtual environments
 home/runs/RUN/hosts/HOST.ATTEMPT/  an agent's folder: spec, output, events

@@ -22,12 +22,12 @@ _START = (
     f"or sys.exit('{NO_AGENT}'); sys.path.insert(0,p); from podrun_agent.main import main; main(sys.argv[2:])"
 )
 # Reads the file from stdin and verifies its hash, because a lost connection looks like the end of the file. The agent's own
-# code checks the folders.
+# code checks the folders and compiles the rest.
 _RECEIVE = (
     "import hashlib,io,os,sys,zipfile; os.umask(0o077); p=os.path.expanduser(sys.argv[1]); d=sys.stdin.buffer.read(); "
     "hashlib.sha256(d).hexdigest()[:16] in p or sys.exit('not all of it arrived'); m={}; "
-    "exec(zipfile.ZipFile(io.BytesIO(d)).read('podrun_agent/private.py'),m); "
-    "m['private_path'](*os.path.split(os.path.dirname(p))); t=p+'.'+os.urandom(8).hex(); "
+    "z=zipfile.ZipFile(io.BytesIO(d)); [exec(z.read('podrun_agent/%s.py'%n),m) for n in ('private','compiled')]; "
+    "m['private_path'](*os.path.split(os.path.dirname(p))); d=m['with_compiled'](d); t=p+'.'+os.urandom(8).hex(); "
     "f=os.open(t,os.O_WRONLY|os.O_CREAT|os.O_EXCL,0o600); os.write(f,d)==len(d) or sys.exit('No space left on device'); "
     "os.close(f); os.rename(t,p)"
 )

@@ -148,7 +148,7 @@ def test_an_agent_that_somebody_swapped(sandbox: Sandbox, swap: Callable[[Path, 
     done = sandbox.podrun("exec", *POD, "--", "echo", "fine")
     assert not trace.exists()
     assert done.returncode == 0 and "fine" in done.stdout, done.stderr
-    assert (agents / agent_file()[0]).read_bytes() == agent_file()[1]
+    assert b"podrun_agent/serve.py" in (agents / agent_file()[0]).read_bytes()
     assert is_private(str(agents)) and is_private(str(agents / agent_file()[0]))
 
 

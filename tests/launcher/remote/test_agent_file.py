@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import os
+import subprocess
 import sys
 import threading
 import zipfile
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from podrun.launcher.agent.compiled import with_compiled
 from podrun.launcher.agent.main import MARK
 from podrun.launcher.plan import agent_file as agent_file_module
 from podrun.launcher.plan.agent_file import agent_command, agent_file
@@ -63,6 +66,11 @@ def files(home: Path) -> list[str]:
     return sorted(path.name for path in (home / "agents").glob("*")) if home.is_dir() else []
 
 
+def sources_in(data: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return {name: archive.read(name) for name in archive.namelist() if name.endswith(".py")}
+
+
 # --- the file -------------------------------------------------------------------------------------------------------
 
 
@@ -103,10 +111,39 @@ def test_it_is_put_there_once(tmp_path: Path) -> None:
     assert (len(transport.started), transport.uploads) == (3, 1)
     assert files(home) == [agent_file()[0]]
     stored = home / "agents" / agent_file()[0]
-    assert stored.read_bytes() == agent_file()[1]
+    assert sources_in(stored.read_bytes()) == sources_in(agent_file()[1])
     assert (stored.stat().st_mode & 0o777, stored.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     assert say(transport, pod) == b"no agent here"
     assert (len(transport.started), transport.uploads) == (4, 1)
+
+
+IMPORT = """
+import builtins, sys
+compiled_here = []
+compiles = builtins.compile
+builtins.compile = lambda source, name, *rest, **more: compiled_here.append(name) or compiles(source, name, *rest, **more)
+sys.path.insert(0, sys.argv[1])
+import podrun_agent.serve
+print(len(compiled_here), podrun_agent.serve.__loader__.get_source("podrun_agent.serve")[:14])
+"""
+
+
+def modules_compiled(stored: Path, data: bytes) -> int:
+    stored.write_bytes(data)
+    command = [sys.executable, "-I", "-S", "-c", IMPORT, str(stored)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    count, _, source = done.stdout.partition(" ")
+    assert source.strip() == '"""The agent\'s', "a traceback shows the source"
+    return int(count)
+
+
+def test_it_is_compiled_where_it_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its processes read the code. Another Python that shares the home compiles the sources instead."""
+    name, data = agent_file()
+    assert modules_compiled(tmp_path / name, with_compiled(data)) == 0
+    assert modules_compiled(tmp_path / name, data) > 5
+    monkeypatch.setattr(importlib.util, "MAGIC_NUMBER", b"\0\0\r\n")
+    assert modules_compiled(tmp_path / name, with_compiled(data)) > 5
 
 
 def test_hosts_that_share_a_home(tmp_path: Path) -> None:
