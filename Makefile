@@ -29,7 +29,7 @@ check: $(VENV)/installed
 	# Types are checked as a user sees them: on the installed package, under its installed name.
 	rm -rf build .typecheck
 	$(BIN)/pip install --quiet --no-deps --target .typecheck .
-	MYPYPATH=.typecheck $(BIN)/mypy --strict -p podrun.launcher -p podrun.runtime
+	MYPYPATH=.typecheck $(BIN)/mypy --strict -p podrun
 	rm -rf build .typecheck
 
 $(VENV)/installed: setup.py setup.cfg pyproject.toml

@@ -1,16 +1,19 @@
-"""Packages: the folders `launcher` and `runtime` install as `podrun.launcher` and `podrun.runtime`.
+"""Packages: the folder `api` installs as `podrun`, and `launcher` and `runtime` as its subpackages.
 
-`podrun` itself is a namespace: a top-level package called `runtime` would shadow, or be shadowed by, a user's own folder.
-Everything else is in setup.cfg.
+None of the folders is called `podrun`, and `runtime` is not installed as `runtime`: a top-level package of that name would
+shadow, or be shadowed by, a user's own folder. Everything else is in setup.cfg.
 """
 
 from setuptools import find_packages, setup
 
 setup(
     packages=[
-        f"podrun.{name}"
-        for root in ("launcher", "runtime")
-        for name in (root, *(f"{root}.{sub}" for sub in find_packages(root)))
+        "podrun",
+        *(
+            f"podrun.{name}"
+            for root in ("launcher", "runtime")
+            for name in (root, *(f"{root}.{sub}" for sub in find_packages(root)))
+        ),
     ],
-    package_dir={"podrun.launcher": "launcher", "podrun.runtime": "runtime"},
+    package_dir={"podrun": "api", "podrun.launcher": "launcher", "podrun.runtime": "runtime"},
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from functools import cache
 from graphlib import TopologicalSorter
@@ -16,6 +17,7 @@ from podrun.runtime.contract import WorkerEnv
 
 ROOT = Path(__file__).parents[1]
 FLOORS = {
+    "api": ("__main__",),
     "launcher": (
         *("agent", "pod", "yamlfile", "view", "transport", "inventory", "plan", "remote", "staging", "rundir"),
         *("preflight", "request", "supervise", "compare", "commands", "cli", "__main__"),
@@ -112,6 +114,21 @@ def test_an_upward_import_is_found(tmp_path: Path) -> None:
 def test_nothing_is_imported_in_a_circle(package: str) -> None:
     """Imports within functions count as well. `static_order` raises CycleError, which names the circle."""
     assert list(TopologicalSorter(graph(package)).static_order())
+
+
+def test_only_two_files_of_the_api_import_the_launcher() -> None:
+    """The others run on hosts, which have no launcher."""
+    importers = {path.stem for path in (ROOT / "api").glob("*.py") if "podrun.launcher" in path.read_text()}
+    assert importers <= {"__main__", "launching"}
+
+
+@pytest.mark.parametrize("package", ["launcher", "runtime"])
+def test_nothing_imports_the_api(package: str) -> None:
+    """Only user programs do."""
+    wrong = re.compile(
+        r"^\s*(import podrun$|from podrun import |(from|import) podrun\.(?!launcher|runtime))", re.MULTILINE
+    )
+    assert [path.name for path in (ROOT / package).rglob("*.py") if wrong.search(path.read_text())] == []
 
 
 def test_the_launcher_has_no_loose_files() -> None:

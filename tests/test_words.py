@@ -16,7 +16,11 @@ SAYS_NOTHING = {"found", "said", "there", "own"}
 @cache
 def trees() -> dict[str, ast.Module]:
     """Return the syntax tree of each file of the product."""
-    files = [path for folder in ("launcher", "runtime", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))]
+    files = [
+        path
+        for folder in ("api", "launcher", "runtime", "benchmarks")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+    ]
     return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in files}
 
 

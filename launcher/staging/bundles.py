@@ -50,14 +50,29 @@ def project_bundle(cwd: Path) -> tuple[Bundle, str]:
 
 
 def podrun_bundle() -> Bundle:
-    """Pack podrun.runtime; with the bundle's folder on PYTHONPATH, workers can import it."""
-    spec = find_spec("podrun.runtime")
-    assert spec is not None and spec.submodule_search_locations
-    root = Path(spec.submodule_search_locations[0])
+    """Pack podrun without its launcher; with the bundle's folder on PYTHONPATH, workers can import it.
+
+    Raises UserError if podrun was installed in an older layout.
+    """
+    api, runtime = _folder("podrun"), _folder("podrun.runtime")
+    files = {
+        **{f"podrun/{path.name}": path for path in [*api.glob("*.py"), api / "py.typed"]},
+        **{f"podrun/runtime/{path.relative_to(runtime).as_posix()}": path for path in runtime.rglob("*.py")},
+        "podrun/runtime/py.typed": runtime / "py.typed",
+    }
     pack = _Pack()
-    for path in sorted([*root.rglob("*.py"), root / "py.typed"]):
-        pack.add(path, f"podrun/runtime/{path.relative_to(root).as_posix()}")
+    for name in sorted(files):
+        pack.add(files[name], name)
     return pack.bundle("podrun")
+
+
+def _folder(package: str) -> Path:
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        raise UserError(
+            f"{package} is not installed whole; install podrun again, in its folder: pip install --editable ."
+        )
+    return Path(spec.origin).parent
 
 
 class _Pack:

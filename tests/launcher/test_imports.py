@@ -85,6 +85,17 @@ def test_the_command_line_alone_imports_only_click() -> None:
     assert third_party(imported("import podrun.launcher.cli.root")) == {"click"}
 
 
+def test_podrun_itself_is_light() -> None:
+    """A user program imports it first; so does whoever has no JAX."""
+    assert third_party(imported("import podrun")) == set()
+
+
+def test_podrun_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "podrun", "slices", "v3-8"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "v3-8" in done.stdout
+
+
 def test_all_of_the_runtime_imports_nothing_of_the_launcher() -> None:
     """A worker's host needs no SSH library, and imports run one way."""
     modules = imported(*(f"import {name}" for name in RUNTIME_MODULES))

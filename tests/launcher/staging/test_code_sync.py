@@ -21,6 +21,7 @@ from podrun.runtime.contract import UserError
 
 from ..powerless import POWERLESS
 
+ROOT = Path(__file__).parents[3]
 NASTY = [
     "a b",
     "it's",
@@ -177,7 +178,7 @@ def test_a_bad_pattern_is_named(tmp_path: Path) -> None:
 
 
 def test_podrun_is_what_the_workers_import(tmp_path: Path) -> None:
-    """All of podrun.runtime and nothing of the launcher; found as an installed package finds itself."""
+    """All of podrun but the launcher; found as an installed package finds itself."""
     with tarfile.open(fileobj=io.BytesIO(podrun_bundle().data)) as archive:
         archive.extractall(tmp_path, filter="data")
     code = "import podrun.runtime.contract as c; print(c.__file__)"
@@ -186,13 +187,14 @@ def test_podrun_is_what_the_workers_import(tmp_path: Path) -> None:
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True, cwd="/")
     assert done.stdout.strip() == str(tmp_path / "podrun" / "runtime" / "contract.py")
     assert (tmp_path / "podrun" / "runtime" / "py.typed").exists()
-    assert {path.name for path in (tmp_path / "podrun").iterdir()} == {"runtime"}
+    names = {path.name for path in (ROOT / "api").iterdir()} - {"__pycache__"}
+    assert {path.name for path in (tmp_path / "podrun").iterdir()} - {"__pycache__"} == {"runtime", *names}
 
 
 def test_podrun_from_site_packages_is_the_same(tmp_path: Path) -> None:
-    source = Path(__file__).parents[3]
-    for part in ("launcher", "runtime"):
-        shutil.copytree(source / part, tmp_path / "podrun" / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for folder, name in (("api", "."), ("launcher", "launcher"), ("runtime", "runtime")):
+        target = tmp_path / "podrun" / name
+        shutil.copytree(ROOT / folder, target, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     code = "from podrun.launcher.staging.bundles import podrun_bundle; import podrun.runtime as runtime; "
     code += "print(podrun_bundle().name, runtime.__file__)"
     # Without the hook of an editable install, which -S leaves out with all of site-packages.
