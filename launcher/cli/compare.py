@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from .guard import PROGRAM, guard
-from .options import pod_options
+from .options import pod_options, pod_request
 
 
 @click.command()
@@ -62,7 +62,7 @@ def compare(
         from ..commands.compare import compare as compare_request
         from ..request.request import Request
 
-        request = Request(train, overrides, workdir=workdir, **where)
+        request = Request(train, overrides, pod_request(where, train), workdir)
         return compare_request(CompareRequest(request, over, as_json))
 
     guard(action)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ..inventory.base import INVENTORIES, option_of
+
 if TYPE_CHECKING:
     from ..inventory.find import PodRequest
 
@@ -16,9 +18,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 _HELP = {
     "slice": "What the pod is: v3-32, cpu-2x4.",
     "pod": "Where its hosts are; `podrun init` writes one.",
-    "hosts": "Hosts instead of those of --pod: tpu-[0-3] or 10.0.0.5,10.0.0.6.",
-    "hostfile": "The same from lines of `HOST slots=N`.",
-    "simulate": "Run the slice on this machine: a process per host, virtual CPU devices.",
 }
 
 
@@ -30,16 +29,20 @@ def complete_slice(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 
 def pod_options(**texts: str) -> Callable[[F], F]:
-    """Add --slice, --pod, --hosts, --hostfile and --simulate to a command; `texts` take the place of their usual help."""
-    text = {**_HELP, **texts}
+    """Add --slice, --pod and an option for each inventory to a command; `texts` take the place of their usual help."""
+    text = {**_HELP, **{name: inventory.help for name, inventory in INVENTORIES.items()}, **texts}
     path = click.Path(path_type=Path)
-    options = (
+    options = [
         click.option("--slice", "-s", metavar="TYPE", shell_complete=complete_slice, help=text["slice"]),
         click.option("--pod", type=path, metavar="FILE", help=text["pod"]),
-        click.option("--hosts", metavar="LIST", help=text["hosts"]),
-        click.option("--hostfile", type=path, metavar="FILE", help=text["hostfile"]),
-        click.option("--simulate", is_flag=True, help=text["simulate"]),
-    )
+    ]
+    for name, inventory in INVENTORIES.items():
+        kind: Any = path if inventory.is_path else None
+        options.append(
+            click.option(option_of(name), type=kind, metavar=inventory.metavar, help=text[name])
+            if inventory.metavar
+            else click.option(option_of(name), is_flag=True, help=text[name])
+        )
 
     def add(function: F) -> F:
         for option in reversed(options):
@@ -49,8 +52,9 @@ def pod_options(**texts: str) -> Callable[[F], F]:
     return add
 
 
-def pod_request(where: Mapping[str, Any]) -> PodRequest:
-    """Return what the values of these options say."""
+def pod_request(where: Mapping[str, Any], train: Path | None = None) -> PodRequest:
+    """Return what the values of these options say. `train` is the path of a train.yaml that may name the pod as well."""
     from ..inventory.find import PodRequest
 
-    return PodRequest(where["slice"], where["pod"], where["hosts"], where["hostfile"], where["simulate"])
+    given = {name: where[name] for name in INVENTORIES if where[name] is not None and where[name] is not False}
+    return PodRequest(where["slice"], where["pod"], given, train)

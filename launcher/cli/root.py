@@ -174,7 +174,7 @@ def run(
                 json=as_json,
                 program=program,
                 detach=detach,
-                **where,
+                where=pod_request(where, train),
             )
         )
 

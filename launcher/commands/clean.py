@@ -65,7 +65,7 @@ def clean(request: CleanRequest) -> int:
     run = request.selection.run
     default = "0" if run is not None else _LONG
     older_than = parse_duration(request.older_than or default, "--older-than")
-    if run is None and not request.selection.names_pod:
+    if run is None and not request.selection.pod.names_pod:
         leftovers = _Leftovers(old_runs(older_than))
         return _decide(request, leftovers, lambda: _remove_here(leftovers.runs))
     pod, directory = select_hosts(request.selection, "clean")
@@ -91,7 +91,7 @@ def _decide(request: CleanRequest, leftovers: _Leftovers, action: Callable[[], l
         print(_as_table(leftovers))
     for line in _kept_lines(leftovers, request.older_than or _LONG):
         print(line)
-    if request.dry_run or (not leftovers and not request.selection.names_pod):
+    if request.dry_run or (not leftovers and not request.selection.pod.names_pod):
         return code
     if not request.yes and leftovers and not _confirm(_summary(leftovers)):
         print("nothing was removed")

@@ -177,7 +177,7 @@ def _hosts(answer: str) -> Values:
     if answer == LOCAL:
         return {"transport": "local"}
     if "/" in answer or Path(answer).is_file():
-        return {"hosts": list(read_hostfile(Path(answer)).hosts)}
+        return {"hosts": [host.name for host in read_hostfile(Path(answer)).hosts]}
     return {"hosts": answer}
 
 

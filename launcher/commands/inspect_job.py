@@ -17,6 +17,7 @@ from typing import Any
 from podrun.runtime.config import Config
 from podrun.runtime.contract import ExitCode, UserError
 
+from ..inventory.find import PodRequest
 from ..pod.pod import Pod
 from ..request.request import Request, resolve_request
 from ..request.train_file import read_config
@@ -109,8 +110,7 @@ def _check(request: InspectRequest) -> tuple[Config, Pod]:
         Request(
             train=request.train,
             overrides=request.overrides,
-            slice=_slice(request),
-            simulate=True,
+            where=PodRequest(_slice(request), inventories={"simulate": True}, train=request.train),
             workdir=Path(tempfile.gettempdir()),  # nothing is written, so the job's own need not exist
         )
     )

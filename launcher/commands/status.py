@@ -12,7 +12,7 @@ from podrun.runtime.contract import ExitCode
 from podrun.runtime.lines import clock, describe_step
 
 from ..pod.fold import fold
-from ..pod.traits import TRAITS
+from ..pod.traits import reached
 from ..rundir.run_status import ProcessStatus, RunStatus, read_status
 from ..rundir.run_summary import RunState, Summary, summarize
 from ..rundir.runs import RunDirectory, find_run
@@ -91,8 +91,7 @@ def _headline(summary: Summary, details: RunStatus | None) -> str:
 
 def _facts(directory: RunDirectory, summary: Summary, details: RunStatus | None) -> list[tuple[str, str]]:
     hosts = "1 host" if summary.hosts == 1 else f"{summary.hosts} hosts"
-    where = TRAITS[summary.transport].reached if summary.transport in TRAITS else f"reached by {summary.transport}"
-    facts = [("slice", f"{summary.slice}, {hosts} {where}")]
+    facts = [("slice", f"{summary.slice}, {hosts} {reached(summary.transport)}")]
     facts.append(("program" if summary.program else "workdir", shorten(summary.job, 200)))
     if details and not summary.has_ended:
         facts.append(("phase", _phase(details)))

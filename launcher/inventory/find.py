@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import UserError
 
-from ..pod.pod import Host, Pod
-from ..pod.ranges import LIMIT, count, expand, split_hosts
+from ..pod.pod import Pod
 from ..pod.slices import Slice, parse_slice
-from ..pod.traits import TRAITS
-from ..yamlfile.mistakes import Row, mistake_row, mistakes_error, short
+from ..pod.traits import LISTED, TRAITS
+from ..yamlfile.mistakes import Row, mistake_row, mistakes_error
+from .base import INVENTORIES, Listing, option_of, usage_of
 from .fits import misfit
-from .hostfile import read_hostfile
 from .pod_checks import check_pod, duplicates
 from .pod_file import read_pod_file
 from .simulated import simulated_pod
@@ -32,10 +31,8 @@ class PodRequest:
 
     slice: str | None = None
     pod: Path | None = None
-    hosts: str | None = None
-    """Names, addresses and ranges, separated by commas."""
-    hostfile: Path | None = None
-    simulate: bool = False
+    inventories: Mapping[str, Any] = field(default_factory=dict)
+    """Values of the options that were given, by their names in INVENTORIES."""
     train: Path | None = None
     """Path of train.yaml, which messages name as another place searched."""
     any_slice: bool = False
@@ -44,17 +41,22 @@ class PodRequest:
     @property
     def complete(self) -> bool:
         """Return whether the request names the hosts, so that most mistakes can be found without train.yaml."""
-        named = self.pod or self.hosts is not None or self.hostfile
-        return bool(named or (self.simulate and self.slice))
+        return bool(self.pod or self.listing or (self.simulation and self.slice))
 
+    @property
+    def names_pod(self) -> bool:
+        """Return whether any option about the pod was given."""
+        return bool(self.pod or self.slice or self.inventories)
 
-@dataclass(frozen=True)
-class _Listed:
-    """Hosts from the command line, which replace those of a pod file."""
+    @property
+    def listing(self) -> tuple[str, ...]:
+        """Names of the given options that list hosts."""
+        return tuple(name for name in self.inventories if INVENTORIES[name].lists_hosts)
 
-    option: str
-    names: tuple[str, ...]
-    slots: int | None = None
+    @property
+    def simulation(self) -> str | None:
+        """Name of the given option by which the hosts are made on this machine; None if there is none."""
+        return next((name for name in self.inventories if not INVENTORIES[name].lists_hosts), None)
 
 
 def find_pod(request: PodRequest, launch: Launch | None = None) -> Pod:
@@ -74,7 +76,8 @@ class _Search:
         path = request.pod or launch.pod
         self._path = path
         self._described = self._attempt(lambda: read_pod_file(path)) if path else None
-        self._listed = None if request.simulate else self._attempt(self._find_listed)
+        self._lister = None if request.simulation else next(reversed(request.listing), None)
+        self._listed = self._attempt(self._find_listed)
         self._slice = self._attempt(self._find_slice)
 
     def pod(self) -> Pod:
@@ -82,9 +85,9 @@ class _Search:
         self._check_request()
         if self._described:
             self._rows += self._described.mistakes
-            if not self._request.simulate:
+            if not self._request.simulation:
                 self._rows += check_pod(self._described, other_hosts=self._names_hosts)
-        if not self._request.simulate:
+        if not self._request.simulation:
             self._check_hosts()
         if self._described and self._rows:
             self._problems.append(str(mistakes_error(self._described.title, self._rows)))
@@ -96,7 +99,7 @@ class _Search:
     @property
     def _names_hosts(self) -> bool:
         """True if the command line names the hosts."""
-        return self._request.hosts is not None or self._request.hostfile is not None
+        return bool(self._request.listing)
 
     def _attempt(self, action: Callable[[], T]) -> T | None:
         try:
@@ -107,30 +110,9 @@ class _Search:
 
     # --- collect the input ----------------------------------------------------------------------------------------------
 
-    def _find_listed(self) -> _Listed | None:
-        request = self._request
-        if request.hostfile is not None:
-            hostfile = read_hostfile(request.hostfile)
-            return _Listed("--hostfile", hostfile.hosts, hostfile.slots)
-        if request.hosts is None:
-            return None
-        names: list[str] = []
-        wrong = []
-        entries = split_hosts(request.hosts)
-        if sum(map(count, entries)) > LIMIT:  # before any of them is made
-            raise UserError(
-                f"--hosts: {short(request.hosts)} stands for more than {LIMIT} hosts, which is the limit; shorten the ranges"
-            )
-        for entry in entries:
-            try:
-                names += expand(entry)
-            except ValueError as error:
-                wrong.append(f"--hosts: {short(entry)} {error}")
-        if not names and not wrong:
-            wrong.append("--hosts: is empty; name the hosts, for example --hosts tpu-[0-3]")
-        if wrong:
-            raise UserError("\n".join(wrong[:5]))
-        return _Listed("--hosts", tuple(names))
+    def _find_listed(self) -> Listing | None:
+        name = self._lister
+        return INVENTORIES[name].from_option(self._request.inventories[name]) if name else None
 
     def _find_slice(self) -> Slice | None:
         """Return the slice; None if it is unknown because of a mistake that is reported already."""
@@ -144,8 +126,8 @@ class _Search:
         if name is not None:
             return parse_slice(name)
         if self._listed and self._listed.slots:
-            return parse_slice(f"gpu-{len(self._listed.names)}x{self._listed.slots}")
-        if self._request.hostfile and self._listed is None and not self._request.simulate:
+            return parse_slice(f"gpu-{len(self._listed.hosts)}x{self._listed.slots}")
+        if self._lister and INVENTORIES[self._lister].knows_slots and self._listed is None:
             return None
         places = ["--slice", *([f"`slice` in {self._path}"] if self._path else []), *self._in_train("launch.slice")]
         raise UserError(
@@ -155,10 +137,10 @@ class _Search:
 
     def _count_hosts(self) -> int:
         """Return the number of named hosts; 0 if they are simulated, when the slice decides."""
-        if self._request.simulate:
+        if self._request.simulation:
             return 0
         if self._listed:
-            return len(self._listed.names)
+            return len(self._listed.hosts)
         return len(self._described.hosts) if self._described and not self._names_hosts else 0
 
     def _in_train(self, key: str) -> list[str]:
@@ -167,14 +149,16 @@ class _Search:
     # --- check the input --------------------------------------------------------------------------------------
 
     def _check_request(self) -> None:
-        request = self._request
-        if request.hosts is not None and request.hostfile is not None:
-            self._problems.append("--hosts and --hostfile both say where the hosts are; give one of them")
-        if request.simulate and self._names_hosts:
-            option = "--hosts" if request.hosts is not None else "--hostfile"
-            self._problems.append(f"--simulate runs on this machine, {option} names others; give one of them")
-        elif not request.simulate and not self._names_hosts and self._path is None:
-            places = ["--simulate", "--pod FILE", "--hosts LIST", "--hostfile FILE", *self._in_train("launch.pod")]
+        listing, simulation = [option_of(name) for name in self._request.listing], self._request.simulation
+        if len(listing) > 1:
+            self._problems.append(f"{' and '.join(listing[:2])} both say where the hosts are; give one of them")
+        if simulation and listing:
+            here = option_of(simulation)
+            self._problems.append(f"{here} runs on this machine, {listing[0]} names others; give one of them")
+        elif not simulation and not listing and self._path is None:
+            simulations = [usage_of(name) for name, inventory in INVENTORIES.items() if not inventory.lists_hosts]
+            lists = [usage_of(name) for name, inventory in INVENTORIES.items() if inventory.lists_hosts]
+            places = [*simulations, "--pod FILE", *lists, *self._in_train("launch.pod")]
             self._problems.append(
                 f"no hosts: looked for {_join_with_and(places)}\n"
                 "add --simulate to run the slice on this machine, as processes with virtual CPU devices, "
@@ -182,16 +166,16 @@ class _Search:
             )
 
     def _check_hosts(self) -> None:
-        if self._listed:
-            self._check_listed(self._listed)
+        if self._listed and self._lister:
+            self._check_listed(option_of(self._lister), self._listed)
             return
         described = None if self._names_hosts else self._described
         if described and described.hosts and self._slice and (what := misfit(self._slice, len(described.hosts))):
-            self._rows.append(mistake_row("hosts", what, described.lines))
+            self._rows.append(mistake_row(described.inventory or "hosts", what, described.lines))
 
-    def _check_listed(self, listed: _Listed) -> None:
-        problems = [*duplicates(Host(name, name) for name in listed.names)]
-        if self._slice and (what := misfit(self._slice, len(listed.names))):
+    def _check_listed(self, option: str, listed: Listing) -> None:
+        problems = [*duplicates(listed.hosts)]
+        if self._slice and (what := misfit(self._slice, len(listed.hosts))):
             problems.append(what)
         devices = self._slice.devices_per_host if self._slice and self._slice.kind != "tpu" else None
         if self._slice and devices and listed.slots not in (None, devices):
@@ -200,19 +184,20 @@ class _Search:
             )
         if self._described and (transport := self._described.file.transport) and not TRAITS[transport].lists_hosts:
             problems.append(f"{self._path} says `transport: {transport}`, which is this machine; remove one of the two")
-        self._problems += [f"{listed.option}: {what}" for what in problems]
+        self._problems += [f"{option}: {what}" for what in problems]
 
     # --- the pod ----------------------------------------------------------------------------------------------------
 
     def _make(self, slice: Slice) -> Pod:
-        if self._request.simulate:
-            return simulated_pod(slice)
-        hosts = tuple(Host(name, name) for name in self._listed.names) if self._listed else ()
+        if simulation := self._request.simulation:
+            return INVENTORIES[simulation].from_slice(slice)
+        hosts = self._listed.hosts if self._listed else ()
         if self._described is None:
-            return Pod(slice, hosts, "ssh", _PLATFORMS[slice.kind])
-        hosts = hosts or self._described.hosts
-        pod = Pod(slice, hosts, "ssh", _PLATFORMS[slice.kind]) if hosts else simulated_pod(slice)
+            return Pod(slice, hosts, LISTED, _PLATFORMS[slice.kind])
         file = self._described.file
+        hosts = hosts or self._described.hosts
+        transport = file.transport or LISTED
+        pod = Pod(slice, hosts, transport, _PLATFORMS[slice.kind]) if hosts else simulated_pod(slice)
         return replace(
             pod,
             ssh=self._described.ssh,

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from podrun.runtime.contract import UserError
 
+from ..pod.pod import Host
 from ..pod.ranges import LIMIT, count, expand
 from ..yamlfile.mistakes import Row, mistakes_error, short
+from .base import Listing
 
 
-@dataclass(frozen=True)
-class Hostfile:
-    """The hosts of a hostfile, and the number of devices on each; None if not given."""
-
-    hosts: tuple[str, ...]
-    slots: int | None
-
-
-def read_hostfile(path: Path) -> Hostfile:
-    """Read a hostfile. Raises UserError that lists every mistake with its line."""
+def read_hostfile(path: Path) -> Listing:
+    """Return the hosts of a hostfile. Raises UserError that lists every mistake with its line."""
     title = f"hostfile {path}"
     try:
         text = path.expanduser().read_text(encoding="utf-8")
@@ -51,7 +44,10 @@ def read_hostfile(path: Path) -> Hostfile:
         raise UserError(f"{title}: has no hosts; write a line `HOST slots=N` for each")
     if mistakes:
         raise mistakes_error(title, mistakes)
-    return Hostfile(tuple(hosts), next(iter(slots.values())))
+    return Listing(tuple(Host(name, name) for name in hosts), next(iter(slots.values())))
+
+
+from_option = read_hostfile
 
 
 def _host(word: str) -> str:

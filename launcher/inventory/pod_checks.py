@@ -12,6 +12,7 @@ from ..pod.pod import Host
 from ..pod.secret_values import Secrets, missing_secret_message, missing_secrets, read_secrets_file
 from ..pod.traits import TRAITS
 from ..yamlfile.mistakes import Row, mistake_row
+from .base import INVENTORIES
 from .pod_file import ParsedPodFile
 
 Mistake = tuple[str, str]
@@ -22,7 +23,7 @@ def check_pod(described: ParsedPodFile, other_hosts: bool = False, env: Mapping[
     """Return all mistakes that the schema cannot see. `other_hosts`: the command line's hosts replace the file's."""
     mistakes = [*_transport(described, other_hosts), *_files(described), *_secrets(described, env)]
     if not other_hosts:
-        mistakes += [("hosts", what) for what in duplicates(described.hosts)]
+        mistakes += [(described.inventory or "hosts", what) for what in duplicates(described.hosts)]
     return [mistake_row(dotted, what, described.lines) for dotted, what in mistakes]
 
 
@@ -42,18 +43,21 @@ def duplicates(hosts: Iterable[Host]) -> Iterator[str]:
 
 def _transport(described: ParsedPodFile, other_hosts: bool) -> Iterator[Mistake]:
     file = described.file
-    if "hosts" in described.broken or "transport" in described.broken:
+    if described.broken & {*INVENTORIES, "transport"}:
         return
+    key = described.inventory
+    listed_elsewhere = other_hosts or key is not None
     lists_hosts = None if file.transport is None else TRAITS[file.transport].lists_hosts
-    if lists_hosts is False and file.hosts is not None:
-        yield "transport", "local means processes on this machine, but there are `hosts`; remove one of the two"
+    if lists_hosts is False and key is not None:
+        what = f"{file.transport} means processes on this machine, but there are `{key}`; remove one of the two"
+        yield "transport", what
     elif file.hosts == () and not other_hosts:
         yield "hosts", "is empty; name at least one host"
-    elif file.hosts is None and not other_hosts and lists_hosts:
+    elif not listed_elsewhere and lists_hosts:
         yield "transport", f"{file.transport} needs `hosts`; write for example `hosts: tpu-[0-3]`, or give --hosts"
-    elif file.hosts is None and not other_hosts and file.transport is None and "ssh" in file.model_fields_set:
+    elif not listed_elsewhere and file.transport is None and "ssh" in file.model_fields_set:
         yield "ssh", "there are no `hosts` to reach; write for example `hosts: tpu-[0-3]`, or `transport: local`"
-    elif file.hosts is None and not other_hosts:
+    elif not listed_elsewhere:
         for key in ("setup", "requirements"):
             if getattr(file, key):
                 yield key, "is for hosts that are reached by SSH; a simulated pod uses what is installed here"

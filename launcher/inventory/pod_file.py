@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from ..pod.pod import Host, Ssh
 from ..yamlfile.mistakes import Row, describe_mistakes
 from ..yamlfile.near import near_files
 from ..yamlfile.yaml_file import read_mapping
+from .base import INVENTORIES
 from .pod_schema import PodFile
 
 
@@ -34,8 +36,15 @@ class ParsedPodFile:
         return f"pod file {self.path}"
 
     @property
+    def inventory(self) -> str | None:
+        """Name of the key that says where the hosts are; None if there is none, and they are simulated."""
+        return next((n for n, i in INVENTORIES.items() if i.is_key and getattr(self.file, n) is not None), None)
+
+    @cached_property
     def hosts(self) -> tuple[Host, ...]:
-        return tuple(host for entry in self.file.hosts or () for host in entry.hosts())
+        """Hosts that the file lists. Raises UserError if its inventory cannot tell them."""
+        name = self.inventory
+        return () if name is None else INVENTORIES[name].from_key(getattr(self.file, name)).hosts
 
     @property
     def ssh(self) -> Ssh:

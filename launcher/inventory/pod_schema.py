@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -15,6 +15,7 @@ from podrun.runtime.contract import UserError
 from ..pod.pod import Host
 from ..pod.ranges import LIMIT, count, expand, split_hosts
 from ..pod.slices import parse_slice
+from ..pod.traits import TRAITS
 from ..yamlfile.mistakes import SECRET
 
 _JUMP = re.compile(r"([^@\s:,/-][^@\s:,/]*@)?([^@\s:,/\[\]-][^@\s:,/\[\]]*|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?")
@@ -131,6 +132,12 @@ HostPath = Annotated[str, AfterValidator(_on_the_hosts)]
 Texts = BeforeValidator(_texts)
 
 
+if TYPE_CHECKING:
+    TransportName = str
+else:
+    TransportName = Literal[tuple(TRAITS)]
+
+
 class HostEntry(Section):
     """One host, or several if it contains ranges."""
 
@@ -172,7 +179,7 @@ class PodFile(Section):
     """The hosts of a pod, and their settings."""
 
     slice: SliceName | None = Field(None, description="As --slice: v3-32, gpu-2x8, cpu-2x4.")
-    transport: Literal["local", "ssh"] | None = Field(None, description="local: processes on this machine.")
+    transport: TransportName | None = Field(None, description="local: processes on this machine.")
     hosts: Annotated[tuple[Annotated[HostEntry, BeforeValidator(_entry)], ...], BeforeValidator(_hosts)] | None = None
     ssh: SshSection = SshSection()
     home: HostPath = Field("~/.podrun", description="podrun's folder on the hosts.")

@@ -49,3 +49,11 @@ TRAITS = MappingProxyType(
     }
 )
 """Maps the transport's name to its traits."""
+
+LISTED = "ssh"
+"""Transport to hosts that are listed, unless the pod file names another."""
+
+
+def reached(transport: str) -> str:
+    """Return how the hosts of a transport are reached, also of one that this version does not know."""
+    return TRAITS[transport].reached if transport in TRAITS else f"reached by {transport}"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from podrun.runtime.contract import UserError
 
+from ..inventory.base import INVENTORIES, option_of
 from ..inventory.find import PodRequest, find_pod
 from ..pod.pod import Pod
 from ..rundir.runs import RunDirectory, find_run
@@ -18,20 +19,18 @@ class HostSelection:
     pod: PodRequest
     run: str | None = None
 
-    @property
-    def names_pod(self) -> bool:
-        request = self.pod
-        return bool(request.pod or request.hosts is not None or request.hostfile or request.simulate or request.slice)
-
 
 def select_hosts(selection: HostSelection, command: str) -> tuple[Pod, RunDirectory | None]:
     """Return the pod, and its run, if one was named. Raises UserError."""
-    if selection.run is not None and selection.names_pod:
-        raise UserError("a run names its hosts already; leave out --pod, --hosts, --hostfile, --slice and --simulate")
+    if selection.run is not None and selection.pod.names_pod:
+        lists = [option_of(name) for name, inventory in INVENTORIES.items() if inventory.lists_hosts]
+        simulations = [option_of(name) for name, inventory in INVENTORIES.items() if not inventory.lists_hosts]
+        options = ["--pod", *lists, "--slice", *simulations]
+        raise UserError(f"a run names its hosts already; leave out {', '.join(options[:-1])} and {options[-1]}")
     if selection.run is not None:
         directory = find_run(selection.run)
         return directory.spec().pod, directory
-    if not selection.names_pod:
+    if not selection.pod.names_pod:
         raise UserError(
             f"no hosts: say which, for example podrun {command} --pod pod.yaml, --hosts tpu-[0-3], "
             "or --run RUN for those of a run"

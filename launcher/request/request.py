@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,21 +30,13 @@ class Request:
 
     train: Path | None
     overrides: tuple[str, ...] = ()
-    slice: str | None = None
-    pod: Path | None = None
-    simulate: bool = False
+    where: PodRequest = field(default_factory=PodRequest)
     workdir: Path | None = None
     dry_run: bool = False
     json: bool = False
-    hosts: str | None = None
-    hostfile: Path | None = None
     program: tuple[str, ...] = ()
     """Command line of a user program, instead of `train`."""
     detach: bool = False
-
-    @property
-    def where(self) -> PodRequest:
-        return PodRequest(self.slice, self.pod, self.hosts, self.hostfile, self.simulate, self.train)
 
     @property
     def name(self) -> str:
@@ -92,7 +84,7 @@ def resolve_request(request: Request) -> tuple[ResolvedRequest | None, list[str]
     launch = job.launch if job else Launch()
     # The pod settings of a broken train.yaml are unknown; do not report them as missing.
     pod = attempt(lambda: find_pod(request.where, launch)) if job or request.where.complete else None
-    is_local = request.simulate or (pod is not None and pod.traits.files_are_here)
+    is_local = request.where.simulation is not None or (pod is not None and pod.traits.files_are_here)
     if is_local or pod is None:
         workdir = attempt(lambda: _find_workdir(request, launch))
     else:

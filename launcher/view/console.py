@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from podrun.runtime.contract import Event, EventKind, Phase
 from podrun.runtime.lines import PHASES, clock, describe_step, milestone, step_line
 
+from ..pod.traits import reached
 from .printable import printable, without_colours
 from .terminal import unguarded
 
@@ -86,7 +87,7 @@ class Progress:
 def headline(start: Event) -> str:
     """Return the first lines of a run: what it is, and the paths of its results."""
     hosts = "1 host" if len(start["hosts"]) == 1 else f"{len(start['hosts'])} hosts"
-    kind = "simulated on this machine" if start["transport"] == "local" else f"reached by {start['transport']}"
+    kind = reached(start["transport"])
     devices = "1 device" if start["devices"] == 1 else f"{start['devices']} devices"
     lines = [f"podrun {start['run_id']}: {start['slice']} = {hosts} x {devices}, {kind}"]
     lines += [f"  program {start['program']}"] if start["program"] else [f"  workdir {start['workdir']}"]

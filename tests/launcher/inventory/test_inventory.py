@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
 
+from podrun.launcher.inventory.base import INVENTORIES, Inventory, Listing, usage_of
 from podrun.launcher.inventory.find import PodRequest, find_pod
 from podrun.launcher.inventory.fits import misfit
-from podrun.launcher.inventory.hostfile import Hostfile, read_hostfile
+from podrun.launcher.inventory.hostfile import read_hostfile
+from podrun.launcher.inventory.pod_schema import PodFile
 from podrun.launcher.pod.pod import Host, Pod, Ssh
 from podrun.launcher.pod.ranges import expand, split_hosts
 from podrun.launcher.pod.secret_values import read_secrets
@@ -17,6 +20,11 @@ from podrun.runtime.config import Launch
 from podrun.runtime.contract import UserError
 
 POD_CONFIGS = Path(__file__).parents[3] / "pod_configs"
+
+
+def named(*names: str) -> tuple[Host, ...]:
+    return tuple(Host(name, name) for name in names)
+
 
 # --- ranges -----------------------------------------------------------------------------------------------------------
 
@@ -77,18 +85,18 @@ def test_a_list_is_split_outside_of_brackets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "listing"),
     [
-        ("a slots=8\nb slots=8\n", Hostfile(("a", "b"), 8)),
-        ("# DeepSpeed\n\n  a   slots=4  # one\nb slots=4", Hostfile(("a", "b"), 4)),
-        ("a\nb\n", Hostfile(("a", "b"), None)),
-        ("n[1-2] slots=1\n", Hostfile(("n1", "n2"), 1)),
+        ("a slots=8\nb slots=8\n", (named("a", "b"), 8)),
+        ("# DeepSpeed\n\n  a   slots=4  # one\nb slots=4", (named("a", "b"), 4)),
+        ("a\nb\n", (named("a", "b"), None)),
+        ("n[1-2] slots=1\n", (named("n1", "n2"), 1)),
     ],
 )
-def test_hostfiles(tmp_path: Path, text: str, found: Hostfile) -> None:
+def test_hostfiles(tmp_path: Path, text: str, listing: tuple[tuple[Host, ...], int | None]) -> None:
     path = tmp_path / "hostfile"
     path.write_text(text)
-    assert read_hostfile(path) == found
+    assert read_hostfile(path) == Listing(*listing)
 
 
 # --- which slices fit -------------------------------------------------------------------------------------------------
@@ -112,17 +120,28 @@ def test_a_misfit_names_what_would_fit(slice: str, hosts: int, what: str | None)
     assert misfit(parse_slice(slice), hosts) == what
 
 
+# --- the table ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", INVENTORIES)
+def test_an_inventory_is_all_that_its_line_says(name: str) -> None:
+    """Its module has what the line promises, its key is in the pod file, and messages name its option."""
+    inventory: Inventory = INVENTORIES[name]
+    module = importlib.import_module(f"podrun.launcher.inventory.{inventory.module}")
+    assert callable(module.from_option if inventory.lists_hosts else module.from_slice)
+    assert not inventory.is_key or (callable(module.from_key) and name in PodFile.model_fields)
+    with pytest.raises(UserError, match=f"no hosts: looked for .*{usage_of(name)}"):
+        find_pod(PodRequest("cpu-1x1"))
+
+
 # --- pod files --------------------------------------------------------------------------------------------------------
 
 
 def pod_of(folder: Path, text: str, launch: Launch | None = None, **typed: object) -> Pod:
     path = folder / "pod.yaml"
     path.write_text(text)
-    return find_pod(PodRequest(pod=path, **typed), launch)  # type: ignore[arg-type]
-
-
-def named(*names: str) -> tuple[Host, ...]:
-    return tuple(Host(name, name) for name in names)
+    slice = typed.pop("slice", None)
+    return find_pod(PodRequest(slice, path, typed), launch)  # type: ignore[arg-type]
 
 
 def test_a_pod_file_in_full(tmp_path: Path) -> None:
@@ -220,16 +239,16 @@ def test_the_pod_file_goes_before_train_yaml(tmp_path: Path) -> None:
 def test_a_hostfile_with_slots_needs_no_slice(tmp_path: Path) -> None:
     path = tmp_path / "hostfile"
     path.write_text("a slots=4\nb slots=4\n")
-    pod = find_pod(PodRequest(hostfile=path))
+    pod = find_pod(PodRequest(inventories={"hostfile": path}))
     assert (pod.slice.name, pod.hosts, pod.transport, pod.platform) == ("gpu-2x4", named("a", "b"), "ssh", "cuda")
-    assert find_pod(PodRequest(hostfile=path, slice="cpu-2x4")).platform == "cpu"
+    assert find_pod(PodRequest("cpu-2x4", inventories={"hostfile": path})).platform == "cpu"
 
 
 def test_all_mistakes_are_in_one_error(tmp_path: Path) -> None:
     """Of keys, of values, of keys that do not fit together, and of the command line."""
     text = "slice: v3-33\nhosts: [a, a]\nport: 22\nsecrets: [PODRUN_TEST_UNSET]\nrequirements: no.txt\n"
     with pytest.raises(UserError) as raised:
-        pod_of(tmp_path, text, simulate=False, hosts="b@c", hostfile=tmp_path / "no")
+        pod_of(tmp_path, text, hosts="b@c", hostfile=tmp_path / "no")
     said = str(raised.value)
     for part in ("--hosts and --hostfile", "v3-33", "mean ssh.port?", "PODRUN_TEST_UNSET is not set", "no.txt"):
         assert part in said

@@ -136,9 +136,9 @@ def test_the_hosts_of_a_pod_are_counted_before_they_are_made(tmp_path: Path) -> 
     with pytest.raises(ValidationError, match=f"more than {LIMIT} hosts"):
         PodFile.model_validate({"hosts": ["[0-9]" * 5000]})
     with pytest.raises(UserError, match=f"stands for more than {LIMIT} hosts"):
-        find_pod(PodRequest(slice="cpu-2x1", hosts="[0-9]" * 5000))
+        find_pod(PodRequest("cpu-2x1", inventories={"hosts": "[0-9]" * 5000}))
     with pytest.raises(UserError, match=f"more than {LIMIT}"):
-        find_pod(PodRequest(slice="cpu-2x1", hosts=",".join(["n[0-9999]"] * 1000)))
+        find_pod(PodRequest("cpu-2x1", inventories={"hosts": ",".join(["n[0-9999]"] * 1000)}))
     hostfile = tmp_path / "hosts"
     hostfile.write_text("".join(f"n{i}-[0-9999] slots=1\n" for i in range(5000)))
     with pytest.raises(UserError, match=f"line 2: more than {LIMIT} hosts"):

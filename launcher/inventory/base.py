@@ -1,0 +1,85 @@
+"""The interface of an inventory, and the table of all of them. Nothing here imports an inventory before it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, cast
+
+from ..pod.pod import Host, Pod
+from ..pod.slices import Slice
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The hosts that an inventory lists, in the order of their process ids."""
+
+    hosts: tuple[Host, ...]
+    slots: int | None = None
+    """Number of devices on each host, if the inventory knows it."""
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """A source of hosts: an option of the command line, and with `is_key` also a key of the pod file."""
+
+    module: str
+    """Module here, with `from_option`, and if it `is_key` `from_key`; without `lists_hosts` with `from_slice`."""
+    help: str
+    """Help text of the option."""
+    metavar: str | None = None
+    """Placeholder of the option's value; None: it takes no value, and `from_option` gets True."""
+    is_path: bool = False
+    """The option's value is a path on this machine."""
+    is_key: bool = False
+    """The pod file has a key of the same name, which pod_schema.py describes."""
+    lists_hosts: bool = True
+    """False: the hosts are made as the slice says, on this machine."""
+    knows_slots: bool = False
+    """Its listing may have `slots`, and then no slice is needed."""
+
+    def from_option(self, value: Any) -> Listing:
+        """Return the hosts that the option's value stands for. Raises UserError."""
+        return cast(Listing, self._load().from_option(value))
+
+    def from_key(self, value: Any) -> Listing:
+        """Return the hosts that the validated value of the pod file's key stands for. Raises UserError."""
+        return cast(Listing, self._load().from_key(value))
+
+    def from_slice(self, slice: Slice) -> Pod:
+        """Return the pod made for the slice. Raises UserError."""
+        return cast(Pod, self._load().from_slice(slice))
+
+    def _load(self) -> Any:
+        return import_module(f".{self.module}", __package__)
+
+
+INVENTORIES: Mapping[str, Inventory] = MappingProxyType(
+    {
+        "hosts": Inventory(
+            "hosts", "Hosts instead of those of --pod: tpu-[0-3] or 10.0.0.5,10.0.0.6.", "LIST", is_key=True
+        ),
+        "hostfile": Inventory(
+            "hostfile", "The same from lines of `HOST slots=N`.", "FILE", is_path=True, knows_slots=True
+        ),
+        "simulate": Inventory(
+            "simulated",
+            "Run the slice on this machine: a process per host, virtual CPU devices.",
+            lists_hosts=False,
+        ),
+    }
+)
+"""Maps the name of an option, without its dashes, to the inventory that it chooses, in the order of the help."""
+
+
+def option_of(name: str) -> str:
+    """Return the option that chooses an inventory: `--hosts`."""
+    return f"--{name.replace('_', '-')}"
+
+
+def usage_of(name: str) -> str:
+    """Return the option with the placeholder of its value: `--hosts LIST`."""
+    metavar = INVENTORIES[name].metavar
+    return f"{option_of(name)} {metavar}" if metavar else option_of(name)

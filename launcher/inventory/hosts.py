@@ -1,0 +1,42 @@
+"""List hosts by name: `--hosts`, and the key `hosts` of a pod file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from podrun.runtime.contract import UserError
+
+from ..pod.pod import Host
+from ..pod.ranges import LIMIT, count, expand, split_hosts
+from ..yamlfile.mistakes import short
+from .base import Listing
+
+if TYPE_CHECKING:
+    from .pod_schema import HostEntry
+
+
+def from_option(text: str) -> Listing:
+    """Return the hosts of a text of names, addresses and ranges, separated by commas. Raises UserError."""
+    names: list[str] = []
+    wrong = []
+    entries = split_hosts(text)
+    if sum(map(count, entries)) > LIMIT:  # before any of them is made
+        raise UserError(
+            f"--hosts: {short(text)} stands for more than {LIMIT} hosts, which is the limit; shorten the ranges"
+        )
+    for entry in entries:
+        try:
+            names += expand(entry)
+        except ValueError as error:
+            wrong.append(f"--hosts: {short(entry)} {error}")
+    if not names and not wrong:
+        wrong.append("--hosts: is empty; name the hosts, for example --hosts tpu-[0-3]")
+    if wrong:
+        raise UserError("\n".join(wrong[:5]))
+    return Listing(tuple(Host(name, name) for name in names))
+
+
+def from_key(entries: Iterable[HostEntry]) -> Listing:
+    """Return the hosts of the entries of a pod file."""
+    return Listing(tuple(host for entry in entries for host in entry.hosts()))
