@@ -28,7 +28,8 @@ import grain
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from podrun.runtime.config import ArrayRecordData
+from podrun.runtime.config import Config
+from podrun.runtime.config.data import ArrayRecordData
 from podrun.runtime.data.arrays import array_dataset
 from podrun.runtime.data.base import Examples
 from podrun.runtime.data.pipeline import Prefetcher, TrainBatches
@@ -110,10 +111,11 @@ def prefetched(prefetcher: Prefetcher[Any]) -> Iterator[Any]:
 
 def record_readers(path: Path, batch: int) -> dict[str, Reader]:
     section = ArrayRecordData(path=str(path), classes=10, validation=0.0002)
+    job = Config(task="classification", data=section, steps=1, batch_size=batch)
     return {
         "grain DataLoader": from_iterator(grain_loader(path, batch, 0)),
         "grain DataLoader, 2 workers": from_iterator(grain_loader(path, batch, 2)),
-    } | pipeline(array_record_dataset(section, "classification").train, batch)
+    } | pipeline(array_record_dataset(section, job).train, batch)
 
 
 def grain_loader(path: Path, batch: int, workers: int) -> Iterator[Any]:

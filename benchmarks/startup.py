@@ -83,7 +83,7 @@ def bare(process: int, processes: int, port: int) -> None:
     import optax
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-    from podrun.runtime.config import GPT2Model
+    from podrun.runtime.config.model import GPT2Model
     from podrun.runtime.models.gpt2 import GPT2
 
     jax.distributed.initialize(f"127.0.0.1:{port}", processes, process, cluster_detection_method="deactivate")

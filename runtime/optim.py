@@ -9,8 +9,8 @@ import optax
 import optax.contrib
 
 from . import plugins
-from .config import LBFGS, SGD, Adafactor, Adam, AdamW, Config, Lion, Muon, Plugin, Schedule
-from .config.optimizer import FirstOrder
+from .config import Config, Plugin
+from .config.optimizer import LBFGS, SGD, Adafactor, Adam, AdamW, FirstOrder, Lion, Muon, Schedule
 
 
 def make_schedule(schedule: Schedule, peak: float, steps: int) -> optax.Schedule:

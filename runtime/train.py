@@ -21,7 +21,9 @@ import yaml
 
 from .checkpoint.restore import restore_newest
 from .checkpoint.store import Checkpoints, Restored
-from .config import LBFGS, Config, Ensemble, Single, saved_config
+from .config import Config, saved_config
+from .config.optimizer import LBFGS
+from .config.parallel import Ensemble, Single
 from .contract import EventKind, NotFiniteError, Phase, UserError, Workdir, WorkerEnv
 from .data import load_dataset
 from .data.pipeline import Constant, Prefetcher, TrainBatches, batch_shapes, evaluation_batches, full_batch, padded

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from podrun.runtime.config import Config, Ensemble
+from podrun.runtime.config import Config
 from podrun.runtime.contract import Event, EventKind, Phase, Workdir
 
 from ..agent.schema import Malformed, count, loads, number, record
@@ -44,7 +44,7 @@ def collect(variant: Variant, spec: RunSpec, directory: RunDirectory) -> Measure
         compile_seconds(directory.read_events()),
         steps(records),
         _number(evaluated[-1], "loss") if evaluated else None,
-        spec.pod.slice.devices if isinstance(spec.job, Config) and isinstance(spec.job.parallel, Ensemble) else 1,
+        spec.pod.slice.devices if isinstance(spec.job, Config) and spec.job.parallel.model_per_device else 1,
     )
 
 

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from podrun.runtime.config import LBFGS, Config
+from podrun.runtime.config import Config
 
 from .table import Measurement, step_times
 
@@ -37,7 +37,7 @@ def can_plot() -> bool:
 def plot_convergence(file: Path, measured: Sequence[Measurement], configs: Sequence[Config], where: str) -> bool:
     """Plot the loss by iteration, for L-BFGS the norm of the gradient. Return False if there is nothing to draw."""
     norms = {m.variant.name: [(s.step, s.grad_norm) for s in m.steps if s.grad_norm is not None] for m in measured}
-    if all(isinstance(config.optimizer, LBFGS) for config in configs) and any(norms.values()):
+    if all(config.optimizer.whole_set for config in configs) and any(norms.values()):
         return _plot(file, norms, f"{where}: error by iteration", "error (norm of the gradient)", log=True)
     losses = {m.variant.name: [(s.step, s.loss) for s in m.steps if s.loss is not None] for m in measured}
     tasks = {config.task for config in configs}

@@ -11,7 +11,8 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from podrun.runtime.config import GPT2_PRESETS, PLUGIN_PATTERN
+from podrun.runtime.config import PLUGIN_PATTERN
+from podrun.runtime.config.model import GPT2_PRESETS
 from podrun.runtime.contract import UserError
 
 from .schema_tree import Location, SchemaTree

@@ -6,9 +6,8 @@ import json
 from typing import Any
 
 from ..config import Config, saved_config
+from ..config.job import tunable_keys
 
-_TUNABLE = {"dropout", "initializer_range", "preset", "learning_rate", "weight_decay", "clip_norm", "b1", "b2", "eps"}
-_TUNABLE |= {"adam_learning_rate", "nesterov", "max_evaluations", "l2", "weight_std", "bias_std"}
 _SECTIONS = ("task", "model", "optimizer", "parallel", "ema")
 _SHOWN = 8
 
@@ -106,7 +105,7 @@ def _identity(config: dict[str, Any], section: str) -> Any:
         return "on" if value is not None else "off"
     if not isinstance(value, dict):
         return value
-    kept = {k: v for k, v in value.items() if k not in _TUNABLE}
-    if "clip_norm" in value:  # with clipping the state has one part more
-        kept["clip_norm"] = "set" if value["clip_norm"] is not None else None
-    return kept
+    tunable = tunable_keys(section)
+    kept = {key: v for key, v in value.items() if key not in tunable}
+    half_kept = [key for key in value if key in tunable and tunable[key].set_or_null]
+    return {**kept, **{key: None if value[key] is None else "set" for key in half_kept}}

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar, Union, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, GetCoreSchemaHandler, Tag
+from pydantic_core import CoreSchema
 
 PLUGIN_PATTERN = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+
+_PLUGIN = "plugin"
+T = TypeVar("T")
 
 Positive = Annotated[int, Field(gt=0)]
 Natural = Annotated[int, Field(ge=0)]
@@ -30,19 +36,61 @@ class Plugin(Section):
     options: dict[str, Any] = Field(default={}, description="Passed to the attribute as it is.")
 
 
-def choice(default: str, **sections: type[Section]) -> Any:
-    """Return the discriminator of a seam, which picks the section class of a mapping by its `name`."""
+@dataclass(frozen=True)
+class Tunable:
+    """Mark a field whose value may change when a job is resumed."""
 
-    def tag(value: Any) -> str:
-        name = value.get("name", default) if isinstance(value, dict) else getattr(value, "name", default)
-        return "plugin" if ":" in str(name) else str(name)
+    set_or_null: bool = False
+    """True if null and a value make different states, so that only one value may follow another."""
 
-    allowed = ", ".join(sections)
-    return Discriminator(
-        tag,
-        custom_error_type="unknown_choice",
-        custom_error_message=f"`name` must be one of {allowed}, or package.module:attribute",
-    )
+
+Tuned = Annotated[T, Tunable()]
+"""A field that may be tuned on resume."""
+
+
+@dataclass(frozen=True)
+class ReadsFiles:
+    """Mark a field that names files: `check(value, key)` raises UserError if they are missing on this machine."""
+
+    check: Callable[[Any, str], object]
+
+
+class Choice:
+    """Mark a union of sections as a seam: the `name` of a mapping picks the section, or a plug-in.
+
+    Args:
+        default: the name of a mapping that has none.
+        plugins: whether `package.module:attribute` is a name, too; the last section of the union is for it.
+    """
+
+    def __init__(self, default: str, plugins: bool = True) -> None:
+        self._default = default
+        self._plugins = plugins
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        tagged = [
+            Annotated[section, Tag(tag)] for section, tag in zip(get_args(source), self._tags(source), strict=True)
+        ]
+        names = ", ".join(tag for tag in self._tags(source) if tag != _PLUGIN)
+        discriminator = Discriminator(
+            self._tag,
+            custom_error_type="unknown_choice",
+            custom_error_message=f"`name` must be one of {names}{', or package.module:attribute' * self._plugins}",
+        )
+        return handler.generate_schema(Annotated[Union[tuple(tagged)], discriminator])  # noqa: UP007
+
+    def _tag(self, value: Any) -> str:
+        name = value.get("name", self._default) if isinstance(value, dict) else getattr(value, "name", self._default)
+        return _PLUGIN if self._plugins and ":" in str(name) else str(name)
+
+    def _tags(self, source: Any) -> list[str]:
+        return [name_of(section) or _PLUGIN for section in get_args(source)]
+
+
+def name_of(section: type[Section]) -> str:
+    """Return the name that picks this section; empty for plug-ins, which have names of their own."""
+    name = section.model_fields["name"].default
+    return name if isinstance(name, str) else ""
 
 
 def named(value: Any) -> Any:

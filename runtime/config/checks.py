@@ -1,26 +1,39 @@
-"""Check that a job fits the slice that it is to run on."""
+"""Check that a job fits the slice and the machine that it is to run on."""
 
 from __future__ import annotations
 
 from ..contract import UserError
-from .base import nearest_multiples
+from .base import ReadsFiles, Section, nearest_multiples
 from .job import Config
-from .parallel import Ensemble, Explicit, Jit, Single
 
 
 def check_slice(config: Config, devices: int) -> None:
     """Raise UserError, with what would fit, unless the mesh and the batch divide over the devices."""
-    problems = [_batch_problem(config, devices)]
-    if isinstance(config.parallel, (Jit, Explicit)):
-        problems.append(config.parallel.mesh.problem(devices))
+    problems = (_batch_problem(config, devices), config.parallel.grid.problem(devices))
     messages = [problem for problem in problems if problem]
     if messages:
         raise UserError("\n".join(messages))
 
 
+def check_files(config: Config) -> None:
+    """Raise UserError if a file that the config names is missing, unreadable or empty on this machine."""
+    _check_files(config.data, "data")
+
+
+def _check_files(section: Section, key: str) -> None:
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            _check_files(value, f"{key}.{name}")
+        if value is not None:
+            for mark in field.metadata:
+                if isinstance(mark, ReadsFiles):
+                    mark.check(value, f"{key}.{name}")
+
+
 def _batch_problem(config: Config, devices: int) -> str | None:
     size = config.batch_size
-    shares = 1 if isinstance(config.parallel, (Single, Ensemble)) else devices
+    shares = devices if config.parallel.divides_batch else 1
     parts = shares * config.accumulate
     if size == "all" or size % parts == 0:
         return None

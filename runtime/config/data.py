@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from .base import Finite, Fraction, Named, Natural, NaturalFloat, Plugin, Positive, Section, choice
+from .base import Choice, Finite, Fraction, Named, Natural, NaturalFloat, Plugin, Positive, ReadsFiles, Section
+from .files import check_file, idx_files, record_files, text_files
+from .task import ExampleKind
+
+ReadFile = Annotated[Path, ReadsFiles(check_file)]
+OptionalFile = Annotated[Path | None, ReadsFiles(check_file)]
+Records = Annotated[
+    str, Field(min_length=1, description="One file, a folder, or a glob pattern."), ReadsFiles(record_files)
+]
 
 
 class CharTokenizer(Section):
@@ -27,73 +35,78 @@ class BPETokenizer(Section):
     """Byte-level byte-pair encoding by the `tokenizers` library: loaded from a file, or trained on the text."""
 
     name: Literal["bpe"] = "bpe"
-    file: Path | None = Field(None, description="A tokenizer.json; without it one is trained.")
+    file: OptionalFile = Field(None, description="A tokenizer.json; without it one is trained.")
     vocabulary: Annotated[int, Field(ge=257)] = Field(8192, description="Size of a trained vocabulary.")
 
 
-Tokenizer = Annotated[
-    Annotated[CharTokenizer, Tag("char")] | Annotated[ByteTokenizer, Tag("byte")] | Annotated[BPETokenizer, Tag("bpe")],
-    Discriminator(
-        lambda v: v.get("name", "byte") if isinstance(v, dict) else getattr(v, "name", "byte"),
-        custom_error_type="unknown_choice",
-        custom_error_message="`name` must be one of char, byte, bpe",
-    ),
-    Named,
-]
+Tokenizer = Annotated[CharTokenizer | ByteTokenizer | BPETokenizer, Choice("byte", plugins=False), Named]
 
 
-class TextData(Section):
+class DataSource(Section):
+    """Base of the built-in data sources."""
+
+    examples: ClassVar[tuple[ExampleKind, ...]]
+    """The kinds of examples that it can give."""
+
+
+class TextData(DataSource):
     """Text files: one file, a folder (its files in sorted order), or a glob pattern."""
 
+    examples = ("tokens",)
     name: Literal["text"] = "text"
-    path: Annotated[str, Field(min_length=1)]
+    path: Annotated[str, Field(min_length=1), ReadsFiles(text_files)]
     tokenizer: Tokenizer = ByteTokenizer()
     validation: Fraction = Field(0.1, description="Share of the text, from its end, kept for validation.")
 
 
-class PythonSourceData(Section):
+class PythonSourceData(DataSource):
     """The Python sources of the interpreter's standard library: real text that is on every machine."""
 
+    examples = ("tokens",)
     name: Literal["python_source"] = "python_source"
     tokenizer: Tokenizer = ByteTokenizer()
     validation: Fraction = Field(0.1, description="Share of the text, from its end, kept for validation.")
 
 
-class TokensData(Section):
+class TokensData(DataSource):
     """A binary file of token ids, mapped into memory; made by any tokenizer beforehand."""
 
+    examples = ("tokens",)
     name: Literal["tokens"] = "tokens"
-    path: Path
-    validation_path: Path | None = Field(None, description="Without it the end of `path` is used.")
+    path: ReadFile
+    validation_path: OptionalFile = Field(None, description="Without it the end of `path` is used.")
     validation: Fraction = 0.1
     dtype: Literal["uint16", "uint32"] = "uint16"
     vocabulary: Positive = Field(50257, description="Number of token ids; 50257 is GPT-2's.")
-    tokenizer_file: Path | None = Field(None, description="A tokenizer.json, to show sampled tokens as text.")
+    tokenizer_file: OptionalFile = Field(None, description="A tokenizer.json, to show sampled tokens as text.")
 
 
 Held = Annotated[float, Field(ge=0, lt=1)]
 Classes = Annotated[int, Field(ge=2)]
 
 
-class IdxData(Section):
+class IdxData(DataSource):
     """Images and labels in the files of MNIST (http://yann.lecun.com/exdb/mnist/), plain or .gz; values become 0 to 1."""
 
+    examples = ("labels",)
     name: Literal["idx"] = "idx"
-    path: Path = Field(
+    path: Annotated[Path, ReadsFiles(idx_files)] = Field(
         description="Folder with train-images-idx3-ubyte, train-labels-idx1-ubyte, and t10k-... for validation."
     )
 
 
-class DigitsData(Section):
+class DigitsData(DataSource):
     """scikit-learn's handwritten digits: 1797 images of 8x8, on every machine; values become 0 to 1."""
 
+    examples = ("labels",)
     name: Literal["digits"] = "digits"
     validation: Fraction = Field(0.2, description="Share kept for validation, the same images for every seed.")
 
 
-class MakeClassificationData(Section):
+class MakeClassificationData(DataSource):
     """scikit-learn's make_classification with its defaults: clusters in a space of many dimensions."""
 
+    examples = ("labels",)
     name: Literal["make_classification"] = "make_classification"
     samples: Positive = Field(50000, description="n_samples.")
     features: Positive = Field(784, description="n_features.")
@@ -118,9 +131,10 @@ class MakeClassificationData(Section):
         return self
 
 
-class SineData(Section):
+class SineData(DataSource):
     """y = sin(6x) - x^2/2 + noise, x uniform in a range."""
 
+    examples = ("values",)
     name: Literal["sine"] = "sine"
     samples: Annotated[int, Field(ge=2)] = Field(10000, description="Examples, those for validation included.")
     range: tuple[Finite, Finite] = Field((-1.0, 1.0), description="Lowest and highest x.")
@@ -138,22 +152,24 @@ class SineData(Section):
         return ends
 
 
-class NpzData(Section):
+class NpzData(DataSource):
     """Arrays from a NumPy .npz file: x and y, or x_train, y_train, x_test and y_test; the first axis is the example."""
 
+    examples = ("labels", "values")
     name: Literal["npz"] = "npz"
-    path: Path
+    path: ReadFile
     validation: Fraction = Field(
         0.1, description="Share, drawn at random, kept for validation if the file has no x_test and y_test."
     )
     classes: Classes | None = Field(None, description="If y is a label; without it the highest label + 1.")
 
 
-class ParquetData(Section):
+class ParquetData(DataSource):
     """Parquet files, read into memory by pyarrow (podrun[records]): a row is an example."""
 
+    examples = ("labels", "values")
     name: Literal["parquet"] = "parquet"
-    path: Annotated[str, Field(min_length=1, description="One file, a folder, or a glob pattern.")]
+    path: Records
     x: str | Annotated[tuple[str, ...], Field(min_length=1)] = Field(
         "x", description="Column of the inputs, numbers or lists of one length; or several columns of numbers."
     )
@@ -162,11 +178,12 @@ class ParquetData(Section):
     classes: Classes | None = Field(None, description="If y is a label; without it the highest label + 1.")
 
 
-class ArrayRecordData(Section):
+class ArrayRecordData(DataSource):
     """ArrayRecord files, read by grain as they are needed (podrun[records]): a record is an .npz archive of an example."""
 
+    examples = ("labels", "values")
     name: Literal["array_record"] = "array_record"
-    path: Annotated[str, Field(min_length=1, description="One file, a folder, or a glob pattern.")]
+    path: Records
     x: str = Field("x", description="Name of the inputs in a record.")
     y: str = Field("y", description="Name of the targets in a record.")
     validation: Fraction = Field(0.1, description="Share of the records, from their end, kept for validation.")
@@ -176,29 +193,17 @@ class ArrayRecordData(Section):
 
 
 Data = Annotated[
-    Annotated[TextData, Tag("text")]
-    | Annotated[PythonSourceData, Tag("python_source")]
-    | Annotated[TokensData, Tag("tokens")]
-    | Annotated[IdxData, Tag("idx")]
-    | Annotated[DigitsData, Tag("digits")]
-    | Annotated[MakeClassificationData, Tag("make_classification")]
-    | Annotated[SineData, Tag("sine")]
-    | Annotated[NpzData, Tag("npz")]
-    | Annotated[ParquetData, Tag("parquet")]
-    | Annotated[ArrayRecordData, Tag("array_record")]
-    | Annotated[Plugin, Tag("plugin")],
-    choice(
-        "python_source",
-        text=TextData,
-        python_source=PythonSourceData,
-        tokens=TokensData,
-        idx=IdxData,
-        digits=DigitsData,
-        make_classification=MakeClassificationData,
-        sine=SineData,
-        npz=NpzData,
-        parquet=ParquetData,
-        array_record=ArrayRecordData,
-    ),
+    TextData
+    | PythonSourceData
+    | TokensData
+    | IdxData
+    | DigitsData
+    | MakeClassificationData
+    | SineData
+    | NpzData
+    | ParquetData
+    | ArrayRecordData
+    | Plugin,
+    Choice("python_source"),
     Named,
 ]

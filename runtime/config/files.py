@@ -1,4 +1,4 @@
-"""Check that the files that a job names exist on this machine."""
+"""Find the files that a job names, and check that they can be read on this machine."""
 
 from __future__ import annotations
 
@@ -6,83 +6,79 @@ import os
 from pathlib import Path
 
 from ..contract import UserError
-from .data import ArrayRecordData, BPETokenizer, IdxData, NpzData, ParquetData, TextData, TokensData
-from .job import Config
 
 
-def check_files(config: Config) -> None:
-    """Raise UserError if a file that the config names is missing, unreadable or empty on this machine."""
-    data = config.data
-    if isinstance(data, TextData):
-        text_files(data.path)
-    if isinstance(data, TokensData):
-        for key, path in (("path", data.path), ("validation_path", data.validation_path)):
-            _check_file(f"data.{key}", path)
-        _check_file("data.tokenizer_file", data.tokenizer_file)
-    if isinstance(data, IdxData):
-        for name in IDX_FILES:
-            idx_file(data.path, name)
-    if isinstance(data, NpzData):
-        _check_file("data.path", data.path)
-    if isinstance(data, ParquetData | ArrayRecordData):
-        record_files(data.path)
-    tokenizer = getattr(data, "tokenizer", None)
-    if isinstance(tokenizer, BPETokenizer):
-        _check_file("data.tokenizer.file", tokenizer.file)
-
-
-def text_files(pattern: str) -> list[Path]:
-    """Return the files behind `data.path`, sorted: a file, the files under a folder, or a glob pattern.
+def text_files(pattern: str, key: str = "data.path") -> list[Path]:
+    """Return the files behind the key, sorted: a file, the files under a folder, or a glob pattern.
 
     Raises UserError if there is none or if all are empty.
     """
-    files = _files(pattern, "/path/to/text.txt")
+    files = _files(pattern, key, "/path/to/text.txt")
     for file in files:
-        _check_file("data.path", file, may_be_empty=True)
+        check_file(file, key, may_be_empty=True)
     if not any(file.stat().st_size for file in files):
-        raise UserError(f"data.path: {pattern} is empty: there is no text to train on; give a file that has text")
+        raise UserError(f"{key}: {pattern} is empty: there is no text to train on; give a file that has text")
     return files
 
 
-def record_files(pattern: str) -> list[Path]:
+def record_files(pattern: str, key: str = "data.path") -> list[Path]:
     """Return files of records as `text_files` does: none may be empty, and names that begin with . or _ do not count."""
-    files = [file for file in _files(pattern, "/path/to/folder") if not file.name.startswith((".", "_"))]
+    files = [file for file in _files(pattern, key, "/path/to/folder") if not file.name.startswith((".", "_"))]
     if not files:
-        raise UserError(f"data.path: there are no files of records in {pattern}; give a folder that has some")
+        raise UserError(f"{key}: there are no files of records in {pattern}; give a folder that has some")
     for file in files:
-        _check_file("data.path", file)
+        check_file(file, key)
     return files
 
 
 IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
-def idx_file(folder: Path, name: str) -> Path:
+def idx_files(folder: Path, key: str = "data.path") -> list[Path]:
+    """Return the four files of MNIST in the folder. Raises UserError if one is missing."""
+    return [idx_file(folder, name, key) for name in IDX_FILES]
+
+
+def idx_file(folder: Path, name: str, key: str = "data.path") -> Path:
     """Return the file of that name in the folder, or the same with .gz. Raises UserError if there is neither."""
     plain = Path(os.path.expanduser(folder), name)
     existing = [path for path in (plain, plain.with_name(f"{name}.gz")) if os.path.isfile(path)]
     if not existing:
         raise UserError(
-            f"data.path: there is neither {name} nor {name}.gz in {folder} (seen from {Path.cwd()}); "
+            f"{key}: there is neither {name} nor {name}.gz in {folder} (seen from {Path.cwd()}); "
             f"give the folder that has the files of MNIST: {', '.join(IDX_FILES)}; Fashion-MNIST's are in data/fashion of "
             "https://github.com/zalandoresearch/fashion-mnist (git clone it), and in Debian's dataset-fashion-mnist"
         )
-    _check_file("data.path", existing[0])
+    check_file(existing[0], key)
     return existing[0]
 
 
-def _files(pattern: str, example: str) -> list[Path]:
+def check_file(path: Path, key: str, may_be_empty: bool = False) -> None:
+    """Raise UserError if the file is missing, unreadable or empty."""
+    try:
+        with path.expanduser().open("rb") as file:
+            empty = not file.read(1)
+    except (OSError, ValueError, RuntimeError) as error:  # ValueError: a NUL in it; RuntimeError: no home of that user
+        reason = getattr(error, "strerror", None) or str(error).rstrip(".")
+        raise UserError(
+            f"{key}: cannot read {path}: {reason} (seen from {Path.cwd()}); give the path of a file that exists"
+        ) from None
+    if empty and not may_be_empty:
+        raise UserError(f"{key}: {path} is empty; give a file that has something in it")
+
+
+def _files(pattern: str, key: str, example: str) -> list[Path]:
     try:
         files = _matches(pattern)
     except (OSError, ValueError, RuntimeError) as error:  # too long, no such user's home, `**` beside other characters
         reason = getattr(error, "strerror", None) or str(error).rstrip(".")
         raise UserError(
-            f"data.path: cannot use {pattern[:100]!r}: {reason}; give a file, a folder or a glob pattern"
+            f"{key}: cannot use {pattern[:100]!r}: {reason}; give a file, a folder or a glob pattern"
         ) from None
     if not files:
         raise UserError(
-            f"data.path: there is no file, folder or match for {pattern!r} (seen from {Path.cwd()}); "
-            f"give a path that exists, for example data.path={example}"
+            f"{key}: there is no file, folder or match for {pattern!r} (seen from {Path.cwd()}); "
+            f"give a path that exists, for example {key}={example}"
         )
     return files
 
@@ -98,18 +94,3 @@ def _matches(pattern: str) -> list[Path]:
     root = Path(path.anchor) if path.is_absolute() else Path()
     relative = str(path.relative_to(path.anchor)) if path.is_absolute() else str(path)
     return sorted(p for p in root.glob(relative) if p.is_file())
-
-
-def _check_file(key: str, path: Path | None, may_be_empty: bool = False) -> None:
-    if path is None:
-        return
-    try:
-        with path.expanduser().open("rb") as file:
-            empty = not file.read(1)
-    except (OSError, ValueError, RuntimeError) as error:  # ValueError: a NUL in it; RuntimeError: no home of that user
-        reason = getattr(error, "strerror", None) or str(error).rstrip(".")
-        raise UserError(
-            f"{key}: cannot read {path}: {reason} (seen from {Path.cwd()}); give the path of a file that exists"
-        ) from None
-    if empty and not may_be_empty:
-        raise UserError(f"{key}: {path} is empty; give a file that has something in it")

@@ -3,48 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Any, Literal, get_args
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ..contract import UserError
-from .base import Natural, Plugin, Positive, PositiveFloat, Probability, Section
+from .base import Natural, Plugin, Positive, PositiveFloat, Probability, Section, Tunable, name_of
 from .data import Data, PythonSourceData
-from .model import GPT2Model, Linear, Model
-from .optimizer import LBFGS, Adafactor, AdamW, Muon, Optimizer, Schedule
-from .parallel import Ensemble, Explicit, Parallel, Pmap
+from .model import GPT2Model, Model
+from .optimizer import AdamW, FirstOrder, Optimizer, Schedule
+from .parallel import Parallel, Pmap
 from .sections import Checkpoint, Eval, Launch, Log, Sample
-
-_TEXT = ("text", "python_source", "tokens")
-_ARRAYS = ("digits", "idx", "make_classification", "npz", "parquet", "array_record")
-
-MODELS: dict[str, tuple[str, ...]] = {
-    "language_model": ("gpt2",),
-    "classification": ("cnn", "mlp", "linear"),
-    "regression": ("mlp", "linear"),
-    "logistic_regression": ("linear",),
-}
-"""The models that a task can train, its default first."""
-
-DATA: dict[str, tuple[str, ...]] = {
-    "language_model": ("python_source", "text", "tokens"),
-    "classification": _ARRAYS,
-    "regression": ("sine", "npz", "parquet", "array_record"),
-    "logistic_regression": ("make_classification", "digits", "idx", "npz", "parquet", "array_record"),
-}
-"""The data that a task can learn from, its default first."""
-
-
-def _is_task(name: str) -> str:
-    if name not in MODELS and ":" not in name:
-        raise ValueError(f"must be one of {', '.join(MODELS)}, or package.module:attribute")
-    return name
+from .task import TASKS, TaskName, examples_of
 
 
 class Config(Section):
     """A training job."""
 
-    task: Annotated[str, AfterValidator(_is_task)] = "language_model"
+    task: TaskName = "language_model"
     model: Model = GPT2Model()
     data: Data = PythonSourceData()
     optimizer: Optimizer = AdamW()
@@ -122,17 +98,15 @@ class Config(Section):
     def _fill_by_task(cls, values: Any) -> Any:
         """Fill in the task's own choice for sections that are not given or have no name."""
         task = values.get("task") if isinstance(values, dict) else None
-        if not isinstance(task, str) or task not in MODELS or task == "language_model":
+        if not isinstance(task, str) or task not in TASKS:
             return values
-        filled = {**values}
-        for key, names in (("model", MODELS[task]), ("data", DATA[task])):
+        traits, filled = TASKS[task], {**values}
+        for key, name in (("model", traits.model), ("data", traits.data), ("optimizer", traits.optimizer)):
             given = values.get(key, {})
             if isinstance(given, dict):
-                filled[key] = {"name": names[0], **given}
-        if task == "logistic_regression":
-            filled.setdefault("batch_size", "all")
-            if isinstance(given := values.get("optimizer", {}), dict):
-                filled["optimizer"] = {"name": "lbfgs", **given}
+                filled[key] = {"name": name, **given}
+        if traits.batch_size is not None:
+            filled.setdefault("batch_size", traits.batch_size)
         return filled
 
     @model_validator(mode="after")
@@ -141,80 +115,75 @@ class Config(Section):
             *_task_problems(self),
             *_optimizer_problems(self),
             *_batch_problems(self),
-            *_parallel_problems(self),
+            *filter(None, [self.parallel.conflict(self.model, self.optimizer)]),
         ]
         if problems:
             raise ValueError("\n".join(problems))
         return self
 
 
+def fitting(task: str) -> dict[str, list[str]]:
+    """Return the names of the models and data that fit a built-in task, by their key; its defaults are first."""
+    traits = TASKS[task]
+    names = {}
+    for key, default in (("model", traits.model), ("data", traits.data)):
+        sections = get_args(Config.model_fields[key].annotation)
+        fit = [name_of(s) for s in sections if traits.examples in getattr(s, "examples", ())]
+        only = traits.models if key == "model" and traits.models else fit
+        names[key] = sorted([name for name in fit if name in only], key=lambda name: name != default)
+    return names
+
+
 def _task_problems(config: Config) -> list[str]:
-    problems = []
-    for key, section, allowed in (("model", config.model, MODELS), ("data", config.data, DATA)):
-        names = allowed.get(config.task)
-        if names and not isinstance(section, Plugin) and section.name not in names:
-            problems.append(
-                f"{key}: {section.name} does not fit task {config.task}, which takes {', '.join(names)} or "
-                "package.module:attribute"
-            )
-    return problems
+    if config.task not in TASKS:
+        return []
+    return [
+        f"{key}: {section.name} does not fit task {config.task}, which takes {', '.join(names)} or "
+        "package.module:attribute"
+        for (key, names), section in zip(fitting(config.task).items(), (config.model, config.data), strict=True)
+        if not isinstance(section, Plugin) and section.name not in names
+    ]
 
 
 def _optimizer_problems(config: Config) -> list[str]:
     schedule, optimizer = config.schedule, config.optimizer
-    if isinstance(optimizer, LBFGS):
-        problems = []
-        if schedule != Schedule():
-            problems.append("schedule: lbfgs finds the length of its steps itself; remove the schedule")
-        if config.batch_size != "all":
+    problems = []
+    if not optimizer.whole_set:
+        if config.steps is not None and (problem := _warmup_problem(config, config.steps, f"steps {config.steps}")):
+            problems.append(problem)
+        if isinstance(optimizer, FirstOrder) and schedule.final > optimizer.learning_rate:
             problems.append(
-                f"batch_size {config.batch_size}: lbfgs compares losses from step to step, so each must be that of the "
-                "whole training set; give batch_size: all, or another optimizer for mini-batches"
-            )
-        if config.accumulate > 1:
-            problems.append("accumulate: lbfgs evaluates the whole batch at once; remove it, or take another optimizer")
-        if dropout := getattr(config.model, "dropout", 0.0):
-            problems.append(
-                f"model.dropout {dropout:g}: lbfgs compares losses from step to step, and with dropout each would be that of "
-                "another network; remove it, or take another optimizer"
+                f"schedule.final {schedule.final:g} is above optimizer.learning_rate {optimizer.learning_rate:g}: "
+                "it is the learning rate at the end, as a number; give a lower one"
             )
         return problems
-    problems = []
-    if config.steps is not None and (problem := _warmup_problem(config, config.steps, f"steps {config.steps}")):
-        problems.append(problem)
-    if not isinstance(optimizer, Plugin) and schedule.final > optimizer.learning_rate:
+    name = optimizer.name
+    if schedule != Schedule():
+        problems.append(f"schedule: {name} finds the length of its steps itself; remove the schedule")
+    if config.batch_size != "all":
         problems.append(
-            f"schedule.final {schedule.final:g} is above optimizer.learning_rate {optimizer.learning_rate:g}: "
-            "it is the learning rate at the end, as a number; give a lower one"
+            f"batch_size {config.batch_size}: {name} compares losses from step to step, so each must be that of the "
+            "whole training set; give batch_size: all, or another optimizer for mini-batches"
+        )
+    if config.accumulate > 1:
+        problems.append(f"accumulate: {name} evaluates the whole batch at once; remove it, or take another optimizer")
+    if dropout := getattr(config.model, "dropout", 0.0):
+        problems.append(
+            f"model.dropout {dropout:g}: {name} compares losses from step to step, and with dropout each would be that of "
+            "another network; remove it, or take another optimizer"
         )
     return problems
 
 
 def _warmup_problem(config: Config, steps: int, what: str) -> str | None:
     warmup = config.schedule.warmup_steps
-    if warmup < steps or isinstance(config.optimizer, LBFGS):
+    if warmup < steps or config.optimizer.whole_set:
         return None
     return f"schedule.warmup_steps {warmup} must be below {what}: give fewer of them, or train longer"
 
 
-def _parallel_problems(config: Config) -> list[str]:
-    problems = []
-    if isinstance(config.parallel, Ensemble) and isinstance(config.model, Linear):
-        problems.append(
-            "parallel: ensemble of linear models, which all start from zeros and see the same data, would be copies of "
-            "one; take another model, or another way of being parallel"
-        )
-    divided = isinstance(config.parallel, Explicit) and config.parallel.mesh.fsdp > 1
-    if divided and isinstance(config.optimizer, (LBFGS, Muon, Adafactor)):
-        problems.append(
-            f"parallel: explicit with fsdp does not know how to lay out what {config.optimizer.name} computes; "
-            "take parallel.name=jit, or fsdp: 1"
-        )
-    return problems
-
-
 def _batch_problems(config: Config) -> list[str]:
-    if config.batch_size == "all" and config.task == "language_model":
+    if config.batch_size == "all" and examples_of(config.task) == "tokens":
         return ["batch_size: all is for tasks with examples that stay the same; a text is cut anew in every epoch"]
     return []
 
@@ -222,6 +191,18 @@ def _batch_problems(config: Config) -> list[str]:
 def saved_config(config: Config) -> dict[str, Any]:
     """Return the job in the form that is saved with its results: without `launch`, whose environment may hold secrets."""
     return config.model_dump(mode="json", exclude={"launch"})
+
+
+def tunable_keys(section: str) -> dict[str, Tunable]:
+    """Return the keys, of all choices of a section, whose values may change when a job is resumed."""
+    choices = get_args(Config.model_fields[section].annotation)
+    return {
+        key: mark
+        for choice in choices
+        for key, field in choice.model_fields.items()
+        for mark in field.metadata
+        if isinstance(mark, Tunable)
+    }
 
 
 def train_schema() -> dict[str, Any]:

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, Tag, model_validator
+from pydantic import Field, model_validator
 
-from .base import Named, NaturalFloat, Plugin, Positive, PositiveFloat, Probability, Section, choice, nearest_multiples
+from .base import (
+    Choice,
+    Named,
+    NaturalFloat,
+    Plugin,
+    Positive,
+    PositiveFloat,
+    Probability,
+    Section,
+    Tuned,
+    nearest_multiples,
+)
+from .task import ExampleKind
 
 GPT2_PRESETS: dict[str, dict[str, int]] = {
     # Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", table 2.
@@ -17,17 +29,27 @@ GPT2_PRESETS: dict[str, dict[str, int]] = {
 }
 
 
-class GPT2Model(Section):
+class ModelSection(Section):
+    """Base of the built-in models."""
+
+    examples: ClassVar[tuple[ExampleKind, ...]]
+    """The kinds of examples that it takes."""
+    starts_at_zero: ClassVar[bool] = False
+    """True if the initial parameters are the same for every seed."""
+
+
+class GPT2Model(ModelSection):
     """GPT-2: a pre-LayerNorm transformer decoder with tied embeddings. A preset gives the published sizes."""
 
+    examples = ("tokens",)
     name: Literal["gpt2"] = "gpt2"
-    preset: Literal["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"] | None = None
+    preset: Tuned[Literal["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"] | None] = None
     layers: Positive = 4
     heads: Positive = 4
     width: Positive = 128
     context: Positive = Field(128, description="Longest sequence, in tokens.")
-    dropout: Probability = 0.0
-    initializer_range: PositiveFloat = Field(
+    dropout: Tuned[Probability] = 0.0
+    initializer_range: Tuned[PositiveFloat] = Field(
         0.02, description="Standard deviation of initial weights; 0.02 as published."
     )
 
@@ -47,43 +69,41 @@ class GPT2Model(Section):
         return self
 
 
-class CNN(Section):
+class CNN(ModelSection):
     """The network of Flax's MNIST example: 3x3 convolutions with average pooling, a dense layer, the classes."""
 
+    examples = ("labels",)
     name: Literal["cnn"] = "cnn"
     features: tuple[Positive, ...] = Field((32, 64), min_length=1, description="Channels of each convolution.")
     dense: Positive = Field(256, description="Width of the dense layer.")
-    dropout: Probability = Field(0.0, description="Before the last layer.")
+    dropout: Tuned[Probability] = Field(0.0, description="Before the last layer.")
 
 
-class MLP(Section):
+class MLP(ModelSection):
     """Dense layers of one width."""
 
+    examples = ("labels", "values")
     name: Literal["mlp"] = "mlp"
     layers: Positive = Field(2, description="Hidden layers.")
     width: Positive = 64
     activation: Literal["tanh", "relu", "gelu"] = "tanh"
-    dropout: Probability = 0.0
-    weight_std: PositiveFloat | None = Field(
+    dropout: Tuned[Probability] = 0.0
+    weight_std: Tuned[PositiveFloat | None] = Field(
         None, description="Standard deviation of initial weights; without it 1 / sqrt(inputs of the layer)."
     )
-    bias_std: NaturalFloat = Field(0.0, description="Standard deviation of initial biases; 0: all are zero.")
+    bias_std: Tuned[NaturalFloat] = Field(0.0, description="Standard deviation of initial biases; 0: all are zero.")
 
 
-class Linear(Section):
+class Linear(ModelSection):
     """One dense layer, from zeros."""
 
+    examples = ("labels", "values")
+    starts_at_zero = True
     name: Literal["linear"] = "linear"
     bias: bool = Field(True, description="Add a bias to each output; false: weights only.")
-    l2: NaturalFloat = Field(0.0, description="Penalty l2/2 times the sum of the squared weights, biases left out.")
+    l2: Tuned[NaturalFloat] = Field(
+        0.0, description="Penalty l2/2 times the sum of the squared weights, biases left out."
+    )
 
 
-Model = Annotated[
-    Annotated[GPT2Model, Tag("gpt2")]
-    | Annotated[CNN, Tag("cnn")]
-    | Annotated[MLP, Tag("mlp")]
-    | Annotated[Linear, Tag("linear")]
-    | Annotated[Plugin, Tag("plugin")],
-    choice("gpt2", gpt2=GPT2Model, cnn=CNN, mlp=MLP, linear=Linear),
-    Named,
-]
+Model = Annotated[GPT2Model | CNN | MLP | Linear | Plugin, Choice("gpt2"), Named]

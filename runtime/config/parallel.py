@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, Tag, model_validator
+from pydantic import Field, model_validator
 
-from .base import Named, Plugin, Positive, Section, choice
+from .base import Choice, Named, Plugin, Positive, Section
+from .model import Model, ModelSection
+from .optimizer import Optimizer
 
 
 class Mesh(Section):
@@ -30,7 +32,25 @@ class Mesh(Section):
         return None
 
 
-class _WholeState(Section):
+class ParallelSection(Section):
+    """Base of all strategies: what the launcher has to know of one."""
+
+    divides_batch: ClassVar[bool] = True
+    """False if every device that computes sees the whole batch."""
+    model_per_device: ClassVar[bool] = False
+    """True if each device trains a model of its own."""
+
+    @property
+    def grid(self) -> Mesh:
+        """Return the mesh that the devices are arranged in."""
+        return Mesh()
+
+    def conflict(self, model: Model, optimizer: Optimizer) -> str | None:
+        """Return why the strategy cannot train that model by that optimizer; None if it can."""
+        return None
+
+
+class _WholeState(ParallelSection):
     """Base of the strategies in which every device holds all of the state."""
 
     @model_validator(mode="before")
@@ -50,18 +70,34 @@ class Pmap(_WholeState):
     name: Literal["pmap"] = "pmap"
 
 
-class Jit(Section):
+class Jit(ParallelSection):
     """`jax.jit` over a mesh: arrays say how they are laid out, the compiler inserts the communication."""
 
     name: Literal["jit"] = "jit"
     mesh: Mesh = Mesh()
 
+    @property
+    def grid(self) -> Mesh:
+        return self.mesh
 
-class Explicit(Section):
+
+class Explicit(ParallelSection):
     """As jit, but with the layout in the type of every array, checked while tracing."""
 
     name: Literal["explicit"] = "explicit"
     mesh: Mesh = Mesh()
+
+    @property
+    def grid(self) -> Mesh:
+        return self.mesh
+
+    def conflict(self, model: Model, optimizer: Optimizer) -> str | None:
+        if self.mesh.fsdp == 1 or optimizer.elementwise:
+            return None
+        return (
+            f"parallel: explicit with fsdp does not know how to lay out what {optimizer.name} computes; "
+            "take parallel.name=jit, or fsdp: 1"
+        )
 
 
 class ShardMap(_WholeState):
@@ -73,23 +109,28 @@ class ShardMap(_WholeState):
 class Single(_WholeState):
     """One device computes everything (in each process alike): the baseline for the others."""
 
+    divides_batch = False
     name: Literal["single"] = "single"
 
 
 class Ensemble(_WholeState):
     """One model per device, each from a seed of its own, trained on the same data; predictions are averaged."""
 
+    divides_batch = False
+    model_per_device = True
     name: Literal["ensemble"] = "ensemble"
 
+    def conflict(self, model: Model, optimizer: Optimizer) -> str | None:
+        if not (isinstance(model, ModelSection) and model.starts_at_zero):
+            return None
+        return (
+            f"parallel: ensemble of {model.name} models, which all start from zeros and see the same data, would be copies "
+            "of one; take another model, or another way of being parallel"
+        )
 
-Parallel = Annotated[
-    Annotated[Pmap, Tag("pmap")]
-    | Annotated[Jit, Tag("jit")]
-    | Annotated[Explicit, Tag("explicit")]
-    | Annotated[ShardMap, Tag("shard_map")]
-    | Annotated[Single, Tag("single")]
-    | Annotated[Ensemble, Tag("ensemble")]
-    | Annotated[Plugin, Tag("plugin")],
-    choice("pmap", pmap=Pmap, jit=Jit, explicit=Explicit, shard_map=ShardMap, single=Single, ensemble=Ensemble),
-    Named,
-]
+
+class ParallelPlugin(Plugin, ParallelSection):
+    """The user's own strategy."""
+
+
+Parallel = Annotated[Pmap | Jit | Explicit | ShardMap | Single | Ensemble | ParallelPlugin, Choice("pmap"), Named]

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from .. import plugins
-from ..config import (
-    ArrayRecordData,
-    Config,
-    DigitsData,
-    IdxData,
-    MakeClassificationData,
-    NpzData,
-    ParquetData,
-    Plugin,
-    PythonSourceData,
-    SineData,
-    TextData,
-    TokensData,
-)
+from ..config import Config, Plugin
 from .base import Dataset
+
+_SOURCES = {
+    "text": "tokens:text_dataset",
+    "python_source": "tokens:python_source_dataset",
+    "tokens": "tokens:tokens_dataset",
+    "idx": "idx:idx_dataset",
+    "digits": "synthetic:digits_dataset",
+    "make_classification": "synthetic:make_classification_dataset",
+    "sine": "synthetic:sine_dataset",
+    "npz": "npz:npz_dataset",
+    "parquet": "parquet:parquet_dataset",
+    "array_record": "records:array_record_dataset",
+}
+"""The module here and its function, `(section, config) -> Dataset`."""
 
 
 def load_dataset(config: Config) -> Dataset:
@@ -29,43 +32,7 @@ def load_dataset(config: Config) -> Dataset:
     if isinstance(section, Plugin):
         from .check import checked
 
-        dataset = plugins.call(section.name, "data.name", options=section.options, config=config)
-        return checked(dataset, config, section.name)
-    if isinstance(section, TextData | PythonSourceData | TokensData):
-        return _tokens(section, config)
-    return _arrays(section, config.task)
-
-
-def _tokens(section: TextData | PythonSourceData | TokensData, config: Config) -> Dataset:
-    from ..models import context_length
-    from . import tokens
-
-    context = context_length(config)
-    if isinstance(section, TextData):
-        return tokens.text_dataset(section, context, config.seed)
-    if isinstance(section, PythonSourceData):
-        return tokens.python_source_dataset(section, context, config.seed)
-    return tokens.tokens_dataset(section, context, config.seed)
-
-
-def _arrays(
-    section: IdxData | DigitsData | MakeClassificationData | SineData | NpzData | ParquetData | ArrayRecordData,
-    task: str,
-) -> Dataset:
-    from . import idx, npz, parquet, records, synthetic
-
-    match section:
-        case IdxData():
-            return idx.idx_dataset(section)
-        case DigitsData():
-            return synthetic.digits_dataset(section)
-        case MakeClassificationData():
-            return synthetic.make_classification_dataset(section)
-        case SineData():
-            return synthetic.sine_dataset(section)
-        case NpzData():
-            return npz.npz_dataset(section, task)
-        case ParquetData():
-            return parquet.parquet_dataset(section, task)
-        case ArrayRecordData():
-            return records.array_record_dataset(section, task)
+        return checked(plugins.call(section.name, "data.name", options=section.options, config=config), config)
+    module, _, function = _SOURCES[section.name].partition(":")
+    dataset: Dataset = getattr(import_module(f".{module}", __name__), function)(section, config)
+    return dataset

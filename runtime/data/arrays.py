@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..config.task import examples_of
 from ..contract import UserError
 from .base import Batch, Dataset
 
@@ -83,9 +84,8 @@ def held_out(size: int, share: float, where: str) -> int:
 
 def wants_labels(task: str, y: Array) -> bool:
     """Return whether y are labels for this task; for a user's task they are if they are integers."""
-    if task in ("classification", "logistic_regression"):
-        return True
-    return task != "regression" and y.ndim == 1 and y.dtype.kind in "iub"
+    kind = examples_of(task)
+    return kind == "labels" or (kind is None and y.ndim == 1 and y.dtype.kind in "iub")
 
 
 def inputs(x: Array, where: str, numbers: Array | None = None) -> Array:

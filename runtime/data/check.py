@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import plugins
 from ..config import Config
+from ..config.task import examples_of
 from .base import Batch, Dataset, Examples
 
 _KEY = "data.name"
@@ -29,8 +30,9 @@ class Expected:
     """Values must be from 0 to below this; 0: any value."""
 
 
-def checked(dataset: Any, config: Config, name: str) -> Dataset:
+def checked(dataset: Any, config: Config) -> Dataset:
     """Return the dataset with its examples under check. Raises UserError for one that the job cannot learn from."""
+    name = config.data.name
     plugins.expect(dataset, Dataset, name, _KEY)
     if not isinstance(dataset.fingerprint, bytes):
         plugins.refuse(name, _KEY, f"its fingerprint is {dataset.fingerprint!r}, expected bytes")
@@ -46,9 +48,10 @@ def checked(dataset: Any, config: Config, name: str) -> Dataset:
 
 def _expected(dataset: Dataset, config: Config, name: str) -> dict[str, Expected]:
     """Return what the task reads, by key; nothing for a user's task, about which nothing is known."""
-    if ":" in config.task:
+    kind = examples_of(config.task)
+    if kind is None:
         return {}
-    if config.task == "language_model":
+    if kind == "tokens":
         from ..models import context_length
 
         if dataset.vocabulary < 1:
@@ -57,11 +60,10 @@ def _expected(dataset: Dataset, config: Config, name: str) -> dict[str, Expected
         why = f"the model's context of {context} and the token after it"
         tokens = Expected((context + 1,), "iu", why, dataset.vocabulary)
         return {"tokens": tokens, "weights": Expected((context,), "f", "one for each token that is predicted")}
-    labels = config.task != "regression"
-    y = Expected((), "iu", "labels", dataset.outputs) if labels else Expected((dataset.outputs,), "f", "outputs")
+    labels, values = Expected((), "iu", "labels", dataset.outputs), Expected((dataset.outputs,), "f", "outputs")
     return {
         "x": Expected(tuple(dataset.shape), _NUMBERS, "the dataset's own `shape`"),
-        "y": y,
+        "y": labels if kind == "labels" else values,
         "weights": Expected((), "f", "one for each example"),
     }
 

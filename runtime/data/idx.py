@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..config import IdxData
+from ..config import Config
+from ..config.data import IdxData
 from ..config.files import IDX_FILES, idx_file
 from ..contract import UserError
 from .arrays import Array, Pair, array_dataset, check_pair
@@ -19,7 +20,7 @@ from .base import Dataset
 _UNSIGNED_BYTE = 0x08
 
 
-def idx_dataset(section: IdxData) -> Dataset:
+def idx_dataset(section: IdxData, config: Config) -> Dataset:
     """Return images as float32[H, W, 1] from 0 to 1 (bytes in memory), labels as int32. Raises UserError for bad files."""
     names = iter(IDX_FILES)
     train, validation = (_read_pair(section.path, next(names), next(names)) for _ in range(2))

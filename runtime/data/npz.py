@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..config import NpzData
+from ..config import Config
+from ..config.data import NpzData
 from ..contract import UserError
 from .arrays import Array, Pair, array_dataset, check_pair, inputs, labels, split, values, wants_labels
 from .base import Dataset
@@ -17,11 +18,11 @@ _WHOLE = ("x", "y")
 _SPLIT = ("x_train", "y_train", "x_test", "y_test")
 
 
-def npz_dataset(section: NpzData, task: str) -> Dataset:
+def npz_dataset(section: NpzData, config: Config) -> Dataset:
     """Return x float32, y int32 labels or float32 values. Raises UserError for missing arrays or bad values."""
     where = f"data.path {section.path}"
     arrays = _read(section, where)
-    is_label = wants_labels(task, next(array for name, array in arrays.items() if name.startswith("y")))
+    is_label = wants_labels(config.task, next(array for name, array in arrays.items() if name.startswith("y")))
 
     def checked(x: str, y: str) -> Pair:
         check_pair((arrays[x], arrays[y]), (x, y), where)

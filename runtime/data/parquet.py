@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from ..config import ParquetData
+from ..config import Config
+from ..config.data import ParquetData
 from ..config.files import record_files
 from ..contract import UserError
 from .arrays import Array, array_dataset, check_pair, inputs, labels, split, values, wants_labels
 from .base import Dataset
 
 
-def parquet_dataset(section: ParquetData, task: str) -> Dataset:
+def parquet_dataset(section: ParquetData, config: Config) -> Dataset:
     """Return x float32, y int32 labels or float32 values. Raises UserError for bad files or bad columns."""
     where = f"data.path {section.path}"
     x_names = (section.x,) if isinstance(section.x, str) else section.x
@@ -27,7 +28,7 @@ def parquet_dataset(section: ParquetData, task: str) -> Dataset:
     x, y = _inputs(columns, section, where), columns[section.y]
     check_pair((x, y), (str(section.x), section.y), where)
     name = f"{where}: column {section.y}"
-    if not wants_labels(task, y):
+    if not wants_labels(config.task, y):
         return array_dataset(*split((x, values(y, name)), section.validation, where))
     whole = x, labels(y, name, section.classes)
     return array_dataset(*split(whole, section.validation, where), section.classes or int(whole[1].max()) + 1)

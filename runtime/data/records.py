@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..config import ArrayRecordData
+from ..config import Config
+from ..config.data import ArrayRecordData
 from ..config.files import record_files
 from ..contract import UserError
 from .arrays import Array, Pair, held_out, inputs, labels, values, wants_labels
@@ -106,10 +107,10 @@ class RecordExamples:
         return {"x": x, "y": y, **({"weights": np.ones(len(x), np.float32)} if self._weighted else {})}
 
 
-def array_record_dataset(section: ArrayRecordData, task: str) -> Dataset:
+def array_record_dataset(section: ArrayRecordData, config: Config) -> Dataset:
     """Return the records of the files in the order of their names. Raises UserError if files or records do not fit."""
     paths = record_files(section.path)
-    files = RecordFiles(section, task, paths)
+    files = RecordFiles(section, config.task, paths)
     validation = held_out(files.size, section.validation, f"data.path {section.path}")
     train = files.size - validation
     return Dataset(

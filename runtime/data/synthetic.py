@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..config import DigitsData, MakeClassificationData, SineData
+from ..config import Config
+from ..config.data import DigitsData, MakeClassificationData, SineData
 from .arrays import Array, array_dataset, fingerprint, split
 from .base import Dataset
 
 
-def digits_dataset(section: DigitsData) -> Dataset:
+def digits_dataset(section: DigitsData, config: Config) -> Dataset:
     """Return x float32[8, 8, 1] from 0 to 1, y int32 from 0 to 9."""
     from sklearn.datasets import load_digits
 
@@ -18,7 +19,7 @@ def digits_dataset(section: DigitsData) -> Dataset:
     return array_dataset(*split((images, y.astype(np.int32)), section.validation, "data.name digits"), classes=10)
 
 
-def make_classification_dataset(section: MakeClassificationData) -> Dataset:
+def make_classification_dataset(section: MakeClassificationData, config: Config) -> Dataset:
     """Return x float32[features], y int32. With validation 0 the training examples are the validation set as well."""
     from sklearn.datasets import make_classification
 
@@ -34,7 +35,7 @@ def make_classification_dataset(section: MakeClassificationData) -> Dataset:
     return array_dataset(train, validation, section.classes, identity=_identity(section, y))
 
 
-def sine_dataset(section: SineData) -> Dataset:
+def sine_dataset(section: SineData, config: Config) -> Dataset:
     """Return x float32[1], y float32[1]."""
     generator = np.random.default_rng(section.seed)
     x = generator.uniform(*section.range, (section.samples, 1))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..config import BPETokenizer, ByteTokenizer, CharTokenizer
+from ..config.data import BPETokenizer, ByteTokenizer, CharTokenizer
 from ..contract import UserError
 from .base import Tokenizer
 

@@ -9,8 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ..config import PythonSourceData, TextData, TokensData, text_files
+from ..config import Config
+from ..config.data import PythonSourceData, TextData, TokensData
+from ..config.files import text_files
 from ..contract import UserError
+from ..models import context_length
 from .base import Batch, Dataset
 from .tokenizers import BytePairs, make_tokenizer
 
@@ -56,22 +59,25 @@ class ValidationWindows:
         return {"tokens": tokens, "weights": (at[:, 1:] <= last).astype(np.float32)}
 
 
-def text_dataset(section: TextData, context: int, seed: int) -> Dataset:
+def text_dataset(section: TextData, config: Config) -> Dataset:
     """Return the dataset of text files, concatenated."""
-    return _from_text(section, _read(text_files(section.path)), context, seed, f"data.path {section.path}")
+    context = context_length(config)
+    return _from_text(section, _read(text_files(section.path)), context, config.seed, f"data.path {section.path}")
 
 
-def python_source_dataset(section: PythonSourceData, context: int, seed: int) -> Dataset:
+def python_source_dataset(section: PythonSourceData, config: Config) -> Dataset:
     """Return the dataset of the .py files of the standard library, without its tests."""
+    context = context_length(config)
     root = Path(sysconfig.get_path("stdlib"))
     files = [p for p in root.rglob("*.py") if not _NOT_TEXT & set(p.relative_to(root).parts)]
     # Sorted by hash, so that the end of the text, which is kept for validation, is a fair sample of it.
     files.sort(key=lambda p: hashlib.sha256(str(p.relative_to(root)).encode()).digest())
-    return _from_text(section, _read(files), context, seed, f"the standard library in {root}")
+    return _from_text(section, _read(files), context, config.seed, f"the standard library in {root}")
 
 
-def tokens_dataset(section: TokensData, context: int, seed: int) -> Dataset:
+def tokens_dataset(section: TokensData, config: Config) -> Dataset:
     """Return the dataset of a memory-mapped file of token ids. Raises UserError for ids beyond the vocabulary at its ends."""
+    context = context_length(config)
     tokens = _map(section.path, section.dtype)
     if section.validation_path is not None:
         train, validation = tokens, _map(section.validation_path, section.dtype)
@@ -82,7 +88,8 @@ def tokens_dataset(section: TokensData, context: int, seed: int) -> Dataset:
         highest = int(part[:_SAMPLE].max(initial=0))
         if highest >= section.vocabulary:
             raise UserError(f"{path} has the token id {highest}, but data.vocabulary is {section.vocabulary}")
-    return _dataset(train, validation, context, seed, section.vocabulary, tokenizer, f"data.path {section.path}")
+    where = f"data.path {section.path}"
+    return _dataset(train, validation, context, config.seed, section.vocabulary, tokenizer, where)
 
 
 def _from_text(section: TextData | PythonSourceData, text: str, context: int, seed: int, where: str) -> Dataset:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .. import plugins
-from ..config import CNN, MLP, Config, GPT2Model, Linear, Plugin
+from ..config import Config, Plugin
+from ..config.model import CNN, MLP, GPT2Model, Linear
 from ..contract import UserError
 
 if TYPE_CHECKING:

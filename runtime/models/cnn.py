@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from ..config import CNN as Section
+from ..config.model import CNN as Section
 from ..contract import UserError
 from .dropout import Dropout
 

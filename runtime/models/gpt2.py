@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..config import GPT2Model
+from ..config.model import GPT2Model
 from .embed import Embed
 
 _EPSILON = 1e-5

@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from ..config import Linear as Section
+from ..config.model import Linear as Section
 
 
 class Linear(nn.Module):

@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from ..config import MLP as Section
+from ..config.model import MLP as Section
 from .dropout import Dropout
 
 _ACTIVATIONS = {"tanh": jnp.tanh, "relu": nn.relu, "gelu": nn.gelu}

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ..config import LBFGS, Config
+from ..config import Config
+from ..config.optimizer import LBFGS
 from ..state import Batch, Params, StateDict, TrainState, from_dict, to_dict
 from ..tasks.base import Scalars, Task
 from .metrics import StepMetrics

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from ..config import Config, Explicit, Jit
+from ..config import Config
+from ..config.parallel import Explicit, Jit
 from ..parallel.mesh import SMALL, partition
 from .arrays import fold, rows
 from .units import plural

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..config import Config, Linear
+from ..config import Config
+from ..config.model import Linear
 from ..contract import UserError
 from ..data.base import Dataset
 from ..models import make_model

@@ -9,7 +9,8 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from podrun.runtime.config import Config, SineData
+from podrun.runtime.config import Config
+from podrun.runtime.config.data import SineData
 from podrun.runtime.data import load_dataset
 from podrun.runtime.data.base import Batch, Dataset
 

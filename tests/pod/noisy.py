@@ -13,7 +13,8 @@ from typing import Any
 
 from faulty import misbehave
 
-from podrun.runtime.config import Config, SineData
+from podrun.runtime.config import Config
+from podrun.runtime.config.data import SineData
 from podrun.runtime.data import load_dataset
 from podrun.runtime.data.base import Batch, Dataset
 

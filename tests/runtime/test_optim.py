@@ -15,7 +15,9 @@ import optax.contrib
 import pytest
 from flax.traverse_util import flatten_dict
 
-from podrun.runtime.config import AdamW, Config, GPT2Model, Schedule
+from podrun.runtime.config import Config
+from podrun.runtime.config.model import GPT2Model
+from podrun.runtime.config.optimizer import AdamW, Schedule
 from podrun.runtime.data import load_dataset
 from podrun.runtime.models.gpt2 import GPT2
 from podrun.runtime.optim import decay_mask, make_optimizer, make_schedule

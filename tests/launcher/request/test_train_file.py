@@ -12,7 +12,10 @@ import yaml
 from pydantic import ValidationError
 
 from podrun.launcher.request.train_file import read_config
-from podrun.runtime.config import BPETokenizer, Config, GPT2Model, Plugin, Pmap, TextData
+from podrun.runtime.config import Config, Plugin
+from podrun.runtime.config.data import BPETokenizer, TextData
+from podrun.runtime.config.model import GPT2Model
+from podrun.runtime.config.parallel import Pmap
 from podrun.runtime.contract import UserError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from podrun.runtime.config import BPETokenizer, ByteTokenizer, CharTokenizer
+from podrun.runtime.config.data import BPETokenizer, ByteTokenizer, CharTokenizer
 from podrun.runtime.contract import UserError
 from podrun.runtime.data.base import Tokenizer
 from podrun.runtime.data.tokenizers import BytePairs, Bytes, Characters, make_tokenizer

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import DTypeLike
 
-from podrun.runtime.config import Config, TextData, TokensData
+from podrun.runtime.config import Config
+from podrun.runtime.config.data import TextData, TokensData
 from podrun.runtime.contract import UserError
 from podrun.runtime.data import load_dataset
 from podrun.runtime.data.base import Dataset, Examples
@@ -105,6 +106,10 @@ def test_validation_predicts_every_token_but_the_first_once(length: int, context
 TEXT = "".join(f"{n} grüne Flaschen\n" for n in range(60))
 
 
+def a_job(context: int) -> Config:
+    return Config.model_validate({"model": {"context": context}, "steps": 1, "batch_size": 1})
+
+
 def as_text(dataset: Dataset) -> str:
     """The validation split."""
     assert dataset.tokenizer is not None
@@ -115,7 +120,7 @@ def as_text(dataset: Dataset) -> str:
 
 def text(path: Path | str, tokenizer: str = "byte", validation: float = 0.1) -> Dataset:
     section = TextData.model_validate({"path": str(path), "tokenizer": tokenizer, "validation": validation})
-    return text_dataset(section, 16, 0)
+    return text_dataset(section, a_job(16))
 
 
 def test_line_ends_stay(tmp_path: Path) -> None:
@@ -123,7 +128,7 @@ def test_line_ends_stay(tmp_path: Path) -> None:
     raw = b"one\r\ntwo\rthree\n" * 40
     path = tmp_path / "dos.txt"
     path.write_bytes(raw)
-    data = text_dataset(TextData(path=str(path), validation=0.5), 16, 0)
+    data = text_dataset(TextData(path=str(path), validation=0.5), a_job(16))
     window = data.validation.gather(np.arange(1), np.zeros(1, np.int64))["tokens"][0]
     assert bytes(window.tolist()) == raw[len(raw) // 2 :][:17]
 
@@ -201,7 +206,7 @@ def tokens_file(path: Path, ids: Array, dtype: DTypeLike = np.uint16) -> Path:
 
 
 def tokens(path: Path, **keys: Any) -> Dataset:
-    return tokens_dataset(TokensData(path=path, **keys), 8, 0)
+    return tokens_dataset(TokensData(path=path, **keys), a_job(8))
 
 
 @pytest.mark.parametrize("dtype", ["uint16", "uint32"])

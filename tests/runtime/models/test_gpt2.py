@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from podrun.runtime.config import GPT2Model
+from podrun.runtime.config.model import GPT2Model
 from podrun.runtime.models.gpt2 import GPT2
 
 Array = np.ndarray[Any, Any]

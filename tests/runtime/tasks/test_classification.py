@@ -194,7 +194,7 @@ def test_data_without_arrays() -> None:
 
 def test_a_users_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It is called with options, outputs and dtype, and its module with x and deterministic."""
-    from podrun.runtime.config import Linear as Section
+    from podrun.runtime.config.model import Linear as Section
     from podrun.runtime.models.linear import Linear
 
     calls = []
