@@ -22,8 +22,6 @@ import yaml
 from .checkpoint.restore import restore_newest
 from .checkpoint.store import Checkpoints, Restored
 from .config import Config, saved_config
-from .config.optimizer import LBFGS
-from .config.parallel import Ensemble, Single
 from .contract import EventKind, NotFiniteError, Phase, UserError, Workdir, WorkerEnv
 from .data import load_dataset
 from .data.pipeline import Constant, Prefetcher, TrainBatches, batch_shapes, evaluation_batches, full_batch, padded
@@ -110,13 +108,13 @@ class Trainer:
     def _seconds_at_peak(self) -> float | None:
         """Return the least time of a step on these devices; None if their peak is not known."""
         kind = jax.devices()[0].device_kind
-        if peak_of(kind) is None or isinstance(self._config.optimizer, LBFGS):  # L-BFGS, whose steps differ in length
+        if peak_of(kind) is None or self._config.optimizer.whole_set:  # L-BFGS, whose steps differ in length
             return None
         params = jax.eval_shape(self._task.init, jax.random.key(0))
         flops = step_flops(self._task, params, batch_shapes(self._data.train, self._batch_size))
-        models = jax.device_count() if isinstance(self._config.parallel, Ensemble) else 1
-        devices = 1 if isinstance(self._config.parallel, Single) else jax.device_count()
-        return None if flops is None else seconds_at_peak(flops * models, kind, devices, self._config.precision)
+        if flops is None:
+            return None
+        return seconds_at_peak(flops * self._strategy.models, kind, self._strategy.devices, self._config.precision)
 
     # --- phases ---
 

@@ -16,7 +16,6 @@ import numpy as np
 import optax
 
 from ..config import Config
-from ..config.optimizer import LBFGS
 from ..state import Batch, Params, StateDict, TrainState, from_dict, to_dict
 from ..tasks.base import Scalars, Task
 from .metrics import StepMetrics
@@ -35,6 +34,12 @@ class Strategy(ABC):
         schedule: learning rate by steps done, for the metrics.
     """
 
+    divides_batch = True
+    """False if every device that computes sees the whole batch."""
+
+    model_per_device = False
+    """True if each device trains a model of its own."""
+
     saves_in_parts = False
     """True if each process has only a part of the state, so that none can save it alone."""
 
@@ -49,19 +54,29 @@ class Strategy(ABC):
         self.accumulate = config.accumulate
         self.ema = config.ema
         # A line search has computed the loss and gradient of the next step already.
-        self.uses_line_search = isinstance(config.optimizer, LBFGS) and config.optimizer.line_search is not None
+        self.uses_line_search = config.optimizer.uses_line_search
 
     # --- placement ---
 
     @property
     def shares(self) -> int:
         """Return the number of equal parts of a global batch, each computed on a device of its own."""
-        return jax.device_count()
+        return jax.device_count() if self.divides_batch else 1
 
     @property
     def data_shard(self) -> tuple[int, int]:
         """Return (i, n): this process provides the i-th of n equal parts of each global batch."""
-        return jax.process_index(), jax.process_count()
+        return (jax.process_index(), jax.process_count()) if self.divides_batch else (0, 1)
+
+    @property
+    def models(self) -> int:
+        """Return the number of models that are trained at once."""
+        return jax.device_count() if self.model_per_device else 1
+
+    @property
+    def devices(self) -> int:
+        """Return the number of devices that the work of a step is for, each of which counts in its MFU."""
+        return jax.device_count() if self.divides_batch or self.model_per_device else 1
 
     @abstractmethod
     def init(self) -> TrainState:
@@ -172,6 +187,12 @@ class Strategy(ABC):
         total, _ = jax.lax.scan(add, self.empty_sum(zero), (parts, keys))
         mean: tuple[Params, Scalars] = jax.tree.map(lambda x: x / self.accumulate, total)
         return mean
+
+    def step_gradients(
+        self, state: TrainState, objective: Objective, compute: Callable[[], tuple[Params, Scalars]]
+    ) -> tuple[Params, Scalars]:
+        """Return the gradients and metrics of a step: those of the last line search, or else what `compute` returns."""
+        return self.stored_gradients(state, objective) if self.uses_line_search else compute()
 
     def stored_gradients(self, state: TrainState, objective: Objective) -> tuple[Params, Scalars]:
         """Return the loss and gradient that the last line search left in the state, where it ended."""

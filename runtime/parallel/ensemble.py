@@ -29,6 +29,8 @@ _STATE: Any = TrainState(step=None, params=0, opt_state=0, ema=0)  # type: ignor
 
 
 class Ensemble(Strategy):
+    divides_batch = False
+    model_per_device = True
     saves_in_parts = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -50,14 +52,6 @@ class Ensemble(Strategy):
         self._evaluate = jax.pmap(self._member_evaluate, AXIS, in_axes=(0, None), out_axes=None)
 
     # --- placement ---
-
-    @property
-    def shares(self) -> int:
-        return 1
-
-    @property
-    def data_shard(self) -> tuple[int, int]:
-        return 0, 1
 
     @cached_property
     def _members(self) -> jax.Array:
@@ -157,10 +151,7 @@ class Ensemble(Strategy):
         def objective(params: Params) -> jax.Array:
             return self.loss(params, batch, key)[0]
 
-        if self.uses_line_search:
-            grads, metrics = self.stored_gradients(state, objective)
-        else:
-            grads, metrics = self.gradients(state.params, batch, key)
+        grads, metrics = self.step_gradients(state, objective, lambda: self.gradients(state.params, batch, key))
         return self.update(state, grads, metrics, objective)
 
     def _member_evaluate(self, params: Params, batch: Batch) -> Scalars:

@@ -11,15 +11,13 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, PartitionSpec, reshard
 
-from ..config.parallel import Explicit as Section
 from ..state import Params
 from .whole import WholeProgram
 
 
 class Explicit(WholeProgram):
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
-        fsdp = config.parallel.mesh.fsdp if isinstance(config.parallel, Section) else 1  # a user's subclass
-        super().__init__(config, *args, fsdp=fsdp, axis_type=AxisType.Explicit, **kwargs)
+        super().__init__(config, *args, fsdp=config.parallel.grid.fsdp, axis_type=AxisType.Explicit, **kwargs)
 
     def whole(self, params: Params) -> Params:
         return reshard(params, PartitionSpec())

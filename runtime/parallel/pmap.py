@@ -55,10 +55,9 @@ class Pmap(Strategy):
     def _device_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         key = self.step_key(state.step, jax.lax.axis_index(AXIS))
         objective = averaged_objective(lambda params: self.loss(params, batch, key)[0], AXIS)
-        if self.uses_line_search:
-            grads, metrics = self.stored_gradients(state, objective)
-        else:
-            grads, metrics = average(self.gradients(state.params, batch, key), AXIS)
+        grads, metrics = self.step_gradients(
+            state, objective, lambda: average(self.gradients(state.params, batch, key), AXIS)
+        )
         return self.update(state, grads, metrics, objective)
 
     def _device_evaluate(self, params: Params, batch: Batch) -> Scalars:

@@ -39,10 +39,9 @@ class ShardMap(OnMesh):
     def _device_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         key = self.step_key(state.step, jax.lax.axis_index(AXES))
         objective = averaged_objective(lambda params: self.loss(params, batch, key)[0], AXES, self.mark_varying)
-        if self.uses_line_search:
-            grads, metrics = self.stored_gradients(state, objective)
-        else:
-            grads, metrics = average(self.gradients(self.mark_varying(state.params), batch, key), AXES)
+        grads, metrics = self.step_gradients(
+            state, objective, lambda: average(self.gradients(self.mark_varying(state.params), batch, key), AXES)
+        )
         return self.update(state, grads, metrics, objective)
 
     def _device_evaluate(self, params: Params, batch: Batch) -> Scalars:

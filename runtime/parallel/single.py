@@ -16,19 +16,13 @@ from .metrics import StepMetrics
 
 
 class Single(Strategy):
+    divides_batch = False
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._here = SingleDeviceSharding(jax.local_devices()[0])
         self._step = jax.jit(self._whole_step, donate_argnums=0)
         self._evaluate = jax.jit(self.task.evaluate)
-
-    @property
-    def shares(self) -> int:
-        return 1
-
-    @property
-    def data_shard(self) -> tuple[int, int]:
-        return 0, 1
 
     def init(self) -> TrainState:
         return jax.jit(self.initial_state, out_shardings=self._here)()
@@ -51,8 +45,5 @@ class Single(Strategy):
         def objective(params: Any) -> jax.Array:
             return self.loss(params, batch, key)[0]
 
-        if self.uses_line_search:
-            grads, metrics = self.stored_gradients(state, objective)
-        else:
-            grads, metrics = self.gradients(state.params, batch, key)
+        grads, metrics = self.step_gradients(state, objective, lambda: self.gradients(state.params, batch, key))
         return self.update(state, grads, metrics, objective)

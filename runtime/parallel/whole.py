@@ -65,10 +65,7 @@ class WholeProgram(OnMesh):
         def objective(params: Params) -> jax.Array:
             return self.loss(params, batch, key)[0]
 
-        if self.uses_line_search:
-            grads, metrics = self.stored_gradients(state, objective)
-        else:
-            grads, metrics = self.gradients(state.params, batch, key)
+        grads, metrics = self.step_gradients(state, objective, lambda: self.gradients(state.params, batch, key))
         return self.update(state, self.as_stored(grads), metrics, objective)
 
     def _pod_evaluate(self, params: Params, batch: Batch) -> Scalars:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import Config
-from ..config.parallel import Explicit, Jit
 from ..parallel.mesh import SMALL, partition
 from .arrays import fold, rows
 from .units import plural
@@ -30,9 +29,9 @@ class Divided:
 
 def divided(config: Config, params: Any) -> Divided | None:
     """Sort the arrays of the parameters, blocks that repeat as one name; None for a job without fsdp."""
-    if not isinstance(config.parallel, Jit | Explicit) or config.parallel.mesh.fsdp == 1:
+    parts = config.parallel.grid.fsdp
+    if parts == 1:
         return None
-    parts = config.parallel.mesh.fsdp
     every = rows(params)
     whole = [row for row in every if partition(row.shape, parts) == partition((), parts)]
     small = [row for row in whole if math.prod(row.shape) <= SMALL]
