@@ -14,7 +14,6 @@ from podrun.launcher.inventory.hostfile import read_hostfile
 from podrun.launcher.inventory.pod_schema import PodFile
 from podrun.launcher.pod.pod import Host, Pod, Ssh
 from podrun.launcher.pod.ranges import expand, split_hosts
-from podrun.launcher.pod.secret_values import read_secrets
 from podrun.launcher.pod.slices import parse_slice
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import UserError
@@ -252,49 +251,3 @@ def test_all_mistakes_are_in_one_error(tmp_path: Path) -> None:
     said = str(raised.value)
     for part in ("--hosts and --hostfile", "v3-33", "mean ssh.port?", "PODRUN_TEST_UNSET is not set", "no.txt"):
         assert part in said
-
-
-# --- secrets ----------------------------------------------------------------------------------------------------------
-
-
-def with_secrets(file: Path, *names: str) -> Pod:
-    return Pod(parse_slice("cpu-1x1"), named("a"), "ssh", "cpu", secrets=names, secrets_file=file)
-
-
-def test_secrets_come_from_the_environment_or_the_file(tmp_path: Path) -> None:
-    """The environment goes first; what is not asked for is not given; no repr shows a value."""
-    path = tmp_path / "secrets"
-    path.write_text(
-        '# mine\n\nPLAIN=a b#c\nexport EXPORTED = x=y\nQUOTED="it\'s"  # a comment\nSINGLE=\'a "b"\'\nBOTH=file\nNO=x\n'
-    )
-    path.chmod(0o600)
-    pod = with_secrets(path, "PLAIN", "EXPORTED", "QUOTED", "SINGLE", "BOTH", "ONLY")
-    found = read_secrets(pod, {"BOTH": "env", "ONLY": "env"})
-    assert dict(found) == {
-        "PLAIN": "a b#c",
-        "EXPORTED": "x=y",
-        "QUOTED": "it's",
-        "SINGLE": 'a "b"',
-        "BOTH": "env",
-        "ONLY": "env",
-    }
-    assert repr(found) == "Secrets(PLAIN, EXPORTED, QUOTED, SINGLE, BOTH, ONLY)"
-
-
-@pytest.mark.parametrize(
-    ("text", "mode", "what"),
-    [
-        ("A=hidden\n", 0o644, "chmod 600"),
-        ("A=hidden\n", 0o600, r"B is not set in the environment or .*secrets"),
-        ("A=hidden\nB=\n", 0o600, "B is not set"),
-        ("A=hidden\nhidden\n", 0o600, "line 2 is not NAME=VALUE"),
-        ("A='hidden\n", 0o600, "line 1 has a quote that is not closed"),
-    ],
-)
-def test_secrets_are_never_in_a_message(tmp_path: Path, text: str, mode: int, what: str) -> None:
-    path = tmp_path / "secrets"
-    path.write_text(text)
-    path.chmod(mode)
-    with pytest.raises(UserError, match=what) as raised:
-        read_secrets(with_secrets(path, "A", "B"), {})
-    assert "hidden" not in str(raised.value)

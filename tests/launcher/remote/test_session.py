@@ -1,0 +1,453 @@
+"""What a session makes of every turn of its connection, over channels that are only pretended."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podrun.launcher.agent.protocol import GONE
+from podrun.launcher.plan.plan import DETACHED_LEASE, LaunchPlan
+from podrun.launcher.pod.errors import HostError, IncompleteWriteError
+from podrun.launcher.pod.pod import Host, Pod
+from podrun.launcher.remote import session as module
+from podrun.launcher.remote.ask import Reply
+from podrun.launcher.remote.session import Session
+from podrun.launcher.transport.base import Channel, Transport
+from podrun.launcher.transport.local import LocalTransport
+
+from ..supervise.test_ends import plan_of
+
+pytestmark = pytest.mark.timeout(60)
+HELLO = {"type": "hello", "n": 0, "pid": 7, "python": "3.8", "host": "h"}
+READY = {"type": "ready", "n": 1, "port": 1234, "address": None}
+STOPPED = {"type": "stopped", "n": 1, "reason": "asked to stop", "left": [], "kept": None, "missing": 0}
+
+
+class FakeChannel(Channel):
+    """A connection whose frames a test chooses; `None` ends it."""
+
+    def __init__(self, *frames: dict[str, Any] | bytes | None, stderr: str = "", code: int | None = 0) -> None:
+        self.incoming: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self.sent: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.closed = threading.Event()
+        self.stderr, self.code = stderr, code
+        self.fails = False
+        for frame in frames:
+            self.say(frame)
+
+    def say(self, frame: dict[str, Any] | bytes | None) -> None:
+        line = b"" if frame is None else frame if isinstance(frame, bytes) else json.dumps(frame).encode() + b"\n"
+        self.incoming.put(line)
+
+    def send(self, data: bytes) -> None:
+        if self.fails:
+            raise OSError("gone")
+        self.sent.put(json.loads(data))
+
+    def finish(self) -> None: ...
+
+    def receive(self) -> bytes:
+        return self.incoming.get(timeout=30)
+
+    def close(self) -> None:
+        self.closed.set()
+        self.incoming.put(b"")
+
+    def stderr_tail(self) -> str:
+        return self.stderr
+
+    def exit_code(self) -> int | None:
+        return self.code
+
+    def hears(self, *kinds: str) -> list[dict[str, Any]]:
+        """Return the next frames, which are of these kinds."""
+        frames = [self.sent.get(timeout=20) for _ in kinds]
+        assert tuple(frame["type"] for frame in frames) == kinds
+        return frames
+
+
+class World:
+    """A session, the connections that it is given one after another, and what it delivers."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, plan: LaunchPlan | None = None) -> None:
+        self.plan = plan or plan_of("cpu-1x1", folder, "sleep", "60")
+        (self.host,) = self.plan.hosts
+        self.offers: queue.SimpleQueue[FakeChannel | HostError] = queue.SimpleQueue()
+        self.opened: queue.SimpleQueue[tuple[str, ...]] = queue.SimpleQueue()
+        self.frames: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.answer: list[int] | HostError = []
+        self.error: Exception | None = None
+        monkeypatch.setattr(module, "open_agent", self._open)
+        monkeypatch.setattr(module, "ask", self._ask)
+        monkeypatch.setattr(module, "_RETRY", 0.01)
+        transport = LocalTransport(self.plan.pod)
+        self.session = Session(transport, self.plan.pod, self.host, self.plan.spec(self.host), self._deliver)
+
+    def _open(self, transport: Transport, pod: Pod, host: Host, *args: str) -> Channel:
+        offer = self.offers.get(timeout=20)
+        self.opened.put(args)
+        if isinstance(offer, HostError):
+            raise offer
+        return offer
+
+    def _ask(self, transport: Transport, pod: Pod, host: Host, *args: str) -> Reply:
+        self.opened.put(args)
+        if isinstance(self.answer, HostError):
+            raise self.answer
+        return Reply({"left": self.answer}, 0.0, 0.0)
+
+    def _deliver(self, name: str, frame: dict[str, Any]) -> None:
+        assert name == "host-0"
+        if self.error is not None:
+            raise self.error
+        self.frames.put(frame)
+
+    def offer(self, *frames: dict[str, Any] | bytes | None, **options: Any) -> FakeChannel:
+        channel = FakeChannel(*frames, **options)
+        self.offers.put(channel)
+        return channel
+
+    def opens(self, *kinds: str) -> None:
+        """Wait until the host has been asked for these, one after another."""
+        assert tuple(self.opened.get(timeout=20)[0] for _ in kinds) == kinds
+
+    def next(self) -> dict[str, Any]:
+        return self.frames.get(timeout=20)
+
+    def ends(self, reason: str, left: list[int] | None = None, silent: bool = False) -> None:
+        """Wait until the session has told that the host is lost, which is its last word."""
+        assert self.next() == {"type": "lost", "reason": reason, "left": left, "silent": silent}
+        assert not self.session.is_open
+        self.session._thread.join(20)
+        assert self.frames.empty()
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    world = World(tmp_path, monkeypatch)
+    yield world
+    world.session._closed = True  # a test that failed half-way leaves no thread that goes on
+    world.offers.put(HostError("host-0", "over"))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that a thread is about to do."""
+    for _ in range(2000):
+        if condition():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("it did not come")
+
+
+def output(data: str, offset: int, stream: str) -> dict[str, Any]:
+    return {"type": "output", "stream": stream, "offset": offset, "data": data}
+
+
+def opened(world: World, *frames: dict[str, Any]) -> FakeChannel:
+    """Open the session, whose agent says hello first."""
+    channel = world.offer(HELLO, *frames)
+    world.session.open()
+    world.opens("run")
+    assert world.next() == HELLO
+    channel.hears("spec", "attach")
+    return channel
+
+
+def stream(world: World) -> str:
+    return sorted(world.session._streams)[-1]
+
+
+def test_an_agent_is_started_with_its_spec(world: World) -> None:
+    """The spec comes first, then what the launcher has, which is nothing; then frames are delivered once and in order."""
+    channel = world.offer()
+    threading.Timer(0.05, channel.say, [HELLO]).start()
+    assert not world.session.is_open
+    world.session.open()
+    assert world.session.is_open and world.session.host == "host-0" and not world.session.has_stopped
+    assert world.next() == HELLO
+    spec, attach = channel.hears("spec", "attach")
+    assert spec == {"type": "spec", **world.plan.spec(world.host)}
+    assert attach == {"type": "attach", "next": 0, "offsets": {}}
+    for frame in (HELLO, READY, READY, {"type": "pong"}, STOPPED | {"n": 2}):
+        channel.say(frame)
+    assert (world.next(), world.next()) == (READY, STOPPED | {"n": 2})
+    assert world.session.has_stopped
+
+
+def test_output_travels_by_its_offset(world: World) -> None:
+    """What does not begin where the record ends was sent for somebody else, and is dropped; bytes stay bytes."""
+    channel = opened(world)
+    name = stream(world)
+    for frame in (output("abc", 0, name), output("abc", 0, name), output("x", 4, name), output("\udcff\n", 3, name)):
+        channel.say(frame)
+    assert [world.next()["data"] for _ in range(2)] == [b"abc", b"\xff\n"]
+    world.session.close(patience=0.0)
+    assert channel.hears("close")[0]["offsets"] == {name: 5}
+
+
+def test_a_new_connection_goes_on_where_the_last_one_ended(world: World) -> None:
+    """It says what there is already, and repeats what must not be lost, a stop with what is left of its grace."""
+    first = opened(world, output("abc", 0, stream(world)))
+    assert world.next()["data"] == b"abc"
+    world.session.send({"type": "go", "env": {}})
+    world.session.send({"type": "stop", "grace": 600.0})
+    world.session.send({"type": "dump"})
+    first.hears("go", "stop", "dump")
+    world.offers.put(HostError("host-0", "connection refused"))
+    first.say(None)
+    assert first.closed.wait(20)
+    world.opens("attach")
+    second = world.offer()
+    attach, go, stop = second.hears("attach", "go", "stop")
+    assert attach == {"type": "attach", "next": 1, "offsets": {stream(world): 3}}
+    assert go == {"type": "go", "env": {}} and 500.0 < stop["grace"] < 600.0
+    assert world.session.trouble == "connection refused"
+    second.say(READY)
+    assert world.next() == READY
+    assert world.session.trouble == ""
+    assert world.opened.get(timeout=20) == ("attach", str(world.host.directory))
+
+
+def test_the_grace_of_a_stop_does_not_fall_below_zero(world: World) -> None:
+    """An old stop is sent again as one that is due."""
+    first = opened(world)
+    world.session.send({"type": "stop", "grace": 0.0})
+    first.say(None)
+    assert world.offer().hears("attach", "stop")[1]["grace"] == 0.0
+
+
+def test_an_agent_that_is_gone(world: World) -> None:
+    """What is left is killed, its last output is fetched, and then it is lost, with its own last words."""
+    world.answer = [41]
+    opened(world).say(None)
+    world.offer(None, stderr=f"login noise\n{GONE}: killed by 9\n")
+    rest = world.offer(output("last", 0, stream(world)), READY, None)
+    assert (world.next()["data"], world.next()) == (b"last", READY)
+    world.ends("its agent is gone (killed by 9)", [41])
+    world.opens("attach", "sweep", "rest")
+    assert rest.hears("attach")[0]["next"] == 1
+
+
+def test_an_agent_that_leaves_no_word(world: World) -> None:
+    """Then what ends agents mostly is guessed; a host that cannot be searched is said to be so."""
+    world.answer = HostError("host-0", "refused")
+    opened(world).say(None)
+    world.offer(None, stderr=GONE)
+    world.offers.put(HostError("host-0", "refused"))
+    world.ends("its agent is gone (it was killed, or the host ran out of memory)")
+
+
+def test_a_connection_that_ends_is_no_proof_that_the_agent_is_gone(world: World) -> None:
+    """Neither one that ends without a word, nor one over which something new came."""
+    opened(world).say(None)
+    world.offer(None)
+    world.offer(READY, None, stderr=GONE)
+    assert world.next() == READY
+    world.offer(output("a", 0, stream(world)), None, stderr=GONE)
+    assert world.next()["data"] == b"a"
+    world.offer(STOPPED | {"n": 2})
+    assert world.next()["type"] == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        (b"garbage\n", "not JSON: 'garbage'"),
+        (b"x" * ((1 << 20) + 1), "longer than 1048576 bytes"),
+        (output("x", 0, "nowhere"), "output: no stream 'nowhere' on this host"),
+        ({"type": "started", "n": 1, "process": 1, "pid": 9}, "started: process 1 is not of this host"),
+        (
+            {"type": "exit", "n": 1, "process": 3, "code": 0, "error": None, "asked": False},
+            "exit: process 3 is not of this host",
+        ),
+        (READY | {"port": None}, "ready: port is missing"),
+    ],
+)
+def test_a_frame_that_this_host_may_not_send(world: World, frame: dict[str, Any] | bytes, reason: str) -> None:
+    """The agent is told to stop at once, and the host is lost."""
+    channel = opened(world)
+    channel.say(frame)
+    world.ends(f"sent a malformed frame: {reason}")
+    assert channel.hears("stop")[0]["grace"] == 0.0
+    assert channel.closed.is_set()
+
+
+def test_frames_of_this_hosts_processes_are_its_own(world: World) -> None:
+    """A host without the coordinator has no port to tell."""
+    channel = opened(world, {"type": "started", "n": 1, "process": 0, "pid": 9})
+    assert world.next()["type"] == "started"
+    channel.say({"type": "exit", "n": 2, "process": 0, "code": -9, "error": None, "asked": True})
+    assert world.next()["code"] == -9
+    world.session._plan = replace(world.host, coordinator=False)
+    channel.say(READY | {"n": 3, "port": None})
+    assert world.next()["port"] is None
+
+
+def test_a_frame_that_cannot_be_handled_loses_the_host(world: World) -> None:
+    """The supervisor is never left waiting."""
+    channel = opened(world)
+
+    def fail(name: str, frame: dict[str, Any]) -> None:
+        world.session._on_frame = world._deliver
+        raise ZeroDivisionError("oh")
+
+    world.session._on_frame = fail
+    channel.say(READY)
+    world.ends("what it sent could not be handled: ZeroDivisionError: oh")
+
+
+def test_output_that_could_not_be_written_counts_as_missing(world: World) -> None:
+    """Only what is on record counts as received."""
+    channel = opened(world)
+    name = stream(world)
+    world.error = IncompleteWriteError(OSError(28, "full"), 2)
+    channel.say(output("abcdef", 0, name))
+    channel.say({"type": "pong"})
+    until(channel.incoming.empty)
+    world.error = None
+    channel.say(output("cdef", 2, name))
+    assert world.next()["data"] == b"cdef"
+    world.session.close(patience=0.0)
+    assert channel.hears("close")[0]["offsets"] == {name: 6}
+
+
+def test_a_host_is_given_up_once(world: World) -> None:
+    """Nothing is searched there, for it does not answer."""
+    channel = opened(world)
+    world.session.give_up("has not answered for 9 s")
+    world.session.give_up("again")
+    channel.say(None)
+    world.ends("has not answered for 9 s", silent=True)
+
+
+def test_a_close_before_the_start_is_no_start(world: World) -> None:
+    """An agent that was just started gets no spec, and ends by itself."""
+    world.session.close()
+    channel = world.offer()
+    with pytest.raises(HostError, match="the run was stopped before it was started"):
+        world.session.open()
+    assert channel.closed.is_set() and channel.sent.empty()
+
+
+def test_an_agent_that_cannot_be_written_to_is_read(world: World) -> None:
+    """Why it ended is found where it ends."""
+    channel = FakeChannel(HELLO)
+    channel.fails = True
+    world.offers.put(channel)
+    world.session.open()
+    assert world.next() == HELLO
+    world.session.send({"type": "dump"})
+
+
+def test_close_tells_the_agent_what_is_on_record(world: World) -> None:
+    """Twice is once. A session that is closed tells nobody of a connection that ends then."""
+    channel = opened(world)
+    threading.Timer(0.05, channel.say, [None]).start()
+    world.session.close(patience=20.0)
+    world.session.close(patience=20.0)
+    assert channel.hears("close") == [{"type": "close", "offsets": {}}]
+    assert channel.closed.is_set() and channel.sent.empty() and world.frames.empty()
+    assert not world.session.is_open and not world.session._thread.is_alive()
+
+
+def test_an_agent_that_has_stopped_is_told_so_over_a_new_connection(world: World) -> None:
+    """Its last frame came, and the connection broke before it could be told to end."""
+    channel = opened(world, STOPPED)
+    assert world.next() == STOPPED
+    second = FakeChannel(None)
+    threading.Timer(0.05, world.offers.put, [second]).start()
+    channel.code = None
+    world.session.send({"type": "stop", "grace": 5.0})
+    channel.hears("stop")
+    threading.Timer(0.01, channel.say, [None]).start()
+    world.session.close(patience=20.0)
+    assert second.hears("stop", "close")[1] == {"type": "close", "offsets": {}}
+    assert second.closed.is_set()
+
+
+def test_pings_replace_a_connection_on_which_none_is_answered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ping that waits for its answer is not asked again; the connection is closed when the silence is too long."""
+    times = [1000.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: times[0])
+    channel = opened(world)
+    session = world.session
+    until(lambda: not session._delivering)
+    assert session.unanswered_since is None
+    times[0] = 1001.0
+    assert session.silence == 1.0
+    session.ping()
+    channel.hears("ping")
+    assert session.unanswered_since == 1001.0
+    times[0] = 1007.0
+    session.ping()
+    assert session.unanswered_since == 1001.0 and not channel.closed.is_set()
+    times[0] = 1007.5
+    session.ping()
+    assert channel.closed.wait(20)
+    channel.hears("ping", "ping")
+    second = world.offer()
+    second.hears("attach")
+    times[0] = 1013.5
+    session.ping()
+    assert not second.closed.is_set()
+    second.say({"type": "pong"})
+    until(lambda: session.unanswered_since is None)
+    assert (session.heard, session.progressed) == (1013.5, 1000.0)
+    second.hears("ping")
+
+
+def test_a_frame_that_is_being_delivered_is_no_silence(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher whose disk is slow does not blame the host."""
+    channel = opened(world)
+    entered, leave = threading.Event(), threading.Event()
+
+    def slow(name: str, frame: dict[str, Any]) -> None:
+        entered.set()
+        assert leave.wait(20)
+
+    world.session._on_frame = slow
+    channel.say(READY)
+    assert entered.wait(20)
+    times = [1e9]
+    monkeypatch.setattr(module.time, "monotonic", lambda: times[0])
+    assert world.session.heard == world.session.progressed == 1e9 and world.session.silence == 0.0
+    leave.set()
+    until(lambda: not world.session._delivering)
+    times[0] = 2e9
+    assert world.session.heard == world.session.progressed == 1e9
+
+
+def test_a_ping_never_waits_for_another_frame(world: World) -> None:
+    """It is dropped; one host that takes nothing must not keep the others from being asked."""
+    channel = opened(world)
+    with world.session._sending:
+        world.session.ping()
+    world.session.send({"type": "dump"})
+    channel.hears("dump")
+    assert channel.sent.empty()
+
+
+@pytest.mark.parametrize(("lease", "silence"), [(10.0, 6.0), (15.0, 6.0), (100.0, 40.0), (DETACHED_LEASE, 6.0)])
+def test_the_silence_of_a_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lease: float, silence: float
+) -> None:
+    """Hosts with a long lease are slow; a detached run's lease says nothing of that."""
+    plan = plan_of("cpu-1x1", tmp_path, "true", lease=lease)
+    assert World(tmp_path, monkeypatch, plan).session._silence == silence
+
+
+def test_a_run_that_is_taken_over(world: World) -> None:
+    """It begins with an attach, from the bytes that are on record."""
+    channel = world.offer(HELLO)
+    world.session.adopt({stream(world): 5})
+    assert channel.hears("attach")[0]["offsets"] == {stream(world): 5}
+    assert world.next() == HELLO
+    channel.say(output("x", 5, stream(world)))
+    assert world.next()["data"] == b"x"
