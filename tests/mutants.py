@@ -1,7 +1,7 @@
 """Change the guarding modules by small mistakes, one at a time, and see whether their tests notice: `make mutants`.
 
-Everything happens in copies of the sources in a temporary folder; the checkout is only read. A mutant that no test notices has
-survived: write the test, or defend it with its reason in `mutants_defended.txt`.
+Everything happens in copies of the sources in a temporary folder; the checkout is only read. A mutant that no test
+notices has survived: write the test, or defend it with its reason in `mutants_defended.txt`.
 """
 
 from __future__ import annotations
@@ -92,10 +92,13 @@ class Copy:
             shutil.copytree(ROOT / package, folder / "podrun" / package, ignore=shutil.ignore_patterns("__pycache__"))
         compileall.compile_dir(folder, quiet=1)
 
-    def run(self, group: Group, limit: float) -> bool | None:
+    def run(self, group: Group, limit: float, is_changed: bool = True) -> bool | None:
         """Run the tests of the group in a child. Return whether they pass; None if they took longer than `limit`."""
         child = os.fork()
         if child == 0:
+            if is_changed:  # a changed file may have the size and time of the one before
+                sys.dont_write_bytecode = True
+                os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
             self._be_tested(group, limit)
         passed: bool | None = None
         end = time.monotonic() + limit
@@ -116,12 +119,7 @@ class Copy:
             os.dup2(output, 1)
             os.dup2(output, 2)
             sys.path.insert(0, str(self.folder))
-            os.environ |= {
-                "PYTHONPATH": str(self.folder),
-                "PYTHONDONTWRITEBYTECODE": "1",  # a changed file may have the size and time of the one before
-                "PODRUN_HOME": str(self.folder / "home"),
-            }
-            sys.dont_write_bytecode = True
+            os.environ |= {"PYTHONPATH": str(self.folder), "PODRUN_HOME": str(self.folder / "home")}
             options = ["-x", "-q", "-m", "not long", f"--timeout={limit:.0f}", f"--basetemp={self.folder / 'tmp'}"]
             code = int(pytest.main([*options, *group.tests]))
             origin = importlib.import_module("podrun.launcher").__file__ or ""
@@ -163,7 +161,7 @@ def work(folder: Path, mutants: list[Mutant], groups: list[Group], results: Path
             if not mine:
                 continue
             start = time.monotonic()
-            if not copy.run(group, 600):
+            if not copy.run(group, 600, is_changed=False):
                 text = (folder / "output").read_text(errors="replace")
                 raise SystemExit(f"the tests of {group.name} fail without any change:\n{text[-3000:]}")
             limit = max(_LEAST_LIMIT, 4 * (time.monotonic() - start))

@@ -26,7 +26,7 @@ GROUPS = [
         "launcher/supervise/test_failure.py launcher/supervise/test_failures.py launcher/supervise/test_patience.py "
         "launcher/supervise/test_awake.py",
     ),
-    _group("plan", "launcher/plan/plan.py", "launcher/plan"),
+    _group("plan", "launcher/plan/plan.py", "launcher/plan/test_values.py launcher/plan/test_plan.py"),
     _group(
         "pod",
         "launcher/pod/slices.py launcher/pod/ranges.py launcher/pod/pod.py launcher/pod/traits.py",
@@ -51,7 +51,7 @@ GROUPS = [
         "runtime/data/pipeline.py runtime/data/check.py",
         "runtime/data/test_pipeline.py runtime/data/test_check.py",
     ),
-    _group("tokens", "runtime/data/tokens.py", "runtime/data/test_tokens.py"),
+    _group("tokens", "runtime/data/tokens.py", "runtime/data/test_token_values.py runtime/data/test_tokens.py"),
     _group(
         "checkpoint",
         "runtime/checkpoint/store.py runtime/checkpoint/restore.py runtime/checkpoint/damage.py "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -45,11 +44,16 @@ class Mutation:
         """Return the number of the line, and what is before and after around the change, both as `ast` writes them."""
         before, after = ast.unparse(self.tree).splitlines(), self.source().splitlines()
         old, new = next((a.strip(), b.strip()) for a, b in zip(before, after, strict=False) if a != b)
-        start = max(0, len(os.path.commonprefix([old, new])) - _AROUND)
-        rest = max(0, len(os.path.commonprefix([old[start:][::-1], new[start:][::-1]])) - _AROUND)
+        start = max(0, _equal(old, new) - _AROUND)
+        rest = max(0, _equal(old[start:][::-1], new[start:][::-1]) - _AROUND)
         return self.line, *(
             ("..." * bool(start)) + text[start : len(text) - rest] + "..." * bool(rest) for text in (old, new)
         )
+
+
+def _equal(one: str, other: str) -> int:
+    """Return how many characters at the start of both are the same."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def mutations(source: str) -> list[Mutation]:
@@ -101,11 +105,16 @@ def _replacements(node: ast.AST, parent: ast.AST, field: str) -> Iterator[ast.AS
         yield ast.Name(_NAMES[node.id], ast.Load())
     elif isinstance(node, (ast.Break, ast.Continue)):
         yield ast.Continue() if isinstance(node, ast.Break) else ast.Break()
-    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        yield ast.Pass()
-    elif isinstance(node, ast.Assign) and not isinstance(node.targets[0], (ast.Name, ast.Tuple)):
+    elif _is_droppable(node):
         yield ast.Pass()
     elif isinstance(node, ast.Return) and node.value is not None and not isinstance(node.value, ast.Constant):
         yield ast.Return(ast.Constant(None))
     if field in ("test", "ifs") and isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.NamedExpr, ast.BoolOp)):
         yield ast.UnaryOp(ast.Not(), node)  # type: ignore[arg-type]
+
+
+def _is_droppable(node: ast.AST) -> bool:
+    """Return True for a statement whose absence leaves the names that others need: a call, or a value of an object."""
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Call)
+    return isinstance(node, ast.Assign) and not isinstance(node.targets[0], (ast.Name, ast.Tuple))

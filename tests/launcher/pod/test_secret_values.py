@@ -49,7 +49,7 @@ def test_a_file_that_nobody_needs_is_not_read(tmp_path: Path) -> None:
     """It may be missing as long as no secret is asked for."""
     assert dict(read_secrets(with_secrets(tmp_path / "missing"), {"A": "x"})) == {}
     assert dict(read_secrets(with_secrets(None, "A"), {"A": "x"})) == {"A": "x"}
-    with pytest.raises(UserError, match="cannot read .*missing: No such file or directory"):
+    with pytest.raises(UserError, match=r"cannot read .*missing: No such file or directory"):
         read_secrets(with_secrets(tmp_path / "missing", "A"), {"A": "x"})
 
 

@@ -99,3 +99,16 @@ def test_nothing_is_a_cause_after_ctrl_c() -> None:
     failures.add(from_exit("host-1", 1, -signal.SIGKILL, 4, Phase.TRAIN))
     failures.exited("host-1", 1, asked=False)
     assert failures.only_consequences
+
+
+def test_a_machine_that_has_just_started() -> None:
+    """No sleep is made up for a clock that begins near zero; a gap of just the limit is none."""
+    time = Time(now=1.0)
+    clock = AwakeClock(5.0, time)
+    assert clock.slept(60.0) == 0.0 and clock.now() == 0.0
+    time.now += 5.0
+    assert (clock.now(), clock.slept(60.0)) == (5.0, 0.0)
+    time.now += 5.5
+    assert (clock.now(), clock.slept(0.0)) == (5.0, 5.5)
+    time.now += 3.0
+    assert clock.slept(3.0) == 5.5 and clock.slept(2.5) == 0.0

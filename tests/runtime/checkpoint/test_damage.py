@@ -81,9 +81,9 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(DamagedCheckpointError, match=f"{tmp_path}: an empty folder$"):
         read_meta(3, tmp_path, Path("meta"))
     (tmp_path / "file").touch()
-    with pytest.raises(DamagedCheckpointError, match="file: Not a directory$"):
+    with pytest.raises(DamagedCheckpointError, match=r"file: Not a directory$"):
         read_meta(3, tmp_path / "file", Path("meta"))
-    with pytest.raises(DamagedCheckpointError, match="meta: No such file or directory$"):
+    with pytest.raises(DamagedCheckpointError, match=r"meta: No such file or directory$"):
         read_meta(3, tmp_path, Path("meta"))
 
 

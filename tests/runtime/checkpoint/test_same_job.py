@@ -65,7 +65,9 @@ def test_what_makes_it_another_job(before: dict[str, Any], now: dict[str, Any], 
     """Each key with both values, whichever comes first."""
     for one, other in ((before, now), (now, before)):
         obstacles_found = rows(job(**one), job(**other))
-        assert sorted(key for key, _ in obstacles_found) == keys if keys else obstacles_found[0][0].startswith("optimizer")
+        assert (
+            sorted(key for key, _ in obstacles_found) == keys if keys else obstacles_found[0][0].startswith("optimizer")
+        )
     (row, *_) = rows(job(), job(model={"width": 16}))
     assert row == ("model.width", "8 in the checkpoint, 16 in this job")
 
