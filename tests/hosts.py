@@ -246,11 +246,10 @@ class Hosts(_Net):
         self._iptables(name, "-A", rule)
         self._rules.append((name, rule))
 
-    def kill_sessions(self, name: str) -> None:
-        """All SSH connections to the host break; its sshd goes on listening."""
-        for process in self.processes(name):
-            if re.match(r"sshd(-session|-auth)?: (?!/)", process.args):
-                process.kill()
+    def kill_sessions(self, name: str) -> int:
+        """Break all SSH connections to the host, and return their processes' number; its sshd goes on listening."""
+        sessions = [p for p in self.processes(name) if re.match(r"sshd(-session|-auth)?: (?!/)", p.args)]
+        return len([process.kill() for process in sessions])
 
     def processes(self, name: str) -> list[Process]:
         """All processes of the host, its sshd included, and those in PID namespaces of their own."""

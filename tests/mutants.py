@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import compileall
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -120,8 +121,9 @@ class Copy:
             os.dup2(output, 2)
             sys.path.insert(0, str(self.folder))
             os.environ |= {"PYTHONPATH": str(self.folder), "PODRUN_HOME": str(self.folder / "home")}
-            options = ["-x", "-q", "-m", "not long", f"--timeout={limit:.0f}", f"--basetemp={self.folder / 'tmp'}"]
-            code = int(pytest.main([*options, *group.tests]))
+            plugin = "no:hypothesispytest"  # importing hypothesis takes longer than all the rest
+            options = ["-x", "-q", "-p", plugin, f"--timeout={limit:.0f}", f"--basetemp={self.folder / 'tmp'}"]
+            code = int(pytest.main([*options, "-m", "not long", *group.tests]))
             origin = importlib.import_module("podrun.launcher").__file__ or ""
             os._exit(code if origin.startswith(str(self.folder)) else 99)
         finally:
@@ -205,6 +207,7 @@ def main() -> None:
     os.environ["JAX_PLATFORMS"] = "cpu"
     for name in _HEAVY:
         importlib.import_module(name)
+    gc.freeze()  # what is there now is not copied by the forks' collections
     defended = read_defended()
     with tempfile.TemporaryDirectory(prefix="podrun-mutants-") as temporary:
         children, passed = [], {}

@@ -24,4 +24,4 @@ def test_architecture_names_the_files() -> None:
     for module in [path for folder in ("api", "launcher", "runtime") for path in ROOT.glob(f"{folder}/*.py")]:
         assert module.name in ("__init__.py",) or f"`{module.name}`" in text, module.name
     for folder in [*ROOT.glob("launcher/*/"), *ROOT.glob("runtime/*/")]:
-        assert folder.name == "__pycache__" or f"{folder.name}/" in text, folder.name
+        assert folder.name == "__pycache__" or f"`{folder.name}/`" in text, folder.name

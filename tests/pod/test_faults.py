@@ -17,7 +17,6 @@ from .conftest import Run, kill, processes_of
 
 Start = Callable[..., Run]
 POD = ("--simulate", "--slice", "cpu-2x2", "small.yaml", "steps=100000", "eval.every=0")
-PROMPT = 5.0  # seconds from a fault to podrun's end that the README promises; used only to bound waits
 
 
 def faulty(action: str, process: int = 1, step: int = 5) -> tuple[str, ...]:
@@ -51,10 +50,8 @@ def test_worker_killed_from_outside(start: Start, sandbox: Sandbox) -> None:
     """SIGKILL of a worker in the middle of training: the others are ended at once, and the victim is named."""
     run = start(*POD)
     run.wait_for_step(5)
-    killed = time.monotonic()
     kill(run.worker(0))
     assert run.end(timeout=60) == 137
-    print(f"podrun ended {time.monotonic() - killed:.2f} s after the SIGKILL (promise: {PROMPT} s)")
     assert run.last_line.startswith("failed: host-0 (process 0): was ended by SIGKILL after step")
     assert processes_of(sandbox) == {}
 
@@ -150,10 +147,8 @@ def test_ctrl_c_in_every_phase(start: Start, sandbox: Sandbox, phase: str) -> No
     """Ctrl-C ends the run from any phase with code 130 and leaves nothing."""
     run = start(*POD)
     run.wait_for(lambda e: e.get("phase") == phase)
-    pressed = time.monotonic()
     run.process.send_signal(signal.SIGINT)
     assert run.end(timeout=60) == 130
-    print(f"podrun ended {time.monotonic() - pressed:.2f} s after Ctrl-C in {phase} (promise: {PROMPT} s)")
     assert run.last_line.startswith("interrupted")
     assert processes_of(sandbox) == {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -112,9 +113,16 @@ def test_a_plain_exit_before_the_end(tmp_path: Path, code: int | None) -> None:
     assert (event["message"], event["code"]) == ("exited with code 0 before training was done", ExitCode.FAILED)
 
 
-def test_a_full_disk_does_not_keep_a_failure_from_ending() -> None:
+def test_a_full_disk_does_not_keep_a_failure_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the event nor the print can be written: the process still comes to its exit."""
-    report_failure(RuntimeError("first"), 1, Reporter(Path("/dev/full")))
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        with pytest.raises(OSError, match="No space"):
+            print("x", file=sys.stderr, flush=True)
+        report_failure(RuntimeError("first"), 1, Reporter(Path("/dev/full")))
+        monkeypatch.undo()
+        with contextlib.suppress(OSError):
+            full.close()
 
 
 # --- environment ----------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -18,6 +17,9 @@ from podrun.launcher.transport.ssh import errors as ssh_errors
 from podrun.launcher.transport.ssh import link as ssh_link
 
 from .conftest import Client
+
+# Much longer than any limit here, and shorter than the two minutes after which the system itself gives a connection up.
+pytestmark = pytest.mark.timeout(90)
 
 
 @pytest.fixture(autouse=True)
@@ -52,19 +54,15 @@ def test_a_port_on_which_nobody_listens(client: Client) -> None:
 
 def test_a_firewall_that_drops_everything(client: Client) -> None:
     client.hosts.block("h0", 22)
-    start = time.monotonic()
     reason = why_not(client, client.hosts.address("h0"))
     assert f"timed out: no answer from {client.hosts.address('h0')} port 22" in reason
-    assert time.monotonic() - start < 5
 
 
 def test_a_connect_timeout_of_the_ssh_config(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh_link, "_CONNECT", 10)
+    monkeypatch.setattr(ssh_link, "_CONNECT", 1000)  # which the test's own limit would not let pass
     (client.home / "config").write_text("ConnectTimeout 1\n")
     client.hosts.block("h0", 22)
-    start = time.monotonic()
     assert "timed out" in why_not(client, client.hosts.address("h0"), config=client.home / "config")
-    assert time.monotonic() - start < 5
 
 
 def test_an_address_to_which_there_is_no_way(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,10 +108,8 @@ def test_a_server_that_hangs_up_at_once(client: Client) -> None:
 
 
 def test_a_server_that_says_nothing(client: Client) -> None:
-    start = time.monotonic()
     with server(None) as port:
         assert "does not speak SSH" in why_not(client, "127.0.0.1", port=port)
-    assert time.monotonic() - start < 6
 
 
 def test_a_server_that_hangs_up_in_the_handshake(client: Client) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +19,8 @@ from ..preflight.pods import VERSION, healthy
 
 def test_facts_of_this_machine(tmp_path: Path) -> None:
     request = {"python": sys.executable, "workdir": f"{tmp_path}/not/yet", "home": str(tmp_path), "env": {}}
-    start = time.monotonic()
+    before = time.time()
     found = facts.gather(request)
-    assert time.monotonic() - start < 5
     assert set(found) == set(healthy())
     assert not [name for name, value in found.items() if isinstance(value, dict) and "error" in value]
     assert json.loads(json.dumps(found)) == found
@@ -30,7 +30,7 @@ def test_facts_of_this_machine(tmp_path: Path) -> None:
     assert found["disk_workdir"]["folder"] == str(tmp_path)
     assert 0 < found["disk_home"]["free"] < found["disk_home"]["total"]
     assert 0 < found["memory"]["available"] < found["memory"]["total"]
-    assert abs(found["clock"]["answered"] - time.time()) < 5
+    assert before <= found["clock"]["answered"] <= time.time()
 
 
 def test_the_workers_environment_counts(tmp_path: Path) -> None:
@@ -87,12 +87,12 @@ def script(path: Path, text: str) -> None:
 
 
 def test_a_fact_that_hangs_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
     monkeypatch.setattr(facts, "LIMIT", 1.0)
-    monkeypatch.setattr(facts, "_memory", lambda: time.sleep(20))
+    monkeypatch.setattr(facts, "_memory", lambda: answered.wait(200))
     monkeypatch.setattr(facts, "_huge_pages", lambda: 1 / 0)
-    start = time.monotonic()
     found = facts.gather({"python": sys.executable})
-    assert time.monotonic() - start < 5
+    answered.set()  # all others have not waited for it
     assert found["memory"] == {"error": "no answer within 1 s"}
     assert found["huge_pages"] == {"error": "division by zero"}
     assert found["limits"]["nofile"] > 0

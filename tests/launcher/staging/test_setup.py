@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,11 +49,9 @@ def test_failing_setup_leaves_no_process(case: Case) -> None:
 
 def test_setup_may_leave_a_daemon(case: Case) -> None:
     """A file system that is mounted in it must stay. Nobody waits for its output to end."""
-    start = time.monotonic()
     case.prepared(setup=("sleep 1000 & echo started",))
-    assert time.monotonic() - start < 20
     assert "started" in case.said("setup")
-    assert len(case.processes()) == 1
+    assert len(case.processes()) == 1  # its output has not ended
 
 
 LAUNCHER = """
