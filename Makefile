@@ -2,13 +2,14 @@
 # make test    sets everything up in .venv and runs the tests, but the long ones
 # make long    the tests that take minutes each: what CI runs besides
 # make newest  the runtime's tests and a simulated pod with the newest Python of pyenv's folder and the newest JAX: CI runs it as well
+# make mutants small mistakes in the guarding modules, one at a time: whether the tests notice
 # make check   what CI checks besides: lint, format, types
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test long newest check clean
+.PHONY: demo test long newest mutants check clean
 
 demo: $(VENV)/installed
 	$(BIN)/podrun --slice v3-32 --simulate examples/gpt2_tiny.yaml
@@ -22,6 +23,10 @@ long: $(VENV)/installed
 
 newest:
 	PYTHON=$(PYTHON) .ci/newest
+
+mutants: $(VENV)/installed
+	# MUTANTS="--module session --limit 50 --seed 2" for some of them, or others.
+	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 check: $(VENV)/installed
 	$(BIN)/ruff check .

@@ -89,8 +89,8 @@ class Copy:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for package in ("launcher", "runtime"):
-            shutil.copytree(ROOT / package, folder / "podrun" / package, ignore=shutil.ignore_patterns("__pycache__"))
+        for source, package in (("api", "podrun"), ("launcher", "podrun/launcher"), ("runtime", "podrun/runtime")):
+            shutil.copytree(ROOT / source, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
         compileall.compile_dir(folder, quiet=1)
 
     def run(self, group: Group, limit: float, is_changed: bool = True) -> bool | None:

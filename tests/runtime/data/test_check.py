@@ -58,7 +58,7 @@ def dataset(train: Any, validation: Any = None, **fields: Any) -> Dataset:
 def refused(config: Config, data: Any) -> str:
     """Return why the data is refused, without what is around it."""
     with pytest.raises(UserError) as raised:
-        checked(data, config, "a:b")
+        checked(data, config)
     start, end = "data.name a:b: ", "; docs/plugins.md says what it has to be"
     text = str(raised.value)
     assert text.startswith(start) and text.endswith(end)
@@ -68,7 +68,7 @@ def refused(config: Config, data: Any) -> str:
 def test_good_data_is_passed_on() -> None:
     """Both parts are looked at, as many examples as a batch has, and later batches are checked as well."""
     train, validation = Source(arrays()), Source(arrays(**WEIGHT), size=np.int64(3))
-    data = checked(dataset(train, validation), CLASSES, "a:b")
+    data = checked(dataset(train, validation), CLASSES)
     assert train.asked == [[0, 1, 2, 3]] and validation.asked == [[0, 1, 2, 0]]
     assert (data.train.size, data.validation.size, data.fingerprint, data.outputs) == (9, 3, b"x", 3)
     zeros = np.zeros(2, np.int64)
@@ -85,7 +85,7 @@ def test_as_many_examples_are_looked_at_as_are_cheap(batch_size: Any, looked_at:
     validation = Source(arrays(y=np.array([1.0], np.float32), **WEIGHT))
     single = {"name": "single"} if batch_size == "all" else {"name": "jit"}
     config = VALUES.model_copy(update={"batch_size": batch_size, "parallel": single})
-    checked(dataset(train, validation, outputs=1), config, "a:b")
+    checked(dataset(train, validation, outputs=1), config)
     assert train.asked == [list(range(looked_at))]
 
 
@@ -134,7 +134,7 @@ def test_values_to_predict() -> None:
     """Any value of the right shape; integers are labels and not values."""
     good = Source(arrays(y=np.array([-7.0, 1e9, 0.5], np.float32)))
     validation = Source(arrays(y=np.zeros(3, np.float32), **WEIGHT))
-    assert checked(dataset(good, validation), VALUES, "a:b")
+    assert checked(dataset(good, validation), VALUES)
     for y, what in (
         (np.zeros(2, np.float32), "have y [4, 2], expected [4, 3] (outputs)"),
         (np.zeros(3, np.int64), "have y of dtype int64, expected floats (outputs)"),
@@ -147,9 +147,9 @@ def test_tokens() -> None:
     weights = {"weights": np.ones(5, np.float32)}
     good, validation = Source({"tokens": np.full(6, 6)}), Source({"tokens": np.zeros(6, int), **weights})
     data = dataset(good, validation, vocabulary=7)
-    assert checked(data, TOKENS, "a:b")
+    assert checked(data, TOKENS)
     assert refused(TOKENS, replace(data, vocabulary=0)) == "its vocabulary is 0, expected the number of token ids"
-    assert checked(replace(data, vocabulary=1, train=Source({"tokens": np.zeros(6, int)})), TOKENS, "a:b")
+    assert checked(replace(data, vocabulary=1, train=Source({"tokens": np.zeros(6, int)})), TOKENS)
     why = "(the model's context of 5 and the token after it)"
     for tokens, what in (
         (np.full(6, 7), f"have tokens from 7 to 7, expected 0 to 6 {why}"),
@@ -167,7 +167,7 @@ def test_a_task_of_the_users_own_reads_what_it_likes() -> None:
     """Only numbers for each index are expected of its examples."""
     config = CLASSES.model_copy(update={"task": "mine:task"})
     odd = Source({"whatever": np.array([1.0])})
-    assert checked(dataset(odd, odd), config, "a:b")
+    assert checked(dataset(odd, odd), config)
     assert refused(config, dataset(Source({"whatever": 1}), odd)).endswith(
         "have a int as whatever, expected a numpy array"
     )

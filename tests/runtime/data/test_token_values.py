@@ -9,10 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from podrun.runtime.config import PythonSourceData, TokensData
+from podrun.runtime.config import Config
+from podrun.runtime.config.data import PythonSourceData, TokensData
 from podrun.runtime.contract import UserError
 from podrun.runtime.data import tokens as module
 from podrun.runtime.data.tokens import TrainWindows, python_source_dataset, tokens_dataset
+
+JOB = Config.model_validate({"steps": 1, "batch_size": 1, "model": {"layers": 1, "heads": 1, "width": 8, "context": 4}})
 
 
 def fingerprint(values: list[int]) -> bytes:
@@ -52,7 +55,7 @@ def test_the_end_of_either_part_counts(tmp_path: Path) -> None:
         if changed is not None:
             values[changed] = 200
         values.tofile(path)
-        prints.add(tokens_dataset(TokensData(path=path, validation=0.5), 4, seed=0).fingerprint)
+        prints.add(tokens_dataset(TokensData(path=path, validation=0.5), JOB).fingerprint)
     assert len(prints) == 5
 
 
@@ -64,9 +67,9 @@ def test_ids_beyond_the_vocabulary(tmp_path: Path, at: int) -> None:
     values[at] = 7
     values.tofile(path)
     section = TokensData(path=path, validation=0.5, dtype="uint32", vocabulary=8)
-    assert tokens_dataset(section, 4, seed=0).vocabulary == 8
+    assert tokens_dataset(section, JOB).vocabulary == 8
     with pytest.raises(UserError, match=r"has the token id 7, but data\.vocabulary is 7$"):
-        tokens_dataset(section.model_copy(update={"vocabulary": 7}), 4, seed=0)
+        tokens_dataset(section.model_copy(update={"vocabulary": 7}), JOB)
 
 
 class Fixed:
@@ -86,7 +89,7 @@ def test_ids_are_kept_in_as_few_bytes_as_hold_them(
     """Ids beyond 65535 do not wrap around."""
     monkeypatch.setattr(module, "make_tokenizer", lambda section, text: Fixed(vocabulary))
     library(tmp_path, monkeypatch)
-    dataset = python_source_dataset(PythonSourceData(), 4, seed=0)
+    dataset = python_source_dataset(PythonSourceData(), JOB)
     assert isinstance(dataset.train, TrainWindows) and dataset.train._tokens.dtype == dtype
     assert dataset.train._tokens.max() == vocabulary - 1
 
@@ -114,7 +117,7 @@ def library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 def test_the_order_of_the_standard_library_is_fixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the hash of a file's name, so that every host has the same text; tests are left out, line ends kept."""
     files = library(tmp_path, monkeypatch)
-    dataset = python_source_dataset(PythonSourceData(), 4, seed=0)
+    dataset = python_source_dataset(PythonSourceData(), JOB)
     assert isinstance(dataset.train, TrainWindows)
     start = dataset.train._tokens.astype(np.uint8).tobytes()
     text = b"".join(path.read_bytes() for path in files)
