@@ -68,7 +68,6 @@ def read_defended(path: Path = DEFENDED) -> dict[tuple[str, str, str], str]:
 
 def choose(groups: list[Group], limit: int, seed: int) -> list[Mutant]:
     """Return at most `limit` mutants, as many of each group as of the others where it has enough."""
-    chance = random.Random(seed)
     piles = []
     for group in groups:
         pile = [
@@ -76,7 +75,7 @@ def choose(groups: list[Group], limit: int, seed: int) -> list[Mutant]:
             for file in group.files
             for number, mutation in enumerate(mutations((ROOT / file).read_text()))
         ]
-        chance.shuffle(pile)
+        random.Random(f"{seed} {group.name}").shuffle(pile)  # the same whichever other groups are tried
         piles.append(pile)
     chosen: list[tuple[str, str, int, Mutation]] = []
     while len(chosen) < limit and any(piles):

@@ -1,0 +1,152 @@
+"""What an agent does in single turns: files, marks, the host's lock, and the order of its news."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podrun.launcher.agent import serve
+from podrun.launcher.agent.lock import HostLock, current_holder
+from podrun.launcher.agent.news import News
+from podrun.launcher.agent.port import RefusedError
+from podrun.launcher.agent.serve import Agent
+
+PROCESS = {"process": 0, "argv": ["true"], "env": {}, "path": {}, "threads": None, "cwd": "."}
+PROCESS |= {"output": "0.out", "events": "0.events"}
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
+    """An agent in a folder of its own, that has not begun to serve."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(serve, "enter_pid_namespace", lambda: False)
+    used = tmp_path / "bundle"
+    used.mkdir(mode=0o700)
+    spec = {"run": "r-1", "home": str(tmp_path), "dir": str(tmp_path), "lease": 60.0, "grace": 5.0, "code": None}
+    spec |= {"files": {"config.json": "secret"}, "uses": [str(used)], "exclusive": False, "coordinator": False}
+    spec |= {"ports": None, "internal": None, "processes": [PROCESS]}
+    with socket.socket() as listener:
+        yield Agent(spec, listener)
+
+
+def test_files_of_a_run_are_for_nobody_else(agent: Agent) -> None:
+    """Whatever the umask; a folder of bundles that others could have changed is refused."""
+    before = os.umask(0)
+    try:
+        agent.prepare()
+    finally:
+        os.umask(before)
+    assert Path("config.json").read_text() == "secret"
+    assert os.stat("config.json").st_mode & 0o777 == 0o600
+    os.chmod(agent.spec["uses"][0], 0o777)
+    with pytest.raises(RefusedError, match="others could have changed it"):
+        agent.prepare()
+
+
+def test_folders_in_use_are_marked_again_and_again(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a long run's code is pruned under it; every five minutes is often enough."""
+    (folder,) = agent.spec["uses"]
+    times = [10_000.0]
+    monkeypatch.setattr(serve.time, "monotonic", lambda: times[0])
+
+    def is_marked() -> bool:
+        os.utime(folder, (1.0, 1.0))
+        agent.keep()
+        return os.stat(folder).st_mtime > 1.0
+
+    assert is_marked() and not is_marked()
+    times[0] += 299.0
+    assert not is_marked()
+    times[0] += 2.0
+    assert is_marked()
+
+
+def other_agent(home: Path, run: str) -> str:
+    """Return what another agent is told that takes the host."""
+    code = "import sys; from podrun.launcher.agent.lock import HostLock; print(HostLock(sys.argv[1]).take(sys.argv[2]))"
+    return subprocess.run([sys.executable, "-c", code, str(home), run], capture_output=True, text=True).stdout.strip()
+
+
+def test_a_host_is_released_when_its_workers_have_ended(agent: Agent, tmp_path: Path) -> None:
+    """Only the last output remains to be fetched then, which may take long."""
+    agent.spec["exclusive"] = True
+    assert agent.lock.take("r-1") is None
+    agent.ready = True
+    agent.keep()
+    assert other_agent(tmp_path, "r-2").startswith("run r-1")
+    agent.started = True  # and no worker runs
+    agent.keep()
+    assert other_agent(tmp_path, "r-2") == "None"
+    assert current_holder(str(tmp_path)) is None
+
+
+def test_a_lock_that_is_released_can_be_taken_again(tmp_path: Path) -> None:
+    """By the same process, or by another one."""
+    lock = HostLock(str(tmp_path))
+    lock.release()
+    for run in ("r-1", "r-2"):
+        assert lock.take(run) is None
+        assert other_agent(tmp_path, "r-3").startswith(f"run {run}")
+        lock.release()
+        lock.release()
+        assert other_agent(tmp_path, "r-3") == "None"
+
+
+class Listening:
+    """A connection that has attached with these offsets, and takes everything."""
+
+    unsent = b""
+    open = True
+    next = 0
+
+    def __init__(self, **offsets: int) -> None:
+        self.offsets = {name.replace("_", "."): size for name, size in offsets.items()}
+        self.sent: list[Any] = []
+
+    def send(self, frame: dict[str, Any]) -> None:
+        self.sent.append(frame["type"] if frame["type"] != "output" else frame["stream"])
+
+
+def test_an_exit_comes_after_the_last_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event may hold the reason; and the end of the agent comes after all output."""
+    monkeypatch.chdir(tmp_path)
+    news = News([PROCESS])
+    for name in ("0.events", "0.out"):
+        Path(name).write_text("x" * 10)
+    news.report("exit", {"process": 0})
+    news.report("stopped", {"reason": "x"})
+    connection: Any = Listening(**{"0_events": 0, "0_out": 0})
+    news.send(connection)
+    assert connection.sent == ["0.events", "exit", "0.out", "stopped"]
+    news.hurried = True
+    connection = Listening(**{"0_events": 0, "0_out": 0})
+    news.send(connection)
+    assert connection.sent == ["0.events", "exit", "stopped", "0.out"]
+
+
+def test_nothing_is_sent_before_the_launcher_has_attached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent does not know yet what is on record there."""
+    monkeypatch.chdir(tmp_path)
+    news = News([PROCESS])
+    news.report("hello", {"why": "x" * 20_000})
+    connection: Any = Listening()
+    connection.offsets = None
+    news.send(connection)
+    assert connection.sent == [] and len(news.history[0]["why"]) == 8192
+
+
+def test_a_stop_may_be_hurried_by_a_later_one(agent: Agent) -> None:
+    """The moment of the kill moves with each; the reason stays the first."""
+    agent.stop(100.0, "first")
+    first = agent.kill_at
+    agent.stop(0.0, "second")
+    assert agent.stop_reason == "first" and first is not None and agent.kill_at is not None
+    assert agent.kill_at <= time.monotonic() < first
