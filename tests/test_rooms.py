@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS = {
     "api": ("__main__",),
     "launcher": (
-        *("agent", "pod", "yamlfile", "view", "transport", "inventory", "plan", "remote", "staging", "rundir"),
+        *("agent", "pod", "yamlfile", "transport", "inventory", "plan", "remote", "staging", "rundir", "view"),
         *("preflight", "request", "supervise", "compare", "commands", "cli", "__main__"),
     ),
     "runtime": (

@@ -11,7 +11,7 @@ from podrun.runtime.contract import ExitCode, UserError
 
 from ..rundir.log_files import LogFile, first_offset, log_files
 from ..rundir.log_view import Follower, show
-from ..rundir.run_summary import RunState, state_of
+from ..rundir.run_summary import RunStatus, status_of
 from ..rundir.runs import RunDirectory, find_run
 from ..view.terminal import unguarded
 from ..view.times import parse_since
@@ -95,11 +95,11 @@ def _await_files(directory: RunDirectory, request: LogsRequest) -> list[LogFile]
 
 
 def _has_ended(directory: RunDirectory) -> bool:
-    return directory.supervisor() is None and state_of(directory)[0] is not RunState.RUNNING
+    return directory.supervisor() is None and status_of(directory)[0] is not RunStatus.RUNNING
 
 
 def _tell_end(directory: RunDirectory) -> int:
-    state, end, _ = state_of(directory)
+    state, end, _ = status_of(directory)
     if end is not None:
         print(f"podrun: {end['message']}", file=sys.stderr)
         return ExitCode.DONE

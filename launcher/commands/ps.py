@@ -11,7 +11,7 @@ from dataclasses import asdict
 from podrun.runtime.contract import ExitCode
 
 from ..pod.home import podrun_home
-from ..rundir.run_summary import RunState, Summary, summarize
+from ..rundir.run_summary import RunStatus, Summary, summarize
 from ..rundir.runs import all_runs
 from ..view.text_table import shorten, text_table
 from ..view.times import duration, moment
@@ -29,7 +29,7 @@ def ps(show_all: bool, as_json: bool) -> int:
         print(f"no runs in {podrun_home() / 'runs'}")
     else:
         print(_table(shown))
-        if abandoned := [summary.run for summary in shown if summary.state is RunState.ABANDONED]:
+        if abandoned := [summary.run for summary in shown if summary.state is RunStatus.ABANDONED]:
             run = abandoned[0] if len(abandoned) == 1 else "RUN"
             print(f"abandoned: its launcher is gone; `podrun attach {run}` takes it over, `podrun stop {run}` ends it")
         if len(shown) < len(summaries):
@@ -55,7 +55,7 @@ def _table(shown: list[Summary]) -> str:
         rows.append(
             [
                 summary.run,
-                f"failed {summary.code}" if summary.state is RunState.FAILED else summary.state.value,
+                f"failed {summary.code}" if summary.state is RunStatus.FAILED else summary.state.value,
                 summary.slice,
                 str(summary.hosts),
                 "-" if summary.step is None else f"{summary.step}/{summary.steps}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
+from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
@@ -13,8 +14,9 @@ from podrun.runtime.lines import clock, describe_step
 
 from ..pod.fold import fold
 from ..pod.traits import reached
-from ..rundir.run_status import ProcessStatus, RunStatus, read_status
-from ..rundir.run_summary import RunState, Summary, summarize
+from ..rundir.read_state import read_state
+from ..rundir.run_state import ProcessState, RunState
+from ..rundir.run_summary import RunStatus, Summary, summarize
 from ..rundir.runs import RunDirectory, find_run
 from ..view.console import phase_words
 from ..view.text_table import shorten, text_table
@@ -27,7 +29,7 @@ def status(name: str | None, as_json: bool) -> int:
     """Print the status of the run. Raises UserError if there is no such run."""
     directory = find_run(name)
     summary = summarize(directory)
-    details = read_status(directory)
+    details = read_state(directory)
     if as_json:
         print(json.dumps(_as_json(directory, summary, details), indent=1))
     else:
@@ -35,68 +37,61 @@ def status(name: str | None, as_json: bool) -> int:
     return ExitCode.DONE
 
 
-def _as_json(directory: RunDirectory, summary: Summary, details: RunStatus | None) -> dict[str, Any]:
-    checkpoint = details.checkpoint if details else None
+def _as_json(directory: RunDirectory, summary: Summary, details: RunState) -> dict[str, Any]:
+    start, checkpoint, step = details.start, details.checkpoint, details.step or {}
     return {
         **asdict(summary),
-        "attempt": details.start["attempt"] if details else None,
-        "workdir": details.start["workdir"] if details else None,
+        "attempt": start["attempt"] if start else None,
+        "workdir": start["workdir"] if start else None,
         "logs": str(directory.logs),
-        "phase": _phase(details) if details and not summary.has_ended else None,
-        **_progress(details),
-        "message": details.end["message"] if details and details.end else None,
+        "phase": _phase(details) if start and not summary.has_ended else None,
+        **{name: step.get(name) for name in ("loss", "elapsed", "seconds_left")},
+        "message": details.end["message"] if details.end else None,
         "checkpoint": {"step": checkpoint["step"], "time": checkpoint["time"]} if checkpoint else None,
-        "agents": details.agents if details else {},
-        "processes": [asdict(process) for process in details.processes.values()] if details else [],
+        "agents": details.agents,
+        "processes": [asdict(process) for process in details.processes.values()],
     }
 
 
-def _progress(status: RunStatus | None) -> dict[str, float | None]:
-    """Return the loss of process 0's last step, the seconds until then, and those that are left."""
-    step = status.step if status and status.step else {}
-    return {name: step.get(name) for name in ("loss", "elapsed", "seconds_left")}
-
-
-def _phase(status: RunStatus) -> str:
+def _phase(details: RunState) -> str:
     """Return `evaluating`, or `3 of 4 training, 1 of 4 compiling the step` if processes are in different phases."""
-    count = len(status.processes)
-    groups = sorted(status.phases.items(), key=lambda item: -len(item[1]))
-    if len(groups) == 1:
-        return phase_words(groups[0][0])
-    return ", ".join(f"{len(processes)} of {count} {phase_words(phase)}" for phase, processes in groups)
+    if details.common_phase is not None:
+        return phase_words(details.common_phase)
+    phases = Counter(process.phase for process in details.processes.values())  # equal numbers: that of process 0 first
+    return ", ".join(f"{n} of {len(details.processes)} {phase_words(phase)}" for phase, n in phases.most_common())
 
 
-def _as_text(directory: RunDirectory, summary: Summary, details: RunStatus | None) -> list[str]:
+def _as_text(directory: RunDirectory, summary: Summary, details: RunState) -> list[str]:
     lines = [_headline(summary, details)]
     lines += [f"  {name:<12}{text}" for name, text in _facts(directory, summary, details)]
-    if details:
+    if details.start:
         lines += ["", _table(list(details.processes.values()), program=summary.program, ended=summary.has_ended)]
         lines += _ending(summary, details)
-    if summary.state is RunState.ABANDONED:
+    if summary.state is RunStatus.ABANDONED:
         lines += ["", f"`podrun attach {summary.run}` takes it over, `podrun stop {summary.run}` ends it"]
     return lines
 
 
-def _headline(summary: Summary, details: RunStatus | None) -> str:
+def _headline(summary: Summary, details: RunState) -> str:
     lasted = duration((summary.ended or time.time()) - summary.started)
-    again = f", restart {details.start['attempt']}" if details and details.start["attempt"] else ""
-    if summary.state is RunState.RUNNING:
+    again = f", restart {details.start['attempt']}" if details.start and details.start["attempt"] else ""
+    if summary.state is RunStatus.RUNNING:
         return f"run {summary.run}: running for {lasted}{again}"
     when = moment(summary.ended or summary.started)
-    if summary.state is RunState.ABANDONED:
+    if summary.state is RunStatus.ABANDONED:
         return f"run {summary.run}: abandoned, last heard of at {when}: it has not ended, and nobody supervises it"
     code = f" with exit code {summary.code}" if summary.code else ""
     return f"run {summary.run}: {summary.state}{code} at {when}, after {lasted}{again}"
 
 
-def _facts(directory: RunDirectory, summary: Summary, details: RunStatus | None) -> list[tuple[str, str]]:
+def _facts(directory: RunDirectory, summary: Summary, details: RunState) -> list[tuple[str, str]]:
     hosts = "1 host" if summary.hosts == 1 else f"{summary.hosts} hosts"
     facts = [("slice", f"{summary.slice}, {hosts} {reached(summary.transport)}")]
     facts.append(("program" if summary.program else "workdir", shorten(summary.job, 200)))
-    if details and not summary.has_ended:
+    if details.start and not summary.has_ended:
         facts.append(("phase", _phase(details)))
     facts += _step_facts(summary, details)
-    if details and details.checkpoint:
+    if details.checkpoint:
         facts.append(("checkpoint", f"step {details.checkpoint['step']}, at {moment(details.checkpoint['time'])}"))
     if summary.supervisor is not None:
         facts.append(("supervisor", f"pid {summary.supervisor} on this machine"))
@@ -104,17 +99,17 @@ def _facts(directory: RunDirectory, summary: Summary, details: RunStatus | None)
     return facts
 
 
-def _step_facts(summary: Summary, details: RunStatus | None) -> list[tuple[str, str]]:
-    if details is None or details.step is None:
+def _step_facts(summary: Summary, details: RunState) -> list[tuple[str, str]]:
+    if details.step is None:
         return []
     step = details.step
     facts = [("step", f"{step['step']}/{step['steps']}  {describe_step(step)}")]
-    if summary.state is RunState.RUNNING and "elapsed" in step:
+    if summary.state is RunStatus.RUNNING and "elapsed" in step:
         facts.append(("time", f"elapsed {clock(step['elapsed'])}  eta {clock(step.get('seconds_left'))}"))
     return facts
 
 
-def _table(processes: list[ProcessStatus], *, program: bool, ended: bool) -> str:
+def _table(processes: list[ProcessState], *, program: bool, ended: bool) -> str:
     """Return a table with a row for each process; of a large pod, for each state that processes are in."""
     if len(processes) > _ROWS:
         return _groups(processes)
@@ -129,7 +124,7 @@ def _table(processes: list[ProcessStatus], *, program: bool, ended: bool) -> str
     return text_table(rows, right=(0,))
 
 
-def _groups(processes: list[ProcessStatus]) -> str:
+def _groups(processes: list[ProcessState]) -> str:
     hosts_by_state: dict[tuple[str, int | None, int | None], list[str]] = {}
     for process in processes:
         hosts_by_state.setdefault((process.phase, process.step, process.exit_code), []).append(process.host)
@@ -152,7 +147,7 @@ def _exit(code: int | None) -> str:
         return f"signal {-code}"
 
 
-def _ending(summary: Summary, details: RunStatus) -> list[str]:
+def _ending(summary: Summary, details: RunState) -> list[str]:
     """Return how the run ended, or the failures of a running one so far."""
     if details.end:
         return ["", f"podrun: {details.end['message']}"]

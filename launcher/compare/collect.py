@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from podrun.runtime.config import Config
-from podrun.runtime.contract import Event, EventKind, Phase, Workdir
+from podrun.runtime.contract import Workdir
 
 from ..agent.schema import Malformed, count, loads, number, record
 from ..pod.errors import HostError
 from ..rundir import run_summary
 from ..rundir.events import LIMIT
+from ..rundir.run_state import reduce_events
 from ..rundir.runs import RunDirectory
 from ..rundir.spec import RunSpec
 from .files import files_of
@@ -20,13 +21,14 @@ from .table import Measurement, Step, VariantState
 from .variants import Variant
 
 _RECORD = record({"step": count})
-_STATES = {run_summary.RunState.DONE: VariantState.DONE, run_summary.RunState.INTERRUPTED: VariantState.INTERRUPTED}
+_STATES = {run_summary.RunStatus.DONE: VariantState.DONE, run_summary.RunStatus.INTERRUPTED: VariantState.INTERRUPTED}
 
 
 def collect(variant: Variant, spec: RunSpec, directory: RunDirectory) -> Measurement:
     """Return the measurements of an ended run."""
-    end = directory.end() or {"code": None, "message": "it never ended", "host": ""}
-    state = _STATES.get(run_summary.state_of(directory)[0], VariantState.FAILED)
+    run = reduce_events(directory.read_events())
+    end = run.end or {"code": None, "message": "it never ended"}
+    state = _STATES.get(run_summary.status_of(directory)[0], VariantState.FAILED)
     reason = "" if state is not VariantState.FAILED else _reason(end["message"])
     try:
         text = files_of(spec.pod).read(Workdir(spec.workdir).metrics)
@@ -41,7 +43,7 @@ def collect(variant: Variant, spec: RunSpec, directory: RunDirectory) -> Measure
         end["code"],
         directory.run_id,
         str(spec.workdir),
-        compile_seconds(directory.read_events()),
+        run.compile_seconds,
         steps(records),
         _number(evaluated[-1], "loss") if evaluated else None,
         spec.pod.slice.devices if isinstance(spec.job, Config) and spec.job.parallel.model_per_device else 1,
@@ -51,20 +53,6 @@ def collect(variant: Variant, spec: RunSpec, directory: RunDirectory) -> Measure
 def _reason(message: str) -> str:
     """Return the last line of a run without the parts that the table has already."""
     return re.sub(r" \[exit code -?\d+\]$", "", message.removeprefix("failed: "))
-
-
-def compile_seconds(events: Iterable[Event]) -> float | None:
-    """Return the seconds from the start of process 0's compilation to the end of its first step, or None."""
-    began: float | None = None
-    for event in events:
-        if event["event"] == EventKind.START:  # another attempt
-            began = None
-        elif event["event"] == EventKind.PHASE and event["process"] == 0:
-            if event["phase"] == Phase.COMPILE:
-                began = event["time"]
-            elif began is not None:
-                return float(event["time"] - began)
-    return None
 
 
 def steps(records: Iterable[dict[str, Any]]) -> tuple[Step, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from podrun.runtime.contract import Event, EventKind
 
 from ..agent.schema import Lines
-from ..view.echo import Echo, echoed_log
+from .echo import Echo, echoed_log
 from .events import LIMIT, parse_event
 from .runs import RunDirectory
 

@@ -12,7 +12,7 @@ from podrun.runtime.contract import UserError
 
 from ..plan.plan import DETACHED_LEASE
 from ..pod.home import podrun_home
-from .run_summary import RunState, Summary, summarize
+from .run_summary import RunStatus, Summary, summarize
 from .runs import RunDirectory, all_runs
 
 _DOOMED = ".removed-"
@@ -36,10 +36,10 @@ def old_runs(older_than: float) -> list[OldRun]:
     runs = []
     for directory in all_runs():
         summary = summarize(directory)
-        least = max(older_than, DETACHED_LEASE) if summary.state is RunState.ABANDONED else older_than
+        least = max(older_than, DETACHED_LEASE) if summary.state is RunStatus.ABANDONED else older_than
         if summary.has_ended and _unconfirmed(directory):
             least = max(older_than, DETACHED_LEASE)  # it is the only record of hosts with possible leftovers
-        if summary.state is RunState.RUNNING or time.time() - (summary.ended or summary.started) < least:
+        if summary.state is RunStatus.RUNNING or time.time() - (summary.ended or summary.started) < least:
             continue
         runs.append(OldRun(directory, summary, _size(directory.path)))
     return runs
@@ -49,7 +49,7 @@ def old_run(directory: RunDirectory) -> OldRun:
     """Return the run as an old one. Raise UserError unless it has ended."""
     summary = summarize(directory)
     if not summary.has_ended:
-        goes_on = "is running" if summary.state is RunState.RUNNING else "has not ended, only its launcher is gone"
+        goes_on = "is running" if summary.state is RunStatus.RUNNING else "has not ended, only its launcher is gone"
         raise UserError(f"run {summary.run} {goes_on}; `podrun stop {summary.run}` ends it")
     if left := _unconfirmed(directory):
         raise UserError(

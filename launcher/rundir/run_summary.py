@@ -12,6 +12,7 @@ from podrun.runtime.contract import Event, EventKind
 
 from ..agent.schema import Malformed, anything, each, loads, printable, record, text
 from .events import LIMIT
+from .run_state import reduce_events
 from .runs import RunDirectory
 
 _APPEAR = 30.0  # seconds for a run that has been made to be supervised
@@ -20,8 +21,8 @@ _SPEC = record({"pod": _POD, "job": record({}, {"argv": each(text)}), "workdir":
 _LOOK_BACK = 2000  # events among which the last step is looked for
 
 
-class RunState(StrEnum):
-    """State of a run."""
+class RunStatus(StrEnum):
+    """Whether a run goes on, and if not, how it ended."""
 
     RUNNING = "running"
     DONE = "done"
@@ -35,7 +36,7 @@ class Summary:
     """Summary of a run."""
 
     run: str
-    state: RunState
+    state: RunStatus
     code: int | None
     """Exit code of an ended run."""
     slice: str
@@ -54,32 +55,33 @@ class Summary:
 
     @property
     def has_ended(self) -> bool:
-        return self.state not in (RunState.RUNNING, RunState.ABANDONED)
+        return self.state not in (RunStatus.RUNNING, RunStatus.ABANDONED)
 
 
-def state_of(directory: RunDirectory) -> tuple[RunState, Event | None, int | None]:
-    """Return the state, the end event, and the pid of the supervisor."""
+def status_of(directory: RunDirectory) -> tuple[RunStatus, Event | None, int | None]:
+    """Return the status, the end event, and the pid of the supervisor."""
     supervisor = directory.supervisor()  # checked first: the end is recorded before the lock is released
     end = directory.end()
     if end is not None:
         if end["code"] == 0:
-            return RunState.DONE, end, None
-        return RunState.INTERRUPTED if end["host"] is None else RunState.FAILED, end, None
+            return RunStatus.DONE, end, None
+        return RunStatus.INTERRUPTED if end["host"] is None else RunStatus.FAILED, end, None
     if supervisor is not None or _is_new(directory):
-        return RunState.RUNNING, None, supervisor
-    return RunState.ABANDONED, None, None
+        return RunStatus.RUNNING, None, supervisor
+    return RunStatus.ABANDONED, None, None
 
 
 def summarize(directory: RunDirectory) -> Summary:
     """Summarize the run, skipping what is damaged. Never raises."""
-    state, end, supervisor = state_of(directory)
+    status, end, supervisor = status_of(directory)
     first = next(directory.read_events(), None)
     start = first if first is not None and first["event"] == EventKind.START else _from_spec(directory)
     last = end or next(directory.newest_events(), None)
-    step = _last_step(directory)
+    state = reduce_events(event for event in (start, _last_step(directory), end) if event)
+    step = state.step
     return Summary(
         run=directory.run_id,
-        state=state,
+        state=status,
         code=int(end["code"]) if end else None,
         slice=start["slice"],
         hosts=len(start["hosts"]),
@@ -87,9 +89,9 @@ def summarize(directory: RunDirectory) -> Summary:
         step=step["step"] if step else None,
         steps=step["steps"] if step else None,
         job=start["program"] or start["workdir"],
-        program=start["program"] is not None,
+        program=state.is_program,
         started=start["time"],
-        ended=None if state is RunState.RUNNING else (last or start)["time"],
+        ended=None if status is RunStatus.RUNNING else (last or start)["time"],
         supervisor=supervisor,
         directory=str(directory.path),
     )
@@ -121,8 +123,9 @@ def _from_spec(directory: RunDirectory) -> Event:
         spec = {"pod": {"slice": {"name": "?"}, "hosts": [], "transport": "?"}, "job": {}, "workdir": "?"}
     pod, job = spec["pod"], spec["job"]
     return {
+        "event": EventKind.START,
         "slice": pod["slice"]["name"],
-        "hosts": pod["hosts"],
+        "hosts": {str(number): () for number in range(len(pod["hosts"]))},
         "transport": pod["transport"],
         "program": " ".join(job["argv"]) if "argv" in job else None,
         "workdir": spec["workdir"],

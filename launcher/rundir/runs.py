@@ -21,6 +21,7 @@ from ..pod.home import podrun_home, private, private_folder
 from .adoption import Adoption
 from .backwards import lines_backwards
 from .events import LIMIT, parse_event
+from .run_state import reduce_events
 from .spec import RunSpec
 
 _ATTEMPT = record({"attempt": count, "log_sizes": table(count)})
@@ -124,27 +125,22 @@ class RunDirectory:
                 name = plan.log_name(host, process.process_id)
                 received = max(0, _size(self.log(name)) - log_sizes.get(name, 0))
                 offsets.setdefault(host.host.name, {})[output_stream(process.process_id)] = received
-        events: dict[tuple[str, int], int] = {}
-        phases: set[tuple[str, str, int | None]] = set()
-        for event in self.read_events():
-            if event["event"] == EventKind.START:
-                events, phases = {}, set()
-            elif event["event"] == EventKind.HOST:
-                phases.add((event["host"], event["phase"], event.get("process")))
-            elif "process" in event and event["event"] not in (EventKind.EXIT, EventKind.END):
-                key = (event["host"], event["process"])
-                events[key] = events.get(key, 0) + 1
-        started = any(phase == "started" for _, phase, _ in phases)
-        return Adoption(offsets, events, started, frozenset(phases))
+        state = reduce_events(self.read_events())
+        started = any(phase == "started" for _, phase, _ in state.told)
+        return Adoption(offsets, dict(state.reported), started, frozenset(state.told))
 
-    def read_events(self) -> Iterator[Event]:
+    def lines(self) -> Iterator[bytes]:
+        """Yield the lines of the record; the last may be unfinished."""
         try:
             with self.events.open("rb") as file:
-                for line in file:
-                    if line.endswith(b"\n") and (event := parse_event(line)):
-                        yield event
+                yield from file
         except OSError:
             return
+
+    def read_events(self) -> Iterator[Event]:
+        for line in self.lines():
+            if line.endswith(b"\n") and (event := parse_event(line)):
+                yield event
 
     def start(self) -> Event | None:
         """Return the event that the run began with; None if it has not begun, or its record is damaged there."""

@@ -12,9 +12,9 @@ from functools import partial
 
 from podrun.runtime.contract import Event, EventKind
 
+from ..rundir.echo import Echo, echoed_log
 from ..rundir.runs import Recorder
 from ..view.console import Console
-from ..view.echo import Echo, echoed_log
 
 _LOOK = 0.05  # seconds between two reads of a program's output
 _BACKLOG = 10_000  # pending events; beyond that the console gets no steps, which are still recorded

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections import Counter
 from typing import TYPE_CHECKING, Any, TextIO
 
 from podrun.runtime.contract import Event, EventKind, Phase
 from podrun.runtime.lines import PHASES, clock, describe_step, milestone, step_line
 
 from ..pod.traits import reached
+from ..rundir.run_state import RunState
 from .printable import printable, without_colours
 from .terminal import unguarded
 
@@ -38,50 +38,6 @@ _PHASE_WORDS = {
 def phase_words(phase: str) -> str:
     """Return a phase in words for people."""
     return _PHASE_WORDS.get(phase, phase)
-
-
-class Progress:
-    """State of an attempt from its events so far, behind every view."""
-
-    def __init__(self, start: Event) -> None:
-        self.hosts: dict[str, list[int]] = start["hosts"]
-        self.is_program: bool = start["program"] is not None
-        self.processes = {process: host for host, processes in self.hosts.items() for process in processes}
-        self.phases: dict[int, str] = dict.fromkeys(self.processes, "reach")
-        self.counts = Counter(self.phases.values())
-        """Number of processes in each phase, kept up to date: a pod may have thousands."""
-        self.since: dict[int, float] = dict.fromkeys(self.processes, time.monotonic())
-        self.step: Event | None = None
-        self.busy: dict[str, str] = {}
-        """Activity on a host, if it takes long."""
-
-    def event(self, event: Event) -> None:
-        kind = event["event"]
-        if kind == EventKind.HOST:
-            takes_long = event["phase"] in ("sync", "environment", "setup-commands")
-            self.busy[event["host"]] = event.get("message", "") if takes_long else ""
-            for process in self.hosts.get(event["host"], ()):
-                self._enter(process, "running" if self.is_program and event["phase"] == "started" else event["phase"])
-        elif kind == EventKind.EXIT and self.is_program:
-            self._enter(event["process"], "exited")
-        elif kind == EventKind.PHASE:
-            self._enter(event["process"], event["phase"])
-        elif kind == EventKind.STEP and event["process"] == 0:
-            self.step = event
-
-    def _enter(self, process: int, phase: str) -> None:
-        before = self.phases.get(process)
-        if before is not None and before != phase:
-            self.phases[process] = phase
-            self.counts[phase] += 1
-            self.counts[before] -= 1
-            if not self.counts[before]:
-                del self.counts[before]
-            self.since[process] = time.monotonic()
-
-    def common_phase(self) -> str | None:
-        """Return the phase that all processes share, or None."""
-        return next(iter(self.counts)) if len(self.counts) == 1 else None
 
 
 def headline(start: Event) -> str:
@@ -154,20 +110,18 @@ class PlainConsole:
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
-        self._progress: Progress | None = None
+        self._state = RunState()
         self._phase: str | None = None
 
     def event(self, event: Event) -> None:
-        if event["event"] == EventKind.START:
-            self._progress = Progress(event)
-        if self._progress is None:  # the end of a run that never began
+        self._state.apply(event)
+        if self._state.start is None:  # the end of a run that never began
             return
-        self._progress.event(event)
-        phase = self._progress.common_phase()
+        phase = self._state.common_phase
         if phase != self._phase and phase is not None:
             self._phase = phase
             if phase in (Phase.SETUP, Phase.RESTORE, Phase.COMPILE, Phase.CONNECT, "ready", "running", Phase.SAMPLE):
-                count = len(self._progress.processes)
+                count = len(self._state.processes)
                 who = f"all {count} processes" if count > 1 else "the process"
                 self.say(f"{who}: {_PHASE_WORDS[phase]}")
         if text := notable_line(event) or self._building(event):
@@ -177,10 +131,9 @@ class PlainConsole:
 
     def _building(self, event: Event) -> str | None:
         """Return the first host's progress with its environment or setup commands, which take minutes."""
-        assert self._progress is not None
         if event["event"] != EventKind.HOST or event["phase"] not in ("environment", "setup-commands"):
             return None
-        first = event["host"] == next(iter(self._progress.hosts))
+        first = self._state.start is not None and event["host"] == next(iter(self._state.start["hosts"]))
         return f"{event['host']}: {event['message']}" if first and event.get("message") else None
 
     def say(self, text: str) -> None:
@@ -214,7 +167,7 @@ class LiveConsole:
         from rich.console import Console
         from rich.live import Live
 
-        self._progress: Progress | None = None
+        self._state = RunState()
         self._console = Console(file=unguarded(sys.stdout), highlight=False, emoji=False)
         self._live = Live(
             console=self._console,
@@ -228,10 +181,10 @@ class LiveConsole:
     def event(self, event: Event) -> None:
         event = sanitize(event)
         if event["event"] == EventKind.START:
-            self._progress = Progress(event)
+            self._state = RunState()  # rich's thread may be drawing the attempt before
+        self._state.apply(event, time.monotonic())
+        if event["event"] == EventKind.START:
             self._live.start()
-        if self._progress is not None:
-            self._progress.event(event)
         if text := notable_line(event):
             self.say(text)
 
@@ -249,51 +202,48 @@ class LiveConsole:
     def _render(self) -> Group:
         from rich.console import Group
 
-        progress = self._progress
-        if progress is None:
+        state = self._state
+        if state.start is None:
             return Group()
         rows: list[Any] = []
-        if progress.step is None or progress.common_phase() not in (Phase.TRAIN, Phase.EVALUATE, Phase.SAVE):
-            rows.append(self._host_table(progress))
-        if progress.step is not None:
-            rows.append(self._bar(progress, progress.step))
+        if state.step is None or state.common_phase not in (Phase.TRAIN, Phase.EVALUATE, Phase.SAVE):
+            rows.append(self._host_table(state))
+        if state.step is not None:
+            rows.append(self._bar(state, state.step))
         return Group(*rows)
 
     @staticmethod
-    def _host_table(progress: Progress) -> Any:
+    def _host_table(state: RunState) -> Any:
         from rich.table import Table
         from rich.text import Text  # a cell that is a plain str may hold rich's markup
 
         table = Table.grid(padding=(0, 2))
         now = time.monotonic()
-        if progress.common_phase() == "running":  # a user program reports nothing more
-            count = len(progress.processes)
-            since = clock(now - max(progress.since.values()))
+        if state.common_phase == "running":  # a user program reports nothing more
+            count = len(state.processes)
+            since = clock(now - max(process.since for process in state.processes.values()))
             table.add_row("the process" if count == 1 else f"all {count} processes", "running", since)
             return table
-        if len(progress.processes) > 16:  # a large pod has a line per phase, with its hosts
-            for phase, count in progress.counts.most_common():
-                names = [progress.processes[p] for p in progress.processes if progress.phases[p] == phase]
+        if len(state.processes) > 16:  # a large pod has a line per phase, with its hosts
+            for phase, count in state.phases.most_common():
+                names = [process.host for process in state.processes.values() if process.phase == phase]
                 shown = ", ".join(names[:6]) + (" ..." if count > 6 else "")
-                table.add_row(
-                    f"{count} of {len(progress.processes)}", Text(_PHASE_WORDS.get(phase, phase)), Text(shown)
-                )
+                table.add_row(f"{count} of {len(state.processes)}", Text(_PHASE_WORDS.get(phase, phase)), Text(shown))
             return table
-        for process, host in progress.processes.items():
-            phase = progress.phases[process]
-            doing = _PHASE_WORDS.get(phase, phase)
-            busy = progress.busy.get(host, "")
+        for process in state.processes.values():
+            doing = phase_words(process.phase)
+            busy = state.busy.get(process.host, "")
             words = f"{doing}: {busy}" if busy else doing
-            table.add_row(Text(host), Text(words), clock(now - progress.since[process]))
+            table.add_row(Text(process.host), Text(words), clock(now - process.since))
         return table
 
     @staticmethod
-    def _bar(progress: Progress, event: Event) -> Any:
+    def _bar(state: RunState, event: Event) -> Any:
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
-        phase = progress.phases.get(0, "")
+        phase = state.processes[0].phase if 0 in state.processes else ""
         doing = "" if phase == Phase.TRAIN else _PHASE_WORDS.get(phase, phase)
         line = Table.grid(padding=(0, 2))
         line.add_row(

@@ -23,7 +23,7 @@ from podrun.launcher.preflight.run_preflight import run_preflight
 from podrun.launcher.preflight.table import render
 from podrun.launcher.remote.ask import ask
 from podrun.launcher.rundir.logs import Logs
-from podrun.launcher.rundir.run_status import read_status
+from podrun.launcher.rundir.read_state import read_state
 from podrun.launcher.rundir.runs import Recorder, RunDirectory
 from podrun.launcher.rundir.spec import start_event
 from podrun.launcher.staging.prepare import Prepared, prepare_hosts
@@ -163,8 +163,7 @@ def test_frames_of_a_run(number: int, tmp_path: Path, monkeypatch: pytest.Monkey
         assert outcome.cause is not None and outcome.cause.host == "host-1" and outcome.code != 0
         assert "Error:" not in outcome.cause.what  # an exception of ours, given as a reason
         assert not any(row.startswith("host-0") for row in outcome.left_behind)
-        status = read_status(directory)
-        assert status is not None and status.end is not None
+        assert read_state(directory).end is not None
 
     fuzz(st.tuples(scripts(AGENT), SWEEPS), check, number)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from podrun.launcher.compare.collect import compile_seconds, steps
+from podrun.launcher.compare.collect import steps
 from podrun.launcher.compare.files import HostFiles, LocalFiles
 from podrun.launcher.compare.folder import new_folders
 from podrun.launcher.compare.output import as_text, numbers, write_steps, write_table
@@ -189,19 +189,6 @@ def test_files_of_a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert files.read(folder / "-metrics") == files.read(Path("~/it's a folder/-metrics")) == data
     assert files.names(tmp_path / "no") == LocalFiles().names(tmp_path / "no") == set()
     assert files.read(folder / "no") == LocalFiles().read(folder / "no") == b""
-
-
-def phase(time: float, name: str, process: int = 0) -> dict[str, Any]:
-    return {"event": "phase", "time": time, "phase": name, "process": process}
-
-
-def test_compiling_ends_with_the_first_step() -> None:
-    """By process 0's own clock; an attempt that never got there does not count."""
-    start = {"event": "start", "time": 0.0}
-    first = [start, phase(1, "connect"), phase(2, "compile", 1), phase(3, "compile")]
-    assert compile_seconds(first) is None
-    assert compile_seconds([*first, phase(4, "train", 1), phase(5.5, "train"), phase(9, "save")]) == 2.5
-    assert compile_seconds([*first, start, phase(10, "compile"), phase(11, "train")]) == 1.0
 
 
 def test_steps_of_metrics() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from podrun.launcher.view.echo import last_state
+from podrun.launcher.rundir.echo import last_state
 
 
 @pytest.mark.parametrize(

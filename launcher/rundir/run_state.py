@@ -1,0 +1,160 @@
+"""Reduce the events of a run to its state, which every view of the run shows. PURE."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from podrun.runtime.contract import Event, EventKind, Phase
+
+_SLOW = ("sync", "environment", "setup-commands")
+"""Phases of a host that take long, and whose message says how far it is."""
+
+
+@dataclass
+class ProcessState:
+    """State of one process."""
+
+    host: str
+    process: int
+    phase: str = "waiting"
+    """Phase of its host until the process reports one."""
+    since: float = 0.0
+    """Time at which it entered the phase."""
+    step: int | None = None
+    pid: int | None = None
+    exit_code: int | None = None
+    error: str | None = None
+    """Last line of its error message."""
+
+
+@dataclass
+class RunState:
+    """State of a run after the events that were applied: of its last attempt, unless a field says otherwise."""
+
+    start: Event | None = None
+    processes: dict[int, ProcessState] = field(default_factory=dict)
+    phases: Counter[str] = field(default_factory=Counter)
+    """Number of processes in each phase, kept up to date: a pod may have thousands."""
+    agents: dict[str, int] = field(default_factory=dict)
+    """Pids of the agents by host."""
+    busy: dict[str, str] = field(default_factory=dict)
+    """Activity on a host, if it takes long."""
+    step: Event | None = None
+    """Last step that process 0 has reported; until it has, that of any process."""
+    checkpoint: Event | None = None
+    """Last complete checkpoint of any attempt."""
+    compile_seconds: float | None = None
+    """Seconds from the start of process 0's compilation to the end of its first step, in the first attempt that got there."""
+    end: Event | None = None
+    told: set[tuple[str, str, int | None]] = field(default_factory=set)
+    """Phases of hosts that are on record: host, phase, and process if the event is about one."""
+    reported: Counter[tuple[str, int]] = field(default_factory=Counter)
+    """Number of events that each process has reported, by host and process."""
+    _compiling: float | None = None
+
+    @property
+    def is_program(self) -> bool:
+        """Return True if the run is of a user program."""
+        return self.start is not None and self.start["program"] is not None
+
+    @property
+    def common_phase(self) -> str | None:
+        """Return the phase that all processes share, or None."""
+        return next(iter(self.phases)) if len(self.phases) == 1 else None
+
+    def apply(self, event: Event, time: float | None = None) -> None:
+        """Apply one event. `time` is when it came, on the clock that `since` is compared with; else the event's own."""
+        kind = event["event"]
+        if kind not in _OF_LAUNCHER and isinstance(event.get("process"), int):  # the launcher has notes as well
+            self.reported[event["host"], event["process"]] += 1
+        if action := _ACTIONS.get(kind):
+            action(self, event, event["time"] if time is None else time)
+
+    def _begin(self, event: Event, time: float) -> None:
+        """Begin an attempt: of those before it, only what they saved and measured is still true."""
+        processes = {n: ProcessState(host, n, since=time) for host, numbers in event["hosts"].items() for n in numbers}
+        phases = Counter(process.phase for process in processes.values())
+        kept = {"checkpoint": self.checkpoint, "compile_seconds": self.compile_seconds}
+        vars(self).update(vars(RunState(event, processes, phases, **kept)))  # type: ignore[arg-type]
+
+    def _host(self, event: Event, time: float) -> None:
+        host, phase = event["host"], event["phase"]
+        self.told.add((host, phase, event["process"] if phase == "started" else None))
+        self.busy[host] = event.get("message", "") if phase in _SLOW else ""
+        if phase == "hello":
+            self.agents[host] = event["pid"]
+        if phase == "started":
+            if process := self._process(event):
+                process.pid = event["pid"]
+                self._enter(process, "running" if self.is_program else phase, time)
+            return
+        for number in self.start["hosts"].get(host, ()) if self.start else ():
+            process = self.processes[number]
+            if process.exit_code is None:
+                self._enter(process, phase, time)
+
+    def _phase(self, event: Event, time: float) -> None:
+        if process := self._process(event):
+            self._enter(process, event["phase"], time)
+        if event["process"] == 0:
+            if event["phase"] == Phase.COMPILE:
+                self._compiling = event["time"]
+            elif self._compiling is not None and self.compile_seconds is None:
+                self.compile_seconds = float(event["time"] - self._compiling)
+
+    def _step(self, event: Event, time: float) -> None:
+        if process := self._process(event):
+            process.step = event["step"]
+        if event["process"] == 0 or self.step is None or self.step["process"] != 0:
+            self.step = event
+
+    def _checkpoint(self, event: Event, time: float) -> None:
+        self.checkpoint = event
+
+    def _error(self, event: Event, time: float) -> None:
+        if process := self._process(event):
+            process.error = (event["message"].strip().splitlines() or [""])[-1]
+
+    def _exit(self, event: Event, time: float) -> None:
+        if process := self._process(event):
+            process.exit_code = event["code"]
+            self._enter(process, "exited", time)
+
+    def _end(self, event: Event, time: float) -> None:
+        self.end = event
+
+    def _process(self, event: Event) -> ProcessState | None:
+        """Return the process that an event is about; None if the run has no such process on that host."""
+        process = self.processes.get(event["process"])
+        return process if process is not None and process.host == event["host"] else None
+
+    def _enter(self, process: ProcessState, phase: str, time: float) -> None:
+        if process.phase != phase:
+            self.phases[process.phase] -= 1
+            if not self.phases[process.phase]:
+                del self.phases[process.phase]
+            self.phases[phase] += 1
+            process.phase, process.since = phase, time
+
+
+_OF_LAUNCHER = (EventKind.START, EventKind.HOST, EventKind.EXIT, EventKind.END)
+_ACTIONS: dict[str, Callable[[RunState, Event, float], None]] = {
+    EventKind.START: RunState._begin,
+    EventKind.HOST: RunState._host,
+    EventKind.PHASE: RunState._phase,
+    EventKind.STEP: RunState._step,
+    EventKind.CHECKPOINT: RunState._checkpoint,
+    EventKind.ERROR: RunState._error,
+    EventKind.EXIT: RunState._exit,
+    EventKind.END: RunState._end,
+}
+
+
+def reduce_events(events: Iterable[Event]) -> RunState:
+    """Return the state after the events."""
+    state = RunState()
+    for event in events:
+        state.apply(event)
+    return state
