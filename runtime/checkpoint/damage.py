@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,16 @@ class HostFaultError(Exception):
     """This host cannot read a file now, for its network, limits or permissions; the file itself may be intact."""
 
 
-def read_meta(step: int, folder: Path, file: Path) -> dict[str, Any]:
-    """Return what `file` in the checkpoint's folder says of its job. Raises DamagedCheckpointError, HostFaultError."""
+def read_meta(step: int, folder: Path, file: Path, check: Callable[[Any], None]) -> dict[str, Any]:
+    """Return what `file` in the checkpoint's folder says, once `check` accepts it.
+
+    `check` raises ValueError, KeyError or TypeError. Raises DamagedCheckpointError, HostFaultError.
+    """
     try:
         if not any(folder.iterdir()):
             raise DamagedCheckpointError(step, folder, "an empty folder")
         meta = json.loads((folder / file).read_bytes())
-        _check(meta)
+        check(meta)
     except OSError as error:
         raise unreadable(step, folder, error) from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:  # bad JSON and bad UTF-8 are ValueErrors
@@ -53,7 +57,7 @@ def no_metadata(error: Exception) -> str:
     return f"not the metadata of a checkpoint ({type(error).__name__}: {error})"
 
 
-def _check(meta: Any) -> None:
+def check_job(meta: Any) -> None:
     """Raise ValueError, KeyError or TypeError for what `Checkpoints.save` cannot have written."""
     for key, kind in _META_KINDS.items():
         if not isinstance(meta[key], kind):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -13,7 +14,10 @@ from ..distributed import gather
 from ..state import StateDict
 from ..worker.progress import Reporter
 from .damage import DamagedCheckpointError
+from .folder import CheckpointFolder
 from .store import Checkpoints, Restored
+
+T = TypeVar("T")
 
 _LAST_STEP = 2**31 - 1  # a step is an int32
 _NONE = 2**32 - 1  # in place of a step: there are no more checkpoints
@@ -34,6 +38,21 @@ def restore_newest(
     Raises UserError if there are checkpoints but none can be read, or if one is of another job; and HostFaultError if this
     host cannot read one now that may be good, which ends the attempt and changes nothing.
     """
+
+    def read(step: int) -> Restored:
+        return checkpoints.restore(step, template(), config, fingerprint)
+
+    newest = newest_readable(checkpoints, read, reporter)
+    return None if newest is None else newest[1]
+
+
+def newest_readable(
+    checkpoints: CheckpointFolder, read: Callable[[int], T], reporter: Reporter
+) -> tuple[int, T] | None:
+    """Return the step of the newest checkpoint that every process can read, and what `read(step)` returns for it.
+
+    Raises what `restore_newest` raises.
+    """
     me = jax.process_index()
     steps = checkpoints.steps()
     damaged = {step: f"checkpoint {step} is none: no step has such a number" for step in steps if step > _LAST_STEP}
@@ -42,14 +61,14 @@ def restore_newest(
         reporter.phase(Phase.RESTORE)
         problem = restored = None
         try:
-            restored = checkpoints.restore(step, template(), config, fingerprint)
+            restored = read(step)
         except DamagedCheckpointError as error:
             problem = error
         unable = np.flatnonzero(gather([problem is not None])[:, 0])
         if not unable.size and restored is not None:
             if me == 0:
-                _set_aside(checkpoints, damaged, restored, reporter)
-            return restored
+                _set_aside(checkpoints, damaged, step, reporter)
+            return step, restored
         damaged[step] = str(problem or f"process {unable[0]} cannot read checkpoint {step}")
         if me == unable[0] != 0:  # only it knows why
             reporter.note(damaged[step])
@@ -58,16 +77,16 @@ def restore_newest(
     return None
 
 
-def _set_aside(checkpoints: Checkpoints, damaged: dict[int, str], restored: Restored, reporter: Reporter) -> None:
+def _set_aside(checkpoints: CheckpointFolder, damaged: dict[int, str], restored: int, reporter: Reporter) -> None:
     checkpoints.set_losses_aside()
     for step, reason in damaged.items():
         kept = checkpoints.set_aside(step)
         reporter.note(
-            f"{reason}; the run goes on from the one before, of step {restored.step}, and the damaged one is kept as {kept}"
+            f"{reason}; the run goes on from the one before, of step {restored}, and the damaged one is kept as {kept}"
         )
 
 
-def _none_left(checkpoints: Checkpoints, damaged: dict[int, str]) -> str:
+def _none_left(checkpoints: CheckpointFolder, damaged: dict[int, str]) -> str:
     rows = list(damaged.values())
     return "\n".join(
         [
