@@ -223,7 +223,8 @@ class Trainer:
         if self._task.uses_result:
             self._reporter.phase(Phase.SAMPLE)
             params = self._strategy.result(self._state)
-            text = self._task.after_training(params, self._reporter) if self._process == 0 else None
+            after_training = self._task.after_training if self._process == 0 else None
+            text = after_training(params, self._reporter) if after_training is not None else None
             if text is not None:
                 replace_text(self._workdir.sample, text)
                 self._reporter.event(EventKind.TEXT, text=text)

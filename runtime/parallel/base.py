@@ -103,11 +103,12 @@ class Strategy(ABC):
 
         Waits for the steps that it depends on.
         """
-        return to_dict(jax.tree.map(np.asarray, state))
+        return to_dict(state if self.saves_in_parts else jax.tree.map(np.asarray, state))
 
     def template(self) -> StateDict:
         """Return the target of a restore: arrays like those of `savable`, of any value."""
-        return to_dict(jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), self.abstract_state()))
+        state = self.abstract_state()
+        return to_dict(state if self.saves_in_parts else jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), state))
 
     def result(self, state: TrainState) -> Params:
         """Return one copy of the trained parameters as numpy arrays. All processes must call it."""

@@ -7,6 +7,7 @@ prediction is the mean of its members' (Hansen & Salamon 1990; Lakshminarayanan 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -35,7 +36,7 @@ class Ensemble(Strategy):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        _check_predicts(self.task, self.config.task)
+        self._predict, self._score = _predictions(self.task, self.config.task)
         devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
         self._local = [d for d in devices if d.process_index == jax.process_index()]
         self._first = devices.index(self._local[0])
@@ -78,9 +79,6 @@ class Ensemble(Strategy):
         """Return arrays over all processes, put together from those on each device. Nothing is copied."""
         abstract = self.abstract_state()
         return to_dict(jax.tree.map(_as_global, state, abstract))
-
-    def template(self) -> StateDict:
-        return to_dict(self.abstract_state())
 
     def place(self, named: StateDict) -> TrainState:
         state = self.restored(named)
@@ -156,18 +154,19 @@ class Ensemble(Strategy):
 
     def _member_evaluate(self, params: Params, batch: Batch) -> Scalars:
         members = self.task.evaluate(params, batch)
-        ensemble = self.task.score(average(self.task.predict(params, batch), AXIS), batch)
+        ensemble = self._score(average(self._predict(params, batch), AXIS), batch)
         return {**ensemble, "members": jax.lax.all_gather(members, AXIS)}
 
 
-def _check_predicts(task: Task, name: str) -> None:
-    """Raise UserError for a user's task whose predictions cannot be averaged, before any time is spent on training."""
-    missing = [part for part in ("predict", "score") if getattr(type(task), part) is getattr(Task, part)]
-    if missing:
-        raise UserError(
-            f"parallel: ensemble averages predictions, but task {name} has no {' and no '.join(missing)}; "
-            "write them (podrun.runtime.tasks.base.Task says what they give), or take another way of being parallel"
-        )
+def _predictions(task: Task, name: str) -> tuple[Callable[..., jax.Array], Callable[..., Scalars]]:
+    """Return the task's `predict` and `score`. Raises UserError, before any time is spent on training, if it has none."""
+    if task.predict is not None and task.score is not None:
+        return task.predict, task.score
+    missing = [part for part, method in (("predict", task.predict), ("score", task.score)) if method is None]
+    raise UserError(
+        f"parallel: ensemble averages predictions, but task {name} has no {' and no '.join(missing)}; "
+        "write them (podrun.runtime.tasks.base.Task says what they give), or take another way of being parallel"
+    )
 
 
 def _as_global(x: jax.Array, shape: Any) -> jax.Array:

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from ..state import Batch, Params, StateDict, TrainState, to_dict
+from ..state import Batch, Params, StateDict, TrainState
 from ..worker.quiet import without_gloo_lines
 from .base import Strategy, with_sharding
 
@@ -55,12 +55,6 @@ class OnMesh(Strategy):
 
     def abstract_state(self) -> TrainState:
         return with_sharding(jax.eval_shape(self.initial_state), self.layout)
-
-    def savable(self, state: TrainState) -> StateDict:
-        return to_dict(state) if self.saves_in_parts else super().savable(state)
-
-    def template(self) -> StateDict:
-        return to_dict(self.abstract_state()) if self.saves_in_parts else super().template()
 
     def place(self, named: StateDict) -> TrainState:
         state = self.restored(named)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import jax
 
@@ -52,7 +53,7 @@ class Task(ABC):
 
         A user's task, also a subclass of one of podrun's, is assumed to use it.
         """
-        return draws_random(self.config) or type(self).__module__.rpartition(".")[0] != __package__
+        return ":" in self.config.task or draws_random(self.config)
 
     @abstractmethod
     def evaluate(self, params: Params, batch: Batch) -> Scalars:
@@ -62,13 +63,17 @@ class Task(ABC):
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         """Return the metrics of an evaluation from its sums over all batches; `loss` is one of them."""
 
-    def predict(self, params: Params, batch: Batch) -> jax.Array:
-        """Return the predictions that an ensemble averages over its members, float32[B, ...]: probabilities, or values."""
-        raise NotImplementedError
+    predict: Callable[[Params, Batch], jax.Array] | None = None
+    """Method that returns what an ensemble averages over its members, float32[B, ...]: probabilities, or values."""
 
-    def score(self, predictions: jax.Array, batch: Batch) -> Scalars:
-        """Return the sums of `evaluate` from the averaged predictions of an ensemble."""
-        raise NotImplementedError
+    score: Callable[[jax.Array, Batch], Scalars] | None = None
+    """Method that returns the sums of `evaluate` from the averaged predictions of an ensemble."""
+
+    after_training: Callable[[Params, Reporter], str | None] | None = None
+    """Method that returns text for the user.
+
+    It is called in process 0 alone, with host copies of the parameters: no collectives there.
+    """
 
     def train_metrics(self, metrics: dict[str, float]) -> dict[str, float]:
         """Return further metrics of a training step that follow from those of `loss`."""
@@ -77,8 +82,4 @@ class Task(ABC):
     @property
     def uses_result(self) -> bool:
         """Return whether `after_training` does anything; if so, a divided state is gathered for it."""
-        return type(self).after_training is not Task.after_training
-
-    def after_training(self, params: Params, reporter: Reporter) -> str | None:
-        """Return text for the user. Called in process 0 alone, with host copies of the parameters: no collectives here."""
-        return None
+        return self.after_training is not None

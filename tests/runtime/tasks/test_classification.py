@@ -81,7 +81,8 @@ def test_whether_the_key_is_used() -> None:
     assert not task().uses_key
     assert not task(model="mlp").uses_key
     assert task(model={"name": "mlp", "dropout": 0.1}).uses_key
-    assert Noisy(job("classification", "digits", model="linear"), dataset()).uses_key
+    users = job("classification", "digits", model="linear").model_copy(update={"task": "noisy:Noisy"})
+    assert Noisy(users, dataset()).uses_key
 
 
 def test_weights_of_a_training_batch() -> None:
