@@ -15,7 +15,8 @@ from jax.sharding import PartitionSpec
 from ..state import Batch, Params, TrainState
 from ..tasks.base import Scalars
 from .collectives import average, averaged_objective, total
-from .mesh import AXES, OnMesh
+from .layout import AXES
+from .mesh import OnMesh
 from .metrics import StepMetrics
 
 _WHOLE, _SPLIT = PartitionSpec(), PartitionSpec(AXES)

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from ..state import Batch, Params, TrainState
 from ..tasks.base import Scalars
@@ -20,13 +21,32 @@ from .mesh import OnMesh
 from .metrics import StepMetrics
 
 
+class InMesh:
+    """A compiled function that is traced and called with a mesh set."""
+
+    def __init__(self, program: Any, mesh: Mesh) -> None:
+        self._program = program
+        self._mesh = mesh
+
+    def __call__(self, *args: Any) -> Any:
+        with jax.set_mesh(self._mesh):
+            return self._program(*args)
+
+    def lower(self, *args: Any) -> jax.stages.Lowered:
+        """Return the lowered program for arguments of these shapes."""
+        with jax.set_mesh(self._mesh):
+            lowered: jax.stages.Lowered = self._program.lower(*args)
+            return lowered
+
+
 class WholeProgram(OnMesh):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.in_shares = self.task.uses_key or self.accumulate > 1 or self.config.batch_size == "all"
         scalar = self.replicated
-        self._step = jax.jit(self._pod_step, donate_argnums=0, out_shardings=(self.layout, scalar))
-        self._evaluate = jax.jit(self._pod_evaluate, out_shardings=scalar)
+        step = jax.jit(self._pod_step, donate_argnums=0, out_shardings=(self.layout, scalar))
+        self._step = InMesh(step, self.mesh)
+        self._evaluate = InMesh(jax.jit(self._pod_evaluate, out_shardings=scalar), self.mesh)
 
     @abstractmethod
     def whole(self, params: Params) -> Params:
@@ -43,18 +63,6 @@ class WholeProgram(OnMesh):
     @abstractmethod
     def on_shares(self, x: jax.Array) -> jax.Array:
         """Lay [shares, ...] out with an element on each device."""
-
-    def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
-        with jax.set_mesh(self.mesh):
-            return super().step(state, batch)
-
-    def evaluate(self, state: TrainState, batch: Batch) -> Scalars:
-        with jax.set_mesh(self.mesh):
-            return super().evaluate(state, batch)
-
-    def lowered(self, batch: Batch) -> jax.stages.Lowered:
-        with jax.set_mesh(self.mesh):
-            return super().lowered(batch)
 
     def _pod_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         key = self.step_key(state.step, 0)

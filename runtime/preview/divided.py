@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import Config
-from ..parallel.mesh import SMALL, partition
+from ..parallel.layout import SMALL, partition
 from .arrays import fold, rows
 from .units import plural
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from podrun.runtime.data.pipeline import evaluation_batches
-from podrun.runtime.parallel.mesh import partition
+from podrun.runtime.parallel.layout import partition
 
 from ..strategies import (
     FEATURES,
