@@ -131,6 +131,8 @@ def test_keys_differ_by_step_and_device(name: str) -> None:
 class Draw(Task):
     """Its loss is a random number from the key, and its only parameter does not matter."""
 
+    uses_key = True  # type: ignore[assignment]
+
     def init(self, key: jax.Array) -> Params:
         return {"w": jnp.zeros(())}
 
