@@ -1,4 +1,56 @@
-"""podrun: start a JAX program on every host of a pod, and the parts of a training program.
+"""podrun: start a JAX program on every host of a pod, and the parts of a training loop of your own.
 
-Light to import: no JAX, no numpy, nothing of the launcher.
+    import podrun
+
+    me = podrun.init()                                       # joins the pod, if podrun has started this process
+    train = podrun.steps(1000, state, save_every=100)        # resumes: train.state, train.step
+    for step in train:
+        train.state, loss = update(train.state, batches[step])
+        podrun.report(step, loss=loss)
+
+Light to import: no JAX, no numpy, nothing of the launcher, until they are needed.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import checkpoint, data
+    from .launching import LaunchError, Run, launch
+    from .loop import Steps, Stopped, steps
+    from .session import Process, init, is_stopping, report
+
+__all__ = [
+    "LaunchError",
+    "Process",
+    "Run",
+    "Steps",
+    "Stopped",
+    "checkpoint",
+    "data",
+    "init",
+    "is_stopping",
+    "launch",
+    "report",
+    "steps",
+]
+
+_MODULES = {
+    **dict.fromkeys(("Process", "init", "is_stopping", "report"), "session"),
+    **dict.fromkeys(("Steps", "Stopped", "steps"), "loop"),
+    **dict.fromkeys(("LaunchError", "Run", "launch"), "launching"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return getattr(import_module(f".{_MODULES[name]}", __name__), name)
+    if name in __all__:
+        return import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -53,10 +53,15 @@ def milestone(event: Event) -> str | None:
 
 def step_line(event: Event) -> str:
     """Return `step 20/300  loss 2.3146  acc 0.410  18.2k tok/s  elapsed 0:12  eta 2:40`."""
-    parts = [f"step {event['step']}/{event['steps']}", describe_step(event)]
+    parts = [f"step {out_of(event['step'], event['steps'])}", describe_step(event)]
     if "elapsed" in event:
         parts.append(f"elapsed {clock(event['elapsed'])}")
     return "  ".join([*parts, f"eta {clock(event.get('seconds_left'))}"])
+
+
+def out_of(step: int, steps: int | None) -> str:
+    """Return `20/300`, or `20` if a user program has not said how many there are."""
+    return str(step) if steps is None else f"{step}/{steps}"
 
 
 def describe_step(event: Event) -> str:

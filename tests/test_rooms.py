@@ -17,7 +17,7 @@ from podrun.runtime.contract import WorkerEnv
 
 ROOT = Path(__file__).parents[1]
 FLOORS = {
-    "api": ("__main__",),
+    "api": ("session", "checkpoint", "data", "loop", "launching", "__main__"),
     "launcher": (
         *("agent", "pod", "yamlfile", "transport", "inventory", "plan", "remote", "staging", "rundir", "view"),
         *("preflight", "request", "supervise", "compare", "commands", "cli", "__main__"),

@@ -9,6 +9,7 @@ import time
 from dataclasses import asdict
 
 from podrun.runtime.contract import ExitCode
+from podrun.runtime.lines import out_of
 
 from ..pod.home import podrun_home
 from ..rundir.run_summary import RunStatus, Summary, summarize
@@ -58,7 +59,7 @@ def _table(shown: list[Summary]) -> str:
                 f"failed {summary.code}" if summary.state is RunStatus.FAILED else summary.state.value,
                 summary.slice,
                 str(summary.hosts),
-                "-" if summary.step is None else f"{summary.step}/{summary.steps}",
+                "-" if summary.step is None else out_of(summary.step, summary.steps),
                 moment(summary.started),
                 duration(end - summary.started),
                 shorten(summary.job if summary.program else os.path.basename(summary.job), _job_width()),

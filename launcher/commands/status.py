@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from podrun.runtime.contract import ExitCode
-from podrun.runtime.lines import clock, describe_step
+from podrun.runtime.lines import clock, describe_step, out_of
 
 from ..pod.fold import fold
 from ..pod.traits import reached
@@ -103,7 +103,7 @@ def _step_facts(summary: Summary, details: RunState) -> list[tuple[str, str]]:
     if details.step is None:
         return []
     step = details.step
-    facts = [("step", f"{step['step']}/{step['steps']}  {describe_step(step)}")]
+    facts = [("step", f"{out_of(step['step'], step['steps'])}  {describe_step(step)}")]
     if summary.state is RunStatus.RUNNING and "elapsed" in step:
         facts.append(("time", f"elapsed {clock(step['elapsed'])}  eta {clock(step.get('seconds_left'))}"))
     return facts

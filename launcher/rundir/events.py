@@ -62,7 +62,7 @@ _METRICS: dict[str, Check] = dict.fromkeys(("loss", "accuracy", "tokens_per_seco
 _TIMES: dict[str, Check] = {"elapsed": number, "seconds_left": maybe(number)}
 _OF_WORKER: dict[str, Check] = {
     EventKind.PHASE: record({"time": _moment, "phase": text}),
-    EventKind.STEP: record({"time": _moment, "step": count, "steps": count}, {**_METRICS, **_TIMES}),
+    EventKind.STEP: record({"time": _moment, "step": count, "steps": maybe(count)}, {**_METRICS, **_TIMES}),
     EventKind.EPOCH: record({"time": _moment, "step": count, "epoch": count, "epochs": number}),
     EventKind.EVAL: record({"time": _moment, "step": count}),
     EventKind.CHECKPOINT: record({"time": _moment, "step": count}),

@@ -229,11 +229,11 @@ class Supervisor:
 
     def _grace(self) -> float:
         """Return the seconds that the workers need to end, once the user wants to stop."""
-        if self._plan.is_program:
-            return self._plan.launch.stop_grace if self._is_training() else FAILURE_GRACE
         alive = [p for p in self._processes.values() if p.exit_code is None]
         if any(p.saving for p in alive):
             return SAVE_GRACE
+        if self._plan.is_program:
+            return self._plan.launch.stop_grace if self._is_training() else FAILURE_GRACE
         leaving = bool(alive) and all(p.phase == Phase.DONE for p in alive)
         training = any(p.training for p in alive)
         return self._plan.launch.stop_grace if training or leaving else FAILURE_GRACE

@@ -154,9 +154,13 @@ def from_error(host: str, process: int, error: Event) -> Failure:
 def from_exit(
     host: str, process: int, code: int, step: int | None, phase: str | None, is_program: bool = False
 ) -> Failure:
-    """Return the failure of a process without an error event; `code` is negative for a signal. Programs have no phases."""
-    when = "" if is_program and phase is None else _when(step, phase)
-    if code == ExitCode.PREEMPTED and not is_program:
+    """Return the failure of a process without an error event; `code` is negative for a signal.
+
+    A user program has phases if it uses podrun's loop; only then its exit codes are podrun's.
+    """
+    is_foreign = is_program and phase is None
+    when = "" if is_foreign else _when(step, phase)
+    if code == ExitCode.PREEMPTED and not is_foreign:
         what = f"was asked to stop from outside{when}, and saved first"
         return Failure(host, process, what, code, Sign.ASKED)
     if code == ExitCode.DONE:

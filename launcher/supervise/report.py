@@ -38,7 +38,8 @@ def last_line(outcome: Outcome, plan: LaunchPlan) -> str:
     if outcome.cause:
         return f"failed: {outcome.cause} [exit code {outcome.code}]"
     if outcome.interrupted_by is not None:
-        return f"interrupted{'' if plan.is_program else _resume(outcome)} [exit code {outcome.code}]"
+        resume = "" if plan.is_program and outcome.saved_step is None else _resume(outcome)
+        return f"interrupted{resume} [exit code {outcome.code}]"
     return "done"
 
 

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, TextIO
 
 from podrun.runtime.contract import Event, EventKind, Phase
-from podrun.runtime.lines import PHASES, clock, describe_step, milestone, step_line
+from podrun.runtime.lines import PHASES, clock, describe_step, milestone, out_of, step_line
 
 from ..pod.traits import reached
 from ..rundir.run_state import RunState
@@ -56,6 +56,11 @@ def notable_line(event: Event) -> str | None:
     if kind == EventKind.START:
         return headline(event) if event["attempt"] == 0 else None
     return milestone(event)
+
+
+def is_in_output(state: RunState, event: Event) -> bool:
+    """Return whether the line of an event is in the output of a user program's first process, which is shown as well."""
+    return state.is_program and event.get("process") == 0 and event["event"] not in (EventKind.HOST, EventKind.EXIT)
 
 
 class NoConsole:
@@ -124,6 +129,8 @@ class PlainConsole:
                 count = len(self._state.processes)
                 who = f"all {count} processes" if count > 1 else "the process"
                 self.say(f"{who}: {_PHASE_WORDS[phase]}")
+        if is_in_output(self._state, event):
+            return
         if text := notable_line(event) or self._building(event):
             self.say(text)
         if event["event"] == EventKind.STEP and event["process"] == 0:
@@ -185,6 +192,8 @@ class LiveConsole:
         self._state.apply(event, time.monotonic())
         if event["event"] == EventKind.START:
             self._live.start()
+        if is_in_output(self._state, event):
+            return
         if text := notable_line(event):
             self.say(text)
 
@@ -248,7 +257,7 @@ class LiveConsole:
         line = Table.grid(padding=(0, 2))
         line.add_row(
             ProgressBar(total=event["steps"], completed=event["step"], width=24),
-            f"step {event['step']}/{event['steps']}",
+            f"step {out_of(event['step'], event['steps'])}",
             describe_step(event),
             f"eta {clock(event.get('seconds_left'))}",
             Text(doing),

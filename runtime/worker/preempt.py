@@ -33,6 +33,27 @@ class StopRequest:
         return multihost_utils.reached_preemption_sync_point(self._calls)
 
 
+class LocalStop:
+    """Turn SIGTERM to a process that is alone into a stop. A second SIGTERM ends it at once."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._listens = threading.current_thread() is threading.main_thread()  # no other may set a handler
+        self._before = signal.signal(signal.SIGTERM, self._ask) if self._listens else None
+
+    def _ask(self, number: int, frame: object) -> None:
+        self._asked = True
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def reached(self) -> bool:
+        return self._asked
+
+    def close(self) -> None:
+        """Give SIGTERM back to whom it belonged before."""
+        if self._listens:
+            signal.signal(signal.SIGTERM, self._before)
+
+
 _ACTION_SIZE = 512  # bytes; struct sigaction has 152 on x86-64
 
 

@@ -21,16 +21,17 @@ class Reporter:
     An event is one `write`, so a killed process never leaves half an event behind another's.
 
     Args:
-        path: the file that gets the events.
+        path: the file that gets the events; None: they are only printed.
         leads: this process speaks for the pod: its log has the lines of the steps.
     """
 
-    def __init__(self, path: Path, leads: bool = False) -> None:
+    def __init__(self, path: Path | None, leads: bool = False) -> None:
+        path = path or Path(os.devnull)
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._leads = leads
         self._cut = False
         self._folder = path.parent
-        self._reserve = _reserved(path.with_suffix(".reserve"))
+        self._reserve = _reserved(path.with_suffix(".reserve")) if path.suffix else None
         self._began = time.monotonic()
         self._first_step: tuple[float, int] | None = None
         self._last_step = 0.0
@@ -68,7 +69,7 @@ class Reporter:
     def note(self, message: str) -> None:
         self.event(EventKind.NOTE, message=message)
 
-    def progress(self, step: int, steps: int, metrics: dict[str, float], every: float = 0.25) -> None:
+    def progress(self, step: int, steps: int | None, metrics: dict[str, float], every: float = 0.25) -> None:
         """Report a step that is due by `log.every`: all of the process that leads, of others one every `every` seconds."""
         now = time.monotonic()
         if self._first_step is None:
@@ -78,11 +79,11 @@ class Reporter:
             times = {"elapsed": round(now - self._began, 3), "seconds_left": self._seconds_left(now, step, steps)}
             self.event(EventKind.STEP, step=step, steps=steps, **metrics, **times)
 
-    def _seconds_left(self, now: float, step: int, steps: int) -> float | None:
+    def _seconds_left(self, now: float, step: int, steps: int | None) -> float | None:
         """Estimate the remaining time from the steps since this process began, with evaluations and saves."""
         assert self._first_step is not None
         began, first = self._first_step
-        return round((now - began) / (step - first) * (steps - step), 3) if step > first else None
+        return round((now - began) / (step - first) * (steps - step), 3) if steps and step > first else None
 
 
 def _reserved(path: Path) -> int | None:

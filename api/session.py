@@ -1,0 +1,208 @@
+"""This process: its place in the pod, its workdir, what it reports, and whether it is asked to stop."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from podrun.runtime.contract import ENV_COORDINATOR, ENV_WORKDIR, Phase, Workdir, WorkerEnv
+from podrun.runtime.distributed import agree, gather, initialize
+from podrun.runtime.measure.writers import JsonLines
+from podrun.runtime.worker.preempt import LocalStop, StopRequest, report_sigterm
+from podrun.runtime.worker.progress import Reporter
+from podrun.runtime.worker.workdir import claim
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process and its place in the pod."""
+
+    process_id: int
+    num_processes: int
+    workdir: Path
+    """The run's folder: checkpoints and metrics.jsonl."""
+
+    @property
+    def leads(self) -> bool:
+        """Return True for the one process that prints and writes for all."""
+        return self.process_id == 0
+
+
+def init(workdir: str | os.PathLike[str] | None = None) -> Process:
+    """Join the pod if podrun has started this process; without podrun it is a pod of one process.
+
+    Call it before JAX computes anything. `steps`, `report` and `checkpoint` call it if nobody did.
+
+    Args:
+        workdir: folder of the run. By default that of `podrun --workdir`, or `runs/NAME-OF-THE-SCRIPT`.
+
+    Returns:
+        Who this process is.
+
+    Raises:
+        UserError: JAX sees other devices than the slice has.
+        ValueError: called before with another workdir.
+    """
+    session = current(workdir)
+    if workdir is not None and session.workdir.path != Path(workdir).expanduser().absolute():
+        raise ValueError(f"the workdir is {session.workdir.path} already")
+    return Process(session.env.process_id, session.env.num_processes, session.workdir.path)
+
+
+def report(step: int, **metrics: Any) -> None:
+    """Report numbers of a step: to `podrun status`, to the log, and to metrics.jsonl in the workdir.
+
+    Call it on all processes with numbers that are the same on all, as often as you like. Within `steps` the numbers are read
+    when the next step has been dispatched, so that the devices do not wait.
+
+    Raises:
+        TypeError: a metric is not a number.
+    """
+    current().report(step, metrics)
+
+
+def is_stopping() -> bool:
+    """Return True once the run is asked to stop: by SIGTERM, Ctrl-C or `podrun stop`. Then save, and return from the loop.
+
+    All processes of a pod get True at the same call, so all must make the same calls. `steps` does it by itself.
+    """
+    return current().is_stopping()
+
+
+class Session:
+    """This process in its pod. There is one for each process: `current`."""
+
+    def __init__(self, workdir: Path | None) -> None:
+        self.in_pod = ENV_COORDINATOR in os.environ
+        self.env = WorkerEnv.from_env() if self.in_pod else _alone()
+        chosen = workdir or Path(os.environ.get(ENV_WORKDIR) or Path("runs", _script()))
+        self.workdir = Workdir(chosen.expanduser().absolute())
+        self.reporter = Reporter(self.env.events_path if self.in_pod else None, leads=self.env.process_id == 0)
+        self.total: int | None = None
+        """Number of steps in all, once `steps` knows it."""
+        self.defers = False
+        """True within `steps`, which says when reported numbers are read."""
+        self._reported: list[tuple[int, dict[str, Any]]] = []
+        self._resumed_from: int | None = None
+        self.last_reported = 0
+        self._claimed = False
+        self._stop: StopRequest | LocalStop | None = None
+        self._stopping = False
+        if self.in_pod:
+            self.reporter.phase(Phase.CONNECT)
+            if not jax.distributed.is_initialized():
+                initialize(self.env)
+            report_sigterm(self.reporter)
+            self.reporter.phase(Phase.SETUP)
+
+    def claim(self) -> None:
+        """Make the workdir and lock it for this run, by process 0. Raises UserError if it cannot be, or is another run's."""
+        if self.env.process_id == 0 and not self._claimed:
+            claim(self.workdir, self.env, self.reporter)
+            self._token.unlink()
+            self._claimed = True
+
+    def agree_on_workdir(self) -> None:
+        """Claim the workdir, and check that it is the same folder on all hosts, on all processes together.
+
+        Raises UserError.
+        """
+        self.claim()
+        if not self.in_pod:
+            return
+        if self.env.process_id == 0:
+            self._token.touch()
+        gather([0])  # the token is there
+        agree(self.env, self._token, b"")
+        if self.env.process_id == 0:
+            self._token.unlink()
+
+    @property
+    def _token(self) -> Path:
+        return self.workdir.token(self.env.run_id, self.env.attempt)
+
+    # --- stop ---
+
+    def listen(self) -> None:
+        """Take SIGTERM as a request to stop from now on. In a pod it is one already."""
+        if self._stop is None:
+            self._stop = StopRequest() if self.in_pod else LocalStop()
+
+    def stop_listening(self) -> None:
+        """Let SIGTERM end a process that is alone, as before."""
+        if isinstance(self._stop, LocalStop):
+            self._stop.close()
+            self._stop = None
+
+    def is_stopping(self) -> bool:
+        self.listen()
+        assert self._stop is not None
+        self._stopping = self._stop.reached() or self._stopping
+        return self._stopping
+
+    # --- metrics ---
+
+    def resume_metrics(self, step: int) -> None:
+        """Forget the metrics of steps after `step`, which will be reported again."""
+        self.__dict__.pop("_metrics", None)
+        self._reported.clear()
+        self._resumed_from = step
+        if self.env.process_id == 0:
+            _ = self._metrics
+
+    @cached_property
+    def _metrics(self) -> JsonLines:
+        self.claim()
+        return JsonLines(self.workdir.metrics, self._resumed_from or 0, self.reporter.note)
+
+    def report(self, step: int, metrics: dict[str, Any]) -> None:
+        if self._resumed_from is None:
+            self._resumed_from = step - 1
+        self._reported.append((step, metrics))
+        self.last_reported = step
+        if not self.defers:
+            self.flush()
+
+    def flush(self, before: int | None = None) -> None:
+        """Read and write what was reported, or that of steps before `before`."""
+        while self._reported and (before is None or self._reported[0][0] < before):
+            step, metrics = self._reported.pop(0)
+            numbers = {name: _number(name, value) for name, value in metrics.items()}
+            if self.env.process_id == 0:
+                self._metrics.write(step, "train", numbers)
+            self.reporter.progress(step, self.total, numbers)
+
+
+_current: Session | None = None
+
+
+def current(workdir: str | os.PathLike[str] | None = None) -> Session:
+    """Return the session, made at the first call."""
+    global _current
+    if _current is None:
+        _current = Session(None if workdir is None else Path(workdir))
+    return _current
+
+
+def _alone() -> WorkerEnv:
+    """Return the environment of a process that podrun did not start."""
+    return WorkerEnv("alone", os.getpid(), "localhost", 0, 1, (), "", Path(os.devnull))
+
+
+def _script() -> str:
+    """Return the name of the program: `own` of own.py, `python` of a notebook or a prompt."""
+    return Path(sys.argv[0]).stem if sys.argv and sys.argv[0].endswith(".py") else "python"
+
+
+def _number(name: str, value: Any) -> float:
+    array = np.asarray(value)
+    if array.size != 1 or (array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16"):
+        raise TypeError(f"podrun.report: {name} is no number, but {array.dtype}[{','.join(map(str, array.shape))}]")
+    return float(array.reshape(()))

@@ -1,0 +1,75 @@
+"""The checkpoints of a user program: any pytree, and the shapes of its arrays to compare it with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..contract import UserError
+from ..distributed import meet
+from ..worker.progress import Reporter
+from . import trees
+from .folder import CheckpointFolder
+from .restore import newest_readable
+
+_ARRAYS = "arrays"
+_SHOWN = 8
+
+
+class ProgramCheckpoints(CheckpointFolder):
+    """The checkpoints of one state, a pytree.
+
+    Arrays that are divided over processes are saved and read by all of them, each its part. Everything else must be the same
+    on all processes, and is saved by process 0.
+    """
+
+    def __init__(self, directory: Path, like: Any, keep: int) -> None:
+        """Open the directory, for states of the structure, shapes and layout of `like`. Raises UserError."""
+        in_parts = trees.spans_processes(like)
+        super().__init__(directory, keep, in_parts=in_parts)
+        if in_parts:
+            meet("before the first save")
+
+    def save(self, step: int, state: Any) -> None:
+        """Start to save, as `write` does."""
+        self.write(step, trees.savable(state), {_ARRAYS: trees.described(state)})
+
+    def restore(self, step: int, like: Any) -> Any:
+        """Return the state of a step, laid out as `like`.
+
+        Raises UserError if it has other arrays, DamagedCheckpointError, HostFaultError.
+        """
+
+        def use(meta: dict[str, Any]) -> Any:
+            if meta[_ARRAYS] != (expected := trees.described(like)):
+                raise UserError(_other_arrays(self.directory, step, meta[_ARRAYS], expected))
+            return trees.restored(like, self.read_state(step, trees.template(like)))
+
+        return self.read(step, self._check, use)
+
+    def newest(self, like: Any, reporter: Reporter) -> tuple[int, Any] | None:
+        """Return step and state of the newest checkpoint that all processes can read, as `restore_newest` does."""
+        return newest_readable(self, lambda step: self.restore(step, like), reporter)
+
+    def _check(self, meta: Any) -> None:
+        """Raise UserError for a checkpoint of a train.yaml, TypeError or KeyError for one that `save` cannot have written."""
+        if isinstance(meta, dict) and "config" in meta:
+            raise UserError(
+                f"{self.directory} holds the checkpoints of a train.yaml, not of a program; choose another workdir"
+            )
+        if not isinstance(meta[_ARRAYS], dict):
+            raise TypeError(f"{_ARRAYS} is no dict")
+
+
+def _other_arrays(folder: Path, step: int, saved: dict[str, str], expected: dict[str, str]) -> str:
+    names = [name for name in {**saved, **expected} if saved.get(name) != expected.get(name)]
+    rows = [f"  {n}: {saved.get(n, 'not')} in the checkpoint, {expected.get(n, 'not')} in the state" for n in names]
+    more = [f"  and {len(rows) - _SHOWN} more"] if len(rows) > _SHOWN else []
+    return "\n".join(
+        [
+            f"the checkpoint of step {step} in {folder} is of another state",
+            *rows[:_SHOWN],
+            *more,
+            "choose another workdir to start anew, or give the state that was saved",
+        ]
+    )

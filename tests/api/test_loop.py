@@ -1,0 +1,151 @@
+"""A loop of the user's own, alone: it resumes exactly, saves, stops and reports."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import podrun
+from podrun.runtime.contract import UserError
+
+Fresh = Callable[[], None]
+
+
+class KilledError(Exception):
+    """The program ends in the middle of a step."""
+
+
+@jax.jit
+def update(state: dict[str, Any], x: jax.Array) -> tuple[dict[str, Any], jax.Array]:
+    """A step whose result depends on the state, the batch and random numbers of the state."""
+    key, noise = jax.random.split(state["key"])
+    w = 0.9 * state["w"] + 0.1 * x.mean(0) + 0.01 * jax.random.normal(noise, state["w"].shape)
+    return {"key": key, "w": w}, jnp.square(w).sum()
+
+
+def run(total: int, kill_at: int = 0, term_at: int = 0, **keys: Any) -> dict[str, Any]:
+    examples = np.random.default_rng(0).random((50, 3), np.float32)
+    batches = podrun.data.Batches(examples, 8)
+    train = podrun.steps(total, {"key": jax.random.key(0), "w": jnp.zeros(3)}, **keys)
+    for step in train:
+        train.state, loss = update(train.state, batches[step])
+        podrun.report(step, loss=loss)
+        if step == kill_at:
+            raise KilledError
+        if step == term_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+    return dict(train.state)
+
+
+def records(workdir: str = "runs/train") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(workdir, "metrics.jsonl").read_text().splitlines()]
+
+
+def saved(workdir: str = "runs/train") -> list[int]:
+    return sorted(int(path.name) for path in Path(workdir, "checkpoints").iterdir())
+
+
+def test_a_run_that_was_killed_goes_on_exactly(fresh: Fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = run(20, save_every=5)
+    whole = records()
+    assert [record["step"] for record in whole] == [*range(1, 21)]
+    assert saved() == [15, 20]
+    monkeypatch.setenv("PODRUN_WORKDIR", str(tmp_path / "other"))
+    for kill_at in (3, 8, 19):
+        fresh()
+        with pytest.raises(KilledError):
+            run(20, kill_at, save_every=5)
+    fresh()
+    state = run(20, save_every=5)
+    assert records("other") == whole
+    assert np.array_equal(state["w"], expected["w"])
+    assert np.array_equal(*(jax.random.key_data(s["key"]) for s in (state, expected)))
+
+
+def test_it_stops_at_sigterm(fresh: Fresh, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(podrun.Stopped) as stopped:
+        run(20, term_at=7)
+    assert (stopped.value.code, stopped.value.step) == (75, 7)
+    assert saved() == [7]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # given back
+    assert "stopped at step 7; its checkpoint is complete" in capfd.readouterr().out
+    fresh()
+    run(20)
+    assert [record["step"] for record in records()] == [*range(1, 21)]
+    assert "resumed from the checkpoint of step 7" in capfd.readouterr().out
+
+
+def test_a_finished_run(fresh: Fresh, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its state is there, and nothing is done again."""
+    first = run(4)
+    before = records()
+    fresh()
+    assert np.array_equal(run(4)["w"], first["w"])
+    assert "already at step 4 of 4: nothing left to do" in capfd.readouterr().out
+    assert (records(), saved()) == (before, [4])
+
+
+def test_a_loop_that_is_left(fresh: Fresh) -> None:
+    """What was saved is complete."""
+    for step in podrun.steps(10, {"w": np.zeros(2)}, save_every=1):
+        if step == 4:
+            break
+    assert saved() == [2, 3]
+
+
+def test_a_checkpoint_of_another_state(fresh: Fresh) -> None:
+    run(4)
+    fresh()
+    with pytest.raises(UserError) as refused:
+        podrun.steps(8, {"w": jnp.zeros(4), "key": jax.random.key(0)})
+    assert "the checkpoint of step 4 in" in str(refused.value)
+    assert "  w: float32[3] in the checkpoint, float32[4] in the state" in str(refused.value)
+
+
+def test_the_workdir_of_a_train_yaml(fresh: Fresh) -> None:
+    meta = Path("runs/train/checkpoints/5/meta/metadata")
+    meta.parent.mkdir(parents=True)
+    meta.write_text('{"config": {}}')
+    with pytest.raises(UserError, match="holds the checkpoints of a train"):
+        run(4)
+
+
+def test_what_is_reported_must_be_a_number(fresh: Fresh) -> None:
+    with pytest.raises(TypeError, match=r"podrun.report: loss is no number, but float64\[2\]"):
+        podrun.report(1, loss=np.zeros(2))
+
+
+def test_piecemeal(fresh: Fresh, tmp_path: Path) -> None:
+    """A loop without `steps`: it looks for a stop, reports and saves by itself."""
+    me = podrun.init(tmp_path / "mine")
+    assert (me.process_id, me.num_processes, me.workdir, me.leads) == (0, 1, tmp_path / "mine", True)
+    assert podrun.checkpoint.restore({"w": 0.0}) is None
+    for step in range(1, 4):
+        podrun.report(step, loss=1 / step)
+        podrun.checkpoint.save(step, {"w": float(step)}, keep=2)
+        assert not podrun.is_stopping()
+    fresh()
+    podrun.init(tmp_path / "mine")
+    assert podrun.checkpoint.restore({"w": 0.0}) == (3, {"w": 3.0})
+    assert podrun.checkpoint.restore({"w": 0.0}, step=2) == (2, {"w": 2.0})
+    podrun.report(3, loss=0.25, accuracy=jnp.bfloat16(0.5))
+    rows = records("mine")
+    assert [(row["step"], row["loss"]) for row in rows] == [(1, 1.0), (2, 0.5), (3, 0.25)]
+    assert rows[-1]["accuracy"] == 0.5
+    with pytest.raises(ValueError, match="the workdir is"):
+        podrun.init(tmp_path / "another")
+
+
+def test_is_stopping(fresh: Fresh) -> None:
+    assert not podrun.is_stopping()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert podrun.is_stopping() and podrun.is_stopping()

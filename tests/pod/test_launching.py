@@ -1,0 +1,76 @@
+"""`podrun.launch`: runs from Python, in scripts and in notebooks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+import podrun
+
+from ..conftest import Sandbox
+from .conftest import kill, processes_of
+
+JOB = {"steps": 4, "log.tensorboard": False, "optimizer.learning_rate": 0.01}
+
+
+@pytest.fixture
+def here(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
+    """A sandbox that is the working directory and environment of this process."""
+    monkeypatch.chdir(sandbox.path)
+    for name, value in sandbox.env.items():
+        monkeypatch.setenv(name, value)
+    yield sandbox
+    for pid in processes_of(sandbox):
+        if pid != os.getpid():
+            kill(pid)
+
+
+def test_two_at_once(here: Sandbox) -> None:
+    """Of one program; each has its own record, and its metrics are those of metrics.jsonl."""
+    runs = [
+        podrun.launch("small.yaml", slice="cpu-1x2", simulate=True, workdir=name, overrides=JOB)
+        for name in ("first", "second")
+    ]
+    kinds = [[event["event"] for event in run.events()] for run in runs]
+    assert [run.wait(120) for run in runs] == [0, 0]
+    for run, kind, name in zip(runs, kinds, ("first", "second"), strict=True):
+        assert (kind[0], kind[-1]) == ("start", "end")
+        assert not run.is_running
+        losses = {row["step"]: row["loss"] for row in run.metrics() if row["kind"] == "train"}
+        assert losses == here.losses(name)
+        assert [row["kind"] for row in run.metrics()][-1] == "eval"
+    assert runs[0].run_id != runs[1].run_id
+    assert repr(runs[0]) == f"<podrun {runs[0].run_id}: ended with code 0>"
+
+
+def test_a_mistake_is_an_exception(here: Sandbox) -> None:
+    """With the text that the command prints, at once."""
+    with pytest.raises(podrun.LaunchError) as refused:
+        podrun.launch("small.yaml", slice="cpu-1x1", simulate=True, overrides={"stepps": 3})
+    assert refused.value.code == 2
+    expected = here.podrun("--slice=cpu-1x1", "--simulate", "small.yaml", "stepps=3").stderr
+    assert f"podrun: {refused.value}" == expected.strip()
+    with pytest.raises(ValueError, match="or a program"):
+        podrun.launch()
+
+
+def test_a_program_that_fails(here: Sandbox) -> None:
+    (here.path / "train.py").write_text("import sys; print('so it goes'); sys.exit(9)")
+    run = podrun.launch(program=["python", "train.py"], slice="cpu-2x1", simulate=True)
+    with pytest.raises(podrun.LaunchError, match=r"exited with code 9 \[exit code 9\]") as failed:
+        run.wait(60)
+    assert failed.value.code == 9
+    assert not run.is_running
+
+
+def test_a_run_is_stopped(here: Sandbox) -> None:
+    """With a checkpoint; as a context manager does it, too."""
+    with podrun.launch("small.yaml", slice="cpu-1x1", simulate=True, overrides={"steps": 100_000}) as run:
+        assert next(event for event in run.events() if event["event"] == "step")["step"] >= 1
+        with pytest.raises(TimeoutError, match="goes on after 0 s"):
+            run.wait(0)
+    assert run.wait(0) == 143
+    assert any(event["event"] == "checkpoint" for event in run.events())
+    assert {pid for pid in processes_of(here) if pid != os.getpid()} == set()

@@ -1,0 +1,90 @@
+"""examples/own_loop.py, unchanged: alone and on a pod, killed and stopped, on another slice."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ..conftest import Sandbox
+from .conftest import Run, kill
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+PROGRAM = str(Path(__file__).parents[2] / "examples" / "own_loop.py")
+Starter = Callable[..., Run]
+
+
+def own_loop(start: Starter, workdir: str, slice: str = "cpu-2x2") -> Run:
+    return start("--slice", slice, "--simulate", "--workdir", workdir, "--", sys.executable, PROGRAM)
+
+
+def losses(sandbox: Sandbox, workdir: str) -> list[tuple[int, float]]:
+    lines = (sandbox.path / workdir / "metrics.jsonl").read_text().splitlines()
+    return [(record["step"], record["loss"]) for record in map(json.loads, lines)]
+
+
+def test_alone_and_on_pods(sandbox: Sandbox, start: Starter) -> None:
+    """Killed at a random step, and stopped, it goes on with the same losses, on the same slice bit for bit."""
+    whole = own_loop(start, "whole")
+    assert whole.end(300) == 0, whole.stderr
+    expected = losses(sandbox, "whole")
+    assert [step for step, _ in expected] == [*range(10, 301, 10)]
+    assert expected[-1][1] < 0.3 < 2 < expected[0][1]
+    assert {event["step"] for event in whole.of("checkpoint")} >= {50, 300}
+
+    seed = random.randrange(1 << 30)
+    chance = random.Random(seed)
+    for _ in range(2):
+        victim, step = chance.randrange(2), chance.randrange(40, 250)
+        run = own_loop(start, "broken")
+        run.wait_for_step(step)
+        kill(run.worker(victim))
+        assert run.end() == 137, (seed, run.last_line)
+        assert f"host-{victim} (process {victim}): was ended by SIGKILL" in run.last_line, seed
+
+    run = own_loop(start, "broken")
+    run.wait_for(lambda event: event["event"] == "step")
+    os.kill(run.worker(1), signal.SIGTERM)
+    assert run.end() == 75, run.last_line
+    assert "host-1 (process 1): was asked to stop from outside after step" in run.last_line
+    stopped_at = run.of("checkpoint")[-1]["step"]
+    assert (sandbox.path / "broken" / "checkpoints" / str(stopped_at)).is_dir()
+
+    run = own_loop(start, "broken")
+    assert run.end(300) == 0, run.stderr
+    assert run.of("resume")[0]["step"] == stopped_at
+    assert losses(sandbox, "broken") == expected, seed
+
+
+def test_on_another_slice_and_alone(sandbox: Sandbox, start: Starter) -> None:
+    run = own_loop(start, "runs/own_loop")
+    run.wait_for_step(100)
+    run.process.send_signal(signal.SIGINT)
+    assert run.end() == 130
+    assert "; the checkpoint of step " in run.last_line
+    run = own_loop(start, "runs/own_loop", "cpu-1x4")
+    run.wait_for_step(200)
+    kill(run.worker(0), signal.SIGTERM)
+    assert run.end() == 75, run.last_line
+    assert run.of("resume")[0]["step"] >= 100
+
+    env = {**sandbox.env, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, PROGRAM], cwd=sandbox.path, env=env, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert "resumed from the checkpoint of step" in done.stdout
+    resumed = losses(sandbox, "runs/own_loop")
+    (sandbox.path / "runs" / "own_loop").rename(sandbox.path / "first")
+    subprocess.run([sys.executable, PROGRAM], cwd=sandbox.path, env=env, capture_output=True, check=True, timeout=300)
+    alone = losses(sandbox, "runs/own_loop")
+    assert [step for step, _ in resumed] == [step for step, _ in alone]
+    np.testing.assert_allclose([loss for _, loss in resumed], [loss for _, loss in alone], rtol=1e-3)
