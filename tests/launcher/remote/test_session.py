@@ -334,3 +334,36 @@ def test_a_run_that_is_taken_over(world: World) -> None:
     assert world.next() == HELLO
     channel.say(output("x", 5, stream(world)))
     assert world.next()["data"] == b"x"
+
+
+def test_a_start_waits_for_the_agents_first_word(world: World) -> None:
+    """So that agents do not all start at once; an agent that ends instead is not waited for."""
+    channel = world.offer()
+    opening = threading.Thread(target=world.session.open, daemon=True)
+    opening.start()
+    channel.hears("spec", "attach")
+    opening.join(0.2)
+    assert opening.is_alive()
+    channel.say(HELLO)
+    opening.join(20)
+    assert not opening.is_alive()
+
+
+def test_an_agent_that_was_told_to_end_is_not_looked_for(world: World) -> None:
+    """It ended well after the word; another connection would find nobody."""
+    channel = opened(world, STOPPED)
+    assert world.next() == STOPPED
+    threading.Timer(0.01, channel.say, [None]).start()
+    world.session.close(patience=20.0)
+    assert not world.session._thread.is_alive() and world.opened.empty()
+
+
+def test_a_session_that_is_not_connected_yet_can_be_pinged(world: World) -> None:
+    """The heartbeat does not wait for a take-over to be connected."""
+    world.session.adopt({})
+    for _ in range(3):
+        world.session.ping()
+    assert world.session.unanswered_since is not None
+    channel = world.offer(HELLO)
+    channel.hears("attach")
+    assert world.next() == HELLO

@@ -1,0 +1,77 @@
+"""What views of the metrics leave out, when they are on disk, and how Weights & Biases is called."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from podrun.runtime.config import Config
+from podrun.runtime.measure import writers as module
+from podrun.runtime.measure.writers import TensorBoard, WandB
+
+from .test_metrics import tensorboard_events
+
+CONFIG = Config.model_validate({"steps": 1, "batch_size": 1})
+MIXED: dict[str, Any] = {"loss": 1.5, "losses": [1.0, 2.0], "epoch": 3, "name": "x", "none": None}
+
+
+def tags(folder: Path) -> list[str]:
+    return [value.tag for event in tensorboard_events(folder) for value in event.summary.value]
+
+
+def test_views_have_floats_alone(tmp_path: Path) -> None:
+    """The members of an ensemble are lists in metrics.jsonl, of which TensorBoard knows nothing."""
+    writer = TensorBoard(tmp_path, resumed_from=0)
+    writer.write(1, "train", MIXED)
+    writer.close()
+    assert tags(tmp_path) == ["train/loss"]
+
+
+def test_tensorboard_is_on_disk_while_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every ten seconds, for each flush waits for the disk."""
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    writer = TensorBoard(tmp_path, resumed_from=0)
+    sizes = []
+    for now[0] in (105.0, 110.0, 119.0, 120.0):
+        writer.write(int(now[0]), "train", {"loss": 1.0})
+        sizes.append(len(tags(tmp_path)))
+    assert sizes == [0, 2, 2, 4]
+    writer.close()
+
+
+class FakeWandb:
+    """The two calls that are made of wandb."""
+
+    def __init__(self) -> None:
+        self.given: list[dict[str, Any]] = []
+        self.logged: list[Any] = []
+        self.finished = 0
+
+    def init(self, **given: Any) -> Any:
+        self.given.append(given)
+        return SimpleNamespace(log=lambda values, step: self.logged.append((values, step)), finish=self._finish)
+
+    def _finish(self) -> None:
+        self.finished += 1
+
+
+def test_a_workdir_is_one_run_of_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it is resumed; another workdir is another one. It is told floats alone."""
+    wandb = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)  # type: ignore[arg-type]
+    for folder in ("a", "a", "b"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        writer = WandB("project", tmp_path / folder, CONFIG)
+        writer.write(3, "eval", MIXED)
+        writer.close()
+    first, again, other = (given["id"] for given in wandb.given)
+    assert first == again != other and len(first) == 8 == len(other)
+    assert {(given["project"], given["resume"], given["config"]["steps"]) for given in wandb.given} == {
+        ("project", "allow", 1)
+    }
+    assert wandb.logged == [({"eval/loss": 1.5}, 3)] * 3 and wandb.finished == 3
