@@ -49,20 +49,22 @@ GROUPS = [
     _group(
         "data",
         "runtime/data/pipeline.py runtime/data/check.py",
-        "runtime/data/test_pipeline.py runtime/data/test_check.py",
+        "runtime/data/test_prefetcher.py runtime/data/test_check.py runtime/data/test_pipeline.py",
     ),
     _group("tokens", "runtime/data/tokens.py", "runtime/data/test_token_values.py runtime/data/test_tokens.py"),
     _group(
         "checkpoint",
         "runtime/checkpoint/store.py runtime/checkpoint/restore.py runtime/checkpoint/damage.py "
         "runtime/checkpoint/same_job.py",
-        "runtime/checkpoint/test_same_job.py runtime/checkpoint/test_damage.py runtime/checkpoint/test_host_faults.py "
+        "runtime/checkpoint/test_same_job.py runtime/checkpoint/test_damage.py "
+        "runtime/checkpoint/test_errors_while_saving.py runtime/checkpoint/test_host_faults.py "
         "runtime/checkpoint/test_restore.py runtime/checkpoint/test_checkpoint.py",
     ),
     _group(
         "metrics",
         "runtime/measure/writers.py runtime/measure/epochs.py",
-        "runtime/measure/test_metrics.py runtime/measure/test_epochs.py",
+        "runtime/measure/test_saved_means.py runtime/measure/test_writers.py runtime/measure/test_metrics.py "
+        "runtime/measure/test_epochs.py",
     ),
     _group("distributed", "runtime/distributed.py", "runtime/test_distributed.py runtime/test_agreement.py"),
 ]

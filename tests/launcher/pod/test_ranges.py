@@ -97,6 +97,34 @@ def test_the_traits_of_transports() -> None:
     assert not ssh.is_one_machine and ssh.reached == "reached by ssh"
 
 
+def test_the_topologies_of_v4_are_the_published_ones() -> None:
+    """A slice that exists is never refused, nor one accepted that does not."""
+    assert [(s.name, s.topology) for s in find_slices("v4")] == [
+        ("v4-8", "2x2x1"),
+        ("v4-16", "2x2x2"),
+        ("v4-32", "2x2x4"),
+        ("v4-64", "2x4x4"),
+        ("v4-128", "4x4x4"),
+        ("v4-256", "4x4x8"),
+        ("v4-384", "4x4x12"),
+        ("v4-512", "4x8x8"),
+        ("v4-1024", "8x8x8"),
+        ("v4-1536", "8x8x12"),
+        ("v4-2048", "8x8x16"),
+        ("v4-4096", "8x16x16"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", ["cpu-0x1", "cpu-1x0", "cpu-01x1", "cpu-1x01", "cpu-100000x1", "cpu-1x10000", "cpu-1x1x1"]
+)
+def test_sizes_that_are_none(name: str) -> None:
+    """No zeros in front, and at most 9999 devices."""
+    with pytest.raises(UserError, match="unknown slice"):
+        parse_slice(name)
+    assert parse_slice("cpu-1x9999").devices == 9999
+
+
 def test_the_limits_of_slice_names() -> None:
     """A name of 100 characters is repeated in full, a longer one is not; ten thousand hosts are allowed."""
     with pytest.raises(UserError, match=f"unknown slice '{'x' * 100}'\n"):

@@ -49,6 +49,26 @@ def test_a_device_that_is_not_known_has_no_peak(kind: str) -> None:
     assert seconds_at_peak(1e12, kind, 8, "float32") is None
 
 
+PUBLISHED = {  # kind: TFLOP/s of dense bfloat16 and of float32 as JAX computes it, which is TF32 on these
+    "NVIDIA A100-SXM4-40GB": (312, 156),
+    "NVIDIA A30": (165, 82),
+    "NVIDIA A10": (125, 62.5),
+    "NVIDIA L4": (121, 60),
+    "NVIDIA L40": (181.05, 90.5),
+    "NVIDIA GeForce RTX 4090": (165.2, 82.6),
+    "NVIDIA H100 PCIe": (756.5, 378),
+    "NVIDIA H200": (989.5, 494.5),
+    "NVIDIA B200": (2250, 1125),
+    "NVIDIA GB200": (2500, 1250),
+}
+
+
+@pytest.mark.parametrize("kind", PUBLISHED)
+def test_peaks_are_the_published_ones(kind: str) -> None:
+    """Without sparsity, which doubles the figures of data sheets."""
+    assert (PEAKS[kind].bfloat16, PEAKS[kind].float32) == tuple(tera * 1e12 for tera in PUBLISHED[kind])
+
+
 def test_precision() -> None:
     """float32 is TF32 where there is that, one pass of bfloat16 on TPU; GPUs without bfloat16 compute it as float32."""
     h100, v4, v100 = (PEAKS[kind] for kind in ("NVIDIA H100 80GB HBM3", "TPU v4", "Tesla V100-SXM2-16GB"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import flax.linen as nn
@@ -60,3 +61,13 @@ def test_no_token_sees_a_later_one() -> None:
         before, after = (np.asarray(model.apply(params, t)) for t in (tokens, changed))
         np.testing.assert_array_equal(before[0, :3], after[0, :3])
         assert (before[0, 3:] != after[0, 3:]).any()
+
+
+def test_the_softmax_is_computed_in_float32() -> None:
+    """In bfloat16 the weights of a long context would not add up to one."""
+    model = GPT2(CONFIG.model, 11, jnp.dtype("bfloat16"))
+    tokens = np.zeros((1, 6), np.int32)
+    params = model.init(jax.random.key(0), tokens)
+    text = str(jax.make_jaxpr(model.apply)(params, tokens))
+    exponentials = re.findall(r":(\w+)\[[^\]]*\] = exp\b", text)
+    assert exponentials and set(exponentials) == {"f32"}
