@@ -7,11 +7,11 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..inventory.find import PodRequest, find_pod
+from ..pod.in_thread import InThread
 from ..pod.pod import WORKDIRS, Pod
 from ..preflight.base import name_hosts
 from ..preflight.run_preflight import Report, run_preflight
@@ -36,30 +36,12 @@ def check(request: CheckRequest) -> int:
     progress = _Progress()
     transport = load_transport(pod)
     try:
-        report = _interruptible(lambda: run_preflight(transport, pod, workdir, progress))
+        report = InThread(lambda: run_preflight(transport, pod, workdir, progress), "check").result()
     finally:
         transport.close()  # which ends the waits of the threads
         progress.clear()
     print(_as_json(report) if request.json else _as_table(report))
     return report.code
-
-
-def _interruptible(work: Callable[[], Report]) -> Report:
-    """Run `work` in a thread, so that Ctrl-C need not wait for hosts. Raises what `work` raises."""
-    ended: list[Report | BaseException] = []
-
-    def do() -> None:
-        try:
-            ended.append(work())
-        except BaseException as error:
-            ended.append(error)
-
-    thread = threading.Thread(target=do, name="check", daemon=True)
-    thread.start()
-    thread.join()
-    if isinstance(ended[0], BaseException):
-        raise ended[0]
-    return ended[0]
 
 
 def _find_workdir(pod: Pod, typed: str | None) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO
@@ -12,6 +11,7 @@ from typing import IO
 from podrun.runtime.contract import ExitCode, UserError
 
 from ..pod.fold import fold
+from ..pod.in_thread import InThread
 from ..preflight.base import name_hosts
 from ..remote.execution import Execution, Result
 from ..request.hosts import HostSelection, select_hosts
@@ -53,39 +53,26 @@ def execute(request: ExecRequest) -> int:
 
 def _run_interruptibly(execution: Execution) -> tuple[list[Result], int]:
     """Return the results, and the signal that ended the commands early, or 0."""
-    results: list[Result] = []
-    failed: list[BaseException] = []
-    finished = threading.Event()
-
-    def work() -> None:
-        try:
-            results.extend(execution.run())
-        except BaseException as error:
-            failed.append(error)
-        finally:
-            finished.set()
-
     with Signals() as signals:
-        threading.Thread(target=work, name="exec", daemon=True).start()
-        while not finished.wait(_LOOK):
+        running = InThread(execution.run, "exec")
+        while not running.wait(_LOOK):
             if signals.received:
-                _end(execution, finished, signals)
+                _end(execution, running, signals)
                 break
-    if failed:
-        raise failed[0]
+    results = running.result() if running.wait(0) else []
     return results, signals.received[0] if signals.received else 0
 
 
-def _end(execution: Execution, finished: threading.Event, signals: Signals) -> None:
+def _end(execution: Execution, running: InThread[list[Result]], signals: Signals) -> None:
     print(f"podrun: killing it on {name_hosts(execution.waiting())}", file=sys.stderr, flush=True)
     execution.end()
     for _ in range(int(_PATIENCE / _LOOK)):
-        if finished.wait(_LOOK):
+        if running.wait(_LOOK):
             return
         if len(signals.received) > 1:
             break
     execution.end(now=True)
-    finished.wait(_PATIENCE)
+    running.wait(_PATIENCE)
 
 
 def _row(result: Result) -> dict[str, object]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from podrun.runtime.contract import ExitCode
@@ -13,6 +12,7 @@ from ..pod.errors import HostError
 from ..pod.fan_out import WINDOW, fan_out
 from ..pod.pod import Host, Pod
 from ..transport.base import Channel, Transport
+from .conversation import deadline, send_frame
 from .open_agent import open_agent
 
 KEPT = 1 << 20  # bytes of a host's output that are kept: half from its start, half from its end
@@ -68,7 +68,7 @@ class Execution:
         self._pod = pod
         self._timeout = timeout
         request = {"argv": list(argv), "env": dict(pod.env), "cwd": "~"}
-        self._request = json.dumps(request).encode() + b"\n"
+        self._request = request
         self._lock = threading.Lock()
         self._starting = threading.Semaphore(WINDOW)  # limits concurrent logins; the command runs on all hosts at once
         self._running: dict[str, Channel] = {}
@@ -111,10 +111,7 @@ class Execution:
         try:
             with self._lock:
                 self._running[host.name] = channel
-            try:
-                channel.send(self._request)
-            except OSError:
-                pass  # reading the output tells the reason
+            send_frame(channel, self._request)
             if self._ended:
                 channel.finish()
             return self._await(host, channel)
@@ -124,16 +121,11 @@ class Execution:
             channel.close()
 
     def _await(self, host: Host, channel: Channel) -> Result:
-        output, late = _Output(), threading.Event()
-        timers = []
-        if self._timeout is not None:
-            timers = [_after(self._timeout, late.set, channel.finish), _after(self._timeout + _CONFIRM, channel.close)]
-        try:
+        output = _Output()
+        limit = None if self._timeout is None else self._timeout + _CONFIRM
+        with deadline(self._timeout, channel.finish) as late, deadline(limit, channel.close):
             while data := channel.receive():
                 output.add(data)
-        finally:
-            for timer in timers:
-                timer.cancel()
         if late.is_set():
             error = f"was killed after {self._timeout:g} s (--timeout)"
             return Result(host.name, TIMED_OUT, output.text(), output.left_out, error)
@@ -148,14 +140,3 @@ class Execution:
 
 def _interrupted(host: str, output: _Output) -> Result:
     return Result(host, ExitCode.INTERRUPTED, output.text(), output.left_out, "was killed when you interrupted podrun")
-
-
-def _after(seconds: float, *actions: Callable[[], None]) -> threading.Timer:
-    def act() -> None:
-        for action in actions:
-            action()
-
-    timer = threading.Timer(seconds, act)
-    timer.daemon = True
-    timer.start()
-    return timer

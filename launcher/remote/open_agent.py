@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-
 from ..agent.protocol import MARK
 from ..plan.agent_file import NO_AGENT, agent_command, agent_file, agent_python, receive_command
 from ..pod.errors import HostError
 from ..pod.pod import Host, Pod
 from ..transport.base import Channel, Transport
+from .conversation import deadline, send
 
 ANSWER_TIMEOUT = 60.0  # seconds for a host to start Python
 _NOISE_LIMIT = 1 << 20  # bytes that login scripts may print
@@ -34,11 +33,8 @@ def open_agent(transport: Transport, pod: Pod, host: Host, *args: str) -> Channe
 
 def _install(transport: Transport, pod: Pod, host: Host) -> None:
     channel = transport.open(host, receive_command(pod))
-    try:
-        channel.send(agent_file()[1])
+    if send(channel, agent_file()[1]):
         channel.finish()
-    except OSError:
-        pass  # the stderr tail says more
     noise = _await_end(channel)
     code, stderr_tail = channel.exit_code(), channel.stderr_tail()
     channel.close()
@@ -48,25 +44,17 @@ def _install(transport: Transport, pod: Pod, host: Host) -> None:
 
 def _await_end(channel: Channel) -> bytes:
     """Read until the command has ended and return its output; a command that keeps printing is closed after a while."""
-    late = threading.Timer(ANSWER_TIMEOUT, channel.close)
-    late.daemon = True
-    late.start()
     seen = b""
-    try:
+    with deadline(ANSWER_TIMEOUT, channel.close):
         while data := channel.receive():
             seen = (seen + data)[-_NOISE_LIMIT:]
-        return seen
-    finally:
-        late.cancel()
+    return seen
 
 
 def _await_mark(channel: Channel) -> tuple[bytes | None, bytes]:
     """Read up to the mark; return the data after it, or None if it never comes, and the login scripts' output before it."""
-    late = threading.Timer(ANSWER_TIMEOUT, channel.close)
-    late.daemon = True
-    late.start()
-    try:
-        seen = bytearray()
+    seen = bytearray()
+    with deadline(ANSWER_TIMEOUT, channel.close):
         while data := channel.receive():
             start = max(0, len(seen) - len(MARK))
             seen += data
@@ -74,9 +62,7 @@ def _await_mark(channel: Channel) -> tuple[bytes | None, bytes]:
                 return bytes(seen[at + len(MARK) :]), bytes(seen[:at])
             if len(seen) > _NOISE_LIMIT:
                 break
-        return None, bytes(seen)
-    finally:
-        late.cancel()
+    return None, bytes(seen)
 
 
 def _start_failure(pod: Pod, code: int | None, stderr_tail: str, noise: bytes) -> str:

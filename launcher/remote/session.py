@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable
@@ -11,12 +10,13 @@ from typing import Any
 from podrun.runtime.contract import events_stream, output_stream
 
 from ..agent import protocol
-from ..agent.protocol import GONE, Lines, Malformed
+from ..agent.protocol import GONE, Malformed
 from ..plan.plan import DETACHED_LEASE, HostPlan, attached_lease
 from ..pod.errors import HostError, IncompleteWriteError
 from ..pod.pod import Pod
 from ..transport.base import Channel, Transport
 from .ask import ask
+from .conversation import drain, lines, send_frame
 from .open_agent import open_agent
 
 Frame = dict[str, Any]
@@ -80,10 +80,7 @@ class Session:
         if self._closed:
             channel.close()  # without a spec it ends by itself
             raise HostError(self.host, "the run was stopped before it was started")
-        try:
-            channel.send(json.dumps({"type": "spec", **self._spec}).encode() + b"\n")
-        except OSError:
-            pass  # reading its output tells the reason
+        send_frame(channel, {"type": "spec", **self._spec})
         self._channel = channel  # only now: no other frame may come before the spec
         self._heard = time.monotonic()
         self._attach()
@@ -111,9 +108,7 @@ class Session:
             return
         try:
             if self._channel is not None:
-                self._channel.send(json.dumps(frame).encode() + b"\n")
-        except OSError:
-            pass
+                send_frame(self._channel, frame)
         finally:
             self._sending.release()
 
@@ -185,8 +180,7 @@ class Session:
         assert self._channel is not None
         self._repeat("stop")
         self._transmit({"type": "close", "offsets": dict(self._offsets)})
-        while self._channel.receive():
-            pass
+        drain(self._channel)
         self._channel.close()
 
     def _attach(self) -> None:
@@ -288,22 +282,22 @@ class Session:
         """Deliver frames until the channel ends; return the tail of its stderr."""
         channel = self._channel
         assert channel is not None
-        lines = Lines(protocol.STREAM_LIMIT)
-        while data := channel.receive():
-            self._heard = time.monotonic()
-            self.trouble = ""
-            for line in lines.feed(data):
-                frame = self._parse(line)
-                self._delivering = True
-                try:
-                    self._deliver(frame)
-                finally:
-                    self._heard, self._delivering = time.monotonic(), False
+        for line in lines(channel, protocol.STREAM_LIMIT, self._hear):
+            frame = self._parse(line)
+            self._delivering = True
+            try:
+                self._deliver(frame)
+            finally:
+                self._heard, self._delivering = time.monotonic(), False
         self._spoken.set()
         if self._closed:
             self._told_close = channel.exit_code() == 0 and channel is not self._cut
         channel.close()
         return channel.stderr_tail()
+
+    def _hear(self) -> None:
+        self._heard = time.monotonic()
+        self.trouble = ""
 
     def _parse(self, line: bytes) -> Frame:
         """Parse a frame and check that this host may send it. Raises Malformed."""

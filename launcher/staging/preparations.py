@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from ..pod.errors import HostError
 from ..pod.fan_out import fan_out
@@ -38,12 +37,19 @@ class Refusal:
 
 
 class Channels:
-    """The open channels, which an interruption closes."""
+    """The open channels of a block, which an interruption closes: the threads wait for them."""
 
     def __init__(self) -> None:
         self._channels: list[Channel] = []
         self._lock = threading.Lock()
         self._closed = False
+
+    def __enter__(self) -> Channels:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.close()
 
     def add(self, channel: Channel) -> Channel:
         with self._lock:
@@ -58,16 +64,3 @@ class Channels:
             self._closed = True
             channels = list(self._channels)
         fan_out(lambda channel: channel.close(), channels)
-
-
-def interruptible(work: Callable[[], list[Any]], channels: Channels) -> list[Any]:
-    """Run `work` in a thread and return its results; Ctrl-C closes the channels that it waits for."""
-    results: list[Any] = []
-    thread = threading.Thread(target=lambda: results.extend(work()), name="prepare", daemon=True)
-    thread.start()
-    try:
-        thread.join()
-    except BaseException:
-        channels.close()
-        raise
-    return results

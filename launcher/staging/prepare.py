@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..agent.protocol import FROM_PREPARE, LIMIT, Lines, Malformed, parse, short
+from ..agent.protocol import FROM_PREPARE, Malformed, parse, short
 from ..pod.errors import HostError
 from ..pod.fan_out import fan_out
+from ..pod.in_thread import InThread
 from ..pod.pod import Host, Pod
 from ..remote.clock import with_skew
+from ..remote.conversation import last_words, lines, send, send_frame
 from ..remote.open_agent import open_agent
 from ..transport.base import Channel, Transport
 from .bundles import Bundle
-from .preparations import Channels, EndedError, Refusal, interruptible
+from .preparations import Channels, EndedError, Refusal
 from .requirements import (
     DEFAULT_PYTHON,
     environment_key,
@@ -107,7 +108,8 @@ def prepare_hosts(
             refused.end_soon(open_channels.close)
             raise
 
-    answers = interruptible(lambda: fan_out(prepare_or_end, pod.hosts), open_channels)
+    with open_channels:
+        answers = InThread(lambda: fan_out(prepare_or_end, pod.hosts), "prepare").result()
     return {host.name: _or_host_error(answer) for host, answer in zip(pod.hosts, answers, strict=True)}
 
 
@@ -132,7 +134,7 @@ def _prepare(
     agent: _Conversation, request: Mapping[str, Any], bundles: Mapping[str, Bundle], say: Callable[[str, str], None]
 ) -> Prepared:
     """Send the request and answer the agent's frames until it is done. Raises HostError."""
-    agent.send(json.dumps(request).encode() + b"\n")
+    agent.send_frame(request)
     sent: list[Bundle] = []
     asked = 0.0
     for frame in agent.frames():
@@ -144,7 +146,7 @@ def _prepare(
             sent = [bundles[name] for name in frame["bundles"]]
             for bundle in sent:
                 say("sync", f"{bundle.name} ({len(bundle.data) / 1e6:.1f} MB, {bundle.files} files)")
-                agent.send(json.dumps({"bundle": bundle.name, "bytes": len(bundle.data)}).encode() + b"\n")
+                agent.send_frame({"bundle": bundle.name, "bytes": len(bundle.data)})
                 agent.send(bundle.data)
             if not sent:
                 say("sync", "all there")
@@ -152,7 +154,7 @@ def _prepare(
             say(frame["phase"], frame["message"])
         elif kind == "ready":
             asked = time.time()
-            agent.send(b"{}\n")
+            agent.send_frame({})
         elif kind == "error":
             what = frame["what"]
             join = "\n" if "\n" in what else "; "
@@ -193,33 +195,35 @@ class _Conversation:
                 self._channel.close()  # ends the wait in `frames`
                 return
 
+    def send_frame(self, frame: Mapping[str, Any]) -> None:
+        if send_frame(self._channel, frame):
+            self._hear()
+
     def send(self, data: bytes) -> None:
         """Send in pieces, so that a slow host does not count as silent. `frames` reports a lost connection."""
-        try:
-            for start in range(0, len(data), _CHUNK):
-                self._channel.send(data[start : start + _CHUNK])
-                self._heard = time.monotonic()
-        except OSError:
-            pass
+        for start in range(0, len(data), _CHUNK):
+            if not send(self._channel, data[start : start + _CHUNK]):
+                return
+            self._hear()
+
+    def _hear(self) -> None:
+        self._heard = time.monotonic()
 
     def frames(self) -> Iterator[dict[str, Any]]:
         """Yield frames until the agent ends. Raises HostError for a malformed frame."""
-        lines = Lines(LIMIT)
-        while data := self._channel.receive():
-            self._heard = time.monotonic()
-            for line in lines.feed(data):
-                try:
-                    yield parse(line, FROM_PREPARE)
-                except Malformed as why:
-                    raise HostError(self.host.name, f"sent a malformed frame: {why}") from None
+        try:
+            for line in lines(self._channel, heard=self._hear):
+                yield parse(line, FROM_PREPARE)
+        except Malformed as why:
+            raise HostError(self.host.name, f"sent a malformed frame: {why}") from None
 
     def lost(self) -> HostError:
         if self._silent:
             return HostError(self.host.name, f"not a word for {SILENCE:g} s while it was prepared; is it still up?")
         if self._refused.ended:
             return EndedError(self.host.name, "was ended")
-        stderr_tail = self._channel.stderr_tail()
-        why = f": {stderr_tail.splitlines()[-1]}" if stderr_tail else ""
+        last = last_words(self._channel)
+        why = f": {last}" if last else ""
         return HostError(self.host.name, f"the connection was lost while it was prepared{why}; run podrun again")
 
 

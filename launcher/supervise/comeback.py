@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 
@@ -10,8 +9,10 @@ from podrun.runtime.contract import ExitCode
 
 from ..pod.errors import HostError
 from ..pod.fan_out import fan_out
+from ..pod.in_thread import InThread
 from ..pod.pod import Host, Pod
 from ..preflight.base import name_hosts
+from ..remote.conversation import deadline, drain
 from ..transport.base import Transport
 from .cause import Failure
 
@@ -65,9 +66,7 @@ class Comeback:
 
     def _away(self, stopped: Callable[[], bool]) -> dict[str, str] | None:
         """Return the hosts that cannot be reached, with the reason; None if `stopped`, for which nobody waits."""
-        answers: list[HostError | Exception | None] = []
         silent: dict[str, str] = {}
-        finished = threading.Event()
 
         def ask(host: Host) -> None:
             silent[host.name] = "no answer yet"
@@ -76,13 +75,9 @@ class Comeback:
             finally:
                 silent.pop(host.name)
 
-        def work() -> None:
-            answers.extend(fan_out(ask, self._pod.hosts))
-            finished.set()
-
-        threading.Thread(target=work, name="comeback", daemon=True).start()
+        asking = InThread(lambda: fan_out(ask, self._pod.hosts), "comeback")
         patience = time.monotonic() + _SILENCE
-        while not finished.wait(0.1):
+        while not asking.wait(0.1):
             if stopped():
                 return None
             if time.monotonic() > patience and (waiting := silent.copy()):
@@ -91,30 +86,20 @@ class Comeback:
             return None
         return {
             host.name: answer.reason if isinstance(answer, HostError) else str(answer)
-            for host, answer in zip(self._pod.hosts, answers, strict=True)
+            for host, answer in zip(self._pod.hosts, asking.result(), strict=True)
             if answer is not None
         }
 
     def _try(self, host: Host) -> None:
         channel = self._transport.open(host, ["true"])
-        late = threading.Event()
-
-        def give_up() -> None:
-            late.set()
-            channel.close()  # ends the wait below
-
-        timer = threading.Timer(ANSWER, give_up)
-        timer.daemon = True
-        timer.start()
         try:
-            while channel.receive():
-                pass
+            with deadline(ANSWER, channel.close) as late:
+                drain(channel)
             if late.is_set():
                 raise HostError(host.name, f"did not answer within {ANSWER:g} s")
             if channel.exit_code() is None:
                 raise HostError(host.name, "the connection ended")
         finally:
-            timer.cancel()
             channel.close()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 from podrun.runtime.contract import Event, EventKind, ExitCode, UserError
 
 from ..plan.plan import LaunchPlan
+from ..pod.in_thread import InThread
 from ..pod.secret_values import read_secrets
 from ..rundir.adoption import Adoption
 from ..rundir.logs import Logs
@@ -22,7 +22,7 @@ from ..rundir.spec import RunSpec, start_event
 from ..transport.base import Transport, load_transport
 from ..view.console import Console, NoConsole
 from .attempt import Observer, Supervisor
-from .cause import LAUNCHER, Failure
+from .cause import LAUNCHER
 from .comeback import FIRST_PAUSE, LIMIT, LONGEST_PAUSE, Comeback, minutes, sleep
 from .outcome import Outcome
 from .report import end_event, report
@@ -200,31 +200,23 @@ class _Run:
         def note(message: str, **fields: object) -> None:
             self._tell(EventKind.NOTE, message=message, **fields)
 
-        failures: list[Failure] = []
-        errors: list[Exception] = []
-        finished = threading.Event()
-
-        def work() -> None:
-            try:
-                failures.extend(stage_hosts(plan, self._transport, bundles, tell, note))
-            except Exception as error:
-                errors.append(error)
-            finally:
-                finished.set()
-
-        if not self._signals.received:
-            threading.Thread(target=work, name="prepare", daemon=True).start()
-        while not finished.wait(0.1):
+        if self._signals.received:
+            return self._unprepared()
+        staging = InThread(lambda: stage_hosts(plan, self._transport, bundles, tell, note), "prepare")
+        while not staging.wait(0.1):
             if self._signals.received:
                 self._transport.close()  # the hosts end their work with the connection
-                finished.wait(5)
-                number = self._signals.received[0]
-                return Outcome(128 + number, interrupted_by=number, unprepared=True)
-        if errors:
-            raise errors[0]
+                staging.wait(5)
+                return self._unprepared()
+        failures = staging.result()
         if not failures:
             return None
         return Outcome(failures[0].code, failures[0], failures, unprepared=True)
+
+    def _unprepared(self) -> Outcome:
+        """Return the outcome of a preparation that the user has ended."""
+        number = self._signals.received[0]
+        return Outcome(128 + number, interrupted_by=number, unprepared=True)
 
     def _prepare_again(self, plan: LaunchPlan, bundles: Sequence[Bundle], last_outcome: Outcome) -> Outcome | None:
         """Prepare for a restart: a host that has come back may not have mounted everything yet, so this has some time."""

@@ -1,0 +1,69 @@
+"""Talk with an agent: lines to it and from it, a deadline, and its last words. Everything that talks with one uses these.
+
+A connection that is lost shows when its channel is read, which then ends early; sending never raises.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from ..agent.protocol import LIMIT, Lines
+from ..transport.base import Channel
+
+
+def send(channel: Channel, data: bytes) -> bool:
+    """Send the data. Return whether that succeeded; if not, reading tells the reason."""
+    try:
+        channel.send(data)
+    except OSError:
+        return False
+    return True
+
+
+def send_frame(channel: Channel, frame: Mapping[str, Any]) -> bool:
+    """Send the frame as a line. Return whether that succeeded; if not, reading tells the reason."""
+    return send(channel, json.dumps(frame).encode() + b"\n")
+
+
+def lines(channel: Channel, limit: int = LIMIT, heard: Callable[[], None] = lambda: None) -> Iterator[bytes]:
+    """Yield lines until the channel ends, and call `heard` whenever anything comes. One that is too long is cut there."""
+    unparsed = Lines(limit)
+    while data := channel.receive():
+        heard()
+        yield from unparsed.feed(data)
+
+
+def drain(channel: Channel) -> None:
+    """Read until the channel ends, without keeping anything."""
+    while channel.receive():
+        pass
+
+
+@contextmanager
+def deadline(seconds: float | None, action: Callable[[], None]) -> Iterator[threading.Event]:
+    """Call `action` in a thread, and set the event, if the block takes longer than `seconds`. None: it may take forever."""
+    late = threading.Event()
+    if seconds is None:
+        yield late
+        return
+
+    def act() -> None:
+        late.set()
+        action()
+
+    timer = threading.Timer(seconds, act)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield late
+    finally:
+        timer.cancel()
+
+
+def last_words(channel: Channel) -> str:
+    """Return the last line of the command's stderr, which is the reason if it ended too early; empty if there is none."""
+    return (channel.stderr_tail().splitlines() or [""])[-1]
