@@ -12,6 +12,7 @@ from podrun.launcher.supervise.cause import (
     LAUNCHER,
     Evidence,
     Failure,
+    Sign,
     first_cause,
     from_error,
     from_exit,
@@ -223,6 +224,14 @@ def test_from_exit(
 def test_the_end_of_a_program_of_the_users_own(code: int, step: int | None, phase: Phase | None, text: str) -> None:
     """It reports nothing, which says nothing about it; unless it reports after all."""
     assert from_exit("host-2", 2, code, step, phase, is_program=True).what == text
+
+
+def test_a_program_that_saves_and_stops() -> None:
+    """With podrun's loop its exit code 75 is podrun's; another program may mean anything by it."""
+    saved = from_exit("host-2", 2, ExitCode.PREEMPTED, 4, Phase.SAVE, is_program=True)
+    assert (saved.what, saved.sign) == ("was asked to stop from outside after step 4, and saved first", Sign.ASKED)
+    foreign = from_exit("host-2", 2, ExitCode.PREEMPTED, None, None, is_program=True)
+    assert (foreign.what, foreign.sign) == ("exited with code 75", Sign.EXITED)
 
 
 def test_a_host_without_a_process() -> None:

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from podrun.launcher.agent.protocol import ASKED
+from podrun.launcher.plan.plan import Program
 from podrun.launcher.rundir.adoption import Adoption
 from podrun.launcher.rundir.logs import Logs
 from podrun.launcher.supervise.attempt import FAILURE_GRACE, Supervisor
@@ -177,3 +178,12 @@ def test_a_finished_run_is_done(attempt: Attempt) -> None:
     attempt.stopped(1)
     attempt._failures.seen.clear()
     assert attempt.ends().code == ExitCode.DONE
+
+
+def test_a_program_that_saves_has_time(attempt: Attempt) -> None:
+    """As long as podrun's own runtime has, if it says that it saves."""
+    attempt._plan = replace(attempt._plan, job=Program(("true",), JOB.launch))
+    attempt._processes["host-0", 0].pid = 1
+    assert attempt._grace() == 7
+    attempt.event(0, event=EventKind.PHASE, phase=Phase.SAVE)
+    assert attempt._grace() == SAVE_GRACE
