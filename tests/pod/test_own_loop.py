@@ -88,3 +88,54 @@ def test_on_another_slice_and_alone(sandbox: Sandbox, start: Starter) -> None:
     alone = losses(sandbox, "runs/own_loop")
     assert [step for step, _ in resumed] == [step for step, _ in alone]
     np.testing.assert_allclose([loss for _, loss in resumed], [loss for _, loss in alone], rtol=1e-3)
+
+
+DIVIDED = """\
+import sys
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+import podrun
+
+me = podrun.init()
+mesh = Mesh(jax.devices(), ("data",))
+divided, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
+layout = {"w": divided, "key": whole, "step": whole}
+init = lambda: {"w": jnp.zeros((8, 4)), "key": jax.random.key(0), "step": jnp.int32(0)}
+batches = podrun.data.Batches(np.arange(40, dtype=np.float32).reshape(40, 1), 8)
+
+@jax.jit
+def update(state, x):
+    noise = jax.random.normal(jax.random.fold_in(state["key"], state["step"]), (8, 4))
+    w = jax.lax.with_sharding_constraint(0.9 * state["w"] + x + noise, divided)
+    return {"w": w, "key": state["key"], "step": state["step"] + 1}, w.sum()
+
+train = podrun.steps(12, jax.jit(init, out_shardings=layout)(), save_every=3)
+for step in train:
+    mine = batches[step]
+    x = jax.make_array_from_process_local_data(divided, mine, (8, 1))
+    train.state, total = update(train.state, x)
+    podrun.report(step, total=total)
+    if sys.argv[1:] == [str(step)]:
+        raise SystemExit(5)
+"""
+
+
+def test_a_state_that_is_divided_over_processes(sandbox: Sandbox, start: Starter) -> None:
+    """Each process saves its part, and reads its part on another slice."""
+    (sandbox.path / "divided.py").write_text(DIVIDED)
+
+    def totals(workdir: str, slice: str, *args: str) -> tuple[int, list[float]]:
+        where = ("--slice", slice, "--simulate", "--workdir", workdir)
+        run = start(*where, "--", sys.executable, "divided.py", *args)
+        code = run.end(120)
+        rows = (sandbox.path / workdir / "metrics.jsonl").read_text().splitlines()
+        return code, [json.loads(row)["total"] for row in rows]
+
+    code, expected = totals("whole", "cpu-2x2")
+    assert (code, len(expected)) == (0, 12)
+    assert totals("broken", "cpu-2x2", "8")[0] == 5
+    assert totals("broken", "cpu-2x2") == (0, expected)
+    assert totals("other", "cpu-2x2", "8")[0] == 5
+    code, resumed = totals("other", "cpu-1x4")
+    assert (code, len(resumed)) == (0, 12)
+    np.testing.assert_allclose(resumed, expected, rtol=1e-5)
