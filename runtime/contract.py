@@ -126,6 +126,10 @@ class WorkerEnv:
     """`address:port` of process 0; known only once its host has reserved the port."""
     address: str = ""
     """The address at which the other hosts reach this one; empty if podrun does not know."""
+    local_rank: int = 0
+    """Index of this process among those of its host."""
+    local_size: int = 1
+    """Number of processes on its host."""
     owner: str = ""
     """`user:path` of the train.yaml whose name the workdir got; empty if the user chose the workdir."""
 

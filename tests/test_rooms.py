@@ -19,7 +19,19 @@ ROOT = Path(__file__).parents[1]
 FLOORS = {
     "api": ("session", "checkpoint", "data", "loop", "launching", "__main__"),
     "launcher": (
-        *("agent", "pod", "yamlfile", "transport", "inventory", "plan", "remote", "staging", "rundir", "view"),
+        *(
+            "instrument",
+            "agent",
+            "pod",
+            "yamlfile",
+            "transport",
+            "inventory",
+            "plan",
+            "remote",
+            "staging",
+            "rundir",
+            "view",
+        ),
         *("preflight", "request", "supervise", "compare", "commands", "cli", "__main__"),
     ),
     "runtime": (

@@ -16,11 +16,11 @@ class RefusedError(Exception):
 def reserve_port(allowed: Optional[List[int]], address: str = "") -> socket.socket:
     """Reserve a free TCP port for this run: the coordinator binds it too (gRPC sets SO_REUSEPORT), nobody else can.
 
-    It listens until `stop_listening`, so that the other hosts can test it: at `address`, or at all addresses of this host.
+    It listens until `release`, so that the other hosts can test it: at `address`, or at all addresses of this host.
     Raises RefusedError if no port of the range [first, last] is free.
     """
-    ports = [0] if allowed is None else random.sample(range(allowed[0], allowed[1] + 1), allowed[1] - allowed[0] + 1)
-    for port in ports:
+    ports = _unassigned() if allowed is None else range(allowed[0], allowed[1] + 1)
+    for port in [*random.sample(ports, len(ports)), *([0] if allowed is None else [])]:
         sock = _bind(address, port, may_share=False)
         if sock is not None:
             sock.listen(64)
@@ -28,8 +28,29 @@ def reserve_port(allowed: Optional[List[int]], address: str = "") -> socket.sock
     raise RefusedError("no port of %s is free for the coordinator; widen `ports` in the pod file" % allowed)
 
 
-def stop_listening(listener: socket.socket) -> socket.socket:
-    """Keep the port reserved but stop listening on it: connections are for the coordinator now."""
+def _unassigned() -> range:
+    """Return ports that this host gives to no connection: nobody takes one of them between its release and its use."""
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+            first = int(file.read().split()[0])
+    except (OSError, ValueError, IndexError):
+        first = 0
+    return range(20000, min(first, 32768)) if first > 21000 else range(0)
+
+
+def release(listeners: List[socket.socket], hold_first: bool) -> List[socket.socket]:
+    """Stop listening: connections are for the workers now. Returns the sockets that are to stay open.
+
+    `hold_first`: only a server with SO_REUSEPORT, as JAX's, gets the first port. A user program may start any server there, also
+    one that binds without it, such as torch's.
+    """
+    held = [_stop_listening(listeners[0])] if hold_first else []
+    for listener in listeners[1 if hold_first else 0 :]:
+        listener.close()
+    return held
+
+
+def _stop_listening(listener: socket.socket) -> socket.socket:
     address, port = listener.getsockname()[:2]
     held = _bind(address, port, may_share=True)
     listener.close()

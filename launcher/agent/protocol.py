@@ -68,6 +68,8 @@ ASKED = "asked to stop"
 """Reason of a stop that the launcher asked for."""
 UNHEARD = "no word from the launcher"
 """Start of the reason of a stop after the lease has expired."""
+INSTRUMENT = "instrument"
+"""Folder, in that of an agent, with the files that come first on a user program's PYTHONPATH."""
 MISSING = "missing"
 """Stands in place of the version of a package that is not installed."""
 EXTENSION = 100 * 10**6
@@ -78,8 +80,11 @@ ENV_HOST = "PODRUN_HOST"
 ENV_DIR = "PODRUN_DIR"
 ENV_WORKDIR = "PODRUN_WORKDIR"
 ENV_PID = "PODRUN_PID"
+ENV_MAIN_PID = "PODRUN_MAIN_PID"  # of the worker as it sees itself, also in a PID namespace
 ENV_PROJECT = "PODRUN_PROJECT"
 """Environment variables that the agent sets or reads for workers and commands, named as in `runtime.contract`."""
+OTHER_LAUNCHERS = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "MPI_LOCAL")
+"""Beginnings of variables of a login that mislead programs: they describe the job of another launcher, not this run."""
 
 LIMIT = 16 << 20
 """Most bytes in a line. The largest lines are a spec with its files, and the answer of `clean`."""
@@ -100,7 +105,7 @@ FROM_AGENT: Frames = {
     "hello": record({"n": count, "pid": count, "python": words, "host": words}),
     "waiting": record({"n": count, "holder": words}),
     "refused": record({"n": count, "reason": words}),
-    "ready": record({"n": count, "port": maybe(port), "address": maybe(ip)}),
+    "ready": record({"n": count, "port": maybe(port), "address": maybe(ip)}, {"second_port": maybe(port)}),
     "probed": record({"n": count, "error": maybe(words)}),
     "started": record({"n": count, "process": count, "pid": count}),
     "output": record({"stream": text, "offset": count, "data": raw}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -14,10 +15,10 @@ from .address import address_env, only_address, own_address
 from .connection import Connection, Frame
 from .lock import HostLock
 from .news import News, size_of
-from .port import RefusedError, probe, reserve_port, stop_listening
+from .port import RefusedError, probe, release, reserve_port
 from .private import UnsafeError, is_private
 from .processes import adopt_orphans, ended_children, enter_pid_namespace, kill_descendants
-from .protocol import ASKED, UNHEARD
+from .protocol import ASKED, INSTRUMENT, UNHEARD
 from .run_folder import LOG, SOCKET
 from .worker import Worker
 
@@ -45,7 +46,7 @@ class Agent:
         self.ready = False
         self.isolated = False
         self.marked_in_use = 0.0  # when the folders that the run uses were last marked as in use
-        self.port: Optional[socket.socket] = None
+        self.ports: List[socket.socket] = []  # of the coordinator: JAX's, and one for another library
         self.heard = time.monotonic()
         self.attached = False
         self.lease_expired = False
@@ -112,6 +113,7 @@ class Agent:
 
     def prepare(self) -> None:
         for name, text in self.spec["files"].items():
+            os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
             with open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
                 file.write(text)
         for folder in self.spec["uses"]:
@@ -123,9 +125,12 @@ class Agent:
             copy_code(self.spec["code"], "code")
         self.isolated = enter_pid_namespace()
         if self.spec["coordinator"]:
-            self.port = reserve_port(self.spec["ports"], only_address(self.spec["internal"]))
+            address, allowed = only_address(self.spec["internal"]), self.spec["ports"]
+            number = 2 if self.spec["is_program"] and (allowed is None or allowed[0] < allowed[1]) else 1
+            self.ports = [reserve_port(allowed, address) for _ in range(number)]
         self.ready = True
-        self.report("ready", port=self.port.getsockname()[1] if self.port else None, address=own_address())
+        port, second_port = [*(sock.getsockname()[1] for sock in self.ports), None, None][:2]
+        self.report("ready", port=port, second_port=second_port, address=own_address())
 
     def wait_for(self, holder: str) -> None:
         now = time.monotonic()
@@ -222,8 +227,8 @@ class Agent:
             self.closing = frame["offsets"]
 
     def start_workers(self, env: Dict[str, str]) -> None:
-        if self.port is not None:
-            self.port = stop_listening(self.port)
+        if self.ports:
+            self.ports = release(self.ports, hold_first=not self.spec["is_program"])
         env = dict(address_env(self.spec["internal"]), **env)
         self.news.grew = time.monotonic()
         for worker in self.workers:
@@ -309,6 +314,8 @@ class Agent:
                 os.unlink(name)
             except OSError:
                 pass
+        if INSTRUMENT in {os.path.dirname(name) for name in self.spec["files"]}:
+            shutil.rmtree(INSTRUMENT, ignore_errors=True)  # Python has kept compiled code there
         os.chdir("/")
         folder = self.spec["dir"]
         for _ in range(3):  # this folder, the run's hosts folder, and the run's folder

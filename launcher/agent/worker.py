@@ -9,7 +9,7 @@ from typing import Dict, Optional
 from .connection import Frame
 from .private import restore_umask
 from .processes import die_with_parent, mount_own_proc, parent
-from .protocol import ENV_DIR, ENV_PID
+from .protocol import ENV_DIR, ENV_MAIN_PID, ENV_PID, OTHER_LAUNCHERS
 
 
 class Worker:
@@ -61,6 +61,7 @@ def become_worker(agent: int, isolated: bool, spec: Frame, env: Dict[str, str], 
     if parent() != agent:  # the agent died before the line above
         os._exit(127)
     env[ENV_PID] = visible_pid()
+    env[ENV_MAIN_PID] = str(os.getpid())
     if isolated:
         mount_own_proc()
     restore_umask()
@@ -99,7 +100,8 @@ def start_failure(error: BaseException, program: str) -> str:
 
 def worker_env(spec: Frame, extra: Dict[str, str]) -> Dict[str, str]:
     """Return the login environment, overridden by the plan's. The plan's folders go first in each path variable."""
-    env = dict(os.environ, **spec["env"])
+    env = {name: value for name, value in os.environ.items() if not name.startswith(OTHER_LAUNCHERS)}
+    env.update(spec["env"])
     env.update(extra)
     for name, folders in spec["path"].items():
         env[name] = os.pathsep.join([*folders, env[name]] if env.get(name) else folders)

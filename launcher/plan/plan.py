@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import posixpath
 import shlex
 import sys
 from collections.abc import Mapping
@@ -23,8 +24,10 @@ from podrun.runtime.contract import (
 )
 
 from ..agent.places import agent_folder, environments_folder
+from ..agent.protocol import INSTRUMENT
 from ..pod.pod import Host, Pod
 from .agent_file import agent_command
+from .program import INSTRUMENT_FILES, filled, program_env
 
 LEASE = 10.0  # seconds without a word from the launcher after which the agents of an attached run stop
 LEASE_PER_HOST = 0.1  # seconds per host if very many simulated hosts wait for this machine's cores
@@ -93,6 +96,8 @@ class LaunchPlan:
     """Seconds without a frame from the launcher after which the agents stop."""
     code: Code | None
     """None: the hosts are this machine, and use its files."""
+    python: str
+    """Interpreter of the workers, also of a user program that is called `python`."""
     secrets: Mapping[str, str] = field(repr=False)
     """Environment variables that are neither printed nor recorded."""
     hosts: tuple[HostPlan, ...] = field(repr=False)
@@ -127,6 +132,7 @@ class LaunchPlan:
             "exclusive": self.pod.traits.is_exclusive,
             "devices": self.pod.platform,
             "coordinator": host.coordinator,
+            "is_program": self.is_program,
             "ports": list(self.pod.ports) if self.pod.ports else None,
             "internal": host.host.internal,
             "processes": [
@@ -134,7 +140,7 @@ class LaunchPlan:
                     "process": p.process_id,
                     "argv": list(p.argv),
                     "env": {**p.env, **secrets},
-                    "path": self._path(),
+                    "path": self._path(host),
                     "threads": len(p.env["PODRUN_LOCAL_DEVICE_IDS"].split(",")) if self.pod.platform == "cpu" else None,
                     "cwd": p.cwd,
                     "output": output_stream(p.process_id),
@@ -152,12 +158,16 @@ class LaunchPlan:
         in_environment = PurePosixPath(environments_folder(self.pod.home)) in python.parents
         return [self.code.project, self.code.podrun, *([str(python.parents[1])] if in_environment else [])]
 
-    def _path(self) -> dict[str, list[str]]:
+    def _path(self, host: HostPlan) -> dict[str, list[str]]:
         """Return the folders that precede the host's own in the workers' PATH and PYTHONPATH."""
-        if self.code is None:
-            return {}
-        folder = str(PurePosixPath(self.code.python).parent)
-        return {"PYTHONPATH": [self.code.podrun], **({"PATH": [folder]} if folder != "." else {})}
+        modules = [posixpath.join(host.directory, INSTRUMENT)] if INSTRUMENT_FILES.keys() <= host.files.keys() else []
+        modules += [self.code.podrun] if self.code else []
+        programs = str(PurePosixPath(self.python).parent)
+        paths = {
+            "PYTHONPATH": modules,
+            "PATH": [programs] if programs != "." and (self.code or self.is_program) else [],
+        }
+        return {name: folders for name, folders in paths.items() if folders}
 
     def render(self) -> str:
         """Return the plan as text: per host the command, the environment and the files, quoted for a POSIX shell."""
@@ -179,7 +189,7 @@ class LaunchPlan:
                     if name not in self.secrets
                 ]
                 lines += [f"  env      {name}={_HIDDEN}" for name in sorted(self.secrets)]
-                lines += [f"  path     {name}={':'.join(folders)}" for name, folders in self._path().items()]
+                lines += [f"  path     {name}={':'.join(folders)}" for name, folders in self._path(host).items()]
                 lines += [f"  command  {shlex.join(process.argv)}"]
             lines += [f"  file     {host.directory}/{name} ({len(text)} bytes)" for name, text in host.files.items()]
         if isinstance(self.job, Config):
@@ -222,18 +232,18 @@ def make_plan(
         # The workers get the resolved job, so that their defaults cannot differ.
         job = job.model_copy(update={"launch": job.launch.model_copy(update={"workdir": workdir})})
     python = code.python if code else job.launch.python or pod.python or sys.executable
-    argv = job.argv if isinstance(job, Program) else (python, "-m", "podrun.runtime")
+    argv = _program_argv(job, python) if isinstance(job, Program) else (python, "-m", "podrun.runtime")
     hosts = tuple(
         HostPlan(
             host=host,
             agent=agent_command(pod, "run", run_id),
             directory=(directory := agent_folder(pod.home, run_id, host.name, attempt)),
-            files={CONFIG_FILE: job.model_dump_json(indent=1)} if isinstance(job, Config) else {},
+            files=_files(job),
             processes=tuple(
                 ProcessPlan(
                     process_id=worker.process_id,
                     argv=argv,
-                    env=_worker_env(pod, job.launch, workdir, worker, owner),
+                    env=_worker_env(pod, job, workdir, worker, owner),
                     cwd=str(PurePosixPath("code", code.subfolder)) if code else os.fspath(cwd),
                 )
                 for worker in _workers(pod, job.launch, number, host, run_id, attempt, directory)
@@ -243,7 +253,19 @@ def make_plan(
         for number, host in enumerate(pod.hosts)
     )
     lease = DETACHED_LEASE if detached else attached_lease(pod)
-    return LaunchPlan(run_id, attempt, pod, job, workdir, lease, code, dict(secrets or {}), hosts)
+    return LaunchPlan(run_id, attempt, pod, job, workdir, lease, code, python, dict(secrets or {}), hosts)
+
+
+def _program_argv(program: Program, python: str) -> tuple[str, ...]:
+    """Return the program's command: `python` alone means the run's own, not the first in the PATH of a host's login."""
+    return (python, *program.argv[1:]) if program.argv[0] in ("python", "python3") else program.argv
+
+
+def _files(job: Config | Program) -> Mapping[str, str]:
+    """Return the files that each host's agent writes."""
+    if isinstance(job, Config):
+        return {CONFIG_FILE: job.model_dump_json(indent=1)}
+    return INSTRUMENT_FILES if job.launch.instrument else {}
 
 
 def attached_lease(pod: Pod) -> float:
@@ -267,18 +289,20 @@ def _workers(
             local_device_ids=share,
             slice=pod.slice.name,
             directory=Path(directory),
+            local_rank=i,
+            local_size=len(shares),
         )
         for i, share in enumerate(shares)
     ]
 
 
-def _worker_env(pod: Pod, launch: Launch, workdir: Path, worker: WorkerEnv, owner: str) -> dict[str, str]:
+def _worker_env(pod: Pod, job: Config | Program, workdir: Path, worker: WorkerEnv, owner: str) -> dict[str, str]:
     return {
         **_platform_env(pod, worker),
         **({ENV_ADDRESS: "127.0.0.1"} if pod.traits.is_one_machine else {}),
         "PYTHONUNBUFFERED": "1",
-        **pod.env,
-        **launch.env,
+        **(program_env(worker) if isinstance(job, Program) else {}),
+        **filled({**pod.env, **job.launch.env}, worker),
         **worker.to_env(),
         ENV_WORKDIR: str(workdir),
         **({ENV_OWNER: owner} if owner else {}),

@@ -9,6 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -26,6 +27,7 @@ from podrun.runtime.contract import (
 from ..agent.protocol import ASKED
 from ..agent.schema import Lines, Malformed
 from ..plan.plan import LaunchPlan, attached_lease
+from ..plan.program import coordinator_env
 from ..pod.errors import HostError
 from ..pod.fan_out import fan_out
 from ..remote.opening import Opening
@@ -40,6 +42,7 @@ from .awake import AwakeClock
 from .cause import LAUNCHER, Failure, Sign
 from .failures import SAVE_GRACE, Failures
 from .heartbeat import Heartbeat
+from .last_words import last_words
 from .outcome import Outcome, Process
 from .patience import Patience
 
@@ -182,8 +185,11 @@ class Supervisor:
 
     def _go(self) -> None:
         if not self._should_end():
-            address = self._coordinator()[1]
-            self._send_all({"type": "go", "env": {ENV_COORDINATOR: address, ENV_BIND: bind_address(address)}})
+            name, address = self._coordinator()
+            env = {ENV_COORDINATOR: address, ENV_BIND: bind_address(address)}
+            if self._plan.is_program:
+                env |= coordinator_env(address, self._ready[name].get("second_port"))
+            self._send_all({"type": "go", "env": env})
 
     def _wait(
         self, done: Callable[[], bool], timeout: float = float("inf"), name_missing: Callable[[], None] | None = None
@@ -266,8 +272,9 @@ class Supervisor:
             return outcome
         if self._failures and not self._was_stopped_first():
             slept = self._heartbeat.slept(RECENT)
-            outcome.cause = self._failures.cause(len(self._sessions), self._peer_loss_reporters(), slept)
-            outcome.code = outcome.cause.code
+            first = self._failures.cause(len(self._sessions), self._peer_loss_reporters(), slept)
+            outcome.cause = self._with_last_words(first)
+            outcome.code = first.code
         elif self._interrupts:
             outcome.interrupted_by = self._interrupts[0]
             outcome.code = 128 + self._interrupts[0]
@@ -303,8 +310,19 @@ class Supervisor:
         ]
 
     def _ended_by_peer_loss(self, host: str, process: int) -> bool:
+        return cause.is_peer_loss(self._end_of_log(host, process))
+
+    def _with_last_words(self, first: Failure) -> Failure:
+        """Add what a user program printed last to the bare fact that it has ended."""
+        process = None if first.process is None else self._processes[first.host, first.process]
+        if process is None or process.error is not None or process.exit_code is None or not self._plan.is_program:
+            return first
+        words = last_words(self._end_of_log(process.host, process.process))
+        return replace(first, what=f"{first.what}: {words}") if words else first
+
+    def _end_of_log(self, host: str, process: int) -> bytes:
         name = self._log_names[host, output_stream(process)]
-        return cause.is_peer_loss(self._logs.end_of(name, TAIL_BYTES, self._log_starts.get(name, 0)))
+        return self._logs.end_of(name, TAIL_BYTES, self._log_starts.get(name, 0))
 
     # --- state ---
 

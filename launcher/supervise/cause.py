@@ -20,10 +20,11 @@ _SIGNAL_HINTS: dict[int, str] = {
     signal.SIGSEGV: " (a crash in native code)",
     signal.SIGABRT: " (native code gave up; JAX does so when another process is gone)",
 }
-# Last output of a process after the loss of a peer, from JAX's coordination service and gloo.
+# Last output of a process after the loss of a peer, from JAX's coordination service, gloo, and torch's store and NCCL.
 _PEER_IS_GONE = re.compile(
     rb"JAX distributed service detected fatal errors|coordination service|CoordinationService"
-    rb"|gloo[^\n]*(?:failed|error|closed|reset|timed? ?out)|(?:reset|closed) by peer",
+    rb"|gloo[^\n]*(?:failed|error|closed|reset|timed? ?out)|(?:reset|closed) by peer"
+    rb"|Did the remote server shutdown|NCCL[^\n]*(?:remote|aborted|timed? ?out)",
     re.IGNORECASE,
 )
 
@@ -36,7 +37,7 @@ class Sign(Enum):
     UNHEARD = auto()
     """The agent heard nothing from the launcher: the link to the host is cut, or the launcher was asleep."""
     EXITED = auto()
-    """Exit code of a user program, which may mean anything, even the loss of a peer."""
+    """Exit code or exception of a user program, which may mean anything, even the loss of a peer."""
     ABORTED = auto()
     """SIGABRT: a crash, or JAX ended the process after the loss of a peer."""
     ASKED = auto()
@@ -148,7 +149,8 @@ def from_error(host: str, process: int, error: Event) -> Failure:
         what = f"lost another process{at}: {lines[0]}"
         return Failure(host, process, what, kind.exit_code, Sign.PEER_LOST, details)
     code = failure_code(int(error.get("code") or kind.exit_code))
-    return Failure(host, process, f"{lines[0]}{at}", code, details=details)
+    sign = Sign.EXITED if error.get("program") else Sign.CAUSE
+    return Failure(host, process, f"{lines[0]}{at}", code, sign, details)
 
 
 def from_exit(

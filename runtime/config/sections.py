@@ -62,6 +62,9 @@ class Launch(Section):
         "host", description="A process for each host, or one for each of its GPUs (not on TPU)."
     )
     env: dict[Variable, str] = Field(default={}, description="Environment variables of the workers.")
+    instrument: bool = Field(
+        True, description="Help a user program's Python to join the pod and to report its failure."
+    )
     start_timeout: PositiveFloat = Field(300.0, description="Seconds until all processes must have joined.")
     stop_grace: NaturalFloat = Field(4.0, description="Seconds to reach a point where a stop can save.")
     max_restarts: Natural = Field(0, description="Restarts from the last checkpoint after a failure.")

@@ -1,0 +1,186 @@
+"""Let JAX find the pod, and report what ends the program: loaded by `sitecustomize` when one of both is due."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import time
+import traceback
+from typing import Any, List, Optional
+
+_STARTED_AS = os.getpid()
+_LIMIT = 1 << 20  # characters of a traceback in an event
+_reported: List[bool] = []
+_exit_code: List[Any] = []  # what `sys.exit` was called with, and where
+
+
+# --- what ends the program ------------------------------------------------------------------------------------------
+
+
+def report(kind: Any, error: Any, trace: Any) -> None:
+    """Report an exception that nobody caught. The launcher ends all other processes then, and shows it as the cause."""
+    text = "".join(traceback.format_exception(kind, error, trace))
+    first = str(error).strip().splitlines()[:1]
+    message = "%s: %s" % (kind.__name__, first[0]) if first else kind.__name__
+    where = _users_frame(traceback.extract_tb(trace))
+    _fail(message + (" (%s)" % where if where else ""), 1, text)
+
+
+def note_exit(status: Any, frame: Any) -> None:
+    """Remember the call of `sys.exit`; if it is what ends the program, it is reported then."""
+    _exit_code[:] = [status, _users_frame(traceback.extract_stack(frame))]
+    atexit.unregister(_leave)
+    atexit.register(
+        _leave
+    )  # the last one registered is the first to run: others may wait for other processes, as JAX's does
+
+
+def watch_exit() -> None:
+    """Report an exception before JAX waits for the other processes at exit, even if the program has its own excepthook."""
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    error = getattr(sys, "last_value", None)
+    if error is not None and not isinstance(error, KeyboardInterrupt):
+        report(type(error), error, error.__traceback__)
+    elif _exit_code:
+        status, where = _exit_code
+        code = (
+            status & 0xFF if isinstance(status, int) else 1
+        )  # the operating system keeps 8 bits: 256 ends a process with 0
+        what = "exited with code %d" % code if isinstance(status, int) else str(status)
+        if code:
+            _fail("%s (%s)" % (what, where) if where else what, code, "")
+
+
+def _fail(message: str, code: int, text: str) -> None:
+    if _reported or not _is_worker():
+        return
+    _reported.append(True)
+    fields = {"kind": "exception", "message": message, "code": code, "traceback": text[-_LIMIT:], "program": True}
+    _event("error", **fields)
+
+
+def _is_worker() -> bool:
+    """Return whether this process is the one that podrun started, or one below it that has joined the pod.
+
+    A failure of another, such as a test compilation, means nothing by itself.
+    """
+    if os.getpid() != _STARTED_AS:  # forked
+        return False
+    if os.environ.get("PODRUN_MAIN_PID") == str(os.getpid()):
+        return True
+    distributed = sys.modules.get("jax._src.distributed")
+    state = getattr(distributed, "global_state", None)
+    return getattr(state, "client", None) is not None
+
+
+def _users_frame(frames: Any) -> Optional[str]:
+    """Return `file:line` of the innermost frame in the user's own code."""
+    library = os.path.dirname(os.__file__) + os.sep
+    own = [
+        frame
+        for frame in frames
+        if not frame.filename.startswith((library, "<"))
+        and "site-packages" not in frame.filename
+        and os.path.dirname(frame.filename) != os.path.dirname(__file__)
+    ]
+    if not own:
+        return None
+    path = own[-1].filename
+    try:
+        inside = os.path.relpath(path)
+    except (OSError, ValueError):
+        inside = path
+    return "%s:%s" % (path if inside.startswith("..") else inside, own[-1].lineno)
+
+
+def _event(event: str, **fields: Any) -> None:
+    """Append an event to the file that the host's agent relays. One write, so that events of two processes do not mix."""
+    path = os.path.join(os.environ["PODRUN_DIR"], "%s.events" % os.environ["PODRUN_PROCESS_ID"])
+    line = json.dumps(dict(fields, event=event, time=time.time())) + "\n"
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.write(file, line.encode("utf-8", "replace"))
+        os.close(file)
+    except OSError:
+        pass  # its exit code and its output still say something
+
+
+# --- JAX ------------------------------------------------------------------------------------------------------------
+
+
+def join_with_jax() -> None:
+    """Let a bare `jax.distributed.initialize()` join the pod: JAX asks the kinds of clusters it knows, this one first.
+
+    JAX has no public way to add one; the bounds of its version in setup.cfg say where this was tried.
+    """
+    try:
+        from jax._src.clusters import ClusterEnv
+
+        class Podrun(ClusterEnv):  # type: ignore[misc, valid-type, unused-ignore]
+            name = "podrun"
+
+            @classmethod
+            def is_env_present(cls) -> bool:
+                return "PODRUN_COORDINATOR" in os.environ
+
+            @classmethod
+            def get_coordinator_address(cls, timeout_secs: Any = None, override_coordinator_port: Any = None) -> str:
+                _listen_where_podrun_says()
+                return os.environ["PODRUN_COORDINATOR"]
+
+            @classmethod
+            def get_process_count(cls) -> int:
+                return int(os.environ["PODRUN_NUM_PROCESSES"])
+
+            @classmethod
+            def get_process_id(cls) -> int:
+                return int(os.environ["PODRUN_PROCESS_ID"])
+
+            @classmethod
+            def get_local_process_id(cls) -> None:
+                """Return None: the devices of this process are in JAX_LOCAL_DEVICE_IDS, or all of its host."""
+
+        kinds = ClusterEnv._cluster_types
+        kinds.insert(0, kinds.pop(kinds.index(Podrun)))
+    except Exception as error:  # another JAX than those that were tried
+        what = (
+            "jax.distributed.initialize() needs its arguments with this JAX (%s: %s); the PODRUN_* variables have them"
+        )
+        _event("note", message=what % (type(error).__name__, error))
+
+
+def _listen_where_podrun_says() -> None:
+    """Let the collectives of CPUs listen at PODRUN_ADDRESS, as podrun's own helper does, if its runtime is at hand."""
+    if os.environ.get("PODRUN_ADDRESS") and os.environ.get("JAX_PLATFORMS") == "cpu":
+        try:
+            from podrun.runtime.worker.gloo import listen_at
+        except (ImportError, SyntaxError):  # another environment, or an older Python: the host's name must resolve
+            return
+        listen_at(os.environ["PODRUN_ADDRESS"])
+
+
+def watch_backends() -> None:
+    """Warn if JAX starts to compute in a process of several that has not joined the others."""
+    bridge = sys.modules["jax._src.xla_bridge"]
+    start = getattr(bridge, "_init_backend", None)
+    if start is None or os.environ.get("PODRUN_PROCESS_ID") != "0" or os.environ.get("PODRUN_NUM_PROCESSES") == "1":
+        return
+
+    def init_backend(platform: str) -> Any:
+        bridge._init_backend = start  # type: ignore[attr-defined]
+        state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+        if getattr(state, "client", state) is None:
+            number = os.environ["PODRUN_NUM_PROCESSES"]
+            _event(
+                "note",
+                message="this program runs as %s independent copies: each sees only its own devices, because JAX computes "
+                "before jax.distributed.initialize() was called; call it first, without arguments" % number,
+            )
+        return start(platform)
+
+    bridge._init_backend = init_backend  # type: ignore[attr-defined]

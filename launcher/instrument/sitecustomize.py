@@ -1,0 +1,96 @@
+"""Run at the start of every Python of a user's program, in well under a millisecond: watch, and import nothing yet.
+
+`sitecustomize` is Python's own name for such a file. One that the user has stays in force: it is loaded from here.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing takes longer to import than all else here
+    from typing import Any
+
+
+def _helper() -> Any:
+    """Import the rest, which only a program needs that uses JAX, or that fails."""
+    import podrun_program  # type: ignore[import-not-found]
+
+    return podrun_program
+
+
+def _watch_threads() -> None:
+    import threading
+
+    before = threading.excepthook
+
+    def excepthook(args: Any) -> None:
+        before(args)
+        if args.exc_type is not SystemExit:
+            _helper().report(args.exc_type, args.exc_value, args.exc_traceback)
+
+    threading.excepthook = excepthook
+
+
+def _excepthook(kind: Any, error: Any, trace: Any) -> None:
+    _hook_before(kind, error, trace)
+    if not issubclass(kind, KeyboardInterrupt):
+        _helper().report(kind, error, trace)
+
+
+def _exit(status: Any = None) -> Any:
+    if status is not None and status != 0:
+        _helper().note_exit(status, sys._getframe(1))
+    _exit_before(status)
+
+
+_after_import = {
+    "threading": _watch_threads,
+    "jax": lambda: _helper().watch_exit(),
+    "jax._src.clusters": lambda: _helper().join_with_jax(),
+    "jax._src.xla_bridge": lambda: _helper().watch_backends(),
+}
+
+
+class _Watcher:
+    """Finder on `sys.meta_path` that calls a function after the import of a module that is watched."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name not in _after_import:
+            return None
+        after = _after_import.pop(name)
+        for finder in sys.meta_path:
+            spec: Any = (
+                finder.find_spec(name, path, target) if finder is not self and hasattr(finder, "find_spec") else None
+            )
+            if spec is not None:
+                break
+        else:
+            return None
+        try:
+            load = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: (load(module), after())
+        except AttributeError:  # built in, or another kind of loader
+            pass
+        return spec
+
+
+def _load_next() -> None:
+    """Load the `sitecustomize` that this one hides."""
+    from _frozen_importlib import module_from_spec
+    from _frozen_importlib_external import PathFinder
+
+    folder = __file__.rpartition("/")[0]
+    spec: Any = PathFinder.find_spec("sitecustomize", [path for path in sys.path if path.rstrip("/") != folder])
+    if spec is not None and spec.loader is not None:
+        module: Any = module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+_hook_before, _exit_before = sys.excepthook, sys.exit
+sys.excepthook, sys.exit = _excepthook, _exit
+if "threading" in sys.modules:
+    _after_import.pop("threading")()
+sys.meta_path.insert(0, _Watcher())
+_load_next()

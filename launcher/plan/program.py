@@ -1,0 +1,60 @@
+"""What a user program gets besides podrun's own variables: names that other programs read, and help for its Python. PURE."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from podrun.runtime.contract import WorkerEnv
+
+from ..agent.protocol import INSTRUMENT
+
+_FOLDER = Path(__file__).parents[1] / INSTRUMENT
+INSTRUMENT_FILES = {
+    f"{INSTRUMENT}/{path.name}": path.read_text("utf-8")
+    for path in sorted(_FOLDER.glob("*.py"))
+    if path.name != "__init__.py"
+}
+"""Maps the names of files in an agent's folder to their contents."""
+
+
+def program_env(worker: WorkerEnv) -> dict[str, str]:
+    """Return who a process is under the names that public programs for JAX and torch read.
+
+    Sources: the examples of JAX and MaxText (JAX_NUM_PROCESSES, NUM_PROCESSES, JAX_PROCESS_COUNT, and so on), and
+    https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization.
+    """
+    number, total = str(worker.process_id), str(worker.num_processes)
+    return {
+        **dict.fromkeys(("JAX_NUM_PROCESSES", "NUM_PROCESSES", "JAX_PROCESS_COUNT", "WORLD_SIZE"), total),
+        **dict.fromkeys(("JAX_PROCESS_ID", "PROCESS_ID", "JAX_PROCESS_INDEX", "RANK"), number),
+        "LOCAL_RANK": str(worker.local_rank),
+        "LOCAL_WORLD_SIZE": str(worker.local_size),
+        "PYTHONFAULTHANDLER": "1",  # a crash in native code says in which line of the program
+    }
+
+
+def coordinator_env(address: str, second_port: int | None) -> dict[str, str]:
+    """Return where process 0 listens, under the names of others; `address` is `host:port`, or `[IPv6]:port`."""
+    host, _, port = address.rpartition(":")
+    return {
+        "JAX_COORDINATOR_ADDRESS": address,
+        "MASTER_ADDR": host.strip("[]"),
+        "MASTER_PORT": str(second_port or port),
+    }
+
+
+def filled(env: Mapping[str, str], worker: WorkerEnv) -> dict[str, str]:
+    """Return the variables with `{process_id}`, `{host}` and the like replaced; other braces stay as they are."""
+    values = {
+        "process_id": worker.process_id,
+        "num_processes": worker.num_processes,
+        "local_rank": worker.local_rank,
+        "local_size": worker.local_size,
+        "host": worker.host,
+        "run_id": worker.run_id,
+        "attempt": worker.attempt,
+    }
+    pattern = re.compile("{(" + "|".join(values) + ")}")
+    return {name: pattern.sub(lambda match: str(values[match[1]]), value) for name, value in env.items()}

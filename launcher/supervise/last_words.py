@@ -1,0 +1,45 @@
+"""PURE: find in the end of a program's output why it ended, for a program that could not report it."""
+
+from __future__ import annotations
+
+import re
+
+_FRAME = re.compile(r'^ +File "(?P<file>[^"\n]+)", line (?P<line>\d+)', re.MULTILINE)
+_TRACEBACK = "Traceback (most recent call last):\n"
+_LIBRARIES = re.compile(r"/(site|dist)-packages/|/lib/python3\.\d+/|^<")
+_MOST = 300  # characters of a message
+
+
+def last_words(output: bytes) -> str | None:
+    """Return `ValueError: boom (train.py:12)` of the last traceback, or `in train.py:12` of a crash in native code.
+
+    None if there is neither. Source of the second: https://docs.python.org/3/library/faulthandler.html.
+    """
+    text = output.decode(errors="replace")
+    crash = text.rfind("Fatal Python error: ")
+    begin = text.rfind(_TRACEBACK)
+    if crash > begin:
+        where = _users_frame(text[crash:], innermost=0)
+        return f"in {where}" if where else None
+    if begin < 0:
+        return None
+    frames, message = _split(text[begin + len(_TRACEBACK) :])
+    where = _users_frame(frames, innermost=-1)
+    return message and f"{message[:_MOST]}{f' ({where})' if where else ''}"
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Return the frames of a traceback, and the first line of the exception that follows them."""
+    frames = []
+    for line in text.splitlines():
+        if line[:1] not in (" ", ""):
+            return "\n".join(frames), line.strip()
+        frames.append(line)
+    return "\n".join(frames), ""
+
+
+def _users_frame(text: str, innermost: int) -> str | None:
+    """Return `file:line` of the innermost frame outside of libraries."""
+    frames = list(_FRAME.finditer(text))
+    chosen = [frame for frame in frames if not _LIBRARIES.search(frame["file"])] or frames
+    return f"{chosen[innermost]['file']}:{chosen[innermost]['line']}" if chosen else None
