@@ -41,8 +41,8 @@ def _unassigned() -> range:
 def release(listeners: List[socket.socket], hold_first: bool) -> List[socket.socket]:
     """Stop listening: connections are for the workers now. Returns the sockets that are to stay open.
 
-    `hold_first`: only a server with SO_REUSEPORT, as JAX's, gets the first port. A user program may start any server there, also
-    one that binds without it, such as torch's.
+    `hold_first`: only a server with SO_REUSEPORT, as JAX's, gets the first port. A user program may start any server there,
+    also one that binds without it, such as torch's.
     """
     held = [_stop_listening(listeners[0])] if hold_first else []
     for listener in listeners[1 if hold_first else 0 :]:

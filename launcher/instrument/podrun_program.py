@@ -81,21 +81,21 @@ def _is_worker() -> bool:
 def _users_frame(frames: Any) -> Optional[str]:
     """Return `file:line` of the innermost frame in the user's own code."""
     library = os.path.dirname(os.__file__) + os.sep
-    own = [
+    users = [
         frame
         for frame in frames
         if not frame.filename.startswith((library, "<"))
         and "site-packages" not in frame.filename
         and os.path.dirname(frame.filename) != os.path.dirname(__file__)
     ]
-    if not own:
+    if not users:
         return None
-    path = own[-1].filename
+    path = users[-1].filename
     try:
         inside = os.path.relpath(path)
     except (OSError, ValueError):
         inside = path
-    return "%s:%s" % (path if inside.startswith("..") else inside, own[-1].lineno)
+    return "%s:%s" % (path if inside.startswith("..") else inside, users[-1].lineno)
 
 
 def _event(event: str, **fields: Any) -> None:

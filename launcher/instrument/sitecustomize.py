@@ -44,7 +44,7 @@ def _exit(status: Any = None) -> Any:
     _exit_before(status)
 
 
-_after_import = {
+_after_import: Any = {
     "threading": _watch_threads,
     "jax": lambda: _helper().watch_exit(),
     "jax._src.clusters": lambda: _helper().join_with_jax(),
@@ -67,10 +67,18 @@ class _Watcher:
                 break
         else:
             return None
+        load: Any = getattr(spec.loader, "exec_module", None)
+
+        def load_and_call(module: Any) -> None:
+            load(module)
+            try:
+                after()
+            except Exception as error:  # the program's own work matters more
+                print("podrun: cannot watch %s: %s: %s" % (name, type(error).__name__, error), file=sys.stderr)
+
         try:
-            load = spec.loader.exec_module
-            spec.loader.exec_module = lambda module: (load(module), after())
-        except AttributeError:  # built in, or another kind of loader
+            spec.loader.exec_module = load_and_call
+        except (AttributeError, TypeError):  # built in, or another kind of loader
             pass
         return spec
 
@@ -85,7 +93,8 @@ def _load_next() -> None:
     if spec is not None and spec.loader is not None:
         module: Any = module_from_spec(spec)
         sys.modules["sitecustomize"] = module
-        spec.loader.exec_module(module)
+        load: Any = spec.loader.exec_module
+        load(module)
 
 
 _hook_before, _exit_before = sys.excepthook, sys.exit

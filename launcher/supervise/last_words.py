@@ -25,12 +25,12 @@ def last_words(output: bytes) -> str | None:
         return None
     frames, message = _split(text[begin + len(_TRACEBACK) :])
     where = _users_frame(frames, innermost=-1)
-    return message and f"{message[:_MOST]}{f' ({where})' if where else ''}"
+    return f"{message[:_MOST]}{f' ({where})' if where else ''}" if message else None
 
 
 def _split(text: str) -> tuple[str, str]:
     """Return the frames of a traceback, and the first line of the exception that follows them."""
-    frames = []
+    frames: list[str] = []
     for line in text.splitlines():
         if line[:1] not in (" ", ""):
             return "\n".join(frames), line.strip()

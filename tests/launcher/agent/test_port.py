@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
 from podrun.launcher.agent import port as port_module
-from podrun.launcher.agent.port import RefusedError, probe, reserve_port, stop_listening
+from podrun.launcher.agent.port import RefusedError, probe, release, reserve_port
 
 
 def number(sock: socket.socket) -> int:
@@ -75,7 +76,8 @@ def test_a_reserved_port_can_be_tried() -> None:
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
 def test_the_coordinator_gets_the_port_and_all_connections(family: int) -> None:
     """Deaf, it is still held, refuses connections, and does not take one from the coordinator that shares it."""
-    with stop_listening(reserve_port(None)) as held:
+    (held,) = release([reserve_port(None)], hold_first=True)
+    with held:
         port = number(held)
         assert probe(f"127.0.0.1:{port}") == "Connection refused"
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
@@ -92,6 +94,25 @@ def test_the_coordinator_gets_the_port_and_all_connections(family: int) -> None:
                 with socket.create_connection(("127.0.0.1", port), 5):
                     coordinator.accept()[0].close()
         assert probe(f"127.0.0.1:{port}") == "Connection refused"
+
+
+def test_the_ports_of_a_user_program_are_free_for_any_server() -> None:
+    """torch's store binds without SO_REUSEPORT."""
+    reserved = [reserve_port(None), reserve_port(None)]
+    ports = [number(held) for held in reserved]
+    assert release(reserved, hold_first=False) == []
+    for port in ports:
+        with socket.socket() as server:
+            server.bind(("", port))
+
+
+def test_no_connection_of_this_host_gets_the_port() -> None:
+    """It is below those that the kernel gives to connections, so nobody takes it between its release and its use."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    if first <= 21000:
+        pytest.skip("the kernel gives nearly all ports to connections here")
+    with reserve_port(None) as held:
+        assert 20000 <= number(held) < first
 
 
 def test_an_address_that_is_not_reached(monkeypatch: pytest.MonkeyPatch) -> None:

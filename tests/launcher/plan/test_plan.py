@@ -196,9 +196,9 @@ def test_the_record_has_every_host() -> None:
 
 
 def test_a_program_is_started_as_it_was_typed() -> None:
-    """No shell, no config file, and the same environment as podrun's own runtime."""
-    argv = ("python", "train it.py", "--lr=1e-3", "", "$HOME", "-x", "a\nb")
-    plan = make(pod_of(), Program(argv, Launch.model_validate({"env": NASTY})))
+    """No shell, no config file, and all of the environment of podrun's own runtime."""
+    argv = ("./run", "train it.py", "--lr=1e-3", "", "$HOME", "-x", "a\nb")
+    plan = make(pod_of(), Program(argv, Launch.model_validate({"env": NASTY, "instrument": False})))
     config = make(pod_of(), Config.model_validate({"steps": 3, "batch_size": 64, "launch": {"env": NASTY}}))
     assert (plan.is_program, config.is_program) == (True, False)
     for host, other in zip(plan.hosts, config.hosts, strict=True):
@@ -207,7 +207,7 @@ def test_a_program_is_started_as_it_was_typed() -> None:
         assert tuple(process["argv"]) == argv
         assert (spec["files"], host.files) == ({}, {})
         assert CONFIG_FILE in config.spec(other)["files"]
-        assert host.processes[0].env == other.processes[0].env
+        assert host.processes[0].env.items() >= other.processes[0].env.items()
     text = plan.render()
     assert f"  command  {shlex.join(argv)}\n" in text
     assert CONFIG_FILE not in text
@@ -285,9 +285,12 @@ def test_code_on_the_hosts(job: Config | Program) -> None:
         assert (spec["code"], spec["exclusive"]) == ("~/.podrun/projects/1f", True)
         assert spec["uses"] == ["~/.podrun/projects/1f", "~/.podrun/podruns/2e", "~/.podrun/envs/3d"]
         assert process["cwd"] == "code/sub dir/jobs"
-        assert process["path"] == {"PYTHONPATH": ["~/.podrun/podruns/2e"], "PATH": ["~/.podrun/envs/3d/bin"]}
-        own = [CODE.python, "-m", "podrun.runtime"]
-        assert process["argv"] == (own if isinstance(job, Config) else ["python", "train.py"])
+        instrument = [f"{host.directory}/instrument"] if isinstance(job, Program) else []
+        assert process["path"] == {"PYTHONPATH": [*instrument, CODE.podrun], "PATH": ["~/.podrun/envs/3d/bin"]}
+        assert process["argv"] == [
+            CODE.python,
+            *(["-m", "podrun.runtime"] if isinstance(job, Config) else ["train.py"]),
+        ]
     assert "\nproject ~/.podrun/projects/1f\npodrun  ~/.podrun/podruns/2e\n" in plan.render()
     assert "  path     PATH=~/.podrun/envs/3d/bin\n" in plan.render()
 

@@ -1,0 +1,143 @@
+"""What every Python of a user's program loads first: it reports what ends the program, and disturbs nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pythons import other_python
+
+FOLDER = Path(__file__).parents[3] / "launcher" / "instrument"
+
+
+def run(path: Path, program: str, python: str = sys.executable, main: bool = True, **env: str) -> tuple[Any, list[Any]]:
+    """Run a program as the agent does; return how it ended and the events that it reported."""
+    (path / "train.py").write_text(program)
+    variables = {
+        "PODRUN_DIR": str(path),
+        "PODRUN_PROCESS_ID": "1",
+        "PODRUN_NUM_PROCESSES": "2",
+        "PYTHONPATH": str(FOLDER),
+    }
+    script = 'PODRUN_MAIN_PID=$$ exec "$0" train.py' if main else '"$0" train.py'
+    command = ["sh", "-c", script, python]
+    done = subprocess.run(
+        command, cwd=path, env={**os.environ, **variables, **env}, capture_output=True, text=True, timeout=60
+    )
+    events = path / "1.events"
+    return done, [json.loads(line) for line in events.read_text().splitlines()] if events.exists() else []
+
+
+RAISES = "def boom():\n    raise ValueError('no such thing\\nmore of it')\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "message", "code"),
+    [
+        (RAISES + "boom()", "ValueError: no such thing (train.py:2)", 1),
+        (
+            RAISES + "import threading\nthreading.Thread(target=boom).start()",
+            "ValueError: no such thing (train.py:2)",
+            0,
+        ),
+        (RAISES + "import atexit\natexit.register(print, 'late')\nboom()", "ValueError: no such thing (train.py:2)", 1),
+        ("import sys\nsys.exit(3)", "exited with code 3 (train.py:2)", 3),
+        ("from sys import exit\nexit('no data')", "no data (train.py:2)", 1),
+        ("import argparse\np = argparse.ArgumentParser()\np.error('bad')", "exited with code 2 (train.py:3)", 2),
+        ("import json\njson.loads('[')", "JSONDecodeError: Expecting value: line 1 column 2 (char 1) (train.py:2)", 1),
+        ("this is no Python", "SyntaxError: invalid syntax (train.py, line 1)", 1),
+        ("assert False", "AssertionError (train.py:1)", 1),
+    ],
+)
+def test_what_ends_a_program_is_reported(tmp_path: Path, program: str, message: str, code: int) -> None:
+    """Once, with the line of the user's own code; what it prints and its exit code stay as they are."""
+    done, events = run(tmp_path, program)
+    assert [event["message"] for event in events] == [message]
+    assert (events[0]["event"], events[0]["kind"], events[0]["program"]) == ("error", "exception", True)
+    assert events[0]["code"] == (code or 1)
+    assert done.returncode == code
+    if "sys" not in program and "argparse" not in program:
+        assert done.stderr.rstrip().endswith(events[0]["traceback"].strip().splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "print('fine')",
+        "import sys\nsys.exit()",
+        "import sys\nsys.exit(0)",
+        "import sys\nsys.exit(256)",
+        "raise KeyboardInterrupt",
+        "import threading\nthreading.Thread(target=lambda: exit(3)).start()",
+        RAISES + "try:\n    boom()\nexcept ValueError:\n    pass",
+        "import subprocess, sys\nsubprocess.run([sys.executable, '-c', '1 / 0'])",
+        RAISES + "import os\nif os.fork() == 0:\n    boom()\nos.wait()",
+        "import multiprocessing\nif __name__ == '__main__':\n"
+        "    p = multiprocessing.get_context('spawn').Process(target=divmod, args=(1, 0))\n    p.start()\n    p.join()",
+    ],
+)
+def test_what_ends_no_program_is_not(tmp_path: Path, program: str) -> None:
+    """A failure of a child process, or in a thread that leaves, means nothing by itself."""
+    assert run(tmp_path, program)[1] == []
+
+
+def test_a_program_behind_a_shell_reports_nothing(tmp_path: Path) -> None:
+    """Its shell may try something else; the exit code of the shell is what counts."""
+    done, events = run(tmp_path, "raise ValueError", main=False)
+    assert (done.returncode, events) == (1, [])
+
+
+def test_a_program_with_its_own_hook(tmp_path: Path) -> None:
+    """What the program sets later is in force, as ever."""
+    done, _ = run(tmp_path, "import sys\nsys.excepthook = lambda *_: print('mine')\n1 / 0")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "mine\n", "")
+
+
+def test_a_sitecustomize_of_the_user_stays_in_force(tmp_path: Path) -> None:
+    """It is what `import sitecustomize` gives, and a broken one fails as it does without podrun."""
+    user = tmp_path / "user"
+    user.mkdir()
+    (user / "sitecustomize.py").write_text("import sys\nsys.users = True\nname = 'the user'\n")
+    done, _ = run(
+        tmp_path,
+        "import sys, sitecustomize\nprint(sys.users, sitecustomize.name)",
+        PYTHONPATH=f"{FOLDER}:{user}",
+    )
+    assert done.stdout == "True the user\n", done.stderr
+
+
+def test_nothing_is_imported_before_it_is_needed(tmp_path: Path) -> None:
+    """A program that imports little starts as fast as before."""
+    program = "import sys\nprint(*sorted(sys.modules))"
+    with_it, without = (set(run(tmp_path, program, PYTHONPATH=path)[0].stdout.split()) for path in (str(FOLDER), ""))
+    assert with_it - without <= {"sitecustomize"}
+
+
+def test_other_modules_are_found_as_before(tmp_path: Path) -> None:
+    """The finder gives only those that it watches to the others, with their own loaders."""
+    program = (
+        "import threading, importlib.util\nprint(threading.__spec__.loader.__class__.__name__, threading.__file__)"
+    )
+    with_it, without = (run(tmp_path, program, PYTHONPATH=path)[0].stdout for path in (str(FOLDER), ""))
+    assert with_it == without != ""
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.9", "3.12", "3.13"])
+def test_other_pythons(tmp_path: Path, version: str) -> None:
+    """Users' programs have their own."""
+    done, events = run(tmp_path, RAISES + "boom()", python=other_python(version))
+    assert [event["message"] for event in events] == ["ValueError: no such thing (train.py:2)"]
+    assert done.returncode == 1
+
+
+def test_a_full_disk_does_not_hide_the_error(tmp_path: Path) -> None:
+    """An event that cannot be written is not worth another traceback."""
+    done, events = run(tmp_path, RAISES + "boom()", PODRUN_DIR=str(tmp_path / "gone"))
+    assert events == []
+    assert done.stderr.splitlines()[-2:] == ["ValueError: no such thing", "more of it"]
