@@ -31,18 +31,19 @@ def report(kind: Any, error: Any, trace: Any) -> None:
 def note_exit(status: Any, frame: Any) -> None:
     """Remember the call of `sys.exit`; if it is what ends the program, it is reported then."""
     _exit_code[:] = [status, _users_frame(traceback.extract_stack(frame))]
-    atexit.unregister(_leave)
+    atexit.unregister(leave)
     atexit.register(
-        _leave
+        leave
     )  # the last one registered is the first to run: others may wait for other processes, as JAX's does
 
 
 def watch_exit() -> None:
     """Report an exception before JAX waits for the other processes at exit, even if the program has its own excepthook."""
-    atexit.register(_leave)
+    atexit.register(leave)
 
 
-def _leave() -> None:
+def leave() -> None:
+    """Report what the program ends with, if that is a failure."""
     error = getattr(sys, "last_value", None)
     if error is not None and not isinstance(error, KeyboardInterrupt):
         report(type(error), error, error.__traceback__)

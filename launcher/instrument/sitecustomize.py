@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
 
 TYPE_CHECKING = False
@@ -42,6 +43,11 @@ def _exit(status: Any = None) -> Any:
     if status is not None and status != 0:
         _helper().note_exit(status, sys._getframe(1))
     _exit_before(status)
+
+
+def _at_exit() -> None:
+    if getattr(sys, "last_value", None) is not None:
+        _helper().leave()
 
 
 _after_import: Any = {
@@ -97,6 +103,7 @@ def _load_next() -> None:
         load(module)
 
 
+atexit.register(_at_exit)  # a program may have put its own excepthook in the place of this one
 _hook_before, _exit_before = sys.excepthook, sys.exit
 sys.excepthook, sys.exit = _excepthook, _exit
 if "threading" in sys.modules:

@@ -14,6 +14,7 @@ from ..agent.schema import (
     Malformed,
     count,
     each,
+    flag,
     integer,
     loads,
     maybe,
@@ -72,7 +73,7 @@ _OF_WORKER: dict[str, Check] = {
     EventKind.SIGNAL: record({"time": _moment, "number": count}),
     EventKind.ERROR: record(
         {"time": _moment, "kind": _error_kind, "message": text},
-        {"step": maybe(count), "code": maybe(integer), "traceback": text},
+        {"step": maybe(count), "code": maybe(integer), "traceback": text, "program": flag},
     ),
 }
 _START = {

@@ -1,0 +1,119 @@
+"""Programs of users run as they are, and fail fast: with their own exception, exit code and line."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ..conftest import Sandbox
+from .conftest import processes_of
+
+PROGRAM = Path(__file__).with_name("failing_program.py")
+LINES = PROGRAM.read_text().splitlines()
+BOOM = next(number for number, line in enumerate(LINES, 1) if "the line that podrun is to name" in line)
+POD = ("--slice", "cpu-2x1", "--simulate")
+
+
+def line_of(text: str) -> int:
+    return next(number for number, line in enumerate(LINES, 1) if text in line)
+
+
+WAYS = {
+    "raise": (1, f"ValueError: boom in raise ({PROGRAM}:{BOOM})"),
+    "before": (1, f"ValueError: boom in before ({PROGRAM}:{BOOM})"),
+    "thread": (1, f"ValueError: boom in thread ({PROGRAM}:{BOOM})"),
+    "hanging_atexit": (1, f"ValueError: boom in hanging_atexit ({PROGRAM}:{BOOM})"),
+    "own_hook": (1, f"ValueError: boom in own_hook ({PROGRAM}:{BOOM})"),
+    "exit": (3, f"exited with code 3 ({PROGRAM}:{line_of('sys.exit(3)')})"),
+    "exit_message": (1, f"cannot go on ({PROGRAM}:{line_of('cannot go on')})"),
+    "os_exit": (9, "exited with code 9"),
+    "kill": (137, "was ended by SIGKILL (out of memory, or killed by somebody)"),
+    "segfault": (139, f"was ended by SIGSEGV (a crash in native code): in {PROGRAM}:{line_of('string_at(0)')}"),
+    "abort": (134, f": in {PROGRAM}:{line_of('os.abort()')}"),
+}
+JOINED = [("bare", "raise"), ("none", "raise"), ("none", "segfault")]
+SLOW = [("bare", way) for way in WAYS if way != "raise"]
+SLOW += [("helper", way) for way in ("raise", "thread", "exit", "before")]
+SLOW += [("none", way) for way in WAYS if way not in ("raise", "segfault")]
+SLOW += [("torch", way) for way in ("raise", "exit", "kill")]
+
+
+@pytest.mark.parametrize(
+    ("join", "way"), [*JOINED, *(pytest.param(*row, marks=pytest.mark.long) for row in SLOW)]
+)  # fmt: skip
+def test_a_failure_is_named_and_ends_all(sandbox: Sandbox, join: str, way: str) -> None:
+    """While the other process waits in a collective, for one that will never come."""
+    if join == "torch":
+        pytest.importorskip("torch")
+    code, what = WAYS[way]
+    done = sandbox.podrun(*POD, "--", "python", str(PROGRAM), join, way)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("podrun: failed: host-1 (process 1): "), done.stdout + done.stderr
+    assert last.endswith(f"{what} [exit code {code}]")
+    assert done.returncode == code
+    assert processes_of(sandbox) == {}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("join", ["bare", "helper", "torch"])
+def test_a_program_runs_as_it_is(sandbox: Sandbox, join: str) -> None:
+    """Every process joins, and the pod ends when all have."""
+    if join == "torch":
+        pytest.importorskip("torch")
+    done = sandbox.podrun(*POD, "--", "python", str(PROGRAM), join, "fine")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "process 0 of 2 is done" in done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("way", "code"), [("raise", 1), ("exit", 3)])
+def test_a_program_behind_a_shell_script(sandbox: Sandbox, way: str, code: int) -> None:
+    """Python is a child of the worker; once it has joined the pod, it stands for it."""
+    script = sandbox.path / "run.sh"
+    script.write_text(f'#!/bin/sh\npython {PROGRAM} "$@"\nexit $?\n')
+    script.chmod(0o755)
+    done = sandbox.podrun(*POD, "--", "./run.sh", "bare", way)
+    assert done.returncode == code
+    assert f"host-1 (process 1): {WAYS[way][1]}" in done.stderr.splitlines()[-1]
+
+
+def test_a_program_that_is_not_instrumented(sandbox: Sandbox) -> None:
+    """Its exit code and the end of its output say why it failed."""
+    (sandbox.path / "bad.py").write_text("import sys\nassert 'podrun_program' not in sys.modules\nopen('/no/such')\n")
+    for options in (("launch.instrument=false", "--", "python"), ("--", "python", "-I")):
+        done = sandbox.podrun(*POD, *options, "bad.py")
+        assert done.returncode == 1
+        words = "exited with code 1: FileNotFoundError: [Errno 2] No such file or directory: '/no/such'"
+        assert words in done.stderr.splitlines()[-1], done.stderr
+        assert "bad.py:3) [exit code 1]" in done.stderr.splitlines()[-1]
+
+
+def test_what_a_program_finds(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Python of podrun, names that others read, two free ports; no variables of another launcher."""
+    for name in ("SLURM_JOB_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):
+        monkeypatch.setenv(name, "7")
+    program = (
+        "import os, socket, sys\n"
+        "if os.environ['RANK'] == '0':\n"
+        "    for port in os.environ['MASTER_PORT'], os.environ['JAX_COORDINATOR_ADDRESS'].rpartition(':')[2]:\n"
+        "        socket.create_server(('127.0.0.1', int(port)))\n"
+        "others = [name for name in os.environ if name[:3] in ('SLU', 'OMP', 'PMI')]\n"
+        "print(sys.executable, others, os.environ['WHERE'])\n"
+    )
+    (sandbox.path / "look.py").write_text(program)
+    done = sandbox.podrun(*POD, "launch.env={WHERE: '{host}/{process_id}'}", "--", "python", "look.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{sys.executable} [] host-0/0" in done.stdout
+
+
+@pytest.mark.long
+def test_independent_copies_are_told(sandbox: Sandbox) -> None:
+    """A program that never joins trains as often as there are processes, which is seldom meant."""
+    (sandbox.path / "alone.py").write_text("import jax\nprint(jax.process_count(), jax.device_count())\n")
+    done = sandbox.podrun(*POD, "--", "python", "alone.py")
+    assert done.returncode == 0
+    assert (done.stdout + done.stderr).count("runs as 2 independent copies") == 1
+    single = sandbox.podrun("--slice", "cpu-1x2", "--simulate", "--", "python", "alone.py")
+    assert "independent copies" not in single.stdout + single.stderr
