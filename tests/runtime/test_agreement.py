@@ -148,6 +148,14 @@ def test_a_host_whose_own_name_does_not_resolve(monkeypatch: pytest.MonkeyPatch)
             initialize(ENV)
 
 
+def test_all_meet_under_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX compares the names, and waits for all processes."""
+    names: list[str] = []
+    monkeypatch.setattr(distributed.multihost_utils, "sync_global_devices", names.append)
+    distributed.meet("save")
+    assert names == ["save"]
+
+
 def test_gather_returns_a_row_for_each_process() -> None:
     """Of this one here, whatever the number of its devices."""
     everyone = gather([7, 2**32 - 1])

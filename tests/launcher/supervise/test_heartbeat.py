@@ -59,7 +59,7 @@ def judged(
 def test_a_silent_host_is_given_up_while_others_answer() -> None:
     """The reason has the time since its last word. Patience is the lease less a ping; a host within it is left alone."""
     reason = ["has not answered for 8 s: it is down, or its network is"]
-    assert judged(FakeSession(7.6, heard=8.0), FakeSession(), FakeSession(7.4)) == [reason, [], []]
+    assert judged(FakeSession(7.6, heard=8.0), FakeSession(), FakeSession(7.5)) == [reason, [], []]
 
 
 def test_an_own_patience_replaces_the_lease() -> None:

@@ -78,6 +78,11 @@ def test_good_data_is_passed_on() -> None:
         data.train.gather(zeros, zeros)
 
 
+def test_a_single_example_is_enough() -> None:
+    """It is repeated in a batch."""
+    assert checked(dataset(Source(arrays(), size=1)), CLASSES).train.size == 1
+
+
 @pytest.mark.parametrize(("batch_size", "looked_at"), [("all", 1), (1, 1), (16, 16), (400, 16)])
 def test_as_many_examples_are_looked_at_as_are_cheap(batch_size: Any, looked_at: int) -> None:
     """At most sixteen; one if a batch is everything."""

@@ -72,6 +72,13 @@ def test_ids_beyond_the_vocabulary(tmp_path: Path, at: int) -> None:
         tokens_dataset(section.model_copy(update={"vocabulary": 7}), JOB)
 
 
+def test_a_vocabulary_of_one(tmp_path: Path) -> None:
+    """It has the id 0 alone."""
+    path = tmp_path / "tokens"
+    np.zeros(100, np.uint16).tofile(path)
+    assert tokens_dataset(TokensData(path=path, vocabulary=1), JOB).vocabulary == 1
+
+
 class Fixed:
     """A tokenizer of two tokens with a given vocabulary."""
 

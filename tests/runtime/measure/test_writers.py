@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pytest
 
 from podrun.runtime.config import Config
 from podrun.runtime.measure import writers as module
-from podrun.runtime.measure.writers import TensorBoard, WandB
+from podrun.runtime.measure.writers import JsonLines, TensorBoard, WandB
 
 from .test_metrics import tensorboard_events
 
@@ -42,6 +43,18 @@ def test_tensorboard_is_on_disk_while_training_goes_on(tmp_path: Path, monkeypat
         sizes.append(len(tags(tmp_path)))
     assert sizes == [0, 2, 2, 4]
     writer.close()
+
+
+def test_an_evaluation_is_on_record_once(tmp_path: Path) -> None:
+    """From the first step on; a finished run that is started again evaluates its last step again."""
+    path = tmp_path / "metrics.jsonl"
+    for resumed_from in (0, 1, 2):
+        writer = JsonLines(path, resumed_from)
+        for step in (1, 2):
+            writer.write(step, "eval", {"loss": 1.0})
+            assert path.read_bytes().endswith(b"\n")  # a line is on disk as soon as it is written
+        writer.close()
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2]
 
 
 class FakeWandb:
