@@ -193,6 +193,7 @@ def current(workdir: str | os.PathLike[str] | None = None) -> Session:
 
 def _alone() -> WorkerEnv:
     """Return the environment of a process that podrun did not start."""
+    # The pid in place of an attempt: the name of a token is made of it.
     return WorkerEnv("alone", os.getpid(), "localhost", 0, 1, (), "", Path(os.devnull))
 
 

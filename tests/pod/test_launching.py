@@ -27,6 +27,7 @@ def here(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]
             kill(pid)
 
 
+@pytest.mark.long
 def test_two_at_once(here: Sandbox) -> None:
     """Of one program; each has its own record, and its metrics are those of metrics.jsonl."""
     runs = [
@@ -65,6 +66,7 @@ def test_a_program_that_fails(here: Sandbox) -> None:
     assert not run.is_running
 
 
+@pytest.mark.long
 def test_a_run_is_stopped(here: Sandbox) -> None:
     """With a checkpoint; as a context manager does it, too."""
     with podrun.launch("small.yaml", slice="cpu-1x1", simulate=True, overrides={"steps": 100_000}) as run:
