@@ -6,17 +6,13 @@ barrier (all agents ready) -> go -> watch -> all done, or the first failure -> s
 from __future__ import annotations
 
 import queue
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
 
 from podrun.runtime.contract import (
     ENV_BIND,
     ENV_COORDINATOR,
-    Event,
     EventKind,
     ExitCode,
     Phase,
@@ -24,98 +20,46 @@ from podrun.runtime.contract import (
     output_stream,
 )
 
-from ..agent.protocol import ASKED
-from ..agent.schema import Lines, Malformed
 from ..plan.plan import LaunchPlan, attached_lease
 from ..plan.program import coordinator_env
 from ..pod.errors import HostError
 from ..pod.fan_out import fan_out
 from ..remote.opening import Opening
-from ..remote.session import Frame, Session
-from ..rundir import events
+from ..remote.session import Session
 from ..rundir.adoption import Adoption
-from ..rundir.events import parse_worker_event
 from ..rundir.logs import Logs
 from ..transport.base import Transport
 from . import cause
-from .awake import AwakeClock
-from .cause import LAUNCHER, Failure, Sign
-from .failures import SAVE_GRACE, Failures
+from .cause import Failure, Sign
+from .failures import SAVE_GRACE
+from .frames import AgentFrames, Observer
 from .heartbeat import Heartbeat
 from .last_words import last_words
-from .outcome import Outcome, Process
+from .outcome import Outcome
 from .patience import Patience
 
 READY_TIMEOUT = 60.0  # seconds for an agent to answer
 FAILURE_GRACE = 0.5  # seconds between SIGTERM and SIGKILL once the run has failed
-MAX_PENDING_FRAMES = 256  # frames that wait to be handled; then the hosts wait
 PROBE_TIMEOUT = 15.0  # seconds for a host to try whether it can reach the coordinator
 TICK = 0.2
-ASLEEP = 5.0  # seconds between two ticks after which this process must have been stopped, or its machine suspended
 SILENT_AFTER = 5.0  # seconds; agents answer a ping every 2.5 s
 RECENT = 60.0  # seconds for which a sleep of the launcher may be why hosts ended a run
 TAIL_BYTES = 16384  # bytes at the end of an output in which JAX says why it aborts
 
 
-class Observer(Protocol):
-    """Receiver of all events: the console, the recorder."""
-
-    def event(self, event: Event) -> None: ...
-
-
-class Supervisor:
+class Supervisor(AgentFrames):
     """Execute one plan. `interrupt` is the user's wish to stop: once gracefully, twice at once."""
 
     def __init__(
         self, plan: LaunchPlan, transport: Transport, logs: Logs, observer: Observer, adoption: Adoption | None = None
     ) -> None:
-        self._plan = plan
-        self._logs = logs
-        self._observer = observer
-        self._adoption = adoption
-        self._recorded = dict(adoption.events) if adoption else {}
-        self._pending: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        """Pending actions: frames of hosts, and calls from other threads of this process."""
-        self._handlers = self._frame_handlers()
-        self._sessions = {
-            h.host.name: Session(transport, plan.pod, h, plan.spec(h), self._on_frame) for h in plan.hosts
-        }
-        self._processes = {
-            (h.host.name, p.process_id): Process(h.host.name, p.process_id) for h in plan.hosts for p in h.processes
-        }
-        self._log_names = {
-            (h.host.name, output_stream(p.process_id)): plan.log_name(h, p.process_id)
-            for h in plan.hosts
-            for p in h.processes
-        }
-        self._event_lines = {process: Lines(events.LIMIT) for process in self._processes}
-        self._warned: set[tuple[str, int]] = set()  # processes whose malformed events have been reported
-        self._streams = {h.host.name: [output_stream(p.process_id) for p in h.processes] for h in plan.hosts}
-        self._ready: dict[str, Frame] = {}
-        self._probing: set[str] = set()  # hosts that were asked to probe the coordinator
-        self._probed: set[str] = set()
-        self._stopped: dict[str, list[int]] = {}
-        self._lost: dict[str, str | None] = {}  # None: the host is lost, but nothing is left running on it
-        self._unreached: set[str] = set()
+        super().__init__(plan, transport, logs, observer, adoption)
         self._transport = transport
         self._opening: Opening | None = None
         self._unopened: set[str] = set()
-        self._frame_slots = threading.Semaphore(MAX_PENDING_FRAMES)
-        self._stopping = False
-        self._finished = False
-        self._clock = AwakeClock(ASLEEP)
         self._patience = Patience(self._clock)
-        self._failures = Failures(self._clock)
-        offsets = adoption.offsets if adoption else {}  # of this attempt; earlier output belongs to earlier attempts
-        self._log_starts = {
-            name: logs.size(name) - offsets.get(host, {}).get(stream, 0)
-            for (host, stream), name in self._log_names.items()
-        }
         self._hurried = False  # the user does not want to wait for the output
-        self._incomplete: set[str] = set()  # hosts whose output has not fully arrived
         self._interrupts: list[int] = []
-        self._saved_step: int | None = None
-        self._started_fresh = False
 
     def interrupt(self, number: int) -> None:
         """Note that the user wants to stop. Called from a signal handler."""
@@ -165,13 +109,6 @@ class Supervisor:
             self._unreached.add(host)
             reason = error.reason if isinstance(error, HostError) else str(error)
             self._fail(host, f"cannot start its agent: {reason}")
-
-    def _coordinator(self) -> tuple[str, str]:
-        """Return the name of the coordinator's host, and the address at which the other hosts reach it."""
-        host = next(h for h in self._plan.hosts if h.coordinator).host
-        ready = self._ready[host.name]
-        address = host.internal or ready["address"] or host.address
-        return host.name, f"[{address}]:{ready['port']}" if ":" in address else f"{address}:{ready['port']}"
 
     def _probe(self) -> None:
         """Let every other host try to reach the coordinator: JAX would wait for minutes and not name the host."""
@@ -338,12 +275,6 @@ class Supervisor:
     def _all_done(self) -> bool:
         return all(self._is_done(p) for p in self._processes.values())
 
-    def _is_done(self, process: Process) -> bool:
-        """Return True if the process has finished. A user program that ends with 0 when asked to stop may not have."""
-        if self._plan.is_program:
-            return process.exit_code == 0 and not process.cut_off
-        return process.exit_code == 0 and process.phase == Phase.DONE
-
     def _all_stopped(self) -> bool:
         # Asked at every frame: the exact answer, which takes hosts' names, is not needed before the end.
         if len(self._stopped) + len(self._lost) + len(self._unreached) < len(self._sessions):
@@ -377,45 +308,7 @@ class Supervisor:
         self._send_all({"type": "dump"})  # the stacks of all processes go to the logs
         self._pump_for(1.0)
 
-    def _fail(self, host: str, reason: str) -> None:
-        """Add a failure of a host or its agent."""
-        self._failures.add(Failure(host, None, reason, ExitCode.UNAVAILABLE))
-
-    # --- frames ---
-
-    def _frame_handlers(self) -> dict[str, Callable[[str, Frame], None]]:
-        return {
-            "hello": self._on_hello,
-            "waiting": self._on_waiting,
-            "refused": self._on_refused,
-            "ready": self._on_ready,
-            "probed": self._on_probed,
-            "started": self._on_started,
-            "output": self._on_events,
-            "exit": self._on_exit,
-            "stopped": self._on_stopped,
-            "lost": self._on_lost,
-        }
-
-    def _on_frame(self, host: str, frame: Frame) -> None:
-        """Receive a frame, in the session's thread. Output goes to its log here, so that memory holds no other copy.
-
-        A host that sends too fast is throttled here. Raises IncompleteWriteError if the output could not be written.
-        """
-        kind = frame["type"]
-        if kind == "output" and frame["stream"].endswith(".out"):
-            self._write_log(host, frame["stream"], frame["data"])
-            return
-        if self._finished:
-            return
-        if kind != "lost":
-            self._frame_slots.acquire()
-        self._pending.put(partial(self._handlers[kind], host, frame))
-
-    def _send_all(self, frame: Frame) -> None:
-        for host, session in self._sessions.items():
-            if host not in self._lost and host not in self._unreached:
-                session.send(frame)
+    # --- sessions ---
 
     def _active(self) -> list[Session]:
         """Return the sessions whose agents are to live on: also those that have confirmed, until they are closed."""
@@ -439,149 +332,3 @@ class Supervisor:
     def _tell_stopping(self) -> None:
         again = "" if len(self._interrupts) > 1 else " (Ctrl-C again: at once)"
         self._tell(EventKind.NOTE, message=f"stopping{again}")
-
-    def _on_hello(self, host: str, frame: Frame) -> None:
-        self._tell_start(host=host, phase="hello", pid=frame["pid"], python=frame["python"])
-
-    def _tell_start(self, **fields: Any) -> None:
-        """Report a step of the start, unless it is on record: agents repeat all of them to a new supervisor."""
-        key = (fields["host"], fields["phase"], fields.get("process"))
-        if self._adoption is None or key not in self._adoption.phases:
-            self._tell(EventKind.HOST, **fields)
-
-    def _on_waiting(self, host: str, frame: Frame) -> None:
-        self._tell(EventKind.NOTE, message=f"{host} still has {frame['holder']}; waiting for it to end")
-
-    def _on_refused(self, host: str, frame: Frame) -> None:
-        self._fail(host, frame["reason"])
-
-    def _on_ready(self, host: str, frame: Frame) -> None:
-        self._ready[host] = frame
-        self._tell_start(host=host, phase="ready")
-
-    def _on_probed(self, host: str, frame: Frame) -> None:
-        self._probed.add(host)
-        if frame["error"] and host in self._probing:
-            name, address = self._coordinator()
-            what = (
-                f"cannot reach {name} at {address} ({frame['error']}): all hosts must reach the coordinator there; "
-                "is a firewall in between (`ports:` in the pod file narrows the range), or `internal:` missing or wrong?"
-            )
-            self._fail(host, what)
-
-    def _on_started(self, host: str, frame: Frame) -> None:
-        self._processes[host, frame["process"]].pid = frame["pid"]
-        self._tell_start(host=host, phase="started", process=frame["process"], pid=frame["pid"])
-
-    def _on_events(self, host: str, frame: Frame) -> None:
-        number = int(frame["stream"].removesuffix(".events"))
-        for line in self._event_lines[host, number].feed(frame["data"]):
-            try:
-                event = parse_worker_event(line)
-            except Malformed as why:  # cut off by a full disk, or written by a user program
-                self._warn_of_events(host, number, str(why))
-                continue
-            self._on_event(host, number, event)
-
-    def _warn_of_events(self, host: str, number: int, why: str) -> None:
-        """Warn of malformed events, once for each process."""
-        if (host, number) not in self._warned:
-            self._warned.add((host, number))
-            what = f"process {number} on {host} reported something that is no event ({why}); it is ignored"
-            self._tell(EventKind.NOTE, message=what)
-
-    def _write_log(self, host: str, stream: str, data: bytes) -> None:
-        """Append output to the log. Raise OSError, which is also reported as a failure."""
-        try:
-            self._logs.write(self._log_names[host, stream], data)
-        except OSError as error:
-            self._pending.put(partial(self._fail_log, host, error))
-            raise
-
-    def _end_log(self, host: str, stream: str) -> None:
-        try:
-            self._logs.end(self._log_names[host, stream])
-        except OSError as error:
-            self._fail_log(host, error)
-
-    def _fail_log(self, host: str, error: OSError) -> None:
-        if host not in self._incomplete:
-            self._incomplete.add(host)
-            what = (
-                f"cannot write what {host} prints to its log: {error.strerror}; the rest stays in {self._folder(host)}"
-            )
-            self._failures.add(Failure(LAUNCHER, None, what, ExitCode.FAILED))
-
-    def _folder(self, host: str) -> str:
-        """Return the run's folder on the host."""
-        return next(h.directory for h in self._plan.hosts if h.host.name == host)
-
-    def _on_event(self, host: str, number: int, event: Event) -> None:
-        process = self._processes[host, number]
-        kind = event["event"]
-        if kind == EventKind.PHASE:
-            process.phase = event["phase"]
-            self._started_fresh |= process.phase == Phase.COMPILE
-        elif kind == EventKind.STEP:
-            process.step = event["step"]
-        elif kind in (EventKind.CHECKPOINT, EventKind.RESUME):
-            self._saved_step = event["step"]
-        elif kind == EventKind.ERROR:
-            process.error = event
-            self._failures.add(cause.from_error(host, number, event))
-        elif kind == EventKind.SIGNAL:
-            self._failures.signalled.append((host, number))
-        if self._recorded.get((host, number), 0) > 0:
-            self._recorded[host, number] -= 1  # the previous supervisor has reported it
-        else:
-            self._observer.event({**event, "host": host, "process": number})
-
-    def _on_exit(self, host: str, frame: Frame) -> None:
-        process = self._processes[host, frame["process"]]
-        process.exit_code = code = frame["code"]
-        process.cut_off = frame["asked"]
-        self._tell(EventKind.EXIT, host=host, process=process.process, code=code)
-        if self._is_done(process):
-            return
-        if process.error is None:
-            self._judge_exit(process, code, frame)
-        self._failures.exited(host, process.process, frame["asked"])
-
-    def _judge_exit(self, process: Process, code: int, frame: Frame) -> None:
-        if frame["error"]:
-            what = f"could not be started: {frame['error']}"
-            self._failures.add(Failure(process.host, process.process, what, ExitCode.UNAVAILABLE))
-        elif not (frame["asked"] and (code <= 0 or code == ExitCode.PREEMPTED)):
-            is_program = self._plan.is_program
-            failed = cause.from_exit(process.host, process.process, code, process.step, process.phase, is_program)
-            self._failures.add(failed)
-
-    def _on_stopped(self, host: str, frame: Frame) -> None:
-        self._stopped[host] = frame["left"]
-        self._tell(EventKind.HOST, host=host, phase="stopped", reason=frame["reason"], left=frame["left"])
-        if frame["kept"]:
-            self._tell(EventKind.NOTE, message=f"what the program wrote on {host} stays in {frame['kept']}")
-        if frame["missing"]:
-            self._incomplete.add(host)
-            what = (
-                f"{frame['missing']} bytes of what {host} printed are not here; they stay there in {self._folder(host)}"
-            )
-            self._tell(EventKind.NOTE, message=what)
-        reason = f"its agent stopped: {frame['reason']}"
-        if not (self._stopping and frame["reason"] == ASKED) and not self._failures.names(host):
-            self._failures.add(cause.from_lost_agent(host, reason))
-
-    def _on_lost(self, host: str, frame: Frame) -> None:
-        if host in self._stopped:
-            return  # its agent has confirmed already that nothing is left
-        left = frame["left"]
-        self._lost[host] = frame["reason"] if left is None else f"pids {', '.join(map(str, left))}" if left else None
-        self._tell(EventKind.HOST, host=host, phase="lost", reason=frame["reason"], left=left)
-        if frame["silent"]:
-            session = self._sessions[host]
-            self._failures.add(cause.silent_host(host, session.silence, session.trouble))
-        else:
-            self._failures.add(cause.from_lost_agent(host, frame["reason"]))
-
-    def _tell(self, kind: EventKind, **fields: Any) -> None:
-        self._observer.event({"event": kind, "time": time.time(), **fields})

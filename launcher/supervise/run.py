@@ -21,9 +21,10 @@ from ..rundir.runs import Recorder, RunDirectory
 from ..rundir.spec import RunSpec, start_event
 from ..transport.base import Transport, load_transport
 from ..view.console import Console, NoConsole
-from .attempt import Observer, Supervisor
+from .attempt import Supervisor
 from .cause import LAUNCHER
 from .comeback import FIRST_PAUSE, LIMIT, LONGEST_PAUSE, Comeback, minutes, sleep
+from .frames import Observer
 from .outcome import Outcome
 from .report import end_event, report
 from .signals import Signals
