@@ -88,8 +88,8 @@ class World:
         self.session = Session(transport, self.plan.pod, self.host, self.plan.spec(self.host), self._deliver)
 
     def _open(self, transport: Transport, pod: Pod, host: Host, *args: str) -> Channel:
-        offer = self.offers.get(timeout=20)
         self.opened.put(args)
+        offer = self.offers.get(timeout=20)
         if isinstance(offer, HostError):
             raise offer
         return offer
