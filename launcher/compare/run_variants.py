@@ -24,32 +24,24 @@ if TYPE_CHECKING:
     from ..staging.bundles import Bundle
 
 
-class _Plain(PlainConsole):
-    """A plain console without a run's last lines: the table replaces them."""
+class _WithoutLastLines:
+    """A console without a run's last lines: the table replaces them."""
 
-    _finished = False
+    def __init__(self, console: Console) -> None:
+        self.piece = console.piece
+        self.is_terminal = console.is_terminal
+        self.output = console.output
+        self.stop = console.stop
+        self._console = console
+        self._finished = False
 
     def event(self, event: Event) -> None:
-        super().event(event)
+        self._console.event(event)
         self._finished |= event["event"] == EventKind.END
 
     def say(self, text: str) -> None:
         if not self._finished:
-            super().say(text)
-
-
-class _Live(LiveConsole):
-    """A live console without a run's last lines."""
-
-    _finished = False
-
-    def event(self, event: Event) -> None:
-        super().event(event)
-        self._finished |= event["event"] == EventKind.END
-
-    def say(self, text: str) -> None:
-        if not self._finished:
-            super().say(text)
+            self._console.say(text)
 
 
 def run_variants(comparison: Comparison, *, quiet: bool) -> list[Measurement]:
@@ -67,7 +59,7 @@ def run_variants(comparison: Comparison, *, quiet: bool) -> list[Measurement]:
                 measured.append(Measurement(variant, VariantState.NOT_RUN, code=code, workdir=str(spec.workdir)))
                 continue
             print(f"\n--- {number} of {len(comparison.jobs)}: {variant.name}", file=out, flush=True)
-            console = _Plain(out) if quiet or not out.isatty() else _Live()
+            console = _WithoutLastLines(PlainConsole(out) if quiet or not out.isatty() else LiveConsole())
             measured.append(_run_variant(variant, replace(spec, run_id=new_run_id()), comparison.bundles, console))
     return measured
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from podrun.runtime.contract import Event, EventKind, Phase
 from podrun.runtime.lines import PHASES, clock, describe_step, milestone, out_of, step_line
@@ -63,13 +63,32 @@ def is_in_output(state: RunState, event: Event) -> bool:
     return state.is_program and event.get("process") == 0 and event["event"] not in (EventKind.HOST, EventKind.EXIT)
 
 
+class Console(Protocol):
+    """Show the events of a run."""
+
+    piece: int
+    """Bytes of a user program's output that are shown at once; 0: none at all."""
+    is_terminal: bool
+    """True if a person reads along, so that old output may be skipped."""
+
+    def event(self, event: Event) -> None:
+        """Show an event."""
+
+    def say(self, text: str) -> None:
+        """Show a text."""
+
+    def output(self, text: str) -> None:
+        """Show a piece of a user program's output."""
+
+    def stop(self) -> None:
+        """End the view of an attempt."""
+
+
 class NoConsole:
     """Console of a background supervisor, whose events are only recorded."""
 
     piece = 0
-    """Bytes of a user program's output that are shown at once; 0: none at all."""
     is_terminal = False
-    """True if a person reads along, so that old output may be skipped."""
 
     def event(self, event: Event) -> None:
         pass
@@ -263,9 +282,6 @@ class LiveConsole:
             Text(doing),
         )
         return line
-
-
-Console = JsonConsole | PlainConsole | LiveConsole | NoConsole
 
 
 def make_console(as_json: bool) -> Console:
