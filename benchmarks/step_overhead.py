@@ -219,7 +219,7 @@ def hand_written(config: Any, env: Any, steps: int, one_buffer: bool) -> Callabl
     from podrun.runtime.optim import make_optimizer
 
     data = load_dataset(config)
-    model = make_language_model(config, data.vocabulary, jnp.dtype("float32"))
+    model = make_language_model(config, data.vocabulary, jnp.dtype("float32")).module
     optimizer, _ = make_optimizer(config, config.total_steps(1))
     devices = jax.local_device_count()
 

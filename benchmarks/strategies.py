@@ -124,13 +124,13 @@ def learned(config: Any, data: Any) -> tuple[Callable[[jax.Array], Any], Loss]:
 
     float32 = jnp.dtype("float32")
     if config.task == "language_model":
-        model = make_language_model(config, data.vocabulary, float32)
+        model = make_language_model(config, data.vocabulary, float32).module
         example: Any = jnp.zeros((1, config.model.context), jnp.int32)
 
         def split(batch: Any) -> tuple[jax.Array, jax.Array]:
             return batch["tokens"][:, :-1], batch["tokens"][:, 1:]
     else:
-        model = make_model(config, data.shape, data.outputs, float32)
+        model = make_model(config, data.shape, data.outputs, float32).module
         example = jnp.zeros((1, *data.shape))
 
         def split(batch: Any) -> tuple[jax.Array, jax.Array]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import traceback
+from collections.abc import Iterable
 from importlib import import_module
 from types import ModuleType
 from typing import Any, NoReturn
@@ -26,18 +27,41 @@ def load(name: str, key: str) -> Any:
 def call(name: str, key: str, **arguments: Any) -> Any:
     """Load what `name` names and call it with `arguments`, by position. Raises UserError if it does not take them."""
     function = load(name, key)
-    words = ", ".join(arguments)
-    if not callable(function):
-        refuse(name, key, f"is {_short(function)}, which cannot be called with ({words})")
-    try:
-        signature = inspect.signature(function)
-    except (ValueError, TypeError):  # written in C
-        return function(*arguments.values())
-    try:
-        signature.bind(*arguments.values())
-    except TypeError:
-        refuse(name, key, f"takes {signature}, but is called with ({words})")
+    check_call(function, name, key, arguments)
     return function(*arguments.values())
+
+
+def check_call(
+    function: Any, name: str, key: str, positional: Iterable[str], by_name: Iterable[str] = (), part: str = ""
+) -> None:
+    """Raise UserError unless `function` takes these arguments. `part` names it if it is only a part of the plug-in."""
+    positional, by_name = list(positional), list(by_name)
+    words = ", ".join([*positional, *(f"{word}=..." for word in by_name)])
+    start = f"its `{part}` " if part else ""
+    if not callable(function):
+        refuse(name, key, f"{start}is {short(function)}, which cannot be called with ({words})")
+    signature = signature_of(function)
+    if signature is None:
+        return
+    try:
+        signature.bind(*positional, **dict.fromkeys(by_name))
+    except TypeError:
+        refuse(name, key, f"{start}takes {signature}, but is called with ({words})")
+
+
+def signature_of(function: Any) -> inspect.Signature | None:
+    """Return what a function, or the constructor of a class, takes; None if Python cannot tell, as for those written in C."""
+    try:
+        if isinstance(function, type) and type(function).__call__ is not type.__call__:  # as flax.nnx has it
+            return without_self(inspect.signature(function.__init__))  # type: ignore[misc]
+        return inspect.signature(function)
+    except (ValueError, TypeError):
+        return None
+
+
+def without_self(signature: inspect.Signature) -> inspect.Signature:
+    """Return the signature of a method as it is called on an object."""
+    return signature.replace(parameters=[*signature.parameters.values()][1:])
 
 
 def refuse(name: str, key: str, reason: str) -> NoReturn:
@@ -50,7 +74,7 @@ def refuse(name: str, key: str, reason: str) -> NoReturn:
 def expect(value: Any, kind: type, name: str, key: str) -> Any:
     """Return `value` if it is an instance of `kind`. Raises UserError if not."""
     if not isinstance(value, kind):
-        refuse(name, key, f"returns {_short(value)}, expected {kind.__module__}.{kind.__name__}")
+        refuse(name, key, f"returns {short(value)}, expected {kind.__module__}.{kind.__name__}")
     return value
 
 
@@ -83,5 +107,6 @@ def _tell_import(error: BaseException, module_name: str, key: str) -> NoReturn:
     ) from None
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """Return the kind of a value, for a message."""
     return "None" if value is None else f"{type(value).__module__}.{type(value).__name__}".removeprefix("builtins.")

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
-from ..state import Batch, Params
+from ..state import Batch, Params, parts, variables
 from ..tasks.base import Task
 
 
@@ -21,15 +21,16 @@ def step_flops(task: Task, params: Params, batch: Batch) -> float | None:
 
     Args:
         task: what is trained.
-        params: its parameters, as arrays or as `jax.ShapeDtypeStruct`.
+        params: what `task.init` returns, as arrays or as `jax.ShapeDtypeStruct`.
         batch: a global batch, likewise.
     """
     try:
         cpu = jax.local_devices(backend="cpu")[0]
     except RuntimeError:  # JAX_PLATFORMS does not name it
         return None
-    step = jax.value_and_grad(task.loss, has_aux=True)
-    shapes = _shapes((params, batch, jax.eval_shape(lambda: jax.random.key(0))))
+    trained, state = parts(params)
+    step = jax.value_and_grad(lambda p, s, *rest: task.loss(variables(p, s), *rest), has_aux=True)
+    shapes = _shapes((trained, state, batch, jax.eval_shape(lambda: jax.random.key(0))))
     with jax.default_device(cpu):  # the plug-ins of GPUs and TPUs do not count
         return _count(jax.make_jaxpr(step)(*shapes))
 

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .. import plugins
 from ..config import Config, Plugin
 from ..config.model import CNN, MLP, GPT2Model, Linear
 from ..contract import UserError
 
 if TYPE_CHECKING:
-    import flax.linen as nn
     import jax.numpy as jnp
 
+    from .adapter import Model
 
-def make_language_model(config: Config, vocabulary: int, dtype: jnp.dtype) -> nn.Module:
-    """Return a module with `__call__(tokens: int32[B, T], deterministic: bool) -> float32[B, T, vocabulary]`.
 
-    A user's model is called as `attribute(options, vocabulary, dtype) -> Module`; `options` has `context`.
+def make_language_model(config: Config, vocabulary: int, dtype: jnp.dtype) -> Model:
+    """Return a model of int32[B, T], whose outputs are float32[B, T, vocabulary].
+
+    A user's model is called as `attribute(options, vocabulary, dtype)`; `options` has `context`.
     """
+    from .adapter import adapt
+    from .linen import Linen
+
     section = config.model
     if isinstance(section, Plugin):
-        return _users_model(section.name, options=section.options, vocabulary=vocabulary, dtype=dtype)
+        return adapt(section.name, options=section.options, vocabulary=vocabulary, dtype=dtype)
     if not isinstance(section, GPT2Model):
         raise UserError(f"model {section.name} reads arrays, but the task gives tokens; take gpt2")
     from .gpt2 import GPT2
 
-    return GPT2(section, vocabulary, dtype)
+    return Linen(section.name, GPT2(section, vocabulary, dtype))
 
 
 def context_length(config: Config) -> int:
@@ -46,32 +49,28 @@ def draws_random(config: Config) -> bool:
     return isinstance(config.model, Plugin) or getattr(config.model, "dropout", 0.0) > 0
 
 
-def make_model(config: Config, shape: tuple[int, ...], outputs: int, dtype: jnp.dtype) -> nn.Module:
-    """Return a module with `__call__(x: float32[B, *shape], deterministic: bool) -> float32[B, outputs]`.
+def make_model(config: Config, shape: tuple[int, ...], outputs: int, dtype: jnp.dtype) -> Model:
+    """Return a model of float32[B, *shape], whose outputs are float32[B, outputs].
 
-    A user's model is called as `attribute(options, outputs, dtype) -> Module`. Raises UserError if it cannot take that shape.
+    A user's model is called as `attribute(options, outputs, dtype)`. Raises UserError if it cannot take that shape.
     """
+    from .adapter import adapt
+    from .linen import Linen
+
     section = config.model
     if isinstance(section, Plugin):
-        return _users_model(section.name, options=section.options, outputs=outputs, dtype=dtype)
+        return adapt(section.name, options=section.options, outputs=outputs, dtype=dtype)
     if isinstance(section, CNN):
         from . import cnn
 
         cnn.check_shape(section, shape)
-        return cnn.CNN(section, outputs, dtype)
+        return Linen(section.name, cnn.CNN(section, outputs, dtype))
     if isinstance(section, MLP):
         from .mlp import MLP as Module
 
-        return Module(section, outputs, dtype)
+        return Linen(section.name, Module(section, outputs, dtype))
     if isinstance(section, Linear):
         from .linear import Linear as LinearModule
 
-        return LinearModule(section, outputs, dtype)
+        return Linen(section.name, LinearModule(section, outputs, dtype))
     raise UserError(f"model {section.name} reads tokens, but the task gives arrays; take cnn, mlp or linear")
-
-
-def _users_model(name: str, **arguments: Any) -> nn.Module:
-    import flax.linen as nn
-
-    model: nn.Module = plugins.expect(plugins.call(name, "model.name", **arguments), nn.Module, name, "model.name")
-    return model

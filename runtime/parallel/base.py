@@ -16,12 +16,16 @@ import numpy as np
 import optax
 
 from ..config import Config
-from ..state import Batch, Params, StateDict, TrainState, from_dict, to_dict
+from ..contract import UserError
+from ..state import Batch, Params, StateDict, TrainState, from_dict, new_state, parts, to_dict, variables
 from ..tasks.base import Scalars, Task
 from .metrics import StepMetrics
 
 Objective = Callable[[Params], jax.Array]
 """The loss of the global batch, float32[], with the right gradient on every device."""
+
+Results = tuple[tuple[Params, Scalars], Any]
+"""Gradients and metrics, and the model's new state."""
 
 
 class Strategy(ABC):
@@ -111,8 +115,8 @@ class Strategy(ABC):
         return to_dict(state if self.saves_in_parts else jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), state))
 
     def result(self, state: TrainState) -> Params:
-        """Return one copy of the trained parameters as numpy arrays. All processes must call it."""
-        return jax.tree.map(np.asarray, state.best_params)
+        """Return one copy of the trained parameters, and state of the model, as numpy arrays. All processes must call it."""
+        return jax.tree.map(np.asarray, state.best)
 
     # --- execution ---
 
@@ -134,7 +138,7 @@ class Strategy(ABC):
 
     def evaluate(self, state: TrainState, batch: Batch) -> Scalars:
         """Return the task's sums over the global batch, the same in all processes."""
-        return self._evaluate(state.best_params, batch)
+        return self._evaluate(state.best, batch)
 
     def lowered(self, batch: Batch) -> jax.stages.Lowered:
         """Return the lowered step for a global batch of these shapes, not compiled yet."""
@@ -148,18 +152,28 @@ class Strategy(ABC):
 
     def initial_state(self, seed: jax.Array | int | None = None) -> TrainState:
         """Return the initial state, the same numbers for any number of processes and devices."""
-        params = self.task.init(jax.random.fold_in(jax.random.key(self.seed if seed is None else seed), 0))
+        first = self.task.init(jax.random.fold_in(jax.random.key(self.seed if seed is None else seed), 0))
+        params, model_state = parts(first)
+        if model_state is not None and self.uses_line_search:
+            raise UserError(
+                f"optimizer {self.config.optimizer.name}: its line search computes the loss several times in a step, and "
+                f"model {self.config.model.name} has state that changes each time; take another optimizer"
+            )
         ema = None if self.ema is None else jax.tree.map(jnp.copy, params)
-        return _strongly_typed(TrainState(jnp.int32(0), params, self.optimizer.init(params), ema))
+        return _strongly_typed(TrainState(jnp.int32(0), params, self.optimizer.init(params), ema, model_state))
 
     def step_key(self, step: jax.Array, device: jax.Array | int) -> jax.Array:
         """Return the key for the dropout of one device in one step."""
         key = jax.random.fold_in(jax.random.key(self.seed), 1)
         return jax.random.fold_in(jax.random.fold_in(key, step), device)
 
-    def loss(self, params: Params, batch: Batch, key: jax.Array) -> tuple[jax.Array, Scalars]:
-        """Return the task's loss and metrics over the batch that one call of `gradients` sees."""
-        return self.task.loss(params, batch, key)
+    def loss(
+        self, params: Params, model_state: Any, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, tuple[Scalars, Any]]:
+        """Return the task's loss, its metrics and the model's new state, over the batch that one call of `gradients` sees."""
+        given = variables(params, model_state)
+        loss, metrics = self.task.loss(given, batch, key)
+        return loss, (metrics, new_state(given))
 
     def split(self, batch: Batch, key: jax.Array) -> tuple[Batch, jax.Array]:
         """Return `accumulate` parts of a batch and keys for them, along a new leading axis."""
@@ -170,30 +184,31 @@ class Strategy(ABC):
         """Lay zeros out like the gradients and metrics that will be added to them."""
         return zeros
 
-    def gradients(self, params: Params, batch: Batch, key: jax.Array) -> tuple[Params, Scalars]:
-        """Return mean gradients and metrics over `batch`, computed in `accumulate` parts one after another."""
+    def gradients(self, params: Params, model_state: Any, batch: Batch, key: jax.Array) -> Results:
+        """Return the results over `batch`: means, and the model's new state.
+
+        They are computed in `accumulate` parts one after another, each from the state before the step.
+        """
         grad = jax.value_and_grad(self.loss, has_aux=True)
         if self.accumulate == 1:
-            (loss, metrics), grads = grad(params, batch, key)
-            return grads, {"loss": loss, **metrics}
+            (loss, (metrics, after)), grads = grad(params, model_state, batch, key)
+            return (grads, {"loss": loss, **metrics}), after
         parts, keys = self.split(batch, key)
 
-        def add(total: Any, part: Any) -> tuple[Any, None]:
-            (loss, metrics), grads = grad(params, part[0], part[1])
-            return jax.tree.map(jnp.add, total, (grads, {"loss": loss, **metrics})), None
+        def add(total: Any, part: Any) -> tuple[Any, Any]:
+            (loss, (metrics, after)), grads = grad(params, model_state, part[0], part[1])
+            return jax.tree.map(jnp.add, total, (grads, {"loss": loss, **metrics})), after
 
-        shapes = jax.eval_shape(lambda: grad(params, jax.tree.map(lambda x: x[0], parts), keys[0]))
-        (loss, metrics), grads = shapes
+        shapes = jax.eval_shape(lambda: grad(params, model_state, jax.tree.map(lambda x: x[0], parts), keys[0]))
+        (loss, (metrics, _)), grads = shapes
         zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (grads, {"loss": loss, **metrics}))
-        total, _ = jax.lax.scan(add, self.empty_sum(zero), (parts, keys))
+        total, states = jax.lax.scan(add, self.empty_sum(zero), (parts, keys))
         mean: tuple[Params, Scalars] = jax.tree.map(lambda x: x / self.accumulate, total)
-        return mean
+        return mean, merged(states)
 
-    def step_gradients(
-        self, state: TrainState, objective: Objective, compute: Callable[[], tuple[Params, Scalars]]
-    ) -> tuple[Params, Scalars]:
-        """Return the gradients and metrics of a step: those of the last line search, or else what `compute` returns."""
-        return self.stored_gradients(state, objective) if self.uses_line_search else compute()
+    def step_gradients(self, state: TrainState, objective: Objective, compute: Callable[[], Results]) -> Results:
+        """Return the results of a step: those of the last line search, or else what `compute` returns."""
+        return (self.stored_gradients(state, objective), None) if self.uses_line_search else compute()
 
     def stored_gradients(self, state: TrainState, objective: Objective) -> tuple[Params, Scalars]:
         """Return the loss and gradient that the last line search left in the state, where it ended."""
@@ -202,9 +217,12 @@ class Strategy(ABC):
         return grads, {"loss": loss}
 
     def update(
-        self, state: TrainState, grads: Params, metrics: Scalars, objective: Objective
+        self, state: TrainState, grads: Params, metrics: Scalars, objective: Objective, model_state: Any = None
     ) -> tuple[TrainState, StepMetrics]:
-        """Apply the gradients of the global batch; add their norm and the length of the step to the metrics."""
+        """Apply the gradients of the global batch; add their norm and the length of the step to the metrics.
+
+        `model_state` is the model's new state, the same on all devices.
+        """
         updates, opt_state = self.optimizer.update(
             grads, state.opt_state, state.params, value=metrics["loss"], grad=grads, value_fn=objective
         )
@@ -218,11 +236,23 @@ class Strategy(ABC):
             "grad_norm": optax.tree.norm(grads),
             "learning_rate": jnp.asarray(length, jnp.float32),
         }
-        return _strongly_typed(TrainState(state.step + 1, params, opt_state, ema)), StepMetrics.of(metrics)
+        return _strongly_typed(TrainState(state.step + 1, params, opt_state, ema, model_state)), StepMetrics.of(metrics)
 
     def restored(self, named: StateDict) -> TrainState:
         """Return the structure of the state with the arrays of a checkpoint."""
         return from_dict(self.abstract_state(), named)
+
+
+def merged(states: Any) -> Any:
+    """Return one state of the model from those of several parts of a batch, along a leading axis.
+
+    Numbers become means. Whatever counts steps is the same in all, and the largest is taken.
+    """
+    return jax.tree.map(lambda x: x.mean(0, dtype=x.dtype) if is_float(x) else x.max(0), states)
+
+
+def is_float(x: Any) -> bool:
+    return bool(jnp.issubdtype(x.dtype, jnp.inexact))
 
 
 def _strongly_typed(state: TrainState) -> TrainState:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..state import Params
-from .base import Objective
+from .base import Objective, is_float
 
 Axis = str | tuple[str, ...]
 
@@ -18,6 +18,20 @@ Axis = str | tuple[str, ...]
 def average(tree: Any, axis: Axis) -> Any:
     """Return the mean over the devices of `axis` of every array of `tree`, the same on all of them."""
     return _reduce(jax.lax.pmean, tree, axis)
+
+
+def average_step(results: tuple[Any, Any], axis: Axis) -> tuple[Any, Any]:
+    """Return the means of what `Strategy.gradients` gives on each device: of the model's state as `base.merged` does."""
+    means, state = results
+    leaves, structure = jax.tree.flatten(state)
+    means, floats = average((means, [x for x in leaves if is_float(x)]), axis)
+    averaged = iter(floats)
+    return means, jax.tree.unflatten(structure, [next(averaged) if is_float(x) else _largest(x, axis) for x in leaves])
+
+
+def _largest(x: jax.Array, axis: Axis) -> jax.Array:
+    largest: jax.Array = jax.lax.pmax(x.astype(jnp.int32), axis) if x.dtype == bool else jax.lax.pmax(x, axis)
+    return largest.astype(x.dtype)
 
 
 def total(tree: Any, axis: Axis) -> Any:

@@ -18,14 +18,14 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..contract import UserError
-from ..state import Batch, Params, StateDict, TrainState, to_dict
+from ..state import Batch, Params, StateDict, TrainState, to_dict, variables
 from ..tasks.base import Scalars, Task
 from .base import Strategy, with_sharding
 from .collectives import average
 from .metrics import StepMetrics
 
 AXIS = "ensemble"
-_STATE: Any = TrainState(step=None, params=0, opt_state=0, ema=0)  # type: ignore[arg-type]
+_STATE: Any = TrainState(step=None, params=0, opt_state=0, ema=0, model_state=0)  # type: ignore[arg-type]
 """Axis of the members in each part of the state; None for `step`, which all share."""
 
 
@@ -86,7 +86,7 @@ class Ensemble(Strategy):
 
     def result(self, state: TrainState) -> Params:
         """Return the first member of each process."""
-        return jax.tree.map(lambda x: np.asarray(x[0]), state.best_params)
+        return jax.tree.map(lambda x: np.asarray(x[0]), state.best)
 
     def shard(self, batch: Batch) -> Batch:
         return jax.device_put(batch, self._local_whole)
@@ -107,7 +107,7 @@ class Ensemble(Strategy):
 
     def scores(self, state: TrainState, batch: Batch) -> dict[str, float]:
         """Return `ensemble_loss` and the like, for the averaged prediction before the step."""
-        sums = jax.device_get(self._evaluate(state.params, self._with_weights(batch)))
+        sums = jax.device_get(self._evaluate(variables(state.params, state.model_state), self._with_weights(batch)))
         ensemble = {name: float(value) for name, value in sums.items() if name != "members"}
         return {f"ensemble_{name}": value for name, value in self.task.summarize(ensemble).items()}
 
@@ -147,10 +147,12 @@ class Ensemble(Strategy):
         key = self.step_key(state.step, member)
 
         def objective(params: Params) -> jax.Array:
-            return self.loss(params, batch, key)[0]
+            return self.loss(params, state.model_state, batch, key)[0]
 
-        grads, metrics = self.step_gradients(state, objective, lambda: self.gradients(state.params, batch, key))
-        return self.update(state, grads, metrics, objective)
+        (grads, metrics), after = self.step_gradients(
+            state, objective, lambda: self.gradients(state.params, state.model_state, batch, key)
+        )
+        return self.update(state, grads, metrics, objective, after)
 
     def _member_evaluate(self, params: Params, batch: Batch) -> Scalars:
         members = self.task.evaluate(params, batch)

@@ -22,8 +22,8 @@ class Explicit(WholeProgram):
     def whole(self, params: Params) -> Params:
         return reshard(params, PartitionSpec())
 
-    def as_stored(self, grads: Params) -> Params:
-        return reshard(grads, self.layout.params)
+    def lay_out(self, tree: Any, layout: Any) -> Any:
+        return reshard(tree, layout)
 
     def divide(self, x: jax.Array) -> jax.Array:
         return jax.lax.reshape(x, (self.shares, x.shape[0] // self.shares, *x.shape[1:]), out_sharding=self.divided)

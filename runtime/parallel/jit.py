@@ -22,8 +22,8 @@ class Jit(WholeProgram):
     def whole(self, params: Params) -> Params:
         return jax.lax.with_sharding_constraint(params, self.replicated)
 
-    def as_stored(self, grads: Params) -> Params:
-        return jax.lax.with_sharding_constraint(grads, self.layout.params)
+    def lay_out(self, tree: Any, layout: Any) -> Any:
+        return jax.lax.with_sharding_constraint(tree, layout)
 
     def divide(self, x: jax.Array) -> jax.Array:
         return self.on_shares(x.reshape(self.shares, -1, *x.shape[1:]))

@@ -38,7 +38,7 @@ class OnMesh(Strategy):
         return jax.tree.map(lambda x: self._global(np.asarray(x), self.replicated, np.shape(x)), state)
 
     def result(self, state: TrainState) -> Params:
-        whole = jax.jit(lambda x: x, out_shardings=self.replicated)(state.best_params)
+        whole = jax.jit(lambda x: x, out_shardings=self.replicated)(state.best)
         return jax.tree.map(np.asarray, whole)
 
     def shard(self, batch: Batch) -> Batch:

@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ..state import Batch, Params, StateDict, TrainState
 from ..tasks.base import Scalars
 from .base import Strategy, with_sharding
-from .collectives import average, averaged_objective, total
+from .collectives import average_step, averaged_objective, total
 from .metrics import StepMetrics
 
 AXIS = "device"
@@ -54,11 +54,11 @@ class Pmap(Strategy):
 
     def _device_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         key = self.step_key(state.step, jax.lax.axis_index(AXIS))
-        objective = averaged_objective(lambda params: self.loss(params, batch, key)[0], AXIS)
-        grads, metrics = self.step_gradients(
-            state, objective, lambda: average(self.gradients(state.params, batch, key), AXIS)
+        objective = averaged_objective(lambda params: self.loss(params, state.model_state, batch, key)[0], AXIS)
+        (grads, metrics), after = self.step_gradients(
+            state, objective, lambda: average_step(self.gradients(state.params, state.model_state, batch, key), AXIS)
         )
-        return self.update(state, grads, metrics, objective)
+        return self.update(state, grads, metrics, objective, after)
 
     def _device_evaluate(self, params: Params, batch: Batch) -> Scalars:
         sums: Scalars = total(self.task.evaluate(params, batch), AXIS)

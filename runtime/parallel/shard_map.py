@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 
 from ..state import Batch, Params, TrainState
 from ..tasks.base import Scalars
-from .collectives import average, averaged_objective, total
+from .collectives import average_step, averaged_objective, total
 from .layout import AXES
 from .mesh import OnMesh
 from .metrics import StepMetrics
@@ -25,8 +25,15 @@ _WHOLE, _SPLIT = PartitionSpec(), PartitionSpec(AXES)
 class ShardMap(OnMesh):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        step = jax.shard_map(self._device_step, mesh=self.mesh, in_specs=(_WHOLE, _SPLIT), out_specs=(_WHOLE, _WHOLE))
-        evaluate = jax.shard_map(self._device_evaluate, mesh=self.mesh, in_specs=(_WHOLE, _SPLIT), out_specs=_WHOLE)
+        # JAX up to 0.12 cannot keep account of a `pmean` over an axis of `vmap`, which is how Equinox computes statistics.
+        check = self.layout.model_state is None
+        specs = (_WHOLE, _SPLIT)
+        step = jax.shard_map(
+            self._device_step, mesh=self.mesh, in_specs=specs, out_specs=(_WHOLE, _WHOLE), check_vma=check
+        )
+        evaluate = jax.shard_map(
+            self._device_evaluate, mesh=self.mesh, in_specs=specs, out_specs=_WHOLE, check_vma=check
+        )
         self._step = jax.jit(step, donate_argnums=0)
         self._evaluate = jax.jit(evaluate)
 
@@ -39,11 +46,14 @@ class ShardMap(OnMesh):
 
     def _device_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         key = self.step_key(state.step, jax.lax.axis_index(AXES))
-        objective = averaged_objective(lambda params: self.loss(params, batch, key)[0], AXES, self.mark_varying)
-        grads, metrics = self.step_gradients(
-            state, objective, lambda: average(self.gradients(self.mark_varying(state.params), batch, key), AXES)
+        params, model_state = self.mark_varying((state.params, state.model_state))
+        objective = averaged_objective(
+            lambda params: self.loss(params, model_state, batch, key)[0], AXES, self.mark_varying
         )
-        return self.update(state, grads, metrics, objective)
+        (grads, metrics), after = self.step_gradients(
+            state, objective, lambda: average_step(self.gradients(params, model_state, batch, key), AXES)
+        )
+        return self.update(state, grads, metrics, objective, after)
 
     def _device_evaluate(self, params: Params, batch: Batch) -> Scalars:
         sums: Scalars = total(self.task.evaluate(self.mark_varying(params), batch), AXES)

@@ -1,9 +1,10 @@
 """Trace one program for the whole pod: common to `jit` and `explicit`.
 
 The program sees global arrays; how they are laid out decides what each device computes, and XLA inserts the communication.
-The loss is the mean over the global batch. Where random numbers are drawn, or it takes several parts one after another, a
-batch is seen as one share for each device, and the loss is the mean over the shares, each with a key of its own: so dropout
-is that of the strategies which write the program of one device. It costs CPUs a twentieth of a step (docs/performance.md).
+The loss is the mean over the global batch. Where random numbers are drawn, the model has state, or it takes several parts one
+after another, a batch is seen as one share for each device, and the loss is the mean over the shares, each with a key of its
+own: so dropout and batch norm are those of the strategies which write the program of one device. It costs CPUs a twentieth of
+a step (docs/performance.md).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from jax.sharding import Mesh
 
 from ..state import Batch, Params, TrainState
 from ..tasks.base import Scalars
+from .base import merged
 from .mesh import OnMesh
 from .metrics import StepMetrics
 
@@ -43,6 +45,7 @@ class WholeProgram(OnMesh):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.in_shares = self.task.uses_key or self.accumulate > 1 or self.config.batch_size == "all"
+        self.in_shares |= self.layout.model_state is not None
         scalar = self.replicated
         step = jax.jit(self._pod_step, donate_argnums=0, out_shardings=(self.layout, scalar))
         self._step = InMesh(step, self.mesh)
@@ -53,8 +56,8 @@ class WholeProgram(OnMesh):
         """Return the parameters undivided, as every device needs them to compute."""
 
     @abstractmethod
-    def as_stored(self, grads: Params) -> Params:
-        """Lay gradients out like the parameters."""
+    def lay_out(self, tree: Any, layout: Any) -> Any:
+        """Lay arrays out as a part of `layout` says, so that they can be stored."""
 
     @abstractmethod
     def divide(self, x: jax.Array) -> jax.Array:
@@ -71,10 +74,13 @@ class WholeProgram(OnMesh):
             key = self.on_shares(jax.vmap(lambda i: self.step_key(state.step, i))(jnp.arange(self.shares)))
 
         def objective(params: Params) -> jax.Array:
-            return self.loss(params, batch, key)[0]
+            return self.loss(params, state.model_state, batch, key)[0]
 
-        grads, metrics = self.step_gradients(state, objective, lambda: self.gradients(state.params, batch, key))
-        return self.update(state, self.as_stored(grads), metrics, objective)
+        (grads, metrics), after = self.step_gradients(
+            state, objective, lambda: self.gradients(state.params, state.model_state, batch, key)
+        )
+        grads = self.lay_out(grads, self.layout.params)
+        return self.update(state, grads, metrics, objective, self.lay_out(after, self.layout.model_state))
 
     def _pod_evaluate(self, params: Params, batch: Batch) -> Scalars:
         params, shares = self.whole(params), jax.tree.map(self.divide, batch)
@@ -82,19 +88,21 @@ class WholeProgram(OnMesh):
         total: Scalars = jax.tree.map(lambda x: x.sum(0), sums)
         return total
 
-    def loss(self, params: Params, batch: Batch, key: jax.Array) -> tuple[jax.Array, Scalars]:
+    def loss(
+        self, params: Params, model_state: Any, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, tuple[Scalars, Any]]:
         """Return the loss of the global batch, or the mean over shares, [shares, B / shares, ...], each with its key."""
-        params = self.whole(params)
+        params, model_state = self.whole(params), self.whole(model_state)
         if not self.in_shares:
-            return super().loss(params, batch, key)
-        losses = jax.vmap(super().loss, in_axes=(None, 0, 0))(params, batch, key)
-        each, structure = jax.tree.flatten(losses)
-        mean: tuple[jax.Array, Scalars] = jax.tree.unflatten(structure, list(jnp.stack(each).mean(1)))
-        return mean
+            return super().loss(params, model_state, batch, key)
+        losses, (metrics, after) = jax.vmap(super().loss, in_axes=(None, None, 0, 0))(params, model_state, batch, key)
+        each, structure = jax.tree.flatten((losses, metrics))
+        loss, means = jax.tree.unflatten(structure, list(jnp.stack(each).mean(1)))
+        return loss, (means, merged(after))
 
     def empty_sum(self, zeros: tuple[Params, Scalars]) -> tuple[Params, Scalars]:
         grads, metrics = zeros
-        return self.as_stored(grads), metrics
+        return self.lay_out(grads, self.layout.params), metrics
 
     def split(self, batch: Batch, key: jax.Array) -> tuple[Batch, jax.Array]:
         """Split each share in `accumulate` parts: [accumulate, shares, ...]."""

@@ -20,7 +20,7 @@ from ..measure.peak import seconds_at_peak, tpu_kind
 from ..optim import make_optimizer
 from ..parallel import make_strategy
 from ..parallel.base import Strategy
-from ..state import Batch, Params, TrainState
+from ..state import Batch, Params, TrainState, parts
 from ..tasks import make_task
 from .arrays import Row, rows
 from .divided import Divided, divided
@@ -104,7 +104,8 @@ def look(config: Config, slice_name: str, width: int) -> Report:
     task = make_task(config, data)
     optimizer, schedule = make_optimizer(config, config.total_steps(data.train.size))
     strategy = make_strategy(config, task, optimizer, schedule)
-    params = jax.eval_shape(task.init, jax.random.key(0))
+    initial = jax.eval_shape(task.init, jax.random.key(0))
+    params = parts(initial)[0]
     shapes = _batch(config, data, strategy)
     state, batch = strategy.abstract_state(), strategy.abstract_batch(shapes)
     lowered = strategy.lowered(shapes)
@@ -113,7 +114,7 @@ def look(config: Config, slice_name: str, width: int) -> Report:
     seconds = time.perf_counter() - started
     models = max(1, _count(state.params) // max(1, _count(params)))
     computing = len(next(iter(jax.tree.leaves(state))).sharding.device_set)
-    flops = step_flops(task, params, shapes)
+    flops = step_flops(task, initial, shapes)
     return Report(
         slice=slice_name,
         devices=jax.device_count(),

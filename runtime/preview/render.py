@@ -16,7 +16,7 @@ from .units import in_bytes, in_flops, in_seconds, plural
 
 _SHOWN = 40
 """Number of rows of parameters that are shown; the JSON has all."""
-_NAMES = {"params": "parameters", "opt_state": "optimizer state", "ema": "moving average"}
+_NAMES = {"params": "parameters", "opt_state": "optimizer state", "ema": "moving average", "model_state": "model state"}
 
 
 def text(report: Report, title: str, width: int) -> str:

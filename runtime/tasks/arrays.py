@@ -14,7 +14,7 @@ from ..config.model import Linear
 from ..contract import UserError
 from ..data.base import Dataset
 from ..models import make_model
-from ..state import Batch, Params
+from ..state import Batch, Params, parts
 from .base import Task
 
 
@@ -27,12 +27,11 @@ class ArrayTask(Task):
         self._l2 = config.model.l2 if isinstance(config.model, Linear) else 0.0
 
     def init(self, key: jax.Array) -> Params:
-        return self._model.init(key, jnp.zeros((1, *self.data.shape), jnp.float32), True)["params"]
+        return self._model.variables(key, jnp.zeros((1, *self.data.shape), jnp.float32))
 
     def outputs(self, params: Params, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """Return the outputs, float32[B, K]; with dropout if there is a key for it."""
-        rngs = None if key is None else {"dropout": key}
-        outputs: Any = self._model.apply({"params": params}, x, key is None, rngs=rngs)
+        outputs: Any = self._model(params, x, key)
         if outputs.shape != (len(x), self.data.outputs):  # another shape might broadcast against y
             raise UserError(
                 f"model {self.config.model.name}: gives {outputs.dtype}{list(outputs.shape)} for {len(x)} examples, but task "
@@ -44,7 +43,7 @@ class ArrayTask(Task):
         """Return l2/2 times the sum of the squares of all kernels, float32[]."""
         if not self._l2:
             return 0.0
-        leaves = jax.tree_util.tree_leaves_with_path(params)
+        leaves = jax.tree_util.tree_leaves_with_path(parts(params)[0])
         kernels = [leaf for path, leaf in leaves if path[-1] == jax.tree_util.DictKey("kernel")]
         return self._l2 / 2 * sum((jnp.sum(kernel**2) for kernel in kernels), jnp.float32(0))
 

@@ -47,12 +47,16 @@ class LanguageModel(Task):
         return ids if len(ids) else np.zeros(1, np.int32)
 
     def init(self, key: jax.Array) -> Params:
-        return self._model.init(key, jnp.zeros((1, self._context), jnp.int32))["params"]
+        return self._model.variables(key, jnp.zeros((1, self._context), jnp.int32))
 
     def _logits(self, params: Params, tokens: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """Return logits, float32[B, T, V]; with dropout if there is a key for it."""
-        rngs = None if key is None else {"dropout": key}
-        logits: Any = self._model.apply({"params": params}, tokens, key is None, rngs=rngs)
+        logits: Any = self._model(params, tokens, key)
+        if logits.shape != (*tokens.shape, self.data.vocabulary):
+            raise UserError(
+                f"model {self.config.model.name}: gives {logits.dtype}{list(logits.shape)} for tokens {list(tokens.shape)}, "
+                f"but task {self.config.task} needs {[*tokens.shape, self.data.vocabulary]}: a value for each possible token"
+            )
         return logits
 
     def loss(self, params: Params, batch: Batch, key: jax.Array) -> tuple[jax.Array, Scalars]:

@@ -28,7 +28,8 @@ SHAPE = (9, 8, 1)
 
 def model(section: Any, shape: tuple[int, ...] = SHAPE, outputs: int = 3, dtype: str = "float32") -> Any:
     values = {"task": "classification", "data": "digits", "model": section, "steps": 2, "batch_size": 8}
-    return make_model(Config.model_validate(values), shape, outputs, jnp.dtype(dtype))
+    made: Any = make_model(Config.model_validate(values), shape, outputs, jnp.dtype(dtype))
+    return made.module
 
 
 def images(count: int = 8) -> np.ndarray[Any, Any]:

@@ -49,8 +49,8 @@ def params() -> Any:
 @functools.cache
 def apply() -> Callable[[np.ndarray[Any, Any]], jax.Array]:
     """int32[1, CONTEXT] -> logits."""
-    model = make_language_model(job(), dataset().vocabulary, jnp.dtype("float32"))
-    return jax.jit(lambda window: model.apply({"params": params()}, window, True))
+    model: Any = make_language_model(job(), dataset().vocabulary, jnp.dtype("float32"))
+    return jax.jit(lambda window: model.module.apply({"params": params()}, window, True))
 
 
 def sampled(tmp_path: Path, **sample: Any) -> str:

@@ -1,0 +1,159 @@
+"""One contract for the models of all frameworks: functions of trees of arrays."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .. import plugins
+from ..state import Params, Variables
+
+KEY = "model.name"
+_SEEDS = {"rngs": ("nnx", "NNX"), "key": ("equinox", "Equinox")}
+"""Parameter by which a framework's modules take their random numbers: file and class of its adapter."""
+_CLASSES = {"flax.nnx": "rngs", "equinox": "key"}
+
+
+class Model(ABC):
+    """A model as tasks use it, whatever it is written in.
+
+    Parameters and state are nested dictionaries of arrays, whose keys are strings. A key means training, None evaluation.
+    """
+
+    name: str
+    """Its name in the config."""
+
+    @abstractmethod
+    def init(self, key: jax.Array, x: jax.Array) -> tuple[Params, Any]:
+        """Return the parameters, float32, and the state beyond them, None if there is none. `x` is a batch of one example."""
+
+    @abstractmethod
+    def apply(self, params: Params, state: Any, x: jax.Array, key: jax.Array | None) -> tuple[jax.Array, Any]:
+        """Return the outputs for a batch, [B, ...], and the new state, which is of no use in an evaluation."""
+
+    def variables(self, key: jax.Array, x: jax.Array) -> Any:
+        """Return what a task takes for its parameters: the initial ones, with the model's state if it has any."""
+        params, state = self.init(key, x)
+        state = state if jax.tree.leaves(state) else None
+        for path, leaf in jax.tree.leaves_with_path((params, state)):
+            if not hasattr(leaf, "dtype") or jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+                kind = plugins.short(leaf) if not hasattr(leaf, "dtype") else f"a random key ({leaf.dtype})"
+                self.refuse(
+                    f"{name_of(path[1:])} is {kind}, expected an array of numbers; each call gets a key of its own"
+                )
+        return params if state is None else Variables(params, state)
+
+    def __call__(self, given: Any, x: jax.Array, key: jax.Array | None = None) -> Any:
+        """Return the outputs. In training the new state replaces that of `given`, which is what `variables` returns."""
+        if not isinstance(given, Variables):
+            return self._array(self.apply(given, None, x, key)[0])
+        outputs, state = self.apply(given.params, given.state, x, key)
+        if key is not None:
+            self._check_state(given.state, state)
+            given.state, given.updated = state, True
+        return self._array(outputs)
+
+    def refuse(self, reason: str) -> Any:
+        """Raise UserError: the model is not what docs/plugins.md asks for."""
+        plugins.refuse(self.name, KEY, reason)
+
+    def check_call(self, module: Any, words: Iterable[str], by_name: Iterable[str] = ()) -> None:
+        """Raise UserError unless a module can be called with these arguments."""
+        words = ["self", *words]
+        if not callable(module):
+            call = ", ".join([*words, *by_name])
+            self.refuse(f"{type(module).__name__} has no `__call__`, expected `__call__({call})`")
+        plugins.check_call(type(module).__call__, self.name, KEY, words, by_name, part="__call__")
+
+    def _array(self, outputs: Any) -> Any:
+        if not isinstance(outputs, jax.Array):
+            self.refuse(f"gives {plugins.short(outputs)} for a batch, expected an array")
+        return outputs
+
+    def _check_state(self, before: Any, after: Any) -> None:
+        """Raise UserError unless a step leaves the state's names, shapes and types as they are: it is compiled once."""
+        shapes = [{name_of(p): (x.dtype, x.shape) for p, x in jax.tree.leaves_with_path(s)} for s in (before, after)]
+        for name in sorted(shapes[0].keys() | shapes[1].keys()):
+            old, new = (f"{of[name][0]}{list(of[name][1])}" if name in of else "missing" for of in shapes)
+            if old != new:
+                self.refuse(f"its state {name} is {old} before a step and {new} after it; it must stay the same")
+
+
+def adapt(name: str, **arguments: Any) -> Model:
+    """Load the user's model, and return it under the contract. Raises UserError if it is of no framework that is known."""
+    from .functions import Functions
+
+    function = plugins.load(name, KEY)
+    if not callable(function) and Functions.fits(function):
+        return Functions(name, function)
+    signature = plugins.signature_of(function) if callable(function) else None
+    seed = next((word for word in _SEEDS if signature and word in signature.parameters), None)
+    if seed == "rngs" or (seed == "key" and "equinox" in sys.modules):
+        plugins.check_call(function, name, KEY, arguments, [seed])
+        return _made_with(seed, name, lambda value: function(*arguments.values(), **{seed: value}))
+    model = plugins.call(name, KEY, **arguments)
+    import flax.linen as nn
+
+    if isinstance(model, nn.Module):
+        from .linen import Linen
+
+        return Linen(name, model, streams=("dropout", "params"))
+    for module, word in _CLASSES.items():
+        if module in sys.modules and isinstance(model, sys.modules[module].Module):
+            plugins.refuse(
+                name,
+                KEY,
+                f"returns {plugins.short(model)}, a module of {module} whose weights do not follow the job's seed; give it a "
+                f"parameter `{word}`, and make the module with that",
+            )
+    if not Functions.fits(model):
+        kinds = (
+            "a flax.linen.Module, or an object with `init` and `apply`; those of flax.nnx take `rngs`, of equinox `key`"
+        )
+        plugins.refuse(name, KEY, f"returns {plugins.short(model)}, expected {kinds}")
+    return Functions(name, model)
+
+
+def _made_with(seed: str, name: str, make: Callable[[Any], Any]) -> Model:
+    from importlib import import_module
+
+    file, adapter = _SEEDS[seed]
+    model: Model = getattr(import_module(f".{file}", __package__), adapter)(name, make)
+    return model
+
+
+# --- trees as nested dictionaries ---
+
+
+def named(tree: Any) -> dict[str, Any]:
+    """Return the leaves of any tree in nested dictionaries, under the names of their paths."""
+    result: dict[str, Any] = {}
+    for path, leaf in jax.tree.leaves_with_path(tree):
+        *folders, last = [name_of((key,)) for key in path] or ["array"]
+        inner = result
+        for folder in folders:
+            inner = inner.setdefault(folder, {})
+        inner[last] = leaf
+    return result
+
+
+def refilled(like: Any, values: dict[str, Any]) -> Any:
+    """Return the tree of which `values` are the leaves, as `named` returns them, in the structure of `like`."""
+
+    def leaf(path: Any, _: Any) -> Any:
+        inner: Any = values
+        for name in [name_of((key,)) for key in path] or ["array"]:
+            inner = inner[name]
+        return inner
+
+    return jax.tree.map_with_path(leaf, like)
+
+
+def name_of(path: Any) -> str:
+    """Return the name of a place in a tree: keys, fields and indices, with dots between them."""
+    return jax.tree_util.keystr(path, simple=True, separator=".")

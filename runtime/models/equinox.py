@@ -1,0 +1,83 @@
+"""Models of Equinox: a module is a tree, of which the arrays of floats are parameters. podrun does not import Equinox."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .. import plugins
+from ..state import Params
+from .adapter import Model, named, refilled
+
+
+class Equinox(Model):
+    """A module that is called with one example, and, if it names them, with its state and a key.
+
+    Over a batch it is mapped by `jax.vmap` with axis_name="batch". Other arrays than floats are state as well.
+    """
+
+    def __init__(self, name: str, make: Callable[[jax.Array], Any]) -> None:
+        self.name = name
+        self._make = make
+        self._eqx: Any = sys.modules["equinox"]
+        self._like, self._like_state = self._eqx.filter_eval_shape(self._module, jax.random.key(0))
+        signature = plugins.signature_of(type(self._like).__call__) if callable(self._like) else None
+        self._takes_key = signature is not None and "key" in signature.parameters
+        self.check_call(self._like, ["x", *["state"] * (self._like_state is not None)], ["key"] * self._takes_key)
+
+    def init(self, key: jax.Array, x: jax.Array) -> tuple[Params, Any]:
+        module, state = self._module(key)
+        params, others, _ = _divided(module)
+        parts = {"arrays": named(others), "state": named(state)}
+        return named(params), {part: values for part, values in parts.items() if values}
+
+    def apply(self, params: Params, state: Any, x: jax.Array, key: jax.Array | None) -> tuple[Any, Any]:
+        parts, static = state or {}, _divided(self._like)[2]
+        like_params, like_others, _ = _divided(self._like)
+        arrays = (refilled(like_params, params), refilled(like_others, parts.get("arrays", {})), static)
+        module = self._eqx.nn.inference_mode(self._eqx.combine(*arrays), value=key is None)
+        keys = jax.random.split(key, len(x)) if self._takes_key and key is not None else None
+        by_name = {"key": keys} if self._takes_key else {}
+        if self._like_state is None:
+            outputs = jax.vmap(lambda x, by_name: module(x, **by_name), axis_name="batch")(x, by_name)
+            return outputs, state
+        before = refilled(self._like_state, parts["state"])
+
+        def one(x: Any, by_name: Any) -> Any:
+            return self._pair(module(x, before, **by_name))
+
+        outputs, after = jax.vmap(one, out_axes=(0, None), axis_name="batch")(x, by_name)
+        return outputs, {**parts, "state": named(after)}
+
+    def _module(self, key: jax.Array) -> tuple[Any, Any]:
+        """Return the module, and its state or None."""
+        made = self._make(key)
+        module, state = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+        if not isinstance(module, self._eqx.Module) or not (state is None or isinstance(state, self._eqx.nn.State)):
+            self.refuse(
+                f"takes `key` and returns {plugins.short(made)}, expected an equinox.Module, or that and its equinox.nn.State"
+            )
+        return module, state
+
+    def _pair(self, result: Any) -> Any:
+        if not isinstance(result, tuple) or len(result) != 2:
+            self.refuse(
+                f"gives {plugins.short(result)} for an example and a state, expected the outputs and the new state"
+            )
+        return result
+
+
+def _divided(module: Any) -> tuple[Any, Any, Any]:
+    """Return the arrays of floats, the other arrays, and the rest, each in the structure of `module` with None elsewhere."""
+
+    def kind(leaf: Any) -> int:
+        if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+            return 2
+        return 0 if jnp.issubdtype(leaf.dtype, jnp.inexact) else 1
+
+    one, two, three = (jax.tree.map(lambda leaf, n=n: leaf if kind(leaf) == n else None, module) for n in range(3))
+    return one, two, three

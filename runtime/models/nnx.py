@@ -1,0 +1,75 @@
+"""Models of flax.nnx: a module is split into its parameters, its random streams, other variables, and what is static."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from .. import plugins
+from ..state import Params
+from .adapter import Model, name_of, named, refilled
+
+
+class NNX(Model):
+    """A module with `__call__(x)`. `train()` and `eval()` tell it which of the two it is for."""
+
+    def __init__(self, name: str, make: Callable[[nnx.Rngs], Any]) -> None:
+        self.name = name
+        self._make = make
+        abstract = nnx.eval_shape(lambda: self._module(jax.random.key(0)))
+        self.check_call(abstract, ["x"])
+        self._graph, *self._like = _split(abstract)
+
+    def init(self, key: jax.Array, x: jax.Array) -> tuple[Params, Any]:
+        _, params, _, state = _split(self._module(key))
+        return _dictionary(params), _dictionary(state)
+
+    def apply(self, params: Params, state: Any, x: jax.Array, key: jax.Array | None) -> tuple[Any, Any]:
+        like_params, like_streams, like_state = self._like
+        streams = _seeded(like_streams, jax.random.key(0) if key is None else key)
+        module = nnx.merge(self._graph, _filled(like_params, params), streams, _filled(like_state, state or {}))
+        if key is None:
+            module.eval()
+            return module(x), state
+        module.train()
+        outputs = module(x)
+        nnx.pop(module, nnx.Intermediate)
+        return outputs, _dictionary(_split(module)[3])
+
+    def _module(self, key: jax.Array) -> Any:
+        module = self._make(nnx.Rngs(key))
+        if not isinstance(module, nnx.Module):
+            self.refuse(f"takes `rngs` and returns {plugins.short(module)}, expected a flax.nnx.Module")
+        return module
+
+
+def _split(module: Any) -> Any:
+    """Return what is static, the parameters, the random streams, and all other variables."""
+    return nnx.split(module, nnx.Param, nnx.RngState, ...)
+
+
+def _dictionary(state: Any) -> dict[str, Any]:
+    return named(nnx.to_pure_dict(state))
+
+
+def _filled(like: Any, values: dict[str, Any]) -> Any:
+    """Return a part of a split module with other values."""
+    return jax.tree.unflatten(jax.tree.structure(like), jax.tree.leaves(refilled(nnx.to_pure_dict(like), values)))
+
+
+def _seeded(like: Any, key: jax.Array) -> Any:
+    """Return the random streams of a module for one step: each begins anew, with a key that follows from its name."""
+
+    def start(path: Any, leaf: Any) -> jax.Array:
+        if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jnp.zeros(leaf.shape, leaf.dtype)
+        of_stream = jax.random.fold_in(key, zlib.crc32(name_of(path).encode()))
+        return jax.random.split(of_stream, leaf.shape) if leaf.shape else of_stream
+
+    pure = jax.tree.map_with_path(start, nnx.to_pure_dict(like))
+    return jax.tree.unflatten(jax.tree.structure(like), jax.tree.leaves(pure))
