@@ -19,8 +19,8 @@ def make_language_model(config: Config, vocabulary: int, dtype: jnp.dtype) -> Mo
 
     A user's model is called as `attribute(options, vocabulary, dtype)`; `options` has `context`.
     """
-    from .adapter import adapt
     from .linen import Linen
+    from .users import adapt
 
     section = config.model
     if isinstance(section, Plugin):
@@ -54,8 +54,8 @@ def make_model(config: Config, shape: tuple[int, ...], outputs: int, dtype: jnp.
 
     A user's model is called as `attribute(options, outputs, dtype)`. Raises UserError if it cannot take that shape.
     """
-    from .adapter import adapt
     from .linen import Linen
+    from .users import adapt
 
     section = config.model
     if isinstance(section, Plugin):

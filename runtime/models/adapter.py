@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -14,9 +13,6 @@ from .. import plugins
 from ..state import Params, Variables
 
 KEY = "model.name"
-_SEEDS = {"rngs": ("nnx", "NNX"), "key": ("equinox", "Equinox")}
-"""Parameter by which a framework's modules take their random numbers: file and class of its adapter."""
-_CLASSES = {"flax.nnx": "rngs", "equinox": "key"}
 
 
 class Model(ABC):
@@ -82,49 +78,6 @@ class Model(ABC):
             old, new = (f"{of[name][0]}{list(of[name][1])}" if name in of else "missing" for of in shapes)
             if old != new:
                 self.refuse(f"its state {name} is {old} before a step and {new} after it; it must stay the same")
-
-
-def adapt(name: str, **arguments: Any) -> Model:
-    """Load the user's model, and return it under the contract. Raises UserError if it is of no framework that is known."""
-    from .functions import Functions
-
-    function = plugins.load(name, KEY)
-    if not callable(function) and Functions.fits(function):
-        return Functions(name, function)
-    signature = plugins.signature_of(function) if callable(function) else None
-    seed = next((word for word in _SEEDS if signature and word in signature.parameters), None)
-    if seed == "rngs" or (seed == "key" and "equinox" in sys.modules):
-        plugins.check_call(function, name, KEY, arguments, [seed])
-        return _made_with(seed, name, lambda value: function(*arguments.values(), **{seed: value}))
-    model = plugins.call(name, KEY, **arguments)
-    import flax.linen as nn
-
-    if isinstance(model, nn.Module):
-        from .linen import Linen
-
-        return Linen(name, model, streams=("dropout", "params"))
-    for module, word in _CLASSES.items():
-        if module in sys.modules and isinstance(model, sys.modules[module].Module):
-            plugins.refuse(
-                name,
-                KEY,
-                f"returns {plugins.short(model)}, a module of {module} whose weights do not follow the job's seed; give it a "
-                f"parameter `{word}`, and make the module with that",
-            )
-    if not Functions.fits(model):
-        kinds = (
-            "a flax.linen.Module, or an object with `init` and `apply`; those of flax.nnx take `rngs`, of equinox `key`"
-        )
-        plugins.refuse(name, KEY, f"returns {plugins.short(model)}, expected {kinds}")
-    return Functions(name, model)
-
-
-def _made_with(seed: str, name: str, make: Callable[[Any], Any]) -> Model:
-    from importlib import import_module
-
-    file, adapter = _SEEDS[seed]
-    model: Model = getattr(import_module(f".{file}", __package__), adapter)(name, make)
-    return model
 
 
 # --- trees as nested dictionaries ---

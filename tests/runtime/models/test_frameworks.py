@@ -27,7 +27,7 @@ from ..strategies import (
 )
 
 FRAMEWORKS = ["linen", "nnx", "equinox", "plain"]
-QUICK = ("pmap", "jit fsdp 2")
+QUICK = ("jit fsdp 2",)
 """Strategies of which the tests are not long."""
 
 
