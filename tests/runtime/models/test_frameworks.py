@@ -26,6 +26,8 @@ from ..strategies import (
     train,
 )
 
+pytest.importorskip("equinox", reason="the extra `test` has it")
+
 FRAMEWORKS = ["linen", "nnx", "equinox", "plain"]
 QUICK = ("jit fsdp 2",)
 """Strategies of which the tests are not long."""

@@ -20,6 +20,8 @@ from podrun.runtime.state import to_dict
 
 from ..strategies import FEATURES, assert_identical, copies, dataset, job, make, train
 
+pytest.importorskip("equinox", reason="the extra `test` has it")
+
 DOCS = Path(__file__).parents[3] / "docs" / "plugins.md"
 EXAMPLES = {m[1]: m[0] for m in re.finditer(r"# (my_\w+)\.py\n.*?(?=```)", DOCS.read_text(), re.S) if "Net" in m[0]}
 OPTIONS = {"inputs": FEATURES, "width": 32}
