@@ -101,14 +101,14 @@ def _users_frame(frames: Any) -> Optional[str]:
 
 def _event(event: str, **fields: Any) -> None:
     """Append an event to the file that the host's agent relays. One write, so that events of two processes do not mix."""
-    path = os.path.join(os.environ["PODRUN_DIR"], "%s.events" % os.environ["PODRUN_PROCESS_ID"])
     line = json.dumps(dict(fields, event=event, time=time.time())) + "\n"
     try:
+        path = os.path.join(os.environ["PODRUN_DIR"], "%s.events" % os.environ["PODRUN_PROCESS_ID"])
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.write(file, line.encode("utf-8", "replace"))
         os.close(file)
-    except OSError:
-        pass  # its exit code and its output still say something
+    except (OSError, KeyError):  # a full disk, or another environment: its exit code and its output still say something
+        pass
 
 
 # --- JAX ------------------------------------------------------------------------------------------------------------

@@ -137,8 +137,11 @@ def test_other_pythons(tmp_path: Path, version: str) -> None:
     assert done.returncode == 1
 
 
-def test_a_full_disk_does_not_hide_the_error(tmp_path: Path) -> None:
-    """An event that cannot be written is not worth another traceback."""
-    done, events = run(tmp_path, RAISES + "boom()", PODRUN_DIR=str(tmp_path / "gone"))
+@pytest.mark.parametrize(
+    "before", ["", "import os\nfor name in ('PODRUN_DIR', 'PODRUN_PROCESS_ID'):\n    del os.environ[name]\n"]
+)
+def test_what_cannot_be_reported_does_not_hide_the_error(tmp_path: Path, before: str) -> None:
+    """A full disk, or an environment that the program has emptied, is not worth another traceback."""
+    done, events = run(tmp_path, before + RAISES + "boom()", PODRUN_DIR=str(tmp_path / "gone"))
     assert events == []
     assert done.stderr.splitlines()[-2:] == ["ValueError: no such thing", "more of it"]
