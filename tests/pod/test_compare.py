@@ -53,6 +53,7 @@ def test_a_variant_that_fails_is_marked_and_the_others_go_on(sandbox: Sandbox) -
     assert "\n--- 2 of 3: learning_rate=1e30\n" in done.stderr
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_the_comparison_with_a_table(sandbox: Sandbox) -> None:
     """The variant that runs stops and saves, the next one is not begun, and nothing is left."""
     process = subprocess.Popen(

@@ -40,6 +40,7 @@ def in_terminal(sandbox: Sandbox, *args: str) -> str:
     return text
 
 
+@pytest.mark.long
 def test_terminal(sandbox: Sandbox) -> None:
     """In a terminal the hosts are shown until all train, then one bar; the news stay above it."""
     text = in_terminal(sandbox, *JOB)

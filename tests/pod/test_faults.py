@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ..conftest import Sandbox
+from ..tiers import mostly_long
 from .conftest import Run, kill, processes_of
 
 Start = Callable[..., Run]
@@ -26,7 +27,7 @@ def faulty(action: str, process: int = 1, step: int = 5) -> tuple[str, ...]:
 
 @pytest.mark.parametrize(
     ("action", "code", "cause"),
-    [
+    mostly_long([
         ("raise", 1, "RuntimeError: the disk of my dreams is broken in step 5"),
         ("exit7", 7, "SystemExit: 7 in step 5"),
         ("exit256", 1, "SystemExit: 256 (exit codes are 1 to 255: 1) in step 5"),
@@ -34,8 +35,8 @@ def faulty(action: str, process: int = 1, step: int = 5) -> tuple[str, ...]:
         ("kill", 137, "was ended by SIGKILL"),
         ("segv", 139, "was ended by SIGSEGV"),
         ("abort", 134, "was ended by SIGABRT"),
-    ],
-)
+    ], lambda _, case: case[0] in ("raise", "kill")),
+)  # fmt: skip
 def test_first_cause_is_named(start: Start, sandbox: Sandbox, action: str, code: int, cause: str) -> None:
     """Host, process and cause come first, the exit code is the first failure's, and no process is left."""
     run = start(*faulty(action))
@@ -56,6 +57,7 @@ def test_worker_killed_from_outside(start: Start, sandbox: Sandbox) -> None:
     assert processes_of(sandbox) == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("process", [0, 1])
 def test_worker_asked_to_stop_from_outside(start: Start, sandbox: Sandbox, process: int) -> None:
     """SIGTERM to one worker: JAX tells all, which save and stop; the one that was sent the signal is named."""
@@ -142,7 +144,10 @@ def test_process_that_never_joins(start: Start, sandbox: Sandbox) -> None:
     assert processes_of(sandbox) == {}
 
 
-@pytest.mark.parametrize("phase", ["ready", "started", "connect", "setup", "compile", "train"])
+PHASES = ("ready", "started", "connect", "setup", "compile", "train")
+
+
+@pytest.mark.parametrize("phase", mostly_long(PHASES, lambda _, phase: phase in ("ready", "train")))
 def test_ctrl_c_in_every_phase(start: Start, sandbox: Sandbox, phase: str) -> None:
     """Ctrl-C ends the run from any phase with code 130 and leaves nothing."""
     run = start(*POD)
@@ -167,6 +172,7 @@ def test_a_program_that_ends_well_when_it_is_asked_to_stop(start: Start, sandbox
     assert processes_of(sandbox) == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("phase", ["save", "sample"])
 def test_ctrl_c_around_a_long_sampling(start: Start, sandbox: Sandbox, phase: str) -> None:
     """While the last step is saved, or the text sampled: podrun ends soon, the checkpoint is there, nothing is left."""
@@ -179,6 +185,7 @@ def test_ctrl_c_around_a_long_sampling(start: Start, sandbox: Sandbox, phase: st
     assert run.of("end")[-1]["left_behind"] == []
 
 
+@pytest.mark.long
 def test_ctrl_c_while_training_saves(start: Start, sandbox: Sandbox) -> None:
     """Ctrl-C once saves the step that was reached; the same command goes on from there."""
     run = start(*POD)
@@ -252,7 +259,9 @@ def test_full_disk(start: Start, sandbox: Sandbox, job: tuple[str, ...]) -> None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
-@pytest.mark.parametrize("size", ["4k", "250k"], ids=["at the start", "on the way"])
+@pytest.mark.parametrize(
+    "size", ["4k", pytest.param("500k", marks=pytest.mark.long)], ids=["at the start", "on the way"]
+)
 def test_full_home(sandbox: Sandbox, size: str) -> None:
     """The last line says so when podrun's own folder is full."""
     home = sandbox.path / "home"
@@ -266,6 +275,7 @@ def test_full_home(sandbox: Sandbox, size: str) -> None:
         subprocess.run(["umount", "-l", str(home)], check=True)
 
 
+@pytest.mark.long
 def test_interrupted_before_the_first_checkpoint(start: Start, sandbox: Sandbox) -> None:
     """A run that is stopped while it compiles has no checkpoint, and promises none."""
     run = start(*faulty("hang", step=1))

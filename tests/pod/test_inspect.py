@@ -64,6 +64,7 @@ def test_a_job_is_shown_and_nothing_is_written(small: Sandbox) -> None:
     assert files(small.path) == before
 
 
+@pytest.mark.long
 def test_slices(small: Sandbox) -> None:
     """One device, or what train.yaml says, or what is typed; a TPU slice of many devices is simulated."""
     assert (inspected(small)["slice"], inspected(small)["devices"]) == ("cpu-1x1", 1)

@@ -60,7 +60,7 @@ def test_a_mistake_is_an_exception(here: Sandbox) -> None:
 def test_a_program_that_fails(here: Sandbox) -> None:
     (here.path / "train.py").write_text("import sys; print('so it goes'); sys.exit(9)")
     run = podrun.launch(program=["python", "train.py"], slice="cpu-2x1", simulate=True)
-    with pytest.raises(podrun.LaunchError, match=r"exited with code 9 \[exit code 9\]") as failed:
+    with pytest.raises(podrun.LaunchError, match=r"exited with code 9 \(train.py:1\) \[exit code 9\]") as failed:
         run.wait(60)
     assert failed.value.code == 9
     assert not run.is_running

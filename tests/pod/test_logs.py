@@ -14,7 +14,7 @@ STEPS = range(EVERY, 21, EVERY)
 FSDP = "parallel={name: jit, mesh: {fsdp: 2}}"
 
 
-@pytest.fixture(scope="module", params=["pmap", FSDP], ids=["pmap", "fsdp"])
+@pytest.fixture(scope="module", params=["pmap", pytest.param(FSDP, marks=pytest.mark.long)], ids=["pmap", "fsdp"])
 def shown(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, str]]:
     """What podrun printed of a run on two hosts, and each host's log."""
     sandbox = make_sandbox(tmp_path_factory.mktemp("logs"))

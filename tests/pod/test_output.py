@@ -87,6 +87,7 @@ pathlib.Path("lines").write_text(str(lines))
 """
 
 
+@pytest.mark.long
 def test_relays_killed_under_heavy_output(start: Start, sandbox: Sandbox) -> None:
     """Twenty connections are killed with output on its way: no line is missing, none comes twice."""
     run = start(*ONE, "--", sys.executable, "-c", COUNT)

@@ -12,7 +12,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "plugins.md"
 
 def test_the_data_source_of_the_documentation(sandbox: Sandbox) -> None:
     """The example in docs/plugins.md trains as it stands."""
-    section, code = re.findall(r"```(?:yaml|python)\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    section, code, *_ = re.findall(r"```(?:yaml|python)\n(.*?)```", DOCS.read_text(), re.DOTALL)
     (sandbox.path / "my_data.py").write_text(code)
     job = sandbox.path / "train.yaml"
     lines = [line for line in job.read_text().splitlines() if not line.startswith("data:")]
@@ -73,7 +73,7 @@ class Task(LanguageModel):
 
 def test_a_data_source_of_another_length(sandbox: Sandbox) -> None:
     """7 tokens for a context of 32 end the run before anything is trained, with what, where, and what to do."""
-    _, code = re.findall(r"```(?:yaml|python)\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    _, code, *_ = re.findall(r"```(?:yaml|python)\n(.*?)```", DOCS.read_text(), re.DOTALL)
     file = sandbox.path / "my_data.py"
     file.write_text(code.replace("config.model.context", "6"))
     source = "data={name: 'my_data:squares', options: {count: 1000}}"

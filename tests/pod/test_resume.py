@@ -85,6 +85,7 @@ def test_finished_run_trains_no_further(start: Start, sandbox: Sandbox) -> None:
     assert sorted(sandbox.losses("runs/small")) == list(range(1, 10))
 
 
+@pytest.mark.long
 def test_checkpoint_of_another_model(start: Start, sandbox: Sandbox) -> None:
     """A workdir with a checkpoint of other sizes is refused with both values, and stays as it is."""
     arguments = ("--slice", "cpu-1x2", "--simulate", "train.yaml")

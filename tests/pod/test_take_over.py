@@ -9,10 +9,13 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from ..conftest import Sandbox
 from .conftest import Run, kill
 
 
+@pytest.mark.long
 def test_a_run_that_is_taken_over_keeps_its_phase(start: Callable[..., Run], sandbox: Sandbox) -> None:
     """It trains: what its agent tells the new launcher of its start is no news."""
     job = ("small.yaml", "steps=1000000", "log.every=1000")

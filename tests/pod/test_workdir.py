@@ -31,6 +31,7 @@ def test_two_runs_of_one_workdir(start: Start, sandbox: Sandbox) -> None:
     assert first.end() == 130
 
 
+@pytest.mark.long
 def test_killed_launcher_then_the_same_command(start: Start, sandbox: Sandbox) -> None:
     """After a SIGKILL of the launcher alone the same command waits for the old agents to end, and resumes."""
     first = start(*POD, "checkpoint.every=5")

@@ -67,7 +67,7 @@ def by_jaxopt(line_search: str, iterations: int = 60) -> float:
     return float(loss(solver.run(start).params))
 
 
-@pytest.mark.parametrize("line_search", ["zoom", "backtracking"])
+@pytest.mark.parametrize("line_search", ["zoom", pytest.param("backtracking", marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", ["pmap", "jit", "jit fsdp 2", "explicit", "shard_map"])
 def test_lbfgs_is_the_same_under_every_strategy(name: str, line_search: str) -> None:
     """25 losses on a set that has to be padded are those of a single device, and no step is compiled anew."""
@@ -86,7 +86,7 @@ def test_a_fixed_step() -> None:
     assert history[0].keys() == {"loss", "accuracy", "grad_norm", "learning_rate"}
 
 
-@pytest.mark.parametrize("line_search", ["zoom", "backtracking"])
+@pytest.mark.parametrize("line_search", [pytest.param("zoom", marks=pytest.mark.long), "backtracking"])
 def test_lbfgs_comes_as_far_as_jaxopt(line_search: str) -> None:
     """After 60 iterations, the loss is within 1 % of another implementation's, or below; and the gradient has vanished."""
     history = losses("single", line_search, memory=10, steps=61)

@@ -12,6 +12,7 @@ from podrun.runtime.config import Config
 from podrun.runtime.contract import Workdir, WorkerEnv
 from podrun.runtime.train import Trainer
 from podrun.runtime.worker.progress import Reporter
+from tests.tiers import mostly_long
 
 JOB = {"task": "regression", "data": {"name": "sine", "samples": 50}, "optimizer": "adam"}
 OTHERS = {"eval": {"every": 0}, "checkpoint": {"every": 0}, "log": {"every": 1, "tensorboard": False}}
@@ -38,7 +39,7 @@ def train(workdir: Path, until: int | None = None, **keys: Any) -> tuple[int, Ep
 
 @pytest.mark.parametrize(
     ("before", "until", "now", "last", "epochs"),
-    [
+    mostly_long([
         ({"batch_size": 8}, 5, {"batch_size": 8}, 15, [(5, 1), (10, 2), (15, 3)]),
         ({"batch_size": 8}, 5, {"batch_size": 20}, 9, [(5, 1), (7, 2), (9, 3)]),
         ({"batch_size": 8}, 7, {"batch_size": 40}, 9, [(5, 1), (8, 2), (9, 3)]),  # within an epoch
@@ -50,7 +51,7 @@ def train(workdir: Path, until: int | None = None, **keys: Any) -> tuple[int, Ep
         # Epochs of 32 examples, and then of 36, of which whole ones have been trained on.
         ({"batch_size": 16, "drop_last": True}, 4, {"batch_size": 12, "drop_last": True}, 7, [(2, 1), (4, 2), (7, 3)]),
         ({"batch_size": 12, "drop_last": True}, 4, {"batch_size": 16, "drop_last": True}, 7, [(3, 1), (5, 2), (7, 3)]),
-    ],
+    ], lambda number, _: number < 2),
 )  # fmt: skip
 def test_epochs_are_counted_in_examples(
     tmp_path: Path, before: dict[str, Any], until: int, now: dict[str, Any], last: int, epochs: Epochs

@@ -16,6 +16,7 @@ from podrun.runtime.data import load_dataset
 from podrun.runtime.data.base import Dataset
 from podrun.runtime.data.pipeline import TrainBatches, full_batch
 
+from ..tiers import mostly_long
 from .array_jobs import everything
 from .strategies import SECTIONS, copies, every_strategy, make, train
 
@@ -54,7 +55,10 @@ def by_scipy(bias: bool) -> float:
     return float(minimize(loss_and_gradient, start, jac=True, method="L-BFGS-B", options=options).fun)
 
 
-@pytest.mark.parametrize("name", [name for name in SECTIONS if name != "explicit fsdp 4"])  # which has no L-BFGS
+WITH_LBFGS = [name for name in SECTIONS if name != "explicit fsdp 4"]
+
+
+@pytest.mark.parametrize("name", mostly_long(WITH_LBFGS, lambda _, name: name in ("pmap", "jit")))
 def test_logistic_regression_without_a_bias(name: str) -> None:
     """Its loss is scipy's of the same problem, which is not that of the problem with a bias."""
     one = make(notebook_job(SECTIONS[name], bias=False), notebook_data())
@@ -123,6 +127,7 @@ def by_hand(params: Any, batches: list[Any]) -> list[float]:
     return losses
 
 
+@pytest.mark.long
 @every_strategy
 def test_regression_is_that_of_a_loop_by_hand(name: str) -> None:
     """From the same initial weights, every loss is within 1e-5 of plain JAX code's."""

@@ -71,6 +71,7 @@ def test_hosts_that_are_fine(check: Check, client: Client) -> None:
         wait_until(lambda name=name: not agents(client.hosts, name), f"agents on {name} to end")
 
 
+@pytest.mark.long
 def test_a_firewall_before_the_coordinator(check: Check, client: Client) -> None:
     client.hosts.block("h0", PORT, source=client.hosts.address("h2"))
     client.hosts.block("h0", PORT, source=client.hosts.address("h3"), how="REJECT")
@@ -141,6 +142,7 @@ def test_hosts_that_take_themselves_for_loopback(check: Check) -> None:
     assert all("/etc/hosts" in finding.remedy for finding in warnings)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("debian")
 def test_cpu_collectives_of_hosts_that_take_themselves_for_loopback(pod: PodSandbox) -> None:
     done = pod.podrun(pod.write_pod(["h0", "h1"]), "small.yaml", "steps=2")

@@ -10,6 +10,7 @@ from ..wheels import packages_of_this_python
 from .pod import PodSandbox
 
 
+@pytest.mark.long
 def test_requirements_in_the_default_home(pod: PodSandbox) -> None:
     """podrun's runtime finds in the environment what `podrun check` has seen there."""
     wheel = packages_of_this_python(pod.path)

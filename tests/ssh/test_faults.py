@@ -246,6 +246,7 @@ def test_detached_and_cut_off(pod: PodSandbox) -> None:
     assert pod.podrun("stop", run.name).stdout.startswith(f"podrun: {run.name} has ended already")
 
 
+@pytest.mark.long
 def test_many_take_a_run_over_at_once(pod: PodSandbox) -> None:
     """One does, all see the run to its end, and no line is missing."""
     option = pod.write_pod(["h0", "h1"])

@@ -331,6 +331,7 @@ def test_a_busy_port_range(pod: PodSandbox) -> None:
     assert "failed: h0: no port of [8476, 8476] is free" in said
 
 
+@pytest.mark.long
 def test_workdir_that_is_not_shared(pod: PodSandbox) -> None:
     """Each host has a home of its own."""
     option = pod.write_pod(["h0", "h1"], workdir="~/mine")
@@ -350,6 +351,7 @@ def test_ctrl_c_while_hosts_are_made_ready(pod: PodSandbox) -> None:
     wait_until(lambda: not sleeping(), "an end of the setup commands")
 
 
+@pytest.mark.long
 def test_train_yaml_is_the_projects(pod: PodSandbox) -> None:
     """A relative path of data is found in the project, in the folder in which podrun was called."""
     inner = pod.path / "jobs" / "one"

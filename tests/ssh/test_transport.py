@@ -208,6 +208,7 @@ def test_a_host_that_loses_its_power(client: Client) -> None:
     assert run(transport.open(client.host("h1"), ["hostname"])) == (b"h1\n", 0)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(90)  # the system itself would wait for a quarter of an hour
 def test_a_cable_that_is_pulled_is_noticed(client: Client) -> None:
     channel = client.transport().open(client.host("h2"), ["sleep", "1000"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,7 +80,8 @@ def test_what_must_not_be_pruned_during_a_run() -> None:
 
 def test_the_workers_path() -> None:
     """The interpreter's folder goes first, so that its tools are those of the job; a bare name has no folder."""
-    pod, program = pod_of("cpu-1x1", transport="ssh"), Program(("true",), Launch())
+    pod = pod_of("cpu-1x1", transport="ssh")
+    program = Program(("true",), Launch(instrument=False))
 
     def path(code: Code | None) -> object:
         plan = make(pod, program, code=code)
@@ -86,7 +89,7 @@ def test_the_workers_path() -> None:
 
     assert path(CODE) == {"PYTHONPATH": ["~/p/runtime-1"], "PATH": ["~/.podrun/environments/e-1/bin"]}
     assert path(replace(CODE, python="python3")) == {"PYTHONPATH": ["~/p/runtime-1"]}
-    assert path(None) == {}
+    assert path(None) == {"PATH": [os.path.dirname(sys.executable)]}
     plan = make(pod, program, code=CODE)
     assert plan.hosts[0].processes[0].cwd == "code/sub"
 

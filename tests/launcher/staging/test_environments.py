@@ -40,6 +40,7 @@ def make_tiny(folder: Path, name: str) -> Path:
     return make_wheel(folder, name, {**files, f"{info}/entry_points.txt": f"[console_scripts]\n{name} = {name}:main\n"})
 
 
+@pytest.mark.long
 def test_a_line_that_is_added_extends_the_environment(tmp_path: Path, case: Case) -> None:
     """Both have what they should, neither refers to the other, and the smaller one may go."""
     one, two = make_tiny(tmp_path, "onepod"), make_tiny(tmp_path, "twopod")
@@ -79,6 +80,7 @@ def test_too_little_room_is_seen_before_anything_is_built(tmp_path: Path, case: 
     assert not [path for path in (case.home / "envs").iterdir() if path.is_dir()]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("small_disk")
 def test_a_disk_that_fills_up_is_blamed(tmp_path: Path, case: Case) -> None:
     """Not the tool that stumbles over it."""

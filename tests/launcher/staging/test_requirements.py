@@ -56,6 +56,7 @@ def test_requirements_become_an_environment_once(tmp_path: Path, requirements: P
     assert built(case) == 0
 
 
+@pytest.mark.long
 def test_an_interrupted_build_is_built_anew(case: Case, requirements: Path) -> None:
     class Interrupt(Exception):
         pass
@@ -76,6 +77,7 @@ def test_an_interrupted_build_is_built_anew(case: Case, requirements: Path) -> N
     assert not (folder / "left-behind").exists()
 
 
+@pytest.mark.long
 def test_requirements_that_cannot_be_installed(case: Case, requirements: Path) -> None:
     """The tool's own last lines are the reason."""
     requirements.write_text("--no-index\nno-such-package==1.2.3\n")

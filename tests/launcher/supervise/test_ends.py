@@ -89,6 +89,7 @@ class SlowLogs(Logs):
         super().write(name, data)
 
 
+@pytest.mark.long
 def test_output_that_takes_longer_than_a_lease(tmp_path: Path) -> None:
     """A host that has confirmed its end keeps its agent until all others have, too."""
     lease = 4.0  # seconds; a busy machine may be late with a renewal

@@ -169,6 +169,7 @@ def losses_with_dropout(name: str) -> list[float]:
     return [metrics["loss"] for metrics in train(one, place(one, initial()), batches(2))[1]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SAME_DEVICES)
 def test_dropout_is_the_same_on_the_same_devices(name: str) -> None:
     """It changes the losses; they are the same each time, and for all strategies."""

@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from ....conftest import Sandbox
+from ....tiers import mostly_long
 from .case import Case
 from .files import BY_A_WORKER, FILES
 from .jobs import MODEL_AND_SIZES, OVERRIDES, PARALLEL, TRAIN_YAML
@@ -36,7 +37,7 @@ def explain(sandbox: Sandbox, case: Case) -> subprocess.CompletedProcess[str]:
     return done
 
 
-@pytest.mark.parametrize("case", EARLY, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", mostly_long(EARLY, lambda number, _: number % 3 == 0), ids=lambda case: case.name)
 def test_bad_input_is_explained_before_anything_starts(sandbox: Sandbox, case: Case) -> None:
     """Exit code 2 and a short message on stderr; nothing on stdout, and no run directory."""
     done = explain(sandbox, case)
@@ -44,7 +45,7 @@ def test_bad_input_is_explained_before_anything_starts(sandbox: Sandbox, case: C
     assert not (sandbox.path / "home" / "runs").exists()
 
 
-@pytest.mark.parametrize("case", BY_A_WORKER, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", mostly_long(BY_A_WORKER, lambda number, _: number == 0), ids=lambda case: case.name)
 def test_bad_input_that_only_a_worker_can_see_is_explained(sandbox: Sandbox, case: Case) -> None:
     """The worker's message arrives whole, and podrun's last line repeats it with the process and the exit code."""
     done = explain(sandbox, case)
