@@ -99,6 +99,12 @@ def _users_frame(frames: Any) -> Optional[str]:
     return "%s:%s" % (path if inside.startswith("..") else inside, users[-1].lineno)
 
 
+def _note(message: str) -> None:
+    """Say something in the log, which the first process's console shows, and in the run's record."""
+    print("podrun: %s" % message, file=sys.stderr, flush=True)
+    _event("note", message=message)
+
+
 def _event(event: str, **fields: Any) -> None:
     """Append an event to the file that the host's agent relays. One write, so that events of two processes do not mix."""
     line = json.dumps(dict(fields, event=event, time=time.time())) + "\n"
@@ -152,7 +158,7 @@ def join_with_jax() -> None:
         what = (
             "jax.distributed.initialize() needs its arguments with this JAX (%s: %s); the PODRUN_* variables have them"
         )
-        _event("note", message=what % (type(error).__name__, error))
+        _note(what % (type(error).__name__, error))
 
 
 def _listen_where_podrun_says() -> None:
@@ -177,10 +183,9 @@ def watch_backends() -> None:
         state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
         if getattr(state, "client", state) is None:
             number = os.environ["PODRUN_NUM_PROCESSES"]
-            _event(
-                "note",
-                message="this program runs as %s independent copies: each sees only its own devices, because JAX computes "
-                "before jax.distributed.initialize() was called; call it first, without arguments" % number,
+            _note(
+                "this program runs as %s independent copies: each sees only its own devices, because JAX computes before "
+                "jax.distributed.initialize() was called; call it first, without arguments" % number
             )
         return start(platform)
 
