@@ -32,7 +32,7 @@ FLOORS = {
             "rundir",
             "view",
         ),
-        *("preflight", "request", "supervise", "compare", "commands", "cli", "__main__"),
+        *("preflight", "request", "supervise", "compare", "commands", "cli"),
     ),
     "runtime": (
         *(
@@ -145,7 +145,7 @@ def test_nothing_imports_the_api(package: str) -> None:
 
 def test_the_launcher_has_no_loose_files() -> None:
     loose = {path.name for path in (ROOT / "launcher").glob("*.py")}
-    assert loose == {"__init__.py", "__main__.py"}
+    assert loose == {"__init__.py"}
 
 
 @pytest.mark.parametrize("package", FLOORS)
