@@ -12,6 +12,7 @@ from typing import Any, List, Optional
 
 _STARTED_AS = os.getpid()
 _LIMIT = 1 << 20  # characters of a traceback in an event
+_MOST = 2000  # characters of a message, whose end names the line
 _reported: List[bool] = []
 _exit_code: List[Any] = []  # what `sys.exit` was called with, and where
 
@@ -61,6 +62,8 @@ def _fail(message: str, code: int, text: str) -> None:
     if _reported or not _is_worker():
         return
     _reported.append(True)
+    if len(message) > _MOST:  # the launcher refuses events of many megabytes
+        message = message[: _MOST // 2] + " ... " + message[-_MOST // 2 :]
     fields = {"kind": "exception", "message": message, "code": code, "traceback": text[-_LIMIT:], "program": True}
     _event("error", **fields)
 
