@@ -91,10 +91,14 @@ def start_failure(error: BaseException, program: str) -> str:
         if error.filename and os.path.basename(os.fsdecode(error.filename)) != os.path.basename(program):
             return "there is no folder %s on this host" % os.fsdecode(error.filename)
         if "/" not in program:
-            return "there is no program %r in the PATH of this host" % program
+            return "there is no program %r in the PATH of this host; install it there, or give its path" % program
         if os.path.exists(program):
             return "the interpreter that the first line of %s names is not on this host" % program
         return "there is no file %s on this host" % program
+    if isinstance(error, PermissionError) and os.path.isdir(program):
+        return "%s is a folder, and no program" % program
+    if isinstance(error, PermissionError):
+        return "%s is not executable on this host; `chmod +x` makes it so" % program
     return "%s: %s" % (program, error.strerror)
 
 

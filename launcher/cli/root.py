@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -85,8 +86,8 @@ def _leave(error: click.UsageError) -> NoReturn:
     name = error.ctx.info_name if error.ctx else "run"
     command = f"podrun {name}" if name in main.commands else "podrun"
     remedy = f"`{command} --help` lists what it takes"
-    if isinstance(error, click.NoSuchOption) and (override := _override(error)):
-        message, remedy = f"no such option {error.option_name!r}", override
+    if isinstance(error, click.NoSuchOption) and (meant := _program(error) or _override(error)):
+        message, remedy = f"no such option {error.option_name!r}", meant
     click.echo(f"podrun: {message[:1].lower()}{message[1:]}\n{remedy}", err=True)
     sys.exit(error.exit_code)
 
@@ -98,6 +99,16 @@ def _override(error: click.NoSuchOption) -> str | None:
     from ..yamlfile.option_key import meant_override
 
     return meant_override(error.option_name, error.ctx.meta.get(_TYPED, ()))
+
+
+def _program(error: click.NoSuchOption) -> str | None:
+    """Return what to type for an option of a program that stands without the two dashes, if it is one."""
+    typed = error.ctx.meta.get(_TYPED, ()) if error.ctx else ()
+    words = list(typed[typed.index("run") + 1 :] if typed[:1] == ["run"] else typed)
+    at = next((number for number, word in enumerate(words) if word.endswith(".py")), None)
+    if at is None or not any(word.partition("=")[0] == error.option_name for word in words[at:]):
+        return None
+    return f"a program and its options come behind two dashes: podrun ... -- python {shlex.join(words[at:])}"
 
 
 def _version() -> str:

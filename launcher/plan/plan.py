@@ -36,6 +36,10 @@ DETACHED_LEASE = 24 * 3600.0  # seconds for a detached run, until a launcher att
 _HIDDEN = "(secret)"
 
 
+OWN_PYTHON = ("python", "python3")
+"""Names that mean the run's own interpreter, not the first in the PATH of a host's login."""
+
+
 @dataclass(frozen=True)
 class Program:
     """A user program, run instead of podrun's runtime with a config."""
@@ -257,8 +261,8 @@ def make_plan(
 
 
 def _program_argv(program: Program, python: str) -> tuple[str, ...]:
-    """Return the program's command: `python` alone means the run's own, not the first in the PATH of a host's login."""
-    return (python, *program.argv[1:]) if program.argv[0] in ("python", "python3") else program.argv
+    """Return the program's command."""
+    return (python, *program.argv[1:]) if program.argv[0] in OWN_PYTHON else program.argv
 
 
 def _files(job: Config | Program) -> Mapping[str, str]:

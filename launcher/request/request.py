@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import shlex
 import shutil
 import subprocess
 import tempfile
@@ -21,6 +20,7 @@ from ..plan.plan import Program
 from ..pod.home import install_command
 from ..pod.pod import Pod
 from ..yamlfile.mistakes import short
+from .program_checks import check_kind, check_program, misplaced_options
 from .train_file import read_config, read_launch
 
 
@@ -73,7 +73,7 @@ def resolve_request(request: Request) -> tuple[ResolvedRequest | None, list[str]
 
     train = request.train
     try:
-        _check_kind(request)
+        check_kind(train, request.program, request.overrides)
     except UserError as error:
         return None, [str(error)]
     job: Config | Program | None
@@ -84,6 +84,8 @@ def resolve_request(request: Request) -> tuple[ResolvedRequest | None, list[str]
     launch = job.launch if job else Launch()
     # The pod settings of a broken train.yaml are unknown; do not report them as missing.
     pod = attempt(lambda: find_pod(request.where, launch)) if job or request.where.complete else None
+    if pod is None and (misplaced := misplaced_options(request.program)):
+        problems.insert(0, misplaced)
     is_local = request.where.simulation is not None or (pod is not None and pod.traits.files_are_here)
     if is_local or pod is None:
         workdir = attempt(lambda: _find_workdir(request, launch))
@@ -98,26 +100,15 @@ def resolve_request(request: Request) -> tuple[ResolvedRequest | None, list[str]
         config = job
         attempt(lambda: check_files(config))
         attempt(lambda: _check_python(config))
+    elif isinstance(job, Program) and is_local:
+        program = job
+        attempt(lambda: check_program(program))
     if problems:
         return None, problems
     assert job and pod and workdir
     if launch.python and not pod.traits.files_are_here:
         pod = replace(pod, python=launch.python)
     return ResolvedRequest(job, pod, workdir), []
-
-
-def _check_kind(request: Request) -> None:
-    """Raise UserError for a program in the place of train.yaml, and for an impossible program."""
-    train, program = request.train, request.program
-    if train and not train.is_dir() and (train.suffix == ".py" or (not train.exists() and shutil.which(train))):
-        words = ["python"] * (train.suffix == ".py") + [str(train), *request.overrides]
-        raise UserError(
-            f"{train} is a program, and no train.yaml; put it behind two dashes: podrun ... -- {shlex.join(words)}"
-        )
-    if not train and not program[0]:
-        raise UserError("the program after `--` has no name")
-    if any("\0" in word for word in program):
-        raise UserError("the program's arguments contain the character \\0, which no argument can")
 
 
 def _find_workdir(request: Request, launch: Launch) -> Path:

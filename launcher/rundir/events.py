@@ -90,7 +90,7 @@ _START = {
 }
 _END = {"time": _moment, "code": integer, "host": maybe(text), "message": text}
 _OF_LAUNCHER: dict[str, Check] = {
-    EventKind.START: record(_START),
+    EventKind.START: record(_START, {"python": maybe(text)}),
     EventKind.HOST: record({"time": _moment, "host": text, "phase": text}, {"pid": count, "message": text}),
     EventKind.EXIT: record({"time": _moment, "host": text, "process": count, "code": integer}),
     EventKind.END: record(_END, {"process": maybe(count), "left_behind": each(text)}),

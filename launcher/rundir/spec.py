@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from podrun.runtime.config import Config
 from podrun.runtime.contract import Event, EventKind
 
-from ..plan.plan import Code, LaunchPlan, Program, make_plan
+from ..plan.plan import OWN_PYTHON, Code, LaunchPlan, Program, make_plan
 from ..pod.pod import Pod
 
 
@@ -72,6 +72,7 @@ def start_event(plan: LaunchPlan, logs: Path, time: float) -> Event:
         "transport": plan.pod.transport,
         "hosts": {h.host.name: [p.process_id for p in h.processes] for h in plan.hosts},
         "program": " ".join(job.argv) if isinstance(job, Program) else None,
+        "python": plan.python if isinstance(job, Program) and job.argv[0] in OWN_PYTHON else None,
         "workdir": os.fspath(plan.workdir),
         "logs": os.fspath(logs),
     }

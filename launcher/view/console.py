@@ -47,6 +47,8 @@ def headline(start: Event) -> str:
     devices = "1 device" if start["devices"] == 1 else f"{start['devices']} devices"
     lines = [f"podrun {start['run_id']}: {start['slice']} = {hosts} x {devices}, {kind}"]
     lines += [f"  program {start['program']}"] if start["program"] else [f"  workdir {start['workdir']}"]
+    if start.get("python"):  # which of the machine's it is, if just `python` was typed
+        lines.append(f"  python  {start['python']}")
     return "\n".join([*lines, f"  logs    {start['logs']}"])
 
 

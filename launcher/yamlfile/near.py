@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from pathlib import Path
 
 SUFFIXES = (".yaml", ".yml")
 
 
-def near_files(path: Path) -> str | None:
-    """Return a `did you mean` with the YAML files beside `path` that have a similar name; None if there are none."""
+def near_files(path: Path, suffixes: Sequence[str] = SUFFIXES) -> str | None:
+    """Return a `did you mean` with the YAML files, or others, beside `path` with a similar name; None if there are none."""
     try:
-        beside = [p for p in path.parent.iterdir() if p.suffix in SUFFIXES and p.is_file()]
+        beside = [p for p in path.parent.iterdir() if p.suffix in suffixes and p.is_file()]
     except OSError:
         return None
     # Compare stems, because all names share the suffix.

@@ -72,7 +72,7 @@ def test_environment_of_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ("change", "words"),
     [
         ({"argv": ["no-such-program"]}, "no program 'no-such-program' in the PATH"),
-        ({"argv": ["/etc/passwd"]}, "Permission denied"),
+        ({"argv": ["/etc/passwd"]}, "/etc/passwd is not executable on this host"),
         ({"cwd": "no/such/folder"}, "no/such/folder"),
     ],
 )

@@ -123,6 +123,7 @@ def test_the_first_event(job: Config | Program, program: str | None, hosts: dict
     event = start_event(plan, Path("/logs"), 12.5)
     assert json.loads(json.dumps(event)) == {
         "event": "start",
+        "python": None if program is None else "py",
         "time": 12.5,
         "run_id": "r-1",
         "attempt": 2,

@@ -13,9 +13,11 @@ from .files import BY_A_WORKER, FILES
 from .jobs import MODEL_AND_SIZES, OVERRIDES, PARALLEL, TRAIN_YAML
 from .options import OPTIONS
 from .pods import HOSTS, INIT, POD, POD_FILE
+from .programs import PROGRAMS
 
 LINES = 15
-EARLY = [*TRAIN_YAML, *OVERRIDES, *MODEL_AND_SIZES, *PARALLEL, *POD, *POD_FILE, *HOSTS, *INIT, *FILES, *OPTIONS]
+JOBS = [*TRAIN_YAML, *OVERRIDES, *MODEL_AND_SIZES, *PARALLEL, *FILES, *PROGRAMS]
+EARLY = [*JOBS, *POD, *POD_FILE, *HOSTS, *INIT, *OPTIONS]
 
 
 def explain(sandbox: Sandbox, case: Case) -> subprocess.CompletedProcess[str]:

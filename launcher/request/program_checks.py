@@ -1,0 +1,128 @@
+"""Find mistakes in the command line of a user program before anything is started."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from podrun.runtime.contract import UserError
+
+from ..inventory.base import INVENTORIES, option_of
+from ..plan.plan import OWN_PYTHON, Program
+from ..yamlfile.near import SUFFIXES, near_files
+
+_PYTHON = re.compile(r"python[\d.]*")
+_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+"""Options of the interpreter that are followed by a value."""
+
+
+def check_kind(train: Path | None, program: Sequence[str], overrides: Sequence[str]) -> None:
+    """Raise UserError for a program in the place of train.yaml, the reverse, and a program that cannot be one."""
+    if train:
+        _check_train(train, overrides)
+        return
+    if not program[0]:
+        raise UserError("the program after `--` has no name: write podrun ... -- python my_train.py")
+    if any("\0" in word for word in program):
+        raise UserError("the program's arguments contain the character \\0, which no argument can")
+    if job := next((word for word in overrides if "=" not in word), None):
+        raise UserError(
+            f"{job} stands before the `--`: with a program of your own only options and launch.key=value may; "
+            "a train.yaml and a program are two runs, so leave one of them out"
+        )
+    script = _script(program) if _is_python(program[0]) else program[0]
+    if script and Path(script).suffix in SUFFIXES and not os.access(script, os.X_OK):
+        keys = [word for word in program[program.index(script) + 1 :] if "=" in word]
+        raise UserError(
+            f"{script} is no program: a train.yaml stands without two dashes: podrun ... {shlex.join([script, *keys])}"
+        )
+
+
+def _check_train(train: Path, overrides: Sequence[str]) -> None:
+    if not train.is_dir() and (train.suffix == ".py" or (not train.exists() and shutil.which(train))):
+        words = ["python"] * (train.suffix == ".py") + [str(train), *overrides]
+        raise UserError(
+            f"{train} is a program, and no train.yaml; put it behind two dashes: podrun ... -- {shlex.join(words)}"
+        )
+
+
+def misplaced_options(program: Sequence[str]) -> str | None:
+    """Return what to say of options of podrun's among those of the program, if a pod could not be found."""
+    options = {"--slice", "--pod", *(option_of(name) for name in INVENTORIES)}
+    misplaced = [word for word in program if word.partition("=")[0] in options]
+    if not misplaced:
+        return None
+    return f"the program gets what is behind the `--`, here {', '.join(misplaced)}; options of podrun come before it"
+
+
+def check_program(program: Program, env: Mapping[str, str] = os.environ) -> None:
+    """Raise UserError unless a program that runs on this machine is there and can be started."""
+    python = os.path.expanduser(program.launch.python or sys.executable)
+    if program.launch.python and shutil.which(python) is None:
+        raise UserError(f"launch.python: there is no program {python!r} on this machine; give the path of a Python")
+    name = program.argv[0]
+    folders = [os.path.dirname(python), program.launch.env.get("PATH", env.get("PATH", os.defpath))]
+    path = os.pathsep.join(folder for folder in folders if folder)  # as the agent puts it together
+    if name not in OWN_PYTHON:
+        _check_executable(name, path)
+    if _is_python(name) and (script := _script(program.argv)):
+        _check_script(script)
+
+
+def _check_executable(name: str, path: str) -> None:
+    if "/" not in name:
+        if shutil.which(name, path=path) is None:
+            raise UserError(f"there is no program {name!r} in the PATH of this machine; {_remedy(name)}")
+        return
+    file = Path(name)
+    if file.is_dir():
+        raise UserError(f"{name} is a folder, and no program; name the program in it")
+    if not file.exists():
+        raise UserError(f"there is no file {name}; {_nearest(file)}")
+    if not os.access(file, os.X_OK):
+        before = "python" if file.suffix == ".py" else "sh"
+        raise UserError(f"{name} is not executable; `chmod +x {name}`, or start it with -- {before} {name}")
+
+
+def _remedy(name: str) -> str:
+    if _is_python(name):
+        return f"`python` is {sys.executable}, and launch.python=PATH before the `--` chooses another"
+    file = Path(name)
+    if not file.is_file():
+        return "install it, or give its path"
+    return f"a file of this folder is started with -- {'python ' if file.suffix == '.py' else './'}{name}"
+
+
+def _check_script(script: str) -> None:
+    file = Path(script)
+    if file.is_dir():
+        if not (file / "__main__.py").is_file():
+            raise UserError(f"{script} is a folder without a __main__.py, which python would run; name a program in it")
+    elif not file.exists():
+        raise UserError(f"there is no file {script} for python to run; {_nearest(file)}")
+
+
+def _nearest(file: Path) -> str:
+    return near_files(file, (file.suffix,)) or f"paths are relative to this folder, {Path.cwd()}"
+
+
+def _is_python(name: str) -> bool:
+    return _PYTHON.fullmatch(os.path.basename(name)) is not None
+
+
+def _script(argv: Sequence[str]) -> str | None:
+    """Return what an interpreter is to run: None for a module, a command, or its input."""
+    words = iter(argv[1:])
+    for word in words:
+        if word in _WITH_VALUE:
+            next(words, None)
+        elif not word.startswith("-"):
+            return word
+        elif word == "-" or (not word.startswith("--") and set(word) & set("cm")):
+            return None
+    return None
