@@ -8,9 +8,17 @@ import traceback
 from collections.abc import Iterable
 from importlib import import_module
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from .contract import UserError
+
+Method = TypeVar("Method")
+
+
+def hook(method: Method) -> Method:
+    """Mark a method with a default that subclasses may replace. No other method with a body is replaced in podrun."""
+    method.is_hook = True  # type: ignore[attr-defined]
+    return method
 
 
 def load(name: str, key: str) -> Any:

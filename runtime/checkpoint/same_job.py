@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 from ..config import Config, saved_config
+from ..config.base import name_of
 from ..config.job import tunable_keys
 
 _SECTIONS = ("task", "model", "optimizer", "parallel", "ema")
@@ -34,7 +35,7 @@ def obstacles(
     ]
     if meta["fingerprint"] != fingerprint.hex():
         rows.append(("data", f"not the same as it was (data.name {saved['data']['name']}, now {now['data']['name']})"))
-    if not rows and now["parallel"]["name"] == "ensemble":
+    if not rows and config.parallel.model_per_device:
         before, after = [_first_shape(shapes["params"])[0] for shapes in (meta["shapes"], shapes)]
         if before != after:
             rows = [("members", f"{before} in the checkpoint, {after} in this job, one for each device of its slice")]
@@ -100,7 +101,7 @@ def _identity(config: dict[str, Any], section: str) -> Any:
     """Return what must be the same to resume: sizes and structure, not what may be tuned on the way."""
     value: Any = config.get(section)
     if section == "parallel":  # all strategies have the same state, but for the members of an ensemble
-        return "ensemble" if value["name"] == "ensemble" else "one model"
+        return "ensemble" if _trains_members(value["name"]) else "one model"
     if section == "ema":
         return "on" if value is not None else "off"
     if not isinstance(value, dict):
@@ -109,3 +110,9 @@ def _identity(config: dict[str, Any], section: str) -> Any:
     kept = {key: v for key, v in value.items() if key not in tunable}
     half_kept = [key for key in value if key in tunable and tunable[key].set_or_null]
     return {**kept, **{key: None if value[key] is None else "set" for key in half_kept}}
+
+
+def _trains_members(strategy: str) -> bool:
+    """Return whether a built-in strategy trains a model on each device. Of a user's the shapes tell."""
+    sections = get_args(Config.model_fields["parallel"].annotation)
+    return any(section.model_per_device for section in sections if name_of(section) == strategy)

@@ -52,6 +52,11 @@ class Config(Section):
     sample: Sample = Sample()
     launch: Launch = Launch()
 
+    @property
+    def task_is_users(self) -> bool:
+        """Return whether the task is the user's own code, of which nothing is known."""
+        return self.task not in TASKS
+
     @field_validator("epochs")
     @classmethod
     def _check_length(cls, epochs: float | None, others: ValidationInfo) -> float | None:
@@ -135,7 +140,7 @@ def fitting(task: str) -> dict[str, list[str]]:
 
 
 def _task_problems(config: Config) -> list[str]:
-    if config.task not in TASKS:
+    if config.task_is_users:
         return []
     return [
         f"{key}: {section.name} does not fit task {config.task}, which takes {', '.join(names)} or "

@@ -37,6 +37,10 @@ class ModelSection(Section):
     starts_at_zero: ClassVar[bool] = False
     """True if the initial parameters are the same for every seed."""
 
+    def conflict(self, shape: tuple[int, ...]) -> str | None:
+        """Return why the model cannot take arrays of that shape, which is of one example; None if it can."""
+        return None
+
 
 class GPT2Model(ModelSection):
     """GPT-2: a pre-LayerNorm transformer decoder with tied embeddings. A preset gives the published sizes."""
@@ -77,6 +81,20 @@ class CNN(ModelSection):
     features: tuple[Positive, ...] = Field((32, 64), min_length=1, description="Channels of each convolution.")
     dense: Positive = Field(256, description="Width of the dense layer.")
     dropout: Tuned[Probability] = Field(0.0, description="Before the last layer.")
+
+    def conflict(self, shape: tuple[int, ...]) -> str | None:
+        times = len(self.features)
+        if len(shape) not in (2, 3):
+            return (
+                f"model cnn takes images, [height, width, channels], but the examples have shape {list(shape)}; "
+                "take model: mlp, or data with images"
+            )
+        if min(shape[:2]) < 2**times:
+            return (
+                f"model.features: {times} convolutions halve an image {times} times, but the examples are "
+                f"{shape[0]}x{shape[1]}; give at most {min(shape[:2]).bit_length() - 1} of them"
+            )
+        return None
 
 
 class MLP(ModelSection):

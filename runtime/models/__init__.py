@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ..config import Config, Plugin
-from ..config.model import CNN, MLP, GPT2Model, Linear
+from ..config.base import name_of
+from ..config.model import GPT2Model, ModelSection
 from ..contract import UserError
 
 if TYPE_CHECKING:
@@ -13,23 +15,22 @@ if TYPE_CHECKING:
 
     from .adapter import Model
 
+_CLASSES = {"gpt2": "GPT2", "cnn": "CNN", "mlp": "MLP", "linear": "Linear"}
+
 
 def make_language_model(config: Config, vocabulary: int, dtype: jnp.dtype) -> Model:
     """Return a model of int32[B, T], whose outputs are float32[B, T, vocabulary].
 
     A user's model is called as `attribute(options, vocabulary, dtype)`; `options` has `context`.
     """
-    from .linen import Linen
-    from .users import adapt
-
     section = config.model
     if isinstance(section, Plugin):
-        return adapt(section.name, options=section.options, vocabulary=vocabulary, dtype=dtype)
-    if not isinstance(section, GPT2Model):
-        raise UserError(f"model {section.name} reads arrays, but the task gives tokens; take gpt2")
-    from .gpt2 import GPT2
+        from .users import adapt
 
-    return Linen(section.name, GPT2(section, vocabulary, dtype))
+        return adapt(section.name, options=section.options, vocabulary=vocabulary, dtype=dtype)
+    if "tokens" not in section.examples:
+        raise UserError(f"model {section.name} reads arrays, but the task gives tokens; take gpt2")
+    return _built_in(section, vocabulary, dtype)
 
 
 def context_length(config: Config) -> int:
@@ -54,23 +55,21 @@ def make_model(config: Config, shape: tuple[int, ...], outputs: int, dtype: jnp.
 
     A user's model is called as `attribute(options, outputs, dtype)`. Raises UserError if it cannot take that shape.
     """
-    from .linen import Linen
-    from .users import adapt
-
     section = config.model
     if isinstance(section, Plugin):
+        from .users import adapt
+
         return adapt(section.name, options=section.options, outputs=outputs, dtype=dtype)
-    if isinstance(section, CNN):
-        from . import cnn
+    if "tokens" in section.examples:
+        raise UserError(f"model {section.name} reads tokens, but the task gives arrays; take cnn, mlp or linear")
+    if problem := section.conflict(shape):
+        raise UserError(problem)
+    return _built_in(section, outputs, dtype)
 
-        cnn.check_shape(section, shape)
-        return Linen(section.name, cnn.CNN(section, outputs, dtype))
-    if isinstance(section, MLP):
-        from .mlp import MLP as Module
 
-        return Linen(section.name, Module(section, outputs, dtype))
-    if isinstance(section, Linear):
-        from .linear import Linear as LinearModule
+def _built_in(section: ModelSection, outputs: int, dtype: jnp.dtype) -> Model:
+    from .linen import Linen
 
-        return Linen(section.name, LinearModule(section, outputs, dtype))
-    raise UserError(f"model {section.name} reads tokens, but the task gives arrays; take cnn, mlp or linear")
+    name = name_of(type(section))
+    kind = getattr(import_module(f".{name}", __name__), _CLASSES[name])
+    return Linen(name, kind(section, outputs, dtype))

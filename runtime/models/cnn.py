@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 
 from ..config.model import CNN as Section
-from ..contract import UserError
 from .dropout import Dropout
 
 
@@ -33,18 +32,3 @@ class CNN(nn.Module):
         x = nn.relu(nn.Dense(self.config.dense, dtype=self.dtype, name="dense")(x))
         x = Dropout(self.config.dropout)(x, deterministic)
         return nn.Dense(self.outputs, dtype=self.dtype, name="head")(x).astype(jnp.float32)
-
-
-def check_shape(section: Section, shape: tuple[int, ...]) -> None:
-    """Raise UserError unless examples of this shape are images that can be halved as often as there are convolutions."""
-    times = len(section.features)
-    if len(shape) not in (2, 3):
-        raise UserError(
-            f"model cnn takes images, [height, width, channels], but the examples have shape {list(shape)}; "
-            "take model: mlp, or data with images"
-        )
-    if min(shape[:2]) < 2**times:
-        raise UserError(
-            f"model.features: {times} convolutions halve an image {times} times, but the examples are {shape[0]}x{shape[1]}; "
-            f"give at most {min(shape[:2]).bit_length() - 1} of them"
-        )

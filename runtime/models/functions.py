@@ -20,8 +20,8 @@ class Functions(Model):
     """
 
     @staticmethod
-    def fits(model: Any) -> bool:
-        """Return whether this is such an object."""
+    def accepts(model: Any) -> bool:
+        """Return whether a model is such an object."""
         return hasattr(model, "init") and hasattr(model, "apply")
 
     def __init__(self, name: str, model: Any) -> None:

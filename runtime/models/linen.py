@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -15,11 +14,14 @@ from .adapter import Model
 class Linen(Model):
     """A module with `__call__(x, deterministic)`."""
 
-    def __init__(self, name: str, module: nn.Module, streams: Sequence[str] = ("dropout",)) -> None:
-        """Wrap a module. `streams`: names of random numbers; flax takes `params` for those that have no other."""
+    @staticmethod
+    def accepts(model: Any) -> bool:
+        """Return whether a model is such a module."""
+        return isinstance(model, nn.Module)
+
+    def __init__(self, name: str, module: nn.Module) -> None:
         self.name = name
         self.module = module
-        self._streams = streams
         self.check_call(module, ["x", "deterministic"])
 
     def init(self, key: jax.Array, x: jax.Array) -> tuple[Params, Any]:
@@ -30,7 +32,7 @@ class Linen(Model):
         variables = {"params": params, **(state or {})}
         if key is None:
             return self.module.apply(variables, x, True), state
-        rngs = {name: jax.random.fold_in(key, i) if i else key for i, name in enumerate(self._streams)}
+        rngs = {"dropout": key, "params": jax.random.fold_in(key, 1)}  # flax takes `params` for all other names
         if state is None:
             return self.module.apply(variables, x, False, rngs=rngs), None
         return self.module.apply(variables, x, False, rngs=rngs, mutable=list(state))

@@ -5,50 +5,68 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
-
-import flax.linen as nn
+from typing import Any, NamedTuple
 
 from .. import plugins
 from .adapter import KEY, Model
 from .functions import Functions
 from .linen import Linen
 
-_SEEDS = {"rngs": ("nnx", "NNX"), "key": ("equinox", "Equinox")}
-"""Parameter by which a framework's modules take their random numbers: file and class of its adapter."""
-_CLASSES = {"flax.nnx": "rngs", "equinox": "key"}
+_WHOLE = (Linen, Functions)
+"""Adapters of models that take random numbers when they are called. The first that accepts a model has it."""
+
+
+class _Seeded(NamedTuple):
+    """A framework whose modules take random numbers when they are made, so that its adapter has to make them."""
+
+    seed: str
+    """Parameter by which they take them."""
+    package: str
+    adapter: str
+    """File and class."""
+
+    @property
+    def imported(self) -> bool:
+        return self.package in sys.modules
+
+    def accepts(self, model: Any) -> bool:
+        """Return whether a model is a module of this framework."""
+        return self.imported and isinstance(model, sys.modules[self.package].Module)
+
+    def make(self, name: str, make: Callable[[Any], Any]) -> Model:
+        """Return the model that `make` makes from random numbers, under the contract."""
+        file, _, adapter = self.adapter.partition(":")
+        model: Model = getattr(import_module(f".{file}", __package__), adapter)(name, make)
+        return model
+
+
+_NNX = _Seeded("rngs", "flax.nnx", "nnx:NNX")
+_EQUINOX = _Seeded("key", "equinox", "equinox:Equinox")
 
 
 def adapt(name: str, **arguments: Any) -> Model:
     """Load the user's model, and return it under the contract. Raises UserError if it is of no framework that is known."""
     function = plugins.load(name, KEY)
-    if not callable(function) and Functions.fits(function):
+    if not callable(function) and Functions.accepts(function):
         return Functions(name, function)
     signature = plugins.signature_of(function) if callable(function) else None
-    seed = next((word for word in _SEEDS if signature and word in signature.parameters), None)
-    if seed == "rngs" or (seed == "key" and "equinox" in sys.modules):
+    kinds = [_NNX, *[_EQUINOX] * _EQUINOX.imported]  # without Equinox a `key` is meant for something else
+    kind = next((kind for kind in kinds if signature and kind.seed in signature.parameters), None)
+    if kind is not None:
+        seed = kind.seed
         plugins.check_call(function, name, KEY, arguments, [seed])
-        return _made_with(seed, name, lambda value: function(*arguments.values(), **{seed: value}))
+        return kind.make(name, lambda value: function(*arguments.values(), **{seed: value}))
     model = plugins.call(name, KEY, **arguments)
-    if isinstance(model, nn.Module):
-        return Linen(name, model, streams=("dropout", "params"))
-    for module, word in _CLASSES.items():
-        if module in sys.modules and isinstance(model, sys.modules[module].Module):
-            plugins.refuse(
-                name,
-                KEY,
-                f"returns {plugins.short(model)}, a module of {module} whose weights do not follow the job's seed; give it a "
-                f"parameter `{word}`, and make the module with that",
-            )
-    if not Functions.fits(model):
-        kinds = (
-            "a flax.linen.Module, or an object with `init` and `apply`; those of flax.nnx take `rngs`, of equinox `key`"
+    if seeded := next((kind for kind in (_NNX, _EQUINOX) if kind.accepts(model)), None):
+        plugins.refuse(
+            name,
+            KEY,
+            f"returns {plugins.short(model)}, a module of {seeded.package} whose weights do not follow the job's seed; "
+            f"give it a parameter `{seeded.seed}`, and make the module with that",
         )
-        plugins.refuse(name, KEY, f"returns {plugins.short(model)}, expected {kinds}")
-    return Functions(name, model)
-
-
-def _made_with(seed: str, name: str, make: Callable[[Any], Any]) -> Model:
-    file, adapter = _SEEDS[seed]
-    model: Model = getattr(import_module(f".{file}", __package__), adapter)(name, make)
-    return model
+    adapter = next((adapter for adapter in _WHOLE if adapter.accepts(model)), None)
+    if adapter is None:
+        expected = "a flax.linen.Module, or an object with `init` and `apply`"
+        seeds = "those of flax.nnx take `rngs`, of equinox `key`"
+        plugins.refuse(name, KEY, f"returns {plugins.short(model)}, expected {expected}; {seeds}")
+    return adapter(name, model)

@@ -17,12 +17,17 @@ import optax
 
 from ..config import Config
 from ..contract import UserError
+from ..plugins import hook
 from ..state import Batch, Params, StateDict, TrainState, from_dict, new_state, parts, to_dict, variables
 from ..tasks.base import Scalars, Task
+from .arrays import in_parts, merged, strongly_typed
 from .metrics import StepMetrics
 
 Objective = Callable[[Params], jax.Array]
 """The loss of the global batch, float32[], with the right gradient on every device."""
+
+Loss = tuple[jax.Array, tuple[Scalars, Any]]
+"""The loss, float32[], its metrics and the model's new state."""
 
 Results = tuple[tuple[Params, Scalars], Any]
 """Gradients and metrics, and the model's new state."""
@@ -107,7 +112,12 @@ class Strategy(ABC):
 
         Waits for the steps that it depends on.
         """
-        return to_dict(state if self.saves_in_parts else jax.tree.map(np.asarray, state))
+        return to_dict(self.global_state(state) if self.saves_in_parts else jax.tree.map(np.asarray, state))
+
+    @hook
+    def global_state(self, state: TrainState) -> TrainState:
+        """Return a state that is saved in parts as arrays over all processes."""
+        return state
 
     def template(self) -> StateDict:
         """Return the target of a restore: arrays like those of `savable`, of any value."""
@@ -116,7 +126,12 @@ class Strategy(ABC):
 
     def result(self, state: TrainState) -> Params:
         """Return one copy of the trained parameters, and state of the model, as numpy arrays. All processes must call it."""
-        return jax.tree.map(np.asarray, state.best)
+        return jax.tree.map(np.asarray, self.one_copy(state.best))
+
+    @hook
+    def one_copy(self, params: Params) -> Params:
+        """Return parameters that each process has whole on its own devices. All processes must call it."""
+        return params
 
     # --- execution ---
 
@@ -128,10 +143,12 @@ class Strategy(ABC):
         """Dispatch one step, and return before it is done. `state` must not be used again: its buffers are reused."""
         return self._step(state, batch)
 
+    @hook
     def average(self, metrics: StepMetrics) -> StepMetrics:
         """Return the metrics of the whole pod from those of `step`. All processes must call it."""
         return metrics
 
+    @hook
     def scores(self, state: TrainState, batch: Batch) -> dict[str, float]:
         """Return further metrics of a step about to be done, for steps that are logged. All processes must call it."""
         return {}
@@ -144,6 +161,7 @@ class Strategy(ABC):
         """Return the lowered step for a global batch of these shapes, not compiled yet."""
         return self._step.lower(self.abstract_state(), self.abstract_batch(batch))
 
+    @hook
     def summarize(self, sums: dict[str, Any]) -> dict[str, Any]:
         """Return the metrics of an evaluation from the sums of `evaluate`, added up over its batches."""
         return self.task.summarize(sums)
@@ -160,26 +178,30 @@ class Strategy(ABC):
                 f"model {self.config.model.name} has state that changes each time; take another optimizer"
             )
         ema = None if self.ema is None else jax.tree.map(jnp.copy, params)
-        return _strongly_typed(TrainState(jnp.int32(0), params, self.optimizer.init(params), ema, model_state))
+        return strongly_typed(TrainState(jnp.int32(0), params, self.optimizer.init(params), ema, model_state))
 
     def step_key(self, step: jax.Array, device: jax.Array | int) -> jax.Array:
         """Return the key for the dropout of one device in one step."""
         key = jax.random.fold_in(jax.random.key(self.seed), 1)
         return jax.random.fold_in(jax.random.fold_in(key, step), device)
 
-    def loss(
-        self, params: Params, model_state: Any, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, tuple[Scalars, Any]]:
-        """Return the task's loss, its metrics and the model's new state, over the batch that one call of `gradients` sees."""
+    @hook
+    def loss(self, params: Params, model_state: Any, batch: Batch, key: jax.Array) -> Loss:
+        """Return the loss over the batch that one call of `gradients` sees."""
+        return self.share_loss(params, model_state, batch, key)
+
+    def share_loss(self, params: Params, model_state: Any, batch: Batch, key: jax.Array) -> Loss:
+        """Return the task's loss over examples that have one key, its metrics, and the model's new state."""
         given = variables(params, model_state)
         loss, metrics = self.task.loss(given, batch, key)
         return loss, (metrics, new_state(given))
 
+    @hook
     def split(self, batch: Batch, key: jax.Array) -> tuple[Batch, jax.Array]:
         """Return `accumulate` parts of a batch and keys for them, along a new leading axis."""
-        parts = jax.tree.map(lambda x: x.reshape(self.accumulate, -1, *x.shape[1:]), batch)
-        return parts, jax.random.split(key, self.accumulate)
+        return in_parts(batch, key, self.accumulate)
 
+    @hook
     def empty_sum(self, zeros: tuple[Params, Scalars]) -> tuple[Params, Scalars]:
         """Lay zeros out like the gradients and metrics that will be added to them."""
         return zeros
@@ -199,8 +221,8 @@ class Strategy(ABC):
             (loss, (metrics, after)), grads = grad(params, model_state, part[0], part[1])
             return jax.tree.map(jnp.add, total, (grads, {"loss": loss, **metrics})), after
 
-        shapes = jax.eval_shape(lambda: grad(params, model_state, jax.tree.map(lambda x: x[0], parts), keys[0]))
-        (loss, (metrics, _)), grads = shapes
+        first = jax.tree.map(lambda x: x[0], parts)
+        (loss, (metrics, _)), grads = jax.eval_shape(lambda: grad(params, model_state, first, keys[0]))
         zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (grads, {"loss": loss, **metrics}))
         total, states = jax.lax.scan(add, self.empty_sum(zero), (parts, keys))
         mean: tuple[Params, Scalars] = jax.tree.map(lambda x: x / self.accumulate, total)
@@ -208,13 +230,10 @@ class Strategy(ABC):
 
     def step_gradients(self, state: TrainState, objective: Objective, compute: Callable[[], Results]) -> Results:
         """Return the results of a step: those of the last line search, or else what `compute` returns."""
-        return (self.stored_gradients(state, objective), None) if self.uses_line_search else compute()
-
-    def stored_gradients(self, state: TrainState, objective: Objective) -> tuple[Params, Scalars]:
-        """Return the loss and gradient that the last line search left in the state, where it ended."""
-        value_and_grad = optax.value_and_grad_from_state(objective)
-        loss, grads = value_and_grad(state.params, state=state.opt_state)
-        return grads, {"loss": loss}
+        if not self.uses_line_search:
+            return compute()
+        loss, grads = optax.value_and_grad_from_state(objective)(state.params, state=state.opt_state)
+        return (grads, {"loss": loss}), None
 
     def update(
         self, state: TrainState, grads: Params, metrics: Scalars, objective: Objective, model_state: Any = None
@@ -227,41 +246,12 @@ class Strategy(ABC):
             grads, state.opt_state, state.params, value=metrics["loss"], grad=grads, value_fn=objective
         )
         params = optax.apply_updates(state.params, updates)
-        ema = state.ema
-        if self.ema is not None:
-            ema = optax.incremental_update(params, ema, 1 - self.ema)
+        ema = None if self.ema is None else optax.incremental_update(params, state.ema, 1 - self.ema)
         length = optax.tree.get(opt_state, "learning_rate") if self.uses_line_search else self.schedule(state.step)
-        metrics = {
-            **metrics,
-            "grad_norm": optax.tree.norm(grads),
-            "learning_rate": jnp.asarray(length, jnp.float32),
-        }
-        return _strongly_typed(TrainState(state.step + 1, params, opt_state, ema, model_state)), StepMetrics.of(metrics)
+        length = jnp.asarray(length, jnp.float32)
+        metrics = {**metrics, "grad_norm": optax.tree.norm(grads), "learning_rate": length}
+        return strongly_typed(TrainState(state.step + 1, params, opt_state, ema, model_state)), StepMetrics.of(metrics)
 
     def restored(self, named: StateDict) -> TrainState:
         """Return the structure of the state with the arrays of a checkpoint."""
         return from_dict(self.abstract_state(), named)
-
-
-def merged(states: Any) -> Any:
-    """Return one state of the model from those of several parts of a batch, along a leading axis.
-
-    Numbers become means. Whatever counts steps is the same in all, and the largest is taken.
-    """
-    return jax.tree.map(lambda x: x.mean(0, dtype=x.dtype) if is_float(x) else x.max(0), states)
-
-
-def is_float(x: Any) -> bool:
-    return bool(jnp.issubdtype(x.dtype, jnp.inexact))
-
-
-def _strongly_typed(state: TrainState) -> TrainState:
-    """Drop weak types: some optimizers begin with Python's numbers, and the second step would be compiled again."""
-    typed: TrainState = jax.tree.map(lambda x: jax.lax.convert_element_type(x, jnp.asarray(x).dtype), state)
-    return typed
-
-
-def with_sharding(tree: Any, sharding: Any) -> Any:
-    """Return the shapes and dtypes of `tree` with shardings: one for all, or a tree of them."""
-    shardings = sharding if not isinstance(sharding, jax.sharding.Sharding) else jax.tree.map(lambda _: sharding, tree)
-    return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), tree, shardings)

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..state import Params
-from .base import Objective, is_float
+from .arrays import is_float
+from .base import Objective
 
 Axis = str | tuple[str, ...]
 
@@ -21,7 +22,7 @@ def average(tree: Any, axis: Axis) -> Any:
 
 
 def average_step(results: tuple[Any, Any], axis: Axis) -> tuple[Any, Any]:
-    """Return the means of what `Strategy.gradients` gives on each device: of the model's state as `base.merged` does."""
+    """Return the means of what `Strategy.gradients` gives on each device: of the model's state as `arrays.merged` does."""
     means, state = results
     leaves, structure = jax.tree.flatten(state)
     means, floats = average((means, [x for x in leaves if is_float(x)]), axis)

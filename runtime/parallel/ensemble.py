@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import jax
@@ -18,15 +17,34 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..contract import UserError
-from ..state import Batch, Params, StateDict, TrainState, to_dict, variables
+from ..state import Batch, Params, StateDict, TrainState, variables
 from ..tasks.base import Scalars, Task
-from .base import Strategy, with_sharding
+from .arrays import with_sharding
+from .base import Strategy
 from .collectives import average
 from .metrics import StepMetrics
 
 AXIS = "ensemble"
 _STATE: Any = TrainState(step=None, params=0, opt_state=0, ema=0, model_state=0)  # type: ignore[arg-type]
 """Axis of the members in each part of the state; None for `step`, which all share."""
+
+
+class _OfMembers:
+    """The compiled step of this process's members, which are told their numbers."""
+
+    def __init__(self, program: Any, init: Any, members: jax.Array) -> None:
+        self._program = program
+        self._init = init
+        self._members = members
+
+    def __call__(self, state: TrainState, batch: Batch) -> Any:
+        return self._program(state, self._members, batch)
+
+    def lower(self, _: TrainState, batch: Batch) -> jax.stages.Lowered:
+        """Return the lowered program for a state of these members alone, not of those of the whole pod."""
+        state = jax.eval_shape(self._init, self._members)
+        lowered: jax.stages.Lowered = self._program.lower(state, self._members, batch)
+        return lowered
 
 
 class Ensemble(Strategy):
@@ -39,25 +57,20 @@ class Ensemble(Strategy):
         self._predict, self._score = _predictions(self.task, self.config.task)
         devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
         self._local = [d for d in devices if d.process_index == jax.process_index()]
-        self._first = devices.index(self._local[0])
         pod, here = Mesh(np.array(devices), (AXIS,)), Mesh(np.array(self._local), (AXIS,))
         self._global_members = NamedSharding(pod, PartitionSpec(AXIS))
         self._local_members = NamedSharding(here, PartitionSpec(AXIS))
         self._global_whole, self._local_whole = (NamedSharding(m, PartitionSpec()) for m in (pod, here))
+        numbers = devices.index(self._local[0]) + np.arange(len(self._local), dtype=np.int32)
+        self._members = jax.device_put(numbers, self._local_members)  # the global indices of this process's members
         self._ones: jax.Array | None = None
         self._init = jax.pmap(self._member_state, AXIS, out_axes=_STATE)
-        self._step = jax.pmap(
-            self._member_step, AXIS, in_axes=(_STATE, 0, None), out_axes=(_STATE, 0), donate_argnums=0
-        )
+        step = jax.pmap(self._member_step, AXIS, in_axes=(_STATE, 0, None), out_axes=(_STATE, 0), donate_argnums=0)
+        self._step = _OfMembers(step, self._init, self._members)
         self._mean = jax.pmap(lambda metrics: average(metrics, AXIS), AXIS, out_axes=None)
         self._evaluate = jax.pmap(self._member_evaluate, AXIS, in_axes=(0, None), out_axes=None)
 
     # --- placement ---
-
-    @cached_property
-    def _members(self) -> jax.Array:
-        """Return the global indices of this process's members, int32[local]."""
-        return jax.device_put(self._first + np.arange(len(self._local), dtype=np.int32), self._local_members)
 
     def init(self) -> TrainState:
         return self._init(self._members)
@@ -75,18 +88,18 @@ class Ensemble(Strategy):
         step: Any = whole
         return replace(layout, step=step)
 
-    def savable(self, state: TrainState) -> StateDict:
+    def global_state(self, state: TrainState) -> TrainState:
         """Return arrays over all processes, put together from those on each device. Nothing is copied."""
-        abstract = self.abstract_state()
-        return to_dict(jax.tree.map(_as_global, state, abstract))
+        whole: TrainState = jax.tree.map(_as_global, state, self.abstract_state())
+        return whole
 
     def place(self, named: StateDict) -> TrainState:
         state = self.restored(named)
         return jax.tree.map(_as_local, state, self._layout(state, self._local_members, self._local_whole))
 
-    def result(self, state: TrainState) -> Params:
+    def one_copy(self, params: Params) -> Params:
         """Return the first member of each process."""
-        return jax.tree.map(lambda x: np.asarray(x[0]), state.best)
+        return jax.tree.map(lambda x: x[0], params)
 
     def shard(self, batch: Batch) -> Batch:
         return jax.device_put(batch, self._local_whole)
@@ -95,10 +108,6 @@ class Ensemble(Strategy):
         return with_sharding(batch, self._local_whole)
 
     # --- execution ---
-
-    def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
-        stepped: tuple[TrainState, StepMetrics] = self._step(state, self._members, batch)
-        return stepped
 
     def average(self, metrics: StepMetrics) -> StepMetrics:
         """Average outside of the step, in which members have no other reason to wait for each other."""
@@ -121,11 +130,6 @@ class Ensemble(Strategy):
             one = self.task.data.validation.gather(zero, zero)["weights"]
             self._ones = jax.device_put(np.ones((size, *one.shape[1:]), np.float32), self._local_whole)
         return {**batch, "weights": self._ones}
-
-    def lowered(self, batch: Batch) -> jax.stages.Lowered:
-        """Return the lowered step of this process's members."""
-        state = jax.eval_shape(self._init, self._members)
-        return self._step.lower(state, self._members, self.abstract_batch(batch))
 
     def summarize(self, sums: dict[str, Any]) -> dict[str, Any]:
         """Return the ensemble's metrics, those of `best_member`, which has the lowest loss, and `members`: those of each."""

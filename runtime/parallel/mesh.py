@@ -9,7 +9,8 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding
 
 from ..state import Batch, Params, StateDict, TrainState
-from .base import Strategy, with_sharding
+from .arrays import with_sharding
+from .base import Strategy
 from .layout import Layout
 
 
@@ -37,9 +38,9 @@ class OnMesh(Strategy):
             return state
         return jax.tree.map(lambda x: self._global(np.asarray(x), self.replicated, np.shape(x)), state)
 
-    def result(self, state: TrainState) -> Params:
-        whole = jax.jit(lambda x: x, out_shardings=self.replicated)(state.best)
-        return jax.tree.map(np.asarray, whole)
+    def one_copy(self, params: Params) -> Params:
+        whole: Params = jax.jit(lambda x: x, out_shardings=self.replicated)(params)
+        return whole
 
     def shard(self, batch: Batch) -> Batch:
         return {k: self._global(v, self.divided, (len(v) * self.data_shard[1], *v.shape[1:])) for k, v in batch.items()}

@@ -15,7 +15,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..state import Batch, Params, StateDict, TrainState
 from ..tasks.base import Scalars
-from .base import Strategy, with_sharding
+from .arrays import with_sharding
+from .base import Strategy
 from .collectives import average_step, averaged_objective, total
 from .metrics import StepMetrics
 

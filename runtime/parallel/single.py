@@ -11,7 +11,8 @@ import jax
 from jax.sharding import SingleDeviceSharding
 
 from ..state import Batch, StateDict, TrainState
-from .base import Strategy, with_sharding
+from .arrays import with_sharding
+from .base import Strategy
 from .metrics import StepMetrics
 
 

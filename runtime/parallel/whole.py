@@ -18,7 +18,8 @@ from jax.sharding import Mesh
 
 from ..state import Batch, Params, TrainState
 from ..tasks.base import Scalars
-from .base import merged
+from .arrays import in_parts, merged
+from .base import Loss
 from .mesh import OnMesh
 from .metrics import StepMetrics
 
@@ -88,14 +89,13 @@ class WholeProgram(OnMesh):
         total: Scalars = jax.tree.map(lambda x: x.sum(0), sums)
         return total
 
-    def loss(
-        self, params: Params, model_state: Any, batch: Batch, key: jax.Array
-    ) -> tuple[jax.Array, tuple[Scalars, Any]]:
+    def loss(self, params: Params, model_state: Any, batch: Batch, key: jax.Array) -> Loss:
         """Return the loss of the global batch, or the mean over shares, [shares, B / shares, ...], each with its key."""
         params, model_state = self.whole(params), self.whole(model_state)
         if not self.in_shares:
-            return super().loss(params, model_state, batch, key)
-        losses, (metrics, after) = jax.vmap(super().loss, in_axes=(None, None, 0, 0))(params, model_state, batch, key)
+            return self.share_loss(params, model_state, batch, key)
+        over_shares = jax.vmap(self.share_loss, in_axes=(None, None, 0, 0))
+        losses, (metrics, after) = over_shares(params, model_state, batch, key)
         each, structure = jax.tree.flatten((losses, metrics))
         loss, means = jax.tree.unflatten(structure, list(jnp.stack(each).mean(1)))
         return loss, (means, merged(after))
@@ -106,5 +106,5 @@ class WholeProgram(OnMesh):
 
     def split(self, batch: Batch, key: jax.Array) -> tuple[Batch, jax.Array]:
         """Split each share in `accumulate` parts: [accumulate, shares, ...]."""
-        parts, keys = jax.vmap(super().split)(batch, key)
+        parts, keys = jax.vmap(lambda batch, key: in_parts(batch, key, self.accumulate))(batch, key)
         return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (parts, keys))

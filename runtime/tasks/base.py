@@ -10,6 +10,7 @@ import jax
 from ..config import Config
 from ..data.base import Dataset
 from ..models import draws_random
+from ..plugins import hook
 from ..state import Batch, Params
 from ..worker.progress import Reporter
 
@@ -48,12 +49,13 @@ class Task(ABC):
         """
 
     @property
+    @hook
     def uses_key(self) -> bool:
         """Return whether `loss` depends on its key; if it does not, one call of `loss` may get the whole batch.
 
         A user's task, also a subclass of one of podrun's, is assumed to use it.
         """
-        return ":" in self.config.task or draws_random(self.config)
+        return self.config.task_is_users or draws_random(self.config)
 
     @abstractmethod
     def evaluate(self, params: Params, batch: Batch) -> Scalars:
@@ -75,11 +77,13 @@ class Task(ABC):
     It is called in process 0 alone, with host copies of the parameters: no collectives there.
     """
 
+    @hook
     def train_metrics(self, metrics: dict[str, float]) -> dict[str, float]:
         """Return further metrics of a training step that follow from those of `loss`."""
         return metrics
 
     @property
+    @hook
     def uses_result(self) -> bool:
         """Return whether `after_training` does anything; if so, a divided state is gathered for it."""
         return self.after_training is not None

@@ -85,7 +85,7 @@ class LanguageModel(Task):
     @property
     def uses_result(self) -> bool:
         sampled = bool(self.config.sample.tokens) and self.data.tokenizer is not None
-        return sampled or ":" in self.config.task  # a user's subclass may do something else
+        return sampled or self.config.task_is_users  # a user's subclass may do something else
 
     def train_metrics(self, metrics: dict[str, float]) -> dict[str, float]:
         return {**metrics, "perplexity": _perplexity(metrics["loss"])}

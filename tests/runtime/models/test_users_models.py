@@ -15,7 +15,8 @@ import pytest
 
 from podrun.runtime.checkpoint.store import Checkpoints
 from podrun.runtime.contract import UserError
-from podrun.runtime.parallel.base import Strategy, merged
+from podrun.runtime.parallel.arrays import merged
+from podrun.runtime.parallel.base import Strategy
 from podrun.runtime.state import to_dict
 
 from ..strategies import FEATURES, assert_identical, copies, dataset, job, make, train

@@ -1,0 +1,40 @@
+"""Trees of arrays: their types, their shardings, and one state from those of several parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..state import Batch, TrainState
+
+
+def in_parts(batch: Batch, key: jax.Array, count: int) -> tuple[Batch, jax.Array]:
+    """Return `count` equal parts of a batch and keys for them, along a new leading axis."""
+    parts = jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), batch)
+    return parts, jax.random.split(key, count)
+
+
+def merged(states: Any) -> Any:
+    """Return one state of the model from those of several parts of a batch, along a leading axis.
+
+    Numbers become means. Whatever counts steps is the same in all, and the largest is taken.
+    """
+    return jax.tree.map(lambda x: x.mean(0, dtype=x.dtype) if is_float(x) else x.max(0), states)
+
+
+def is_float(x: Any) -> bool:
+    return bool(jnp.issubdtype(x.dtype, jnp.inexact))
+
+
+def strongly_typed(state: TrainState) -> TrainState:
+    """Drop weak types: some optimizers begin with Python's numbers, and the second step would be compiled again."""
+    typed: TrainState = jax.tree.map(lambda x: jax.lax.convert_element_type(x, jnp.asarray(x).dtype), state)
+    return typed
+
+
+def with_sharding(tree: Any, sharding: Any) -> Any:
+    """Return the shapes and dtypes of `tree` with shardings: one for all, or a tree of them."""
+    shardings = sharding if not isinstance(sharding, jax.sharding.Sharding) else jax.tree.map(lambda _: sharding, tree)
+    return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), tree, shardings)
