@@ -15,6 +15,7 @@ import numpy as np
 from podrun.runtime.contract import ENV_COORDINATOR, ENV_WORKDIR, Phase, Workdir, WorkerEnv
 from podrun.runtime.distributed import agree, gather, initialize
 from podrun.runtime.measure.writers import JsonLines
+from podrun.runtime.worker.mistakes import explain_mistakes
 from podrun.runtime.worker.preempt import LocalStop, StopRequest, report_sigterm
 from podrun.runtime.worker.progress import Reporter
 from podrun.runtime.worker.workdir import claim
@@ -80,6 +81,7 @@ class Session:
     """This process in its pod. There is one for each process: `current`."""
 
     def __init__(self, workdir: Path | None) -> None:
+        explain_mistakes()
         self.in_pod = ENV_COORDINATOR in os.environ
         self.env = WorkerEnv.from_env() if self.in_pod else _alone()
         chosen = workdir or Path(os.environ.get(ENV_WORKDIR) or Path("runs", _script()))

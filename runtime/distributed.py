@@ -16,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .contract import UserError, WorkerEnv, bind_address
 from .worker.gloo import listen_at
+from .worker.mistakes import explain_mistakes
 from .worker.quiet import without_gloo_lines
 
 
@@ -69,7 +70,9 @@ def initialize(env: WorkerEnv | None = None, timeout: float = 300.0) -> WorkerEn
     Raises:
         UserError: podrun did not start this process, or JAX sees other devices than the slice has.
     """
-    env = env or WorkerEnv.from_env()
+    if env is None:
+        explain_mistakes()
+        env = WorkerEnv.from_env()
     if env.num_processes == 1:  # its CPU devices have the same memory; gloo takes several times as long
         jax.config.update("jax_cpu_collectives_implementation", None)
     elif env.address:

@@ -14,7 +14,8 @@ _STARTED_AS = os.getpid()
 _LIMIT = 1 << 20  # characters of a traceback in an event
 _MOST = 2000  # characters of a message, whose end names the line
 _reported: List[bool] = []
-_exit_code: List[Any] = []  # what `sys.exit` was called with, and where
+_before_threads: List[bool] = []
+_exit_code: List[Any] = []  # what SystemExit was last made with, where, and the first frame of the main thread
 
 
 # --- what ends the program ------------------------------------------------------------------------------------------
@@ -25,22 +26,37 @@ def report(kind: Any, error: Any, trace: Any) -> None:
     text = "".join(traceback.format_exception(kind, error, trace))
     first = str(error).strip().splitlines()[:1]
     message = "%s: %s" % (kind.__name__, first[0]) if first else kind.__name__
+    if isinstance(error, ModuleNotFoundError):
+        message += " in %s" % sys.executable
     where = _users_frame(traceback.extract_tb(trace))
     _fail(message + (" (%s)" % where if where else ""), 1, text)
 
 
 def note_exit(status: Any, frame: Any) -> None:
-    """Remember the call of `sys.exit`; if it is what ends the program, it is reported then."""
-    _exit_code[:] = [status, _users_frame(traceback.extract_stack(frame))]
-    atexit.unregister(leave)
-    atexit.register(
-        leave
-    )  # the last one registered is the first to run: others may wait for other processes, as JAX's does
+    """Remember a SystemExit of the main thread; if it is what ends the program, it is reported then."""
+    first = frame
+    while first.f_back is not None:
+        first = first.f_back
+    _exit_code[:] = [status, _users_frame(traceback.extract_stack(frame)), first]
+    watch_exit()
+
+
+def forget_exit() -> None:
+    """Forget what was noted, because the program goes on to end with 0."""
+    _exit_code.clear()
 
 
 def watch_exit() -> None:
-    """Report an exception before JAX waits for the other processes at exit, even if the program has its own excepthook."""
-    atexit.register(leave)
+    """Report a failure first of all at exit: others may wait for threads, or for other processes, as JAX's does."""
+    atexit.unregister(leave)
+    atexit.register(leave)  # the last one registered is the first to run
+    register = getattr(sys.modules.get("threading"), "_register_atexit", None)
+    if register is not None and not _before_threads:
+        _before_threads.append(True)
+        try:
+            register(leave)
+        except RuntimeError:  # the program is ending already
+            pass
 
 
 def leave() -> None:
@@ -48,14 +64,21 @@ def leave() -> None:
     error = getattr(sys, "last_value", None)
     if error is not None and not isinstance(error, KeyboardInterrupt):
         report(type(error), error, error.__traceback__)
-    elif _exit_code:
-        status, where = _exit_code
-        code = (
-            status & 0xFF if isinstance(status, int) else 1
-        )  # the operating system keeps 8 bits: 256 ends a process with 0
-        what = "exited with code %d" % code if isinstance(status, int) else str(status)
+    elif _exit_code and not _returned(_exit_code[2]):
+        status, where, _ = _exit_code
+        is_code = isinstance(status, int)
+        code = status & 0xFF if is_code else 1  # the operating system keeps 8 bits: 256 ends a process with 0
+        what = "exited with code %d" % code if is_code else str(status)
         if code:
             _fail("%s (%s)" % (what, where) if where else what, code, "")
+
+
+def _returned(frame: Any) -> bool:
+    """Return whether a frame that has ended came to its end: then somebody has caught what was raised in it."""
+    from opcode import opname
+
+    last: str = opname[frame.f_code.co_code[frame.f_lasti]]
+    return last.startswith("RETURN_")
 
 
 def _fail(message: str, code: int, text: str) -> None:
@@ -84,13 +107,13 @@ def _is_worker() -> bool:
 
 def _users_frame(frames: Any) -> Optional[str]:
     """Return `file:line` of the innermost frame in the user's own code."""
-    library = os.path.dirname(os.__file__) + os.sep
+    others = [os, sys.modules[__name__], *map(sys.modules.get, ("podrun", "podrun.runtime"))]
+    files = [getattr(module, "__file__", None) for module in others]
+    folders = [os.path.dirname(file) + os.sep for file in files if file]
     users = [
         frame
         for frame in frames
-        if not frame.filename.startswith((library, "<"))
-        and "site-packages" not in frame.filename
-        and os.path.dirname(frame.filename) != os.path.dirname(__file__)
+        if not frame.filename.startswith(("<", *folders)) and "site-packages" not in frame.filename
     ]
     if not users:
         return None

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import sys
+from _thread import get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing takes longer to import than all else here
@@ -39,10 +41,31 @@ def _excepthook(kind: Any, error: Any, trace: Any) -> None:
         _helper().report(kind, error, trace)
 
 
-def _exit(status: Any = None) -> Any:
+class _SystemExit(SystemExit):
+    """Take the place of the built-in name, because Python tells nobody of the SystemExit that ends it before it has ended.
+
+    `except SystemExit` catches this one, and no other is raised in Python: `sys.exit` raises it as well.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        if type(self) is _SystemExit and get_ident() == _main_thread:
+            _note_exit(self.code, sys._getframe(1))
+
+
+_SystemExit.__name__ = _SystemExit.__qualname__ = "SystemExit"
+_SystemExit.__module__ = "builtins"
+
+
+def _note_exit(status: Any, frame: Any) -> None:
     if status is not None and status != 0:
-        _helper().note_exit(status, sys._getframe(1))
-    _exit_before(status)
+        _helper().note_exit(status, frame)
+    elif "podrun_program" in sys.modules:
+        _helper().forget_exit()
+
+
+def _exit(status: Any = None) -> Any:
+    raise _SystemExit(*status if isinstance(status, tuple) else [status] * (status is not None))
 
 
 def _at_exit() -> None:
@@ -104,8 +127,9 @@ def _load_next() -> None:
 
 
 atexit.register(_at_exit)  # a program may have put its own excepthook in the place of this one
-_hook_before, _exit_before = sys.excepthook, sys.exit
-sys.excepthook, sys.exit = _excepthook, _exit
+_main_thread = get_ident()
+_hook_before = sys.excepthook
+sys.excepthook, sys.exit, builtins.SystemExit = _excepthook, _exit, _SystemExit  # type: ignore[misc]
 if "threading" in sys.modules:
     _after_import.pop("threading")()
 sys.meta_path.insert(0, _Watcher())

@@ -29,6 +29,8 @@ def fail() -> None:
         boom()
     elif WAY == "exit":
         sys.exit(3)
+    elif WAY == "raise_exit":
+        raise SystemExit(4)
     elif WAY == "exit_message":
         sys.exit("cannot go on")
     elif WAY == "os_exit":

@@ -27,15 +27,22 @@ WAYS = {
     "hanging_atexit": (1, f"ValueError: boom in hanging_atexit ({PROGRAM}:{BOOM})"),
     "own_hook": (1, f"ValueError: boom in own_hook ({PROGRAM}:{BOOM})"),
     "exit": (3, f"exited with code 3 ({PROGRAM}:{line_of('sys.exit(3)')})"),
+    "raise_exit": (4, f"exited with code 4 ({PROGRAM}:{line_of('raise SystemExit(4)')})"),
     "exit_message": (1, f"cannot go on ({PROGRAM}:{line_of('cannot go on')})"),
     "os_exit": (9, "exited with code 9"),
     "kill": (137, "was ended by SIGKILL (out of memory, or killed by somebody)"),
     "segfault": (139, f"was ended by SIGSEGV (a crash in native code): in {PROGRAM}:{line_of('string_at(0)')}"),
     "abort": (134, f": in {PROGRAM}:{line_of('os.abort()')}"),
 }
+MISTAKE = """\
+import podrun
+podrun.init("/proc/no/such")
+for step in podrun.steps(3, {"w": 0.0}):
+    podrun.report(step, loss=0.5)
+"""
 JOINED = [("bare", "raise"), ("none", "raise"), ("none", "segfault")]
 SLOW = [("bare", way) for way in WAYS if way != "raise"]
-SLOW += [("helper", way) for way in ("raise", "thread", "exit", "before")]
+SLOW += [("helper", way) for way in ("raise", "thread", "exit", "raise_exit", "before")]
 SLOW += [("none", way) for way in WAYS if way not in ("raise", "segfault")]
 SLOW += [("torch", way) for way in ("raise", "exit", "kill")]
 
@@ -54,6 +61,18 @@ def test_a_failure_is_named_and_ends_all(sandbox: Sandbox, join: str, way: str) 
     assert last.endswith(f"{what} [exit code {code}]")
     assert done.returncode == code
     assert processes_of(sandbox) == {}
+
+
+@pytest.mark.long
+def test_a_mistake_with_the_library(sandbox: Sandbox) -> None:
+    """Its text, the line of the program and code 2; no traceback of podrun's."""
+    (sandbox.path / "train.py").write_text(MISTAKE)
+    done = sandbox.podrun(*POD, "--", "python", "train.py")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "in train.py:3" in done.stdout + done.stderr
+    what = "podrun: failed: host-0 (process 0): workdir /proc/no/such: cannot write there: No such file or directory"
+    assert done.stderr.splitlines()[-1].startswith(what)
 
 
 @pytest.mark.long

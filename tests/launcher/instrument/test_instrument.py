@@ -34,6 +34,8 @@ def run(path: Path, program: str, python: str = sys.executable, main: bool = Tru
     return done, [json.loads(line) for line in events.read_text().splitlines()] if events.exists() else []
 
 
+ENDS = ("sys", "argparse", "exit(", "SystemExit")
+"""Words of programs that end without a traceback."""
 RAISES = "def boom():\n    raise ValueError('no such thing\\nmore of it')\n"
 
 
@@ -50,6 +52,20 @@ RAISES = "def boom():\n    raise ValueError('no such thing\\nmore of it')\n"
         ("import sys\nsys.exit(3)", "exited with code 3 (train.py:2)", 3),
         ("from sys import exit\nexit('no data')", "no data (train.py:2)", 1),
         ("import argparse\np = argparse.ArgumentParser()\np.error('bad')", "exited with code 2 (train.py:3)", 2),
+        ("raise SystemExit(3)", "exited with code 3 (train.py:1)", 3),
+        ("raise SystemExit('no data')", "no data (train.py:1)", 1),
+        ("try:\n    exit(4)\nexcept SystemExit:\n    raise SystemExit(5)", "exited with code 5 (train.py:4)", 5),
+        ("try:\n    exit(4)\nexcept SystemExit as e:\n    print(e)\n    raise", "exited with code 4 (train.py:2)", 4),
+        (
+            "def main():\n    return 6\nif __name__ == '__main__':\n    raise SystemExit(main())",
+            "exited with code 6 (train.py:4)",
+            6,
+        ),
+        (
+            "import threading, time\nthreading.Thread(target=time.sleep, args=[1]).start()\nexit(3)",
+            "exited with code 3 (train.py:3)",
+            3,
+        ),
         ("import json\njson.loads('[')", "JSONDecodeError: Expecting value: line 1 column 2 (char 1) (train.py:2)", 1),
         ("this is no Python", "SyntaxError: invalid syntax (train.py, line 1)", 1),
         ("assert False", "AssertionError (train.py:1)", 1),
@@ -62,7 +78,7 @@ def test_what_ends_a_program_is_reported(tmp_path: Path, program: str, message: 
     assert (events[0]["event"], events[0]["kind"], events[0]["program"]) == ("error", "exception", True)
     assert events[0]["code"] == (code or 1)
     assert done.returncode == code
-    if "sys" not in program and "argparse" not in program:
+    if not any(word in program for word in ENDS):
         assert done.stderr.rstrip().endswith(events[0]["traceback"].strip().splitlines()[-1])
 
 
@@ -73,6 +89,11 @@ def test_what_ends_a_program_is_reported(tmp_path: Path, program: str, message: 
         "import sys\nsys.exit()",
         "import sys\nsys.exit(0)",
         "import sys\nsys.exit(256)",
+        "raise SystemExit",
+        "raise SystemExit(0)",
+        "try:\n    exit(3)\nexcept SystemExit:\n    pass",
+        "try:\n    exit(3)\nexcept SystemExit:\n    raise SystemExit(0)",
+        "import runpy, sys\ntry:\n    runpy.run_module('no_such')\nexcept ImportError:\n    sys.exit()",
         "raise KeyboardInterrupt",
         "import threading\nthreading.Thread(target=lambda: exit(3)).start()",
         RAISES + "try:\n    boom()\nexcept ValueError:\n    pass",
@@ -98,6 +119,62 @@ def test_a_program_with_its_own_hook(tmp_path: Path) -> None:
     done, events = run(tmp_path, "import sys\nsys.excepthook = lambda *_: print('mine')\n1 / 0")
     assert (done.returncode, done.stdout, done.stderr) == (1, "mine\n", "")
     assert [event["message"] for event in events] == ["ZeroDivisionError: division by zero (train.py:3)"]
+
+
+def test_system_exit_is_as_ever(tmp_path: Path) -> None:
+    """It is caught, pickled and shown by the name of the built-in class, and has what `sys.exit` was given."""
+    program = (
+        "import pickle, sys\n"
+        "for given in ((), (None,), (3,), ('no',), ((4, 5),)):\n"
+        "    try:\n"
+        "        sys.exit(*given)\n"
+        "    except SystemExit as error:\n"
+        "        again = pickle.loads(pickle.dumps(error))\n"
+        "        print(repr(error), error.code, error.args, type(again) is type(error) is SystemExit)\n"
+        "class Mine(SystemExit):\n    pass\n"
+        "raise Mine(7)\n"
+    )
+    with_it, without = (run(tmp_path, program, PYTHONPATH=path)[0] for path in (str(FOLDER), ""))
+    assert with_it.stdout == without.stdout != ""
+    assert with_it.returncode == without.returncode == 7
+
+
+def test_a_missing_module_is_told_with_the_interpreter(tmp_path: Path) -> None:
+    """It may not be the one that has what the program needs."""
+    _, events = run(tmp_path, "import no_such_module")
+    what = f"ModuleNotFoundError: No module named 'no_such_module' in {sys.executable} (train.py:1)"
+    assert [event["message"] for event in events] == [what]
+
+
+MISTAKE = """\
+from podrun.runtime.contract import UserError
+from podrun.runtime.worker.mistakes import explain_mistakes
+explain_mistakes()
+def choose():
+    raise UserError("no such file; give another")
+choose()
+"""
+
+
+def test_a_mistake_is_told_without_a_traceback(tmp_path: Path) -> None:
+    """What podrun's library refuses ends a program with the text and code 2, reported once; other errors are as ever."""
+    pod = {
+        "COORDINATOR": "h:1",
+        "RUN_ID": "r",
+        "ATTEMPT": "0",
+        "HOST": "a",
+        "LOCAL_DEVICE_IDS": "0",
+        "SLICE": "cpu-2x1",
+    }
+    done, events = run(tmp_path, MISTAKE, **{f"PODRUN_{name}": value for name, value in pod.items()})
+    assert (done.returncode, done.stderr) == (2, "podrun: no such file; give another\nin train.py:5\n")
+    assert [(event["kind"], event["code"]) for event in events] == [("config", 2)]
+    assert events[0]["message"] == "no such file; give another\nin train.py:5"
+    done, _ = run(tmp_path, MISTAKE, PYTHONPATH="")
+    assert (done.returncode, done.stderr) == (2, "podrun: no such file; give another\nin train.py:5\n")
+    done, events = run(tmp_path, MISTAKE.replace("UserError(", "KeyError("))
+    assert (done.returncode, events[-1]["kind"]) == (1, "exception")
+    assert "Traceback" in done.stderr
 
 
 def test_a_sitecustomize_of_the_user_stays_in_force(tmp_path: Path) -> None:
