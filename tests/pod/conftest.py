@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import re
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from ..conftest import Sandbox
+from ..hosts import wait_until
 
 Event = dict[str, Any]
 
@@ -90,6 +92,15 @@ class Run:
     def agent(self, host: str) -> int:
         return next(int(e["pid"]) for e in self.of("host") if e["phase"] == "hello" and e["host"] == host)
 
+    def sleep_until_hosts_give_up(self) -> None:
+        """Stop podrun until no agent and no process of its run is left, which they decide by themselves."""
+        hosts = [e for e in self.of("host") if e["phase"] in ("hello", "started")]
+        kill(self.process.pid, signal.SIGSTOP)
+        try:
+            wait_until(lambda: not any(is_alive(int(e["pid"])) for e in hosts), "the hosts to give up", 120)
+        finally:
+            kill(self.process.pid, signal.SIGCONT)
+
 
 def processes_of(sandbox: Sandbox) -> dict[int, str]:
     """Every live process that was started from this sandbox's podrun: pid -> command."""
@@ -103,6 +114,28 @@ def processes_of(sandbox: Sandbox) -> dict[int, str]:
         except OSError:
             continue
     return found
+
+
+def relays_of(sandbox: Sandbox, run: Run, hosts: int) -> set[int]:
+    """The processes between the launcher and its agents; a child of an agent is the first process of its PID namespace."""
+    agents = {run.agent(f"host-{host}") for host in range(hosts)}
+    relays = {pid for pid, command in processes_of(sandbox).items() if re.search(r" (run|attach) \S+ ?$", command)}
+    return {pid for pid in relays - agents if parent(pid) not in agents}
+
+
+def parent(pid: int) -> int:
+    """Return the pid of a process's parent, 0 if it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    except OSError:
+        return 0
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> None:
@@ -127,6 +160,6 @@ def start(sandbox: Sandbox) -> Iterator[Callable[..., Run]]:
             pass
     for run in runs:
         try:
-            run.process.wait(10)
+            run.process.wait(60)
         except subprocess.TimeoutExpired:
             run.process.kill()

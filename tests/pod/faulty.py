@@ -1,4 +1,4 @@
-"""A user's data source that misbehaves in one process when a step's batch is made: real faults for the tests."""
+"""User data sources for faults: one misbehaves when a step's batch is made, the other makes no more than it may."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from podrun.runtime.config import Config
@@ -60,3 +61,26 @@ def dataset(options: dict[str, Any], config: Config) -> Dataset:
         misbehave(options["action"], {})
     good = load_dataset(config.model_copy(update={"data": SineData(samples=400)}))
     return replace(good, train=Faulty(good.train, options))
+
+
+class Held:
+    """The examples of `inner`; waits before each batch of a step that the file `batches` does not permit."""
+
+    def __init__(self, inner: Any, file: Path) -> None:
+        self._inner = inner
+        self._file = file
+        self._batches = -1  # as above
+        self.size = inner.size
+
+    def gather(self, indices: Any, epochs: Any) -> Batch:
+        self._batches += len(indices) > 1
+        while self._batches > int(self._file.read_text()):
+            time.sleep(0.01)
+        batch: Batch = self._inner.gather(indices, epochs)
+        return batch
+
+
+def held(options: dict[str, Any], config: Config) -> Dataset:
+    """`data: {name: "faulty:held", options: {file}}`: the file has the number of steps that a run may make from its start."""
+    good = load_dataset(config.model_copy(update={"data": SineData(samples=400)}))
+    return replace(good, train=Held(good.train, Path(options["file"])))

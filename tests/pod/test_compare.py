@@ -57,7 +57,7 @@ def test_a_variant_that_fails_is_marked_and_the_others_go_on(sandbox: Sandbox) -
 def test_ctrl_c_ends_the_comparison_with_a_table(sandbox: Sandbox) -> None:
     """The variant that runs stops and saves, the next one is not begun, and nothing is left."""
     process = subprocess.Popen(
-        [*sandbox.command, *JOB, "--over", "accumulate=1,2", "steps=100000"],
+        [*sandbox.command, *JOB, "--over", "accumulate=1,2", "steps=10000000"],
         cwd=sandbox.path,
         env=sandbox.env,
         stdout=subprocess.PIPE,

@@ -70,7 +70,7 @@ def test_file(sandbox: Sandbox) -> None:
 
 def test_closed_pipe(sandbox: Sandbox) -> None:
     """`podrun ... | head -1` ends the run instead of printing a traceback."""
-    command = " ".join([*sandbox.command, *JOB, "steps=100000"])
+    command = " ".join([*sandbox.command, *JOB, "steps=10000000"])
     done = subprocess.run(
         f"{command} | head -1",
         shell=True,

@@ -22,10 +22,13 @@ def test_means_of_an_epoch_that_was_interrupted(start: Start, sandbox: Sandbox) 
     whole = sandbox.podrun(*JOB, *EVERY, "--workdir", "whole")
     assert whole.returncode == 0, whole.stderr
     assert "epoch 3 of 3, means of its steps: loss " in whole.stdout
-    run = start(*JOB, *EVERY, "--workdir", "killed")
+    permitted = sandbox.path / "steps"
+    permitted.write_text(str(3 * STEPS - 2))  # so that it cannot end before it is killed
+    held = f"data={{name: 'faulty:held', options: {{file: '{permitted}'}}}}"
+    run = start(*JOB, *EVERY, held, "--workdir", "killed")
     run.wait_for(lambda event: event["event"] == "checkpoint" and event["step"] > STEPS)
     kill_everything(sandbox)
-    resumed = start(*JOB, *EVERY, "--workdir", "killed")
+    resumed = start(*JOB, *EVERY, held, "--workdir", "killed")
     assert resumed.end() == 0, resumed.stderr
     assert STEPS < resumed.of("resume")[0]["step"] < 3 * STEPS
 

@@ -18,12 +18,11 @@ from pathlib import Path
 import pytest
 
 from ..conftest import Sandbox
-from .conftest import Run, kill, processes_of
+from .conftest import Run, kill, processes_of, relays_of
 
 RUNS = int(os.environ.get("PODRUN_FAULT_RUNS", "6"))
 FIRST = int(os.environ.get("PODRUN_FAULT_SEED", "1"))
 HOSTS = 2
-SLEEP = 14.0  # seconds for which a launcher is stopped; the lease of a simulated pod's agents is 10
 
 
 @dataclass(frozen=True)
@@ -51,14 +50,6 @@ FAULTS = (
 )
 
 
-def relays(sandbox: Sandbox, run: Run) -> list[int]:
-    """The processes between the launcher and its agents; a child of an agent is the first process of its PID namespace."""
-    agents = {run.agent(f"host-{p}") for p in range(HOSTS)}
-    commands = processes_of(sandbox).items()
-    ours = [pid for pid, command in commands if re.search(r" (run|attach) \S+ ?$", command)]
-    return [pid for pid in ours if pid not in agents and _parent(pid) not in agents]
-
-
 def cause(sandbox: Sandbox, run: Run, fault: Fault, process: int) -> None:
     """Make it happen."""
     agent, worker = run.agent(f"host-{process}"), run.worker(process)
@@ -74,9 +65,7 @@ def cause(sandbox: Sandbox, run: Run, fault: Fault, process: int) -> None:
     elif fault.name == "SIGTERM":
         kill(worker, signal.SIGTERM)
     elif fault.name == "stop the launcher":
-        kill(run.process.pid, signal.SIGSTOP)
-        time.sleep(SLEEP)
-        kill(run.process.pid, signal.SIGCONT)
+        run.sleep_until_hosts_give_up()
     else:
         order = sandbox.path / "order"
         order.write_text(fault.name)
@@ -94,13 +83,6 @@ def check_lines(sandbox: Sandbox, run: Run) -> int:
         assert len(numbers) >= written, f"{written - len(numbers)} of {written} lines of process {process} are missing"
         total += len(numbers)
     return total
-
-
-def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
-    except OSError:
-        return 0
 
 
 def _environ(pid: int) -> list[bytes]:
@@ -130,7 +112,7 @@ def test_fault_under_heavy_output(start: Callable[..., Run], sandbox: Sandbox, s
     run = start("--simulate", "--slice", f"cpu-{HOSTS}x1", "small.yaml", "steps=10000000", "eval.every=0", data)
     run.wait_for_step(chance.randrange(5, 40))
     for _ in range(drops):
-        for pid in chance.sample(connected := relays(sandbox, run), min(1, len(connected))):
+        for pid in chance.sample(connected := sorted(relays_of(sandbox, run, HOSTS)), min(1, len(connected))):
             _kill_if_there(pid)
             print(f"seed {seed}: ended relay {pid}")
         time.sleep(chance.uniform(0.0, 1.5))

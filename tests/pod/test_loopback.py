@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import socket
@@ -12,13 +13,14 @@ from pathlib import Path
 import pytest
 
 from ..conftest import Sandbox
+from ..hosts import wait_until
 from .conftest import Run, processes_of
 
 PROGRAM = """
 import os, time, jax
 jax.distributed.initialize(os.environ["PODRUN_COORDINATOR"], 2, int(os.environ["PODRUN_PROCESS_ID"]))
 print("joined", flush=True)
-time.sleep(120)
+time.sleep(600)
 """
 
 
@@ -26,11 +28,12 @@ def listeners(pids: set[int]) -> set[str]:
     """Addresses at which these processes accept TCP connections, as Linux says."""
     sockets = set()
     for pid in pids:
-        for fd in Path(f"/proc/{pid}/fd").iterdir():
-            try:
-                sockets.add(os.readlink(fd))
-            except OSError:
-                continue
+        try:
+            for fd in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    sockets.add(os.readlink(fd))
+        except FileNotFoundError:  # it has ended
+            continue
     addresses = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
@@ -60,7 +63,7 @@ def in_an_ssh_login(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_training_listens_at_loopback_only(sandbox: Sandbox, start: Callable[..., Run]) -> None:
     """The coordinator and gloo, of two processes that train."""
-    run = start("--slice", "cpu-2x1", "--simulate", "small.yaml", "steps=1000000")
+    run = start("--slice", "cpu-2x1", "--simulate", "small.yaml", "steps=10000000")
     run.wait_for_step(1)
     addresses = listeners(set(processes_of(sandbox)))
     assert addresses and all(ipaddress.ip_address(address).is_loopback for address in addresses), addresses
@@ -72,6 +75,7 @@ def test_the_coordinator_of_a_user_program(sandbox: Sandbox, start: Callable[...
     run.wait_for(lambda e: e["event"] == "host" and e["phase"] == "started" and e["process"] == 1)
     (folder,) = (sandbox.path / "home" / "runs").iterdir()
     logs = [folder / "logs" / f"host-{number}.log" for number in range(2)]
-    while not all(log.exists() and "joined" in log.read_text() for log in logs):
-        assert run.process.poll() is None
+    joined = lambda: all(log.exists() and "joined" in log.read_text() for log in logs)  # noqa: E731
+    wait_until(lambda: joined() or run.process.poll() is not None, "both to join", 120)
+    assert joined()
     assert listeners(set(processes_of(sandbox))) == {"127.0.0.1"}

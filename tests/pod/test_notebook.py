@@ -21,12 +21,12 @@ for event in run.events():
 print(run.wait(), len(run.metrics()))
 """
 STOP = """\
-with podrun.launch("small.yaml", slice="cpu-1x1", simulate=True, workdir="w", overrides={"steps": 100_000}) as run:
+with podrun.launch("small.yaml", slice="cpu-1x1", simulate=True, workdir="w", overrides={"steps": 10_000_000}) as run:
     next(event for event in run.events() if event["event"] == "step")
 print(run)
 """
 LEFT = """\
-left = podrun.launch("small.yaml", slice="cpu-1x1", simulate=True, workdir="left", overrides={"steps": 100_000})
+left = podrun.launch("small.yaml", slice="cpu-1x1", simulate=True, workdir="left", overrides={"steps": 10_000_000})
 print("left")
 """
 

@@ -29,6 +29,22 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
     return losses
 
 
+class Watched:
+    """The job in a sandbox; the runs that are to be killed wait before its last steps, however fast they are."""
+
+    def __init__(self, start: Start, sandbox: Sandbox) -> None:
+        self._start = start
+        self._checkpoints = sandbox.path / "runs/small/checkpoints"
+        self._steps = sandbox.path / "steps"  # that the next run may make
+
+    def start(self, slice: str, last: int | None = None) -> Run:
+        """Start the job; `last`: step at which it waits to be killed."""
+        saved = [int(path.name) for path in self._checkpoints.glob("*") if path.name.isdigit()]
+        self._steps.write_text(str((last or STEPS) - max(saved, default=0)))
+        data = f"data={{name: 'faulty:held', options: {{file: '{self._steps}'}}}}"
+        return self._start("--slice", slice, *JOB, data)
+
+
 def kill_everything(sandbox: Sandbox) -> None:
     """SIGKILL to launcher, relays, agents and workers, until none is left."""
     while found := processes_of(sandbox):
@@ -43,14 +59,13 @@ def kill_everything(sandbox: Sandbox) -> None:
 def test_kill_everything_five_times(start: Start, sandbox: Sandbox, uninterrupted: dict[int, float]) -> None:
     """Five times SIGKILL of everything at a random step; every loss equals the uninterrupted run's bit for bit."""
     chance = random.Random(0)
+    job = Watched(start, sandbox)
     reached = 0
     for _ in range(5):
-        run = start("--slice", "cpu-2x2", *JOB)
-        last = min(STEPS - 1, reached + chance.randint(1, 12))
-        event = run.wait_for_step(last)
-        reached = event["step"]
+        run = job.start("cpu-2x2", last=STEPS - 1)
+        reached = run.wait_for_step(min(STEPS - 5, reached + chance.randint(1, 12)))["step"]
         kill_everything(sandbox)
-    final = start("--slice", "cpu-2x2", *JOB)
+    final = job.start("cpu-2x2")
     assert final.end() == 0, final.stderr
     assert final.of("resume")[0]["step"] > 0
     assert sandbox.losses("runs/small") == uninterrupted
@@ -60,13 +75,14 @@ def test_kill_everything_five_times(start: Start, sandbox: Sandbox, uninterrupte
 @pytest.mark.long
 def test_resume_on_other_slices(start: Start, sandbox: Sandbox, uninterrupted: dict[int, float]) -> None:
     """2x2, then 1x4, then 4x1: each goes on where the one before stopped, with the same losses to 1e-5."""
-    for slice, until in (("cpu-2x2", 20), ("cpu-1x4", 40), ("cpu-4x1", None)):
-        run = start("--slice", slice, *JOB)
-        if until is not None:
-            run.wait_for_step(until)
-            kill_everything(sandbox)
-        else:
-            assert run.end() == 0, run.stderr
+    job = Watched(start, sandbox)
+    for slice, until, last in (("cpu-2x2", 20, 30), ("cpu-1x4", 40, 50)):
+        run = job.start(slice, last)
+        run.wait_for_step(until)
+        kill_everything(sandbox)
+    run = job.start("cpu-4x1")
+    assert run.end() == 0, run.stderr
+    assert run.of("resume")[0]["step"] > 20
     losses = sandbox.losses("runs/small")
     assert losses == pytest.approx(uninterrupted, rel=1e-5)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 from collections.abc import Callable
@@ -12,19 +11,19 @@ from typing import Any
 import pytest
 
 from ..conftest import Sandbox
-from .conftest import Run, kill
+from ..hosts import wait_until
+from .conftest import Run, is_alive, kill
 
 
 @pytest.mark.long
 def test_a_run_that_is_taken_over_keeps_its_phase(start: Callable[..., Run], sandbox: Sandbox) -> None:
     """It trains: what its agent tells the new launcher of its start is no news."""
-    job = ("small.yaml", "steps=1000000", "log.every=1000")
+    job = ("small.yaml", "steps=100000000", "log.every=1000")
     done = sandbox.podrun("--slice=cpu-1x1", "--simulate", "--detach", *job)
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(sandbox.podrun("ps", "--json").stdout)
     kill(row["supervisor"])
-    while os.path.exists(f"/proc/{row['supervisor']}"):
-        pass
+    wait_until(lambda: not is_alive(row["supervisor"]), "the end of the supervisor")
     hint = f"abandoned: its launcher is gone; `podrun attach {row['run']}` takes it over, `podrun stop {row['run']}` ends it"
     assert sandbox.podrun("ps").stdout.splitlines()[-1] == hint
     attached = subprocess.Popen(
@@ -42,7 +41,7 @@ def test_a_run_that_is_taken_over_keeps_its_phase(start: Callable[..., Run], san
     (process,) = json.loads(sandbox.podrun("status", "--json").stdout)["processes"]
     attached.send_signal(signal.SIGINT)
     attached.stdout.close()
-    attached.wait(30)
+    attached.wait(120)
     sandbox.podrun("stop", "--now")
     assert [event["phase"] for event in events if event["event"] == "host"].count("started") == 1
     assert process["phase"] == "train"

@@ -9,10 +9,11 @@ from collections.abc import Callable
 import pytest
 
 from ..conftest import Sandbox
-from .conftest import Run, processes_of
+from ..hosts import wait_until
+from .conftest import Run, kill, processes_of
 
 Start = Callable[..., Run]
-POD = ("--simulate", "--slice", "cpu-1x1", "train.yaml", "steps=100000", "eval.every=0")
+POD = ("--simulate", "--slice", "cpu-1x1", "train.yaml", "steps=10000000", "eval.every=0")
 
 
 @pytest.mark.long
@@ -36,10 +37,13 @@ def test_killed_launcher_then_the_same_command(start: Start, sandbox: Sandbox) -
     """After a SIGKILL of the launcher alone the same command waits for the old agents to end, and resumes."""
     first = start(*POD, "checkpoint.every=5")
     first.wait_for(lambda e: e["event"] == "checkpoint")
+    agent = first.agent("host-0")
+    kill(agent, signal.SIGSTOP)  # it ends its worker only when the second run has met it
     first.process.kill()
     second = start(*POD)
+    second.wait_for(lambda e: e["event"] == "note" and "still uses the workdir" in e["message"])
+    kill(agent, signal.SIGCONT)
     assert second.wait_for(lambda e: e["event"] == "resume")["step"] >= 5
-    assert any("still uses the workdir" in e["message"] for e in second.of("note"))
     second.process.send_signal(signal.SIGINT)
     assert second.end() == 130
-    assert processes_of(sandbox) == {}
+    wait_until(lambda: not processes_of(sandbox), "an end of the first run")
