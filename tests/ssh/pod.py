@@ -55,6 +55,11 @@ class PodSandbox(Sandbox):
         self.runs.append(Run(self, *args))
         return self.runs[-1]
 
+    @property
+    def enough(self) -> Path:
+        """The file that ends count.py."""
+        return self.path / "shared" / "enough"
+
     def add(self, program: str) -> str:
         """Puts one of the programs here into the project."""
         shutil.copy(PROGRAMS / program, self.path)
@@ -63,7 +68,7 @@ class PodSandbox(Sandbox):
     def close(self) -> None:
         for run in self.runs:
             run.process.kill()
-            run.process.wait(10)
+            run.process.wait(60)
 
 
 SECRET = "correct-horse-battery-staple"

@@ -33,12 +33,12 @@ def start(pod: PodSandbox, mark: str, where: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         command, cwd=pod.path, env=pod.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    wait_until(lambda: live(pod.hosts, mark) == dict.fromkeys(NAMES, 2), "all to start", 30)
+    wait_until(lambda: live(pod.hosts, mark) == dict.fromkeys(NAMES, 2), "all to start", 120)
     return process
 
 
 def none_is_left(pod: PodSandbox, mark: str) -> None:
-    wait_until(lambda: live(pod.hosts, mark) == dict.fromkeys(NAMES, 0), "all to end", 15)
+    wait_until(lambda: live(pod.hosts, mark) == dict.fromkeys(NAMES, 0), "all to end", 60)
     wait_until(lambda: not any(".pyz execute" in p.args for n in NAMES for p in pod.hosts.processes(n)), "the agents")
 
 
@@ -81,7 +81,7 @@ def test_nothing_is_left_when_the_launcher_ends(pod: PodSandbox, where: str, num
     mark = f"sleep 4721.{number}"
     process = start(pod, mark, where)
     process.send_signal(number)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=120)
     none_is_left(pod, mark)
     if number == signal.SIGINT:
         assert (process.returncode, out) == (130, "--- h[0-3] (4 hosts)\nbegun\n")
@@ -107,10 +107,10 @@ def test_a_connection_that_breaks(pod: PodSandbox, where: str) -> None:
     mark = "sleep 4723.1"
     process = start(pod, mark, where)
     pod.hosts.kill_sessions("h2")
-    wait_until(lambda: live(pod.hosts, mark)["h2"] == 0, "its end on h2", 15)
+    wait_until(lambda: live(pod.hosts, mark)["h2"] == 0, "its end on h2", 60)
     assert live(pod.hosts, mark) == {"h0": 2, "h1": 2, "h2": 0, "h3": 2}
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=120)
     assert "podrun: h2: the connection was lost before the command ended\n" in err
     none_is_left(pod, mark)
 

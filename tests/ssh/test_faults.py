@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-from podrun.launcher.remote.session import SILENCE
-
 from ..hosts import USER, Hosts, Process, wait_until
-from ..pod.conftest import Run
+from ..pod.conftest import Run, is_alive
 from .pod import PROGRAMS, PodSandbox
 
 COUNT = "count.py"
@@ -33,11 +31,30 @@ def wait_until_gone(hosts: Hosts, names: list[str], seconds: float = 40.0) -> No
     wait_until(lambda: not of_run(hosts, names), "an end of all processes of the run", seconds)
 
 
-def check_logs(run: Run, pod: PodSandbox, lines: int) -> None:
+def check_logs(logs: Path, names: list[str]) -> None:
     """Every line of every process is in its log, once and in order."""
-    logs = Path(run.of("start")[0]["logs"])
-    for host, (process,) in run.of("start")[0]["hosts"].items():
-        assert (logs / f"{host}.log").read_text().splitlines() == [f"{process} {i}" for i in range(lines)], host
+    for process, host in enumerate(names):
+        *lines, last = (logs / f"{host}.log").read_text().splitlines()
+        assert lines == [f"{process} {i}" for i in range(len(lines))], host
+        assert last == f"{process} made {len(lines)}", host
+
+
+def logs_of(run: Run) -> Path:
+    return Path(run.of("start")[0]["logs"])
+
+
+def wait_for_lines(files: Iterable[Path]) -> None:
+    """Wait until each of them has grown."""
+    sizes = {file: file.stat().st_size if file.exists() else 0 for file in files}
+    grown = lambda: all(file.exists() and file.stat().st_size > size for file, size in sizes.items())  # noqa: E731
+    wait_until(grown, f"lines in {', '.join(map(str, sizes))}", 120)
+
+
+def dials(run: Run, address: str) -> bool:
+    """Return whether podrun waits for an answer to a new connection to the address."""
+    fields = [line.split() for line in Path(f"/proc/{run.process.pid}/net/tcp").read_text().splitlines()[1:]]
+    number = socket.inet_aton(address)[::-1].hex().upper()
+    return any(remote == f"{number}:0016" and state == "02" for _, _, remote, state, *_ in fields)
 
 
 def wait_for_start(run: Run, hosts: int) -> None:
@@ -51,46 +68,54 @@ def names() -> list[str]:
 
 
 @pytest.fixture
-def counting(pod: PodSandbox, names: list[str]) -> Iterator[Callable[[int, float], Run]]:
+def counting(pod: PodSandbox, names: list[str]) -> Iterator[Callable[[], Run]]:
     """Starts a count on all hosts and waits until it runs."""
 
-    def start(lines: int, pause: float) -> Run:
+    def start() -> Run:
         option = pod.write_pod(names)
-        run = pod.run(option, "--", "python3", pod.add(COUNT), str(lines), str(pause))
+        run = pod.run(option, "--", "python3", pod.add(COUNT), str(pod.enough))
         wait_for_start(run, len(names))
         return run
 
     yield start
     pod.close()
-    wait_until_gone(pod.hosts, names, 30)
+    wait_until_gone(pod.hosts, names, 90)
 
 
-def test_connections_killed(counting: Callable[[int, float], Run], pod: PodSandbox, names: list[str]) -> None:
+def test_connections_killed(counting: Callable[[], Run], pod: PodSandbox, names: list[str]) -> None:
     """The sshd processes of all connections are killed, twice: podrun connects again and misses nothing."""
-    run = counting(80, 0.1)
+    run = counting()
+    logs = [logs_of(run) / f"{name}.log" for name in names]
     for _ in range(2):
-        time.sleep(2)
-        assert all(pod.hosts.kill_sessions(name) for name in names)
+        wait_for_lines(logs)
+        for name in names:
+            wait_until(lambda name=name: bool(pod.hosts.kill_sessions(name)), f"a connection to {name}")  # type: ignore[misc]
+    for _ in range(2):  # what was on its way, and what came later
+        wait_for_lines(logs)
+    pod.enough.touch()
     assert run.end() == 0, run.stderr
-    check_logs(run, pod, 80)
+    check_logs(logs_of(run), names)
 
 
 @pytest.mark.long
-def test_link_down_and_up(counting: Callable[[int, float], Run], pod: PodSandbox) -> None:
+def test_link_down_and_up(counting: Callable[[], Run], pod: PodSandbox, names: list[str]) -> None:
     """A host that cannot be reached for a while is waited for, and connected to again."""
-    run = counting(140, 0.1)
-    time.sleep(1)
+    run = counting()
+    log = logs_of(run) / "h1.log"
+    wait_for_lines([log])
     pod.hosts.cut("h1")
-    time.sleep(SILENCE + 2)
+    wait_until(lambda: dials(run, pod.hosts.address("h1")), "the end of the connection that does not answer")
     pod.hosts.restore()
+    wait_for_lines([log])
+    pod.enough.touch()
     assert run.end() == 0, run.stderr
-    check_logs(run, pod, 140)
+    check_logs(logs_of(run), names)
 
 
 @pytest.mark.long
-def test_link_down_for_good(counting: Callable[[int, float], Run], pod: PodSandbox, names: list[str]) -> None:
+def test_link_down_for_good(counting: Callable[[], Run], pod: PodSandbox, names: list[str]) -> None:
     """The run ends with that host as the first cause, says that it could not look there, and the host cleans up itself."""
-    run = counting(6000, 0.1)
+    run = counting()
     pod.hosts.cut("h1")
     assert run.end(90) == 69
     assert run.last_line.startswith("failed: h1: has not answered for")
@@ -104,7 +129,7 @@ def test_host_dies(make_hosts: Callable[..., Hosts], tmp_path: Path, pod: PodSan
     own = PodSandbox(pod.path, make_hosts(2))
     try:
         option = own.write_pod(["h0", "h1"])
-        run = own.run(option, "--", "python3", own.add(COUNT), "6000", "0.1")
+        run = own.run(option, "--", "python3", own.add(COUNT), str(own.enough))
         wait_for_start(run, 2)
         own.hosts.kill("h1")
         assert run.end(90) == 69
@@ -115,12 +140,12 @@ def test_host_dies(make_hosts: Callable[..., Hosts], tmp_path: Path, pod: PodSan
 
 
 @pytest.mark.long
-def test_launcher_killed(counting: Callable[[int, float], Run], pod: PodSandbox, names: list[str]) -> None:
+def test_launcher_killed(counting: Callable[[], Run], pod: PodSandbox, names: list[str]) -> None:
     """The hosts notice within the lease that nobody is there any more, and end everything."""
-    run = counting(6000, 0.1)
+    run = counting()
     assert of_run(pod.hosts, names).keys() == set(names)
     run.process.kill()
-    wait_until_gone(pod.hosts, names, 20 + 10)  # the lease, and a grace
+    wait_until_gone(pod.hosts, names, 90)  # the lease, and a grace
 
 
 def test_agent_killed(pod: PodSandbox, names: list[str]) -> None:
@@ -180,26 +205,30 @@ def test_stop_ends_what_ignores_signals(pod: PodSandbox, names: list[str]) -> No
 def test_detached(pod: PodSandbox, names: list[str]) -> None:
     """A run without a terminal goes on when its supervisor is killed; `attach` takes it over, and not a line is missing."""
     option = pod.write_pod(names)
-    done = pod.podrun(option, "--detach", "--", "python3", pod.add(COUNT), "120", "0.1")
+    done = pod.podrun(option, "--detach", "--", "python3", pod.add(COUNT), str(pod.enough))
     assert done.returncode == 0, done.stderr
     (directory,) = (pod.path / "home" / "runs").iterdir()
     supervisor = json.loads((directory / "supervisor.json").read_text())["pid"]
-    time.sleep(2)
+    logs = [directory / "logs" / f"{name}.log" for name in names]
+    wait_for_lines(logs)
     Process(supervisor, 0, "").kill(signal.SIGKILL)
-    time.sleep(3)
+    wait_until(lambda: not is_alive(supervisor), "the end of the supervisor")
+    unseen = [pod.hosts.home_of(name) / f".podrun/runs/{directory.name}" for name in names]
+    for _ in range(10):
+        wait_for_lines([file for folder in unseen for file in folder.rglob("*.out")])
     assert of_run(pod.hosts, names).keys() == set(names)
-    attached = pod.podrun("attach")
-    assert attached.returncode == 0, attached.stderr
-    for process, name in enumerate(names):
-        log = (directory / "logs" / f"{name}.log").read_text().splitlines()
-        assert log == [f"{process} {i}" for i in range(120)]
+    with subprocess.Popen([*pod.command, "attach"], cwd=pod.path, env=pod.env) as attached:
+        wait_for_lines(logs)
+        pod.enough.touch()
+        assert attached.wait(120) == 0
+    check_logs(directory / "logs", names)
     wait_until_gone(pod.hosts, names, SOON)
 
 
 @pytest.mark.long
-def test_one_run_at_a_time(counting: Callable[[int, float], Run], pod: PodSandbox) -> None:
+def test_one_run_at_a_time(counting: Callable[[], Run], pod: PodSandbox) -> None:
     """A host that another run has is not shared; the other run is named with its user."""
-    run = counting(6000, 0.1)
+    run = counting()
     second = pod.run("--pod=pod.yaml", "--", "true")
     assert second.end() == 69
     run_id = run.of("start")[0]["run_id"]
@@ -250,16 +279,16 @@ def test_detached_and_cut_off(pod: PodSandbox) -> None:
 def test_many_take_a_run_over_at_once(pod: PodSandbox) -> None:
     """One does, all see the run to its end, and no line is missing."""
     option = pod.write_pod(["h0", "h1"])
-    done = pod.podrun(option, "--detach", "--", "python3", pod.add(COUNT), "100", "0.1")
+    done = pod.podrun(option, "--detach", "--", "python3", pod.add(COUNT), str(pod.enough))
     assert done.returncode == 0, done.stderr
     (directory,) = (pod.path / "home" / "runs").iterdir()
     Process(json.loads((directory / "supervisor.json").read_text())["pid"], 0, "").kill()
     wait_until(lambda: pod.podrun("ps").stdout.find("abandoned") > 0, "the end of the supervisor")
     attached = [subprocess.Popen([*pod.command, "attach"], cwd=pod.path, env=pod.env) for _ in range(3)]
-    assert [process.wait(60) for process in attached] == [0, 0, 0]
-    for process, name in enumerate(("h0", "h1")):
-        log = (directory / "logs" / f"{name}.log").read_text().splitlines()
-        assert log == [f"{process} {i}" for i in range(100)]
+    wait_for_lines(directory / "logs" / f"{name}.log" for name in ("h0", "h1"))
+    pod.enough.touch()
+    assert [process.wait(120) for process in attached] == [0, 0, 0]
+    check_logs(directory / "logs", ["h0", "h1"])
     assert "Traceback" not in (directory / "supervisor.log").read_text()
 
 
@@ -270,5 +299,5 @@ def test_ctrl_c_before_a_detached_run_has_started(pod: PodSandbox) -> None:
     sleeping = lambda: [p for p in pod.hosts.processes("h0") if "sleep 300" in p.args]  # noqa: E731
     wait_until(lambda: bool(sleeping()), "the setup command")
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
+    assert process.wait(120) == 130
     wait_until(lambda: not sleeping(), "an end of the setup command")

@@ -51,4 +51,4 @@ def test_only_the_way_to_a_host_is_cut(training: Callable[[], tuple[PodSandbox, 
     assert run.last_line.startswith("failed: h1: "), run.stderr
     assert {e["code"] for e in run.of("exit")} <= {75, 76, -9}  # -9: its save took longer than launch.stop_grace
     sandbox.hosts.restore()
-    wait_until_gone(sandbox.hosts, NAMES, 40)
+    wait_until_gone(sandbox.hosts, NAMES, 90)

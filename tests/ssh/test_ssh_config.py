@@ -24,7 +24,6 @@ PLAIN: dict[str, Any] = {"user": None, "key": None, "known_hosts": None}
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssh_link, "_PAUSES", (0.1,))
-    monkeypatch.setattr(ssh_link, "_CONNECT", 2)
 
 
 def config(client: Client, text: str) -> Path:
@@ -196,6 +195,7 @@ def test_a_gateway_that_fails_is_named(client: Client) -> None:
 
 
 def test_a_gateway_that_fails_is_tried_once_for_all(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssh_link, "_CONNECT", 2)
     dialled = []
     dial = ssh_link.dial
     monkeypatch.setattr(ssh_link, "dial", lambda *args: dialled.append(args) or dial(*args))

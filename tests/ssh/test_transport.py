@@ -87,7 +87,7 @@ def test_a_megabyte_each_way(client: Client) -> None:
     sender.start()
     assert receive_all(channel) == data
     assert channel.exit_code() == 0
-    sender.join(5)
+    sender.join(60)
 
 
 def test_bytes_come_as_soon_as_there_are_any(client: Client) -> None:
@@ -194,7 +194,7 @@ def test_a_sender_that_waits_is_released_when_the_connection_breaks(client: Clie
     time.sleep(0.5)
     assert sender.is_alive()  # nobody reads
     client.hosts.kill_sessions("h0")
-    sender.join(5)
+    sender.join(60)
     assert errors
 
 

@@ -26,7 +26,6 @@ pytestmark = pytest.mark.timeout(90)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssh_link, "_PAUSES", (0.1,))
     monkeypatch.setattr(ssh_link, "_CONNECT", 1)
-    monkeypatch.setattr(ssh_link, "HANDSHAKE", 1.0)
 
 
 def why_not(client: Client, address: str, **ssh: object) -> str:
@@ -107,7 +106,8 @@ def test_a_server_that_hangs_up_at_once(client: Client) -> None:
     assert "does not speak SSH" in reason or "during the SSH handshake" in reason  # whoever is first
 
 
-def test_a_server_that_says_nothing(client: Client) -> None:
+def test_a_server_that_says_nothing(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssh_link, "HANDSHAKE", 1.0)
     with server(None) as port:
         assert "does not speak SSH" in why_not(client, "127.0.0.1", port=port)
 

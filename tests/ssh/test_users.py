@@ -35,7 +35,7 @@ def option_of(pod: PodSandbox, user: str) -> str:
 @contextmanager
 def counting(pod: PodSandbox, user: str) -> Iterator[Run]:
     """Run a job of `user` on h0, and end it at the end."""
-    run = pod.run(option_of(pod, user), "--", "python3", pod.add(COUNT), "6000", "0.1")
+    run = pod.run(option_of(pod, user), "--", "python3", pod.add(COUNT), str(pod.enough))
     wait_for_start(run, 1)
     try:
         yield run

@@ -40,7 +40,8 @@ def reap():
         pass
 
 tree(4)
-time.sleep(0.3)
+while len(descendants()) < 8 and time.monotonic() < end:
+    time.sleep(0.01)
 before = len(descendants())
 left = kill_descendants(reap)
 print(json.dumps([before, left, descendants()]), flush=True)
@@ -84,7 +85,7 @@ grandchild = int(child.stdout.readline())
 zombie = os.fork()
 if not zombie:
     os._exit(0)
-time.sleep(0.2)
+os.waitid(os.P_PID, zombie, os.WEXITED | os.WNOWAIT)
 print(json.dumps([sorted(descendants()), sorted([child.pid, grandchild])]), flush=True)
 time.sleep(60)
 """

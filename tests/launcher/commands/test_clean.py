@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -81,7 +80,6 @@ def test_clean_ends_what_a_run_has_left_on_its_hosts(
         sleeper(PODRUN_HOST="host-1"),
     ]
     agent = sleeper("agent.pyz", "run", run.id)
-    time.sleep(0.2)
     looked = podrun("clean", "aaaa", "--dry-run")
     assert "process" not in looked.out and "folder" not in looked.out
     agent.kill()

@@ -26,8 +26,8 @@ class Following:
     first: threading.Event
 
     def end(self) -> tuple[int, list[bytes], str]:
-        code = self.process.wait(30)
-        self.reader.join(10)
+        code = self.process.wait(120)
+        self.reader.join(60)
         assert self.process.stderr
         return code, self.lines, self.process.stderr.read().decode()
 
@@ -72,7 +72,7 @@ def test_following_loses_nothing_and_mixes_nothing(make: Make, follow: Callable[
     rest = {name: b"\n".join(lines) for name, lines in wanted.items()}  # the last line has no end
     with run.directory.supervise(), Logs(run.directory.logs) as logs:
         following = follow()
-        assert following.first.wait(30)
+        assert following.first.wait(120)
         while any(rest.values()):
             name = chance.choice(list(rest))
             size = chance.randrange(1, 900)
@@ -104,7 +104,7 @@ def test_ctrl_c_ends_following_quietly(make: Make, follow: Callable[..., Followi
     run.log("host-0", b"hello\n")
     with run.directory.supervise():
         following = follow()
-        assert following.first.wait(30)
+        assert following.first.wait(120)
         following.process.send_signal(signal.SIGINT)
         assert following.end() == (130, [b"host-0 | hello"], "")
 
@@ -117,7 +117,7 @@ def test_following_notices_that_nobody_supervises_the_run_any_more(
     run.log("host-0", b"hello\n")
     with run.directory.supervise():
         following = follow()
-        assert following.first.wait(30)
+        assert following.first.wait(120)
     code, lines, err = following.end()
     assert (code, lines) == (69, [b"host-0 | hello"])
     assert "its launcher is gone" in err and f"`podrun attach {run.id}`" in err

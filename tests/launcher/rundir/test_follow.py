@@ -67,7 +67,7 @@ def test_following_a_run_that_goes_on() -> None:
         record(directory, event("note"), event("note"))
         wait_for(lambda: count() == 4)
         assert watcher.is_alive()
-    watcher.join(10)
+    watcher.join(60)
     assert not watcher.is_alive()
     assert [s for s in seen if s is not None] == ["start", "step", "note", "note"]
 

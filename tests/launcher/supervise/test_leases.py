@@ -73,7 +73,7 @@ def test_connections_that_hang_cost_no_other_host_its_lease(tmp_path: Path, monk
             each.send({"type": "stop", "grace": 0})
         reasons = {}
         while "host-0" not in reasons:
-            name, frame = frames.get(timeout=20)
+            name, frame = frames.get(timeout=120)
             if frame["type"] in ("stopped", "lost"):
                 reasons[name] = frame["reason"]
         assert reasons["host-0"] == "asked to stop"
@@ -120,7 +120,7 @@ def test_a_slow_start_of_others_costs_no_lease(tmp_path: Path) -> None:
     watching.react = lambda event: ready.set() if event.get("phase") == "ready" else None
 
     def until() -> bool:
-        in_time = ready.wait(20)
+        in_time = ready.wait(120)
         time.sleep(2 * plan.lease)
         return in_time
 
@@ -137,7 +137,7 @@ def test_ctrl_c_while_hosts_start(tmp_path: Path) -> None:
     plan = plan_of("cpu-40x1", tmp_path, lease=10.0)
     stopping = threading.Event()
     watching = Watching()
-    transport = Held(plan.pod, lambda: stopping.wait(20))
+    transport = Held(plan.pod, lambda: stopping.wait(120))
     (tmp_path / "logs").mkdir()
     with Logs(tmp_path / "logs") as logs:
         supervisor = Supervisor(plan, transport, logs, watching)
