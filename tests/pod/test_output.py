@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ..conftest import Sandbox
-from .conftest import Run, kill, processes_of
+from .conftest import Run, kill, parent, processes_of
 
 Start = Callable[..., Run]
 ONE = ("--simulate", "--slice", "cpu-1x1")
@@ -117,13 +117,6 @@ def size_of(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
-    except OSError:
-        return 0
-
-
 def test_ctrl_c_on_a_slow_terminal(sandbox: Sandbox) -> None:
     """A terminal that shows 64 KB a second says at once that podrun stops, and the run ends, however much is printed."""
     controller, terminal = pty.openpty()
@@ -138,9 +131,11 @@ def test_ctrl_c_on_a_slow_terminal(sandbox: Sandbox) -> None:
     )
     os.close(terminal)
     shown = bytearray()
+    reads = threading.Event()
+    reads.set()
 
     def read_slowly() -> None:
-        while True:
+        while reads.wait():
             try:
                 data = os.read(controller, 640)
             except OSError:  # nobody has the other end open
@@ -152,14 +147,20 @@ def test_ctrl_c_on_a_slow_terminal(sandbox: Sandbox) -> None:
     reader.start()
     try:
         wait_until(lambda: shown.count(b"some line of output") > 1000)
+        reads.clear()  # however long podrun takes to hear the signal, it is what waits to be shown that counts
         before = len(shown)
         process.send_signal(signal.SIGINT)
+        wait_until(
+            lambda: any("stopping" in path.read_text() for path in sandbox.path.glob("home/runs/*/events.jsonl"))
+        )
+        reads.set()
         wait_until(lambda: b"stopping" in shown[before:])
         behind = bytes(shown[before:]).index(b"stopping")
         print(f"{behind} bytes were shown before the note")
         assert behind < 64_000, "the note waits for output"
         assert process.wait(60) == 130
     finally:
+        reads.set()
         process.kill()
         process.wait()
         reader.join()  # before the number of its file may be another's
@@ -190,7 +191,7 @@ def test_a_failed_run_on_a_terminal_that_takes_nothing(sandbox: Sandbox) -> None
     assert processes_of(sandbox) == {}
 
 
-def wait_until(true: Callable[[], object], seconds: float = 60.0) -> None:
+def wait_until(true: Callable[[], object], seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import time
@@ -134,11 +135,11 @@ def test_clean_leaves_the_living_alone(pod: PodSandbox, where: str) -> None:
     young = pod.podrun("clean", where, "--dry-run").stdout
     assert "of run 20260101-000001-gone" in young and "h2.0" not in young
     listed = pod.podrun("clean", where, "--dry-run", "--older-than", "0").stdout.splitlines()
-    # Environments that other tests have built on these hosts are listed as well.
-    rows = [line.split()[:2] for line in listed]
-    assert [row for row in rows if row[1:] in (["folder"], ["process"])] == [["h2", "folder"], ["h1", "process"]]
+    # What other tests have left on these hosts is listed as well.
+    rows = [line.split()[:2] for line in listed if "20260101-000001-gone" in line]
+    assert rows == [["h2", "folder"], ["h1", "process"]]
     done = pod.podrun("clean", where, "--older-than", "0", "--yes")
-    assert done.returncode == 0 and "removed 1 folder, 1 process" in done.stdout
+    assert done.returncode == 0 and re.search(r"removed \d+ folders?, 1 process", done.stdout)
     assert left.wait(40) in (-9, 137)
     assert not folder.parents[1].exists()
     time.sleep(0.5)

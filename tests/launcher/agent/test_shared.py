@@ -22,7 +22,8 @@ def test_a_file_of_another_host_is_not_seen(tmp_path: Path, monkeypatch: pytest.
     assert shared.look(str(tmp_path / "no" / "file")) == f"there is no folder {tmp_path}/no"
 
 
-def test_a_file_that_comes_late_is_seen(tmp_path: Path) -> None:
+def test_a_file_that_comes_late_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "_PATIENCE", 60.0)
     with process(
         "import sys, time, pathlib; print(1, end='', flush=True); time.sleep(.5);"
         "pathlib.Path(sys.argv[1]).write_text('late')",

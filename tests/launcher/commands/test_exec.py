@@ -15,6 +15,9 @@ import pytest
 from ...conftest import Sandbox
 from .conftest import HERE, Make, Podrun
 
+OWN = os.getpid()
+"""Part of the seconds that the commands sleep: other tests may run on this machine."""
+
 
 def live(mark: str) -> list[str]:
     """Command lines of live processes with `mark` in them."""
@@ -67,24 +70,26 @@ def test_exec_of_what_is_not_there(podrun: Podrun) -> None:
 
 def test_exec_leaves_nothing_after_its_timeout(podrun: Podrun) -> None:
     """The command is killed with what it started, also in a session of its own."""
-    done = podrun("exec", *HERE, "--timeout", "1", "--", "sh", "-c", "echo begun; setsid sleep 4711.1 & sleep 4711.1")
+    done = podrun(
+        "exec", *HERE, "--timeout", "1", "--", "sh", "-c", f"echo begun; setsid sleep 4711.{OWN} & sleep 4711.{OWN}"
+    )
     assert done.code == 124
     assert "(3 hosts)\nbegun\n" in done.out
     assert done.err == "podrun: host-[0-2]: was killed after 1 s (--timeout)\n"
-    assert gone("sleep 4711.1")
+    assert gone(f"sleep 4711.{OWN}")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
 def test_exec_leaves_nothing_when_it_is_ended(sandbox: Sandbox, number: int) -> None:
     """By Ctrl-C, and also when podrun itself is killed and cannot tell anybody."""
-    mark = f"sleep 4712.{number}"
+    mark = f"sleep 4712.{OWN}{number}"
     command = [*sandbox.command, "exec", *HERE, "--", "sh", "-c", f"{mark} & {mark}"]
     process = subprocess.Popen(command, env=sandbox.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while sum(text.startswith("sleep") for text in live(mark)) < 6 and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(number)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=120)
     assert gone(mark)
     assert process.returncode == (-9 if number == signal.SIGKILL else 128 + number)
     if number != signal.SIGKILL:
@@ -95,9 +100,9 @@ def test_exec_leaves_nothing_when_it_is_ended(sandbox: Sandbox, number: int) -> 
 
 def test_exec_does_not_wait_for_what_is_left_in_the_background(podrun: Podrun) -> None:
     """A server that a command starts stays, though it holds the command's output."""
-    done = podrun("exec", "--simulate", "-s", "cpu-1x1", "--", "sh", "-c", "sleep 4713.1 & echo $!")
+    done = podrun("exec", "--simulate", "-s", "cpu-1x1", "--", "sh", "-c", f"sleep 4713.{OWN} & echo $!")
     pid = int(done.out.splitlines()[1])
-    assert live("sleep 4713.1")
+    assert live(f"sleep 4713.{OWN}")
     os.kill(pid, signal.SIGKILL)
 
 
