@@ -270,42 +270,6 @@ def slices(type: str | None, as_json: bool) -> None:
 
 
 @main.command()
-@click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines.")
-@click.argument("run", required=False, metavar="[RUN]")
-def attach(run: str | None, as_json: bool) -> None:
-    """Watch a run, from any shell; Ctrl-C leaves it running. RUN: its id or the end of it; the newest without.
-
-    \b
-    Example: podrun attach 4f2a
-    """
-
-    def action() -> int:
-        from ..commands.attach import attach
-
-        return attach(run, as_json)
-
-    _guard(action)
-
-
-@main.command()
-@click.option("--now", is_flag=True, help="Do not wait for a checkpoint.")
-@click.argument("run", required=False, metavar="[RUN]")
-def stop(run: str | None, now: bool) -> None:
-    """End a run: it saves a checkpoint, as after Ctrl-C. RUN: its id or the end of it; the only one that runs without.
-
-    \b
-    Example: podrun stop 4f2a
-    """
-
-    def action() -> int:
-        from ..commands.stop import stop
-
-        return stop(run, now)
-
-    _guard(action)
-
-
-@main.command()
 def schema() -> None:
     """Print the JSON Schema of train.yaml, for editors.
 

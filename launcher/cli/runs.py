@@ -1,4 +1,4 @@
-"""Commands about runs that exist: `ps`, `status`, `logs`. Added to the main group by `cli`."""
+"""Commands about runs that exist: `ps`, `status`, `logs`, `attach`, `stop`. Added to the main group by `root.py`."""
 
 from __future__ import annotations
 
@@ -79,4 +79,40 @@ def logs(
     guard(action)
 
 
-COMMANDS: tuple[click.Command, ...] = (ps, status, logs)
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines.")
+@click.argument("run", required=False, metavar="[RUN]")
+def attach(run: str | None, as_json: bool) -> None:
+    """Watch a run, from any shell; Ctrl-C leaves it running. RUN: its id or the end of it; the newest without.
+
+    \b
+    Example: podrun attach 4f2a
+    """
+
+    def action() -> int:
+        from ..commands.attach import attach
+
+        return attach(run, as_json)
+
+    guard(action)
+
+
+@click.command()
+@click.option("--now", is_flag=True, help="Do not wait for a checkpoint.")
+@click.argument("run", required=False, metavar="[RUN]")
+def stop(run: str | None, now: bool) -> None:
+    """End a run: it saves a checkpoint, as after Ctrl-C. RUN: its id or the end of it; the only one that runs without.
+
+    \b
+    Example: podrun stop 4f2a
+    """
+
+    def action() -> int:
+        from ..commands.stop import stop
+
+        return stop(run, now)
+
+    guard(action)
+
+
+COMMANDS: tuple[click.Command, ...] = (ps, status, logs, attach, stop)

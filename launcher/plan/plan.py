@@ -27,7 +27,7 @@ from ..agent.places import agent_folder, environments_folder
 from ..agent.protocol import INSTRUMENT
 from ..pod.pod import Host, Pod
 from .agent_file import agent_command
-from .program import INSTRUMENT_FILES, filled, program_env
+from .program import filled, instrument_files, program_env
 
 LEASE = 10.0  # seconds without a word from the launcher after which the agents of an attached run stop
 LEASE_PER_HOST = 0.1  # seconds per host if very many simulated hosts wait for this machine's cores
@@ -164,7 +164,7 @@ class LaunchPlan:
 
     def _path(self, host: HostPlan) -> dict[str, list[str]]:
         """Return the folders that precede the host's own in the workers' PATH and PYTHONPATH."""
-        modules = [posixpath.join(host.directory, INSTRUMENT)] if INSTRUMENT_FILES.keys() <= host.files.keys() else []
+        modules = [posixpath.join(host.directory, INSTRUMENT)] if instrument_files().keys() <= host.files.keys() else []
         modules += [self.code.podrun] if self.code else []
         programs = str(PurePosixPath(self.python).parent)
         paths = {
@@ -269,7 +269,7 @@ def _files(job: Config | Program) -> Mapping[str, str]:
     """Return the files that each host's agent writes."""
     if isinstance(job, Config):
         return {CONFIG_FILE: job.model_dump_json(indent=1)}
-    return INSTRUMENT_FILES if job.launch.instrument else {}
+    return instrument_files() if job.launch.instrument else {}
 
 
 def attached_lease(pod: Pod) -> float:

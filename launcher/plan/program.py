@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from podrun.runtime.contract import WorkerEnv
@@ -11,12 +12,13 @@ from podrun.runtime.contract import WorkerEnv
 from ..agent.protocol import INSTRUMENT
 
 _FOLDER = Path(__file__).parents[1] / INSTRUMENT
-INSTRUMENT_FILES = {
-    f"{INSTRUMENT}/{path.name}": path.read_text("utf-8")
-    for path in sorted(_FOLDER.glob("*.py"))
-    if path.name != "__init__.py"
-}
-"""Maps the names of files in an agent's folder to their contents."""
+
+
+@cache
+def instrument_files() -> dict[str, str]:
+    """Return the contents of the files that help a program's Python, by their names in an agent's folder."""
+    paths = [path for path in sorted(_FOLDER.glob("*.py")) if path.name != "__init__.py"]
+    return {f"{INSTRUMENT}/{path.name}": path.read_text("utf-8") for path in paths}
 
 
 def program_env(worker: WorkerEnv) -> dict[str, str]:

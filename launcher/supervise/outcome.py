@@ -12,11 +12,12 @@ from .cause import Failure
 
 @dataclass
 class Process:
-    """State of one worker process."""
+    """State of one worker process, as its agent reports it to this supervisor; the record's is `run_state.ProcessState`."""
 
     host: str
     process: int
     phase: str | None = None
+    """Last phase that it has reported itself, also after its end."""
     step: int | None = None
     pid: int | None = None
     exit_code: int | None = None

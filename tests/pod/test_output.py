@@ -117,11 +117,11 @@ def size_of(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def test_ctrl_c_on_a_slow_terminal(sandbox: Sandbox) -> None:
-    """A terminal that shows 64 KB a second says at once that podrun stops, and the run ends, however much is printed."""
+def on_terminal(sandbox: Sandbox, script: str) -> tuple[subprocess.Popen[bytes], int]:
+    """Start a run of a shell script on a terminal of its own; return it and the other end of the terminal."""
     controller, terminal = pty.openpty()
     process = subprocess.Popen(
-        [*sandbox.command, *ONE, "--", "sh", "-c", "yes some line of output"],
+        [*sandbox.command, *ONE, "--", "sh", "-c", script],
         cwd=sandbox.path,
         env=sandbox.env,
         stdin=terminal,
@@ -130,6 +130,12 @@ def test_ctrl_c_on_a_slow_terminal(sandbox: Sandbox) -> None:
         start_new_session=True,
     )
     os.close(terminal)
+    return process, controller
+
+
+def test_ctrl_c_on_a_slow_terminal(sandbox: Sandbox) -> None:
+    """A terminal that shows 64 KB a second says at once that podrun stops, and the run ends, however much is printed."""
+    process, controller = on_terminal(sandbox, "yes some line of output")
     shown = bytearray()
     reads = threading.Event()
     reads.set()
@@ -169,17 +175,7 @@ def test_ctrl_c_on_a_slow_terminal(sandbox: Sandbox) -> None:
 
 def test_a_failed_run_on_a_terminal_that_takes_nothing(sandbox: Sandbox) -> None:
     """Ctrl-C ends podrun although the report of the failure goes to the same terminal."""
-    controller, terminal = pty.openpty()
-    process = subprocess.Popen(
-        [*sandbox.command, *ONE, "--", "sh", "-c", "yes some line of output | head -n 200000; exit 3"],
-        cwd=sandbox.path,
-        env=sandbox.env,
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-        start_new_session=True,
-    )
-    os.close(terminal)
+    process, controller = on_terminal(sandbox, "yes some line of output | head -n 200000; exit 3")
     try:
         wait_until(lambda: any('"exit"' in path.read_text() for path in sandbox.path.glob("home/runs/*/events.jsonl")))
         process.send_signal(signal.SIGINT)

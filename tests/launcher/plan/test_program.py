@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from podrun.launcher.plan.plan import Program
-from podrun.launcher.plan.program import INSTRUMENT_FILES, coordinator_env
+from podrun.launcher.plan.program import coordinator_env, instrument_files
 from podrun.runtime.config import Launch
 
 from .test_plan import make, pod_of
@@ -69,7 +69,7 @@ def test_the_instrument_is_sent() -> None:
     spec = plan.spec(plan.hosts[0])
     assert (
         spec["files"].keys()
-        == INSTRUMENT_FILES.keys()
+        == instrument_files().keys()
         == {"instrument/sitecustomize.py", "instrument/podrun_program.py"}
     )
     assert spec["processes"][0]["path"]["PYTHONPATH"] == [f"{plan.hosts[0].directory}/instrument"]
