@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
@@ -54,9 +55,71 @@ def test_a_memory_map(fresh: Callable[[], None], tmp_path: Path) -> None:
     assert type(mapped[2]) is np.ndarray
 
 
+def test_a_memory_map_larger_than_memory(fresh: Callable[[], None], tmp_path: Path) -> None:
+    """Only the rows of a batch are read: the file is full of holes, and stays so."""
+    path, shape = tmp_path / "large.bin", (100_000, 1_000_000)
+    with path.open("wb") as file:
+        file.truncate(4 * shape[0] * shape[1])
+    mapped = np.memmap(path, np.float32, "r", shape=shape)
+    assert data.Batches({"x": mapped}, 4)[3]["x"].shape == (4, shape[1])
+    assert path.stat().st_blocks == 0
+    with open("/proc/self/smaps") as file:
+        kilobytes = [next(file) for line in file if line.rstrip().endswith(str(path)) for _ in range(4)]
+    resident = sum(int(line.split()[1]) for line in kilobytes if line.startswith("Rss:"))
+    assert 0 < resident < 1 << 20
+
+
+class Records:
+    """A source of examples by number, as the readers of record files are."""
+
+    def __init__(self, at_once: bool) -> None:
+        self.read: list[int] = []
+        if at_once:
+            self.__getitems__ = lambda numbers: [self[number] for number in numbers]
+
+    def __len__(self) -> int:
+        return len(X)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        assert type(number) is int
+        self.read.append(number)
+        return {"x": X[number], "y": number}
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_source_of_records(fresh: Callable[[], None], at_once: bool) -> None:
+    """The same batches as of arrays, whole and laid out over devices; beside arrays as well."""
+    arrays = data.Batches({"x": X, "y": np.arange(10)}, 4, seed=1)
+    source = Records(at_once)
+    records = data.Batches(source, 4, seed=1)
+    sharding = NamedSharding(Mesh(np.array(jax.devices()[:1]), ("data",)), PartitionSpec("data"))
+    laid_out = data.Batches({"both": source, "x": X}, 4, seed=1, sharding=sharding)
+    for step in (1, 3):
+        expected, given = arrays[step], laid_out[step]
+        assert jax.tree.all(jax.tree.map(np.array_equal, records[step], expected))
+        assert jax.tree.all(jax.tree.map(np.array_equal, given["both"], expected))
+        assert np.array_equal(given["x"], expected["x"]) and given["both"]["y"].sharding == sharding
+    assert set(source.read) <= set(range(10))
+
+
+def test_records_of_grain(fresh: Callable[[], None], tmp_path: Path) -> None:
+    """Files of records come through grain's reader, decoded by its `map`."""
+    grain = pytest.importorskip("grain")
+    module = pytest.importorskip("array_record.python.array_record_module")
+    writer = module.ArrayRecordWriter(str(tmp_path / "x.arrayrecord"), "group_size:1")
+    for row in X:
+        writer.write(row.tobytes())
+    writer.close()
+    source = grain.sources.ArrayRecordDataSource([str(tmp_path / "x.arrayrecord")])
+    decoded = grain.MapDataset.source(source).map(lambda record: np.frombuffer(record, np.float32))
+    assert np.array_equal(data.Batches(decoded, 4)[2], data.Batches(X, 4)[2])
+
+
 def test_mistakes(fresh: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"one length are needed, not of \[9, 10\]"):
         data.Batches((X, X[:9]), 2)
+    with pytest.raises(TypeError, match="map has no length and no items; give arrays"):
+        data.Batches({"x": map(float, X[0])}, 2)
     with pytest.raises(ValueError, match="a batch of 0"):
         data.Batches(X, 0)
     with pytest.raises(IndexError, match="from 1 on"):
