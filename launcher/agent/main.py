@@ -7,7 +7,7 @@ import sys
 from typing import List
 
 from .private import keep_private
-from .protocol import MARK
+from .protocol import MARK, NURSERY
 
 _ANSWERS = {"facts": 0, "listen": 2, "reach": 1, "share": 1, "see": 1}
 """Commands of `answer`, with their number of arguments."""
@@ -15,16 +15,22 @@ _ANSWERS = {"facts": 0, "listen": 2, "reach": 1, "share": 1, "see": 1}
 
 def main(argv: List[str]) -> None:
     keep_private()
+    if argv == [NURSERY]:
+        from .nursery import nursery
+
+        argv = nursery()
     os.write(1, MARK)
     command, args = argv[0] if argv else "", argv[1:]
     if command == "run" and len(args) == 1:
         from .relay import run
 
         run()
+        os._exit(0)  # taking the interpreter apart would touch, and so copy, all the memory that copies share
     elif command == "attach" and len(args) == 1:
         from .relay import relay
 
         relay(os.path.expanduser(args[0]), b"")
+        os._exit(0)
     elif command == "sweep" and len(args) == 2:
         from .sweep import sweep
 

@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import time
+from functools import lru_cache
 from typing import Callable, Dict, Iterator, List, Tuple
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -153,7 +154,7 @@ def enter_pid_namespace() -> bool:
     Only root may do so. (A user namespace would allow it to others, but sudo and ssh do not work in one.) Returns whether
     it was possible.
     """
-    if os.geteuid() != 0 or not _namespaces_work() or libc().unshare(CLONE_NEWPID) != 0:
+    if not namespaces_work() or libc().unshare(CLONE_NEWPID) != 0:
         return False
     agent = os.getpid()
     if os.fork() == 0:
@@ -171,8 +172,14 @@ def mount_own_proc() -> bool:
     )
 
 
-def _namespaces_work() -> bool:
-    """Test in throwaway processes whether both unshare and mount work: a container may permit only one of them."""
+@lru_cache(maxsize=None)
+def namespaces_work() -> bool:
+    """Test in throwaway processes whether both unshare and mount work: a container may permit only one of them.
+
+    An agent that is a copy knows it from the process that it is a copy of.
+    """
+    if os.geteuid() != 0:
+        return False
     pid = os.fork()
     if pid == 0:
         try:
@@ -194,11 +201,7 @@ def _be_init(agent: int) -> None:
         if parent() != agent:  # the agent died before the line above
             os._exit(1)
         os.setsid()
-        for fd in range(3, 256):  # the agent's sockets must not stay open in this process
-            try:
-                os.close(fd)
-            except OSError:
-                pass
+        os.closerange(3, 256)  # the agent's sockets must not stay open in this process
         signal.set_wakeup_fd(-1)
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

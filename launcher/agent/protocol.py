@@ -41,9 +41,11 @@ __all__ = [
     "FROM_AGENT",
     "FROM_PREPARE",
     "GONE",
+    "ISOLATED",
     "LIMIT",
     "MARK",
     "MISSING",
+    "NURSERY",
     "SPEC",
     "STREAM_LIMIT",
     "TO_AGENT",
@@ -62,6 +64,10 @@ Frames = Dict[str, Check]
 
 MARK = b"podrun-agent\n"
 """The first line of the agent on stdout. Anything before it was printed by a login script."""
+ISOLATED = ("-I", "-S", "-c")
+"""Options of the Python that runs the agent: isolated and without site-packages, as it uses only the standard library."""
+NURSERY = "nursery"
+"""The agent's command that makes it start further agents as copies of itself."""
 GONE = "no agent here"
 """Message of a relay that finds no agent to connect to."""
 ASKED = "asked to stop"

@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ..agent.places import agent_path
+from ..agent.protocol import ISOLATED
 from ..pod.pod import Pod
 
 _FOLDER = Path(__file__).parents[1] / "agent"
@@ -49,16 +50,13 @@ def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
 
 
 def agent_command(pod: Pod, *args: str) -> tuple[str, ...]:
-    """Return the command that starts the agent on a host, if it exists and no other user could have changed it.
-
-    It runs isolated and without site-packages: the agent uses only the standard library.
-    """
-    return (agent_python(pod), "-I", "-S", "-c", _START, agent_path(pod.home, agent_file()[0]), *args)
+    """Return the command that starts the agent on a host, if it exists and no other user could have changed it."""
+    return (agent_python(pod), *ISOLATED, _START, agent_path(pod.home, agent_file()[0]), *args)
 
 
 def receive_command(pod: Pod) -> tuple[str, ...]:
     """Return the command that reads the agent from stdin and stores it."""
-    return (agent_python(pod), "-I", "-S", "-c", _RECEIVE, agent_path(pod.home, agent_file()[0]))
+    return (agent_python(pod), *ISOLATED, _RECEIVE, agent_path(pod.home, agent_file()[0]))
 
 
 def agent_python(pod: Pod) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 
 import pytest
@@ -123,6 +124,56 @@ def test_nothing_survives_an_agent_in_a_namespace(marked: Marked) -> None:
     assert len(marked.alive()) >= 4  # agent, first process of the namespace, worker, daemon
     agent.kill()
     assert wait_until(lambda: not marked.alive())
+
+
+FIRST = """
+signal.alarm(60)
+fds = os.pipe()
+if not enter_pid_namespace():
+    print("no namespace")
+    sys.exit()
+(first,) = descendants()
+while os.getsid(first) != first or len(os.listdir("/proc/%d/fd" % first)) > 3:
+    time.sleep(0.01)
+if os.fork() == 0:
+    if os.fork() == 0:
+        os._exit(0)  # an orphan, which only the first process can reap
+    os._exit(0)
+os.wait()
+while len(descendants()) > 1 or len(list(p._children_listed(first))):
+    time.sleep(0.01)
+print(first, flush=True)
+time.sleep(60)
+"""
+
+
+@needs_root
+def test_the_first_process_of_a_namespace(marked: Marked) -> None:
+    """It has none of the agent's files open, reaps what is orphaned, and ends with the agent, whatever signals it gets."""
+    agent = marked.start("import podrun.launcher.agent.processes as p\n" + FIRST)
+    printed = line(agent)
+    if printed == "no namespace":
+        pytest.skip("no PID namespaces here")
+    first = int(printed)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(first, number)
+    assert marked.alive() == {agent.pid, first}
+    agent.kill()
+    assert wait_until(lambda: not marked.alive())
+
+
+def test_the_trial_of_a_namespace_is_made_once(marked: Marked) -> None:
+    """A copy of the process knows its outcome."""
+    code = """
+import podrun.launcher.agent.processes as p
+before = p.namespaces_work()
+p.libc = None
+if os.fork() == 0:
+    print(p.namespaces_work() == before, flush=True)
+    os._exit(0)
+os.wait()
+"""
+    assert line(marked.start(code)) == "True"
 
 
 def test_without_a_namespace_the_worker_dies(marked: Marked) -> None:
