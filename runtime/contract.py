@@ -100,8 +100,6 @@ class NotFiniteError(ArithmeticError):
 
 ENV_COORDINATOR = "PODRUN_COORDINATOR"
 ENV_ADDRESS = "PODRUN_ADDRESS"
-ENV_BIND = "JAX_COORDINATOR_BIND_ADDRESS"
-"""JAX's own variable: the address at which process 0 of a user program listens, by default all of its host."""
 ENV_OWNER = "PODRUN_OWNER"
 ENV_WORKDIR = "PODRUN_WORKDIR"
 ENV_PID = "PODRUN_PID"  # of the worker, as its host sees it: in a PID namespace it has another one

@@ -163,7 +163,6 @@ def join_with_jax() -> None:
 
             @classmethod
             def get_coordinator_address(cls, timeout_secs: Any = None, override_coordinator_port: Any = None) -> str:
-                _listen_where_podrun_says()
                 return os.environ["PODRUN_COORDINATOR"]
 
             @classmethod
@@ -187,6 +186,35 @@ def join_with_jax() -> None:
         _note(what % (type(error).__name__, error))
 
 
+def prepare_joining() -> None:
+    """Let JAX listen where podrun says when it joins the pod, with or without arguments of the program's own."""
+    state = sys.modules["jax._src.distributed"].State
+    start = state.initialize
+
+    def initialize(self: Any, coordinator_address: Any = None, *args: Any, **kwargs: Any) -> Any:
+        pods = os.environ.get("PODRUN_COORDINATOR", "")
+        chosen = coordinator_address or os.environ.get("JAX_COORDINATOR_ADDRESS")
+        if chosen == pods and _is_loopback(pods):  # all others are on this machine, so nobody else needs to reach it
+            os.environ.setdefault("JAX_COORDINATOR_BIND_ADDRESS", pods)
+        elif chosen != pods and _is_loopback(str(chosen)) and not _is_loopback(pods) and _is_first():
+            _note(
+                "jax.distributed.initialize() was told that process 0 is at %s, where each host finds only itself; give it "
+                "no arguments, or JAX_COORDINATOR_ADDRESS" % chosen
+            )
+        _listen_where_podrun_says()
+        return start(self, coordinator_address, *args, **kwargs)
+
+    state.initialize = initialize
+
+
+def _is_first() -> bool:
+    return os.environ.get("PODRUN_PROCESS_ID") == "0"
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith(("127.", "localhost:", "[::1]:"))
+
+
 def _listen_where_podrun_says() -> None:
     """Let the collectives of CPUs listen at PODRUN_ADDRESS, as podrun's own helper does, if its runtime is at hand."""
     if os.environ.get("PODRUN_ADDRESS") and os.environ.get("JAX_PLATFORMS") == "cpu":
@@ -201,7 +229,7 @@ def watch_backends() -> None:
     """Warn if JAX starts to compute in a process of several that has not joined the others."""
     bridge = sys.modules["jax._src.xla_bridge"]
     start = getattr(bridge, "_init_backend", None)
-    if start is None or os.environ.get("PODRUN_PROCESS_ID") != "0" or os.environ.get("PODRUN_NUM_PROCESSES") == "1":
+    if start is None or not _is_first() or os.environ.get("PODRUN_NUM_PROCESSES") == "1":
         return
 
     def init_backend(platform: str) -> Any:

@@ -77,6 +77,7 @@ _after_import: Any = {
     "threading": _watch_threads,
     "jax": lambda: _helper().watch_exit(),
     "jax._src.clusters": lambda: _helper().join_with_jax(),
+    "jax._src.distributed": lambda: _helper().prepare_joining(),
     "jax._src.xla_bridge": lambda: _helper().watch_backends(),
 }
 

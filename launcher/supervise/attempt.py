@@ -11,12 +11,10 @@ from dataclasses import replace
 from functools import partial
 
 from podrun.runtime.contract import (
-    ENV_BIND,
     ENV_COORDINATOR,
     EventKind,
     ExitCode,
     Phase,
-    bind_address,
     output_stream,
 )
 
@@ -123,7 +121,7 @@ class Supervisor(AgentFrames):
     def _go(self) -> None:
         if not self._should_end():
             name, address = self._coordinator()
-            env = {ENV_COORDINATOR: address, ENV_BIND: bind_address(address)}
+            env = {ENV_COORDINATOR: address}
             if self._plan.is_program:
                 env |= coordinator_env(address, self._ready[name].get("second_port"))
             self._send_all({"type": "go", "env": env})

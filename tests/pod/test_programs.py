@@ -98,6 +98,84 @@ def test_a_program_behind_a_shell_script(sandbox: Sandbox, way: str, code: int) 
     assert f"host-1 (process 1): {WAYS[way][1]}" in done.stderr.splitlines()[-1]
 
 
+JOINS = """\
+import os
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+{join}
+mesh = Mesh(jax.devices(), ("data",))
+{work}
+print("devices", jax.device_count(), jax.local_device_count(), "total", int(total), flush=True)
+"""
+BARE = "jax.distributed.initialize()"
+WITH_ADDRESS = """\
+address = "localhost:" + os.environ["MASTER_PORT"]
+jax.distributed.initialize(address, int(os.environ["NUM_PROCESSES"]), int(os.environ["PROCESS_ID"]))
+"""
+WORK = {
+    "pmap": "total = jax.pmap(lambda x: jax.lax.psum(x, 'i'), axis_name='i')(jnp.ones(jax.local_device_count()))[0]",
+    "shard_map": """\
+@jax.jit
+@jax.shard_map(mesh=mesh, in_specs=P("data"), out_specs=P())
+def add(x):
+    return jax.lax.psum(x.sum(), "data")
+
+total = add(jax.make_array_from_process_local_data(NamedSharding(mesh, P("data")), np.ones(jax.local_device_count())))
+""",
+    "nnx": """\
+from flax import nnx
+import optax
+
+class Line(nnx.Module):
+    def __init__(self, rngs):
+        self.w = nnx.Param(jnp.zeros(()))
+
+model = Line(nnx.Rngs(0))
+optimizer = nnx.Optimizer(model, optax.sgd(0.5), wrt=nnx.Param)
+state = jax.tree.map(
+    lambda x: jax.make_array_from_process_local_data(NamedSharding(mesh, P()), np.asarray(x)), nnx.state((model, optimizer))
+)
+nnx.update((model, optimizer), state)
+x = jax.make_array_from_process_local_data(
+    NamedSharding(mesh, P("data")), np.full(jax.local_device_count(), 8.0 * jax.process_index(), np.float32)
+)
+
+@nnx.jit
+def step(model, optimizer, x):
+    loss, gradients = nnx.value_and_grad(lambda model: ((model.w[...] - x) ** 2).mean())(model)
+    optimizer.update(model, gradients)
+
+step(model, optimizer, x)
+total = model.w[...]  # the mean of all examples, those of the other process included
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("join", "work"),
+    [(WITH_ADDRESS, "pmap"), *(pytest.param(BARE, work, marks=pytest.mark.long) for work in WORK)],
+    ids=["address", *WORK],
+)
+def test_a_program_sees_all_devices(sandbox: Sandbox, join: str, work: str) -> None:
+    """Programs in the manner of public ones: they know nothing of podrun, and some name an address of their own."""
+    (sandbox.path / "joins.py").write_text(JOINS.format(join=join, work=WORK[work]))
+    done = sandbox.podrun("--slice", "cpu-2x2", "--simulate", "--", "python", "joins.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "devices 4 2 total 4" in done.stdout
+
+
+def test_a_simulated_pod_listens_on_this_machine_alone(sandbox: Sandbox) -> None:
+    """A coordination service asks nobody for a password."""
+    (sandbox.path / "where.py").write_text(
+        "import os, jax\njax.distributed.initialize()\n"
+        "print(os.environ['JAX_COORDINATOR_BIND_ADDRESS'] == os.environ['PODRUN_COORDINATOR'])\n"
+        "print(os.environ['PODRUN_COORDINATOR'])\n"
+    )
+    done = sandbox.podrun(*POD, "--", "python", "where.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "True\n127.0.0.1:" in done.stdout
+
+
 def test_a_program_that_is_not_instrumented(sandbox: Sandbox) -> None:
     """Its exit code and the end of its output say why it failed."""
     (sandbox.path / "bad.py").write_text("import sys\nassert 'podrun_program' not in sys.modules\nopen('/no/such')\n")

@@ -26,3 +26,17 @@ def test_its_exception_is_the_cause(pod: PodSandbox) -> None:
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last == "podrun: failed: h1 (process 1): RuntimeError: one of us (bare.py:12) [exit code 1]", done.stderr
+
+
+@pytest.mark.long
+def test_an_address_that_every_host_has(pod: PodSandbox) -> None:
+    """A program written for one machine would wait for five minutes and not say for what."""
+    (pod.path / "local.py").write_text(
+        "import jax, os\n"
+        "jax.distributed.initialize('localhost:10000', 2, int(os.environ['PROCESS_ID']), initialization_timeout=5)\n"
+    )
+    option = pod.write_pod(["h0", "h1"], slice="cpu-2x2")
+    done = pod.podrun(option, "--", "python", "local.py")
+    assert done.returncode != 0
+    told = "was told that process 0 is at localhost:10000, where each host finds only itself"
+    assert (done.stdout + done.stderr).count(told) == 1, done.stdout + done.stderr
