@@ -33,14 +33,15 @@ def make_schedule(schedule: Schedule, peak: float, steps: int) -> optax.Schedule
 
 
 def decay_mask(params: Any) -> Any:
-    """Return True for the leaves that weight decay applies to: kernels; not biases, LayerNorm scales or embeddings."""
+    """Return a tree of bool, True where weight decay applies: to kernels; not biases, LayerNorm scales or embeddings."""
     return jax.tree_util.tree_map_with_path(lambda path, _: getattr(path[-1], "key", None) == "kernel", params)
 
 
 def make_optimizer(config: Config, steps: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """Return the optimizer for a job of `steps` steps, and the learning rate by step for the metrics.
 
-    A user's optimizer is called as `attribute(options, steps) -> (GradientTransformation, Schedule)`.
+    A user's optimizer is called as `attribute(options, steps) -> (GradientTransformation, Schedule)`. Raises UserError if it
+    is anything else.
     """
     section = config.optimizer
     if isinstance(section, Plugin):

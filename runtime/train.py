@@ -351,5 +351,5 @@ def _due(step: int, every: int) -> bool:
 
 
 def load_config(path: Any) -> Config:
-    """Return the resolved job that the launcher wrote."""
+    """Return the resolved job that the launcher wrote, as JSON. Raises OSError or ValueError."""
     return Config.model_validate(json.loads(path.read_text(encoding="utf-8")))

@@ -191,7 +191,10 @@ class CheckpointFolder:
             self._opened.close()
 
     def read_state(self, step: int, template: Arrays) -> Arrays:
-        """Return the state as arrays like those of `template`: numpy's, or jax's with their shardings."""
+        """Return the state as arrays like those of `template`: numpy's, or jax's with their shardings.
+
+        Raises DamagedCheckpointError, or HostFaultError if only this host cannot read it now.
+        """
         folder = self.path(step) / _STATE
         try:
             next(folder.iterdir(), None)

@@ -44,9 +44,14 @@ class ArrayExamples:
 def array_dataset(
     train: Pair, validation: Pair, classes: int | None = None, scale: float | None = None, identity: bytes | None = None
 ) -> Dataset:
-    """Return checked arrays as a dataset; `classes` is the number of classes, or None if y are values.
+    """Return checked arrays as a dataset.
 
-    The fingerprint is made of `identity`, or else of the arrays.
+    Args:
+        train: x, [n, ...], and y, int32[n] or float32[n, outputs].
+        validation: likewise, with examples of the same shapes.
+        classes: number of classes; None if y are values.
+        scale: factor for x when a batch is gathered, which is float32 then.
+        identity: content that the fingerprint is made of; None: of the arrays.
     """
     return Dataset(
         ArrayExamples(*train, scale),
@@ -100,7 +105,7 @@ def inputs(x: Array, where: str, numbers: Array | None = None) -> Array:
 
 
 def values(y: Array, where: str, numbers: Array | None = None) -> Array:
-    """Return the targets of a regression, float32[n, outputs], checked like `inputs`."""
+    """Return the targets of a regression, float32[n, outputs], checked like `inputs`. Raises UserError for other shapes."""
     if y.ndim > 2:
         raise UserError(
             f"{where} has shape {y.shape}: a target must be a number or a vector of numbers; reshape it to [examples, n]"

@@ -45,7 +45,7 @@ class ShuffledOrder:
         return indices, epochs
 
     def run(self, start: int, count: int) -> tuple[Array, Array]:
-        """Return `examples` for `count` positions from `start` on. Within one epoch, the usual case, a read-only slice."""
+        """Return `examples`, int64[count] each, from position `start` on. Within one epoch a read-only slice."""
         epoch, place = divmod(start, self._size)
         if place + count > self._size:
             return self.examples(np.arange(start, start + count))
@@ -94,7 +94,7 @@ def full_batch(examples: Examples, parts: int, part: int, num_parts: int) -> Bat
 
 
 def batch_shapes(examples: Examples, size: int) -> Batch:
-    """Return arrays with the shapes and dtypes of a training batch of `size` examples, which take no memory."""
+    """Return arrays of the shapes, [size, ...], and dtypes of a training batch, which take no memory."""
     one = examples.gather(np.zeros(1, np.int64), np.zeros(1, np.int64))
     return {name: np.broadcast_to(value, (size, *value.shape[1:])) for name, value in one.items()}
 
@@ -109,8 +109,8 @@ def evaluation_batches(
 ) -> Iterator[Batch]:
     """Yield this process's part of each evaluation batch, in order: `limit` batches, or the whole split for None.
 
-    All processes get the same number of batches of the same shape. Rows beyond the end repeat the last example with
-    weight 0.
+    All processes get the same number of batches of the same shape, [batch_size / num_processes, ...]. Rows beyond the end
+    repeat the last example with weight 0.
     """
     count = -(-examples.size // batch_size)
     rows = process_rows(batch_size, process, num_processes)

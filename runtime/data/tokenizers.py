@@ -117,7 +117,7 @@ def _tokenizers() -> Any:
 
 
 def make_tokenizer(section: CharTokenizer | ByteTokenizer | BPETokenizer, text: str) -> Tokenizer:
-    """Return the tokenizer that the config asks for; `text` is the training text."""
+    """Return the tokenizer that the config asks for; `text` is the training text. Raises UserError if it cannot be made."""
     if isinstance(section, CharTokenizer):
         return Characters(text)
     if isinstance(section, ByteTokenizer):

@@ -37,7 +37,7 @@ class EpochMeans:
         return epoch * self.epoch_size + min(-(-place // batch_size) * batch_size, self.epoch_size - batch_size)
 
     def add(self, metrics: dict[str, float]) -> None:
-        """Add a step's metrics."""
+        """Add a step's metrics, each the mean over its batch; those of the step itself, such as its rate, are left out."""
         for name, value in metrics.items():
             if name not in _OF_THE_STEP:
                 self.sums[name] = self.sums.get(name, 0.0) + value

@@ -22,7 +22,7 @@ def step_flops(task: Task, params: Params, batch: Batch) -> float | None:
     Args:
         task: what is trained.
         params: what `task.init` returns, as arrays or as `jax.ShapeDtypeStruct`.
-        batch: a global batch, likewise.
+        batch: a global batch, [B, ...] each, likewise.
     """
     try:
         cpu = jax.local_devices(backend="cpu")[0]

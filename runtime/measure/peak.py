@@ -33,7 +33,7 @@ class Peak:
 
 
 def peak_of(device_kind: str) -> Peak | None:
-    """Return the peak of a kind of device; None if it is not known, as on CPU."""
+    """Return the peak, in FLOP/s, of a kind of device as JAX names it; None if it is not known, as on CPU."""
     return PEAKS.get(device_kind)
 
 

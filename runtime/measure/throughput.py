@@ -67,7 +67,10 @@ class Clock:
         self._step, self._last, self._paused = step, now, paused
 
     def rates(self) -> dict[str, float]:
-        """Return the rates of the steps that were completed since the last record; nothing if there were none."""
+        """Return the rates of the steps that were completed since the last record; nothing if there were none.
+
+        Rates are per second over all devices, times in seconds, shares of the time since the start, and `mfu` from 0 to 1.
+        """
         seconds = sum(self._steps)
         if not self._steps or seconds <= 0:
             return {}

@@ -21,7 +21,8 @@ _CLASSES = {"gpt2": "GPT2", "cnn": "CNN", "mlp": "MLP", "linear": "Linear"}
 def make_language_model(config: Config, vocabulary: int, dtype: jnp.dtype) -> Model:
     """Return a model of int32[B, T], whose outputs are float32[B, T, vocabulary].
 
-    A user's model is called as `attribute(options, vocabulary, dtype)`; `options` has `context`.
+    A user's model is called as `attribute(options, vocabulary, dtype)`; `options` has `context`. Raises UserError if the
+    model is not one of tokens.
     """
     section = config.model
     if isinstance(section, Plugin):

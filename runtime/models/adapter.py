@@ -26,14 +26,17 @@ class Model(ABC):
 
     @abstractmethod
     def init(self, key: jax.Array, x: jax.Array) -> tuple[Params, Any]:
-        """Return the parameters, float32, and the state beyond them, None if there is none. `x` is a batch of one example."""
+        """Return the parameters, float32, and the state beyond them or None. `x` is a batch of one example, [1, ...]."""
 
     @abstractmethod
     def apply(self, params: Params, state: Any, x: jax.Array, key: jax.Array | None) -> tuple[jax.Array, Any]:
         """Return the outputs for a batch, [B, ...], and the new state, which is of no use in an evaluation."""
 
     def variables(self, key: jax.Array, x: jax.Array) -> Any:
-        """Return what a task takes for its parameters: the initial ones, with the model's state if it has any."""
+        """Return what a task takes for its parameters: the initial ones, with the model's state if it has any.
+
+        `x` is a batch of one example, [1, ...]. Raises UserError if the model's `init` gives anything but arrays of numbers.
+        """
         params, state = self.init(key, x)
         state = state if jax.tree.leaves(state) else None
         for path, leaf in jax.tree.leaves_with_path((params, state)):
@@ -45,7 +48,7 @@ class Model(ABC):
         return params if state is None else Variables(params, state)
 
     def __call__(self, given: Any, x: jax.Array, key: jax.Array | None = None) -> Any:
-        """Return the outputs. In training the new state replaces that of `given`, which is what `variables` returns."""
+        """Return the outputs, [B, ...]. In training the new state replaces that of `given`, made by `variables`."""
         if not isinstance(given, Variables):
             return self._array(self.apply(given, None, x, key)[0])
         outputs, state = self.apply(given.params, given.state, x, key)

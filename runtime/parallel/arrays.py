@@ -11,7 +11,7 @@ from ..state import Batch, TrainState
 
 
 def in_parts(batch: Batch, key: jax.Array, count: int) -> tuple[Batch, jax.Array]:
-    """Return `count` equal parts of a batch and keys for them, along a new leading axis."""
+    """Return `count` equal parts of a batch, [count, B / count, ...], and keys for them, [count]."""
     parts = jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), batch)
     return parts, jax.random.split(key, count)
 

@@ -101,11 +101,11 @@ class Strategy(ABC):
 
     @abstractmethod
     def shard(self, batch: Batch) -> Batch:
-        """Put this process's part of a batch on its devices. May be called from another thread."""
+        """Put this process's part of a batch, [B / n, ...] (see `data_shard`), on its devices. Other threads may call it."""
 
     @abstractmethod
     def abstract_batch(self, batch: Batch) -> Batch:
-        """Return the shapes, dtypes and shardings of what `shard` returns; `batch` has those of the global batch."""
+        """Return the shapes, dtypes and shardings of what `shard` returns, for a global batch, [B, ...], or its shapes."""
 
     def savable(self, state: TrainState) -> StateDict:
         """Return the state for a checkpoint: one copy as numpy arrays, or global jax.Arrays if it `saves_in_parts`.
@@ -140,7 +140,7 @@ class Strategy(ABC):
     _evaluate: Any
 
     def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
-        """Dispatch one step, and return before it is done. `state` must not be used again: its buffers are reused."""
+        """Dispatch a step, without waiting for it, on what `shard` returned. `state` must not be used again: its buffers are."""
         return self._step(state, batch)
 
     @hook
@@ -154,11 +154,11 @@ class Strategy(ABC):
         return {}
 
     def evaluate(self, state: TrainState, batch: Batch) -> Scalars:
-        """Return the task's sums over the global batch, the same in all processes."""
+        """Return the task's sums over the global batch, float32[] each, the same in all processes."""
         return self._evaluate(state.best, batch)
 
     def lowered(self, batch: Batch) -> jax.stages.Lowered:
-        """Return the lowered step for a global batch of these shapes, not compiled yet."""
+        """Return the lowered step for a global batch of these shapes, [B, ...], not compiled yet."""
         return self._step.lower(self.abstract_state(), self.abstract_batch(batch))
 
     @hook
@@ -169,7 +169,10 @@ class Strategy(ABC):
     # --- the computation of every strategy, to be traced ---
 
     def initial_state(self, seed: jax.Array | int | None = None) -> TrainState:
-        """Return the initial state, the same numbers for any number of processes and devices."""
+        """Return the initial state, the same numbers for any number of processes and devices. The default seed is the job's.
+
+        Raises UserError for a model with state and an optimizer with a line search.
+        """
         first = self.task.init(jax.random.fold_in(jax.random.key(self.seed if seed is None else seed), 0))
         params, model_state = parts(first)
         if model_state is not None and self.uses_line_search:
@@ -181,24 +184,24 @@ class Strategy(ABC):
         return strongly_typed(TrainState(jnp.int32(0), params, self.optimizer.init(params), ema, model_state))
 
     def step_key(self, step: jax.Array, device: jax.Array | int) -> jax.Array:
-        """Return the key for the dropout of one device in one step."""
+        """Return the key, of shape [], for the dropout of one device in one step, int32[]."""
         key = jax.random.fold_in(jax.random.key(self.seed), 1)
         return jax.random.fold_in(jax.random.fold_in(key, step), device)
 
     @hook
     def loss(self, params: Params, model_state: Any, batch: Batch, key: jax.Array) -> Loss:
-        """Return the loss over the batch that one call of `gradients` sees."""
+        """Return the loss over the batch, [B, ...], that one call of `gradients` sees."""
         return self.share_loss(params, model_state, batch, key)
 
     def share_loss(self, params: Params, model_state: Any, batch: Batch, key: jax.Array) -> Loss:
-        """Return the task's loss over examples that have one key, its metrics, and the model's new state."""
+        """Return the task's loss over examples, [B, ...], that have one key, its metrics, and the model's new state."""
         given = variables(params, model_state)
         loss, metrics = self.task.loss(given, batch, key)
         return loss, (metrics, new_state(given))
 
     @hook
     def split(self, batch: Batch, key: jax.Array) -> tuple[Batch, jax.Array]:
-        """Return `accumulate` parts of a batch and keys for them, along a new leading axis."""
+        """Return parts of a batch, [accumulate, B / accumulate, ...], and keys for them, [accumulate]."""
         return in_parts(batch, key, self.accumulate)
 
     @hook
@@ -207,7 +210,7 @@ class Strategy(ABC):
         return zeros
 
     def gradients(self, params: Params, model_state: Any, batch: Batch, key: jax.Array) -> Results:
-        """Return the results over `batch`: means, and the model's new state.
+        """Return the results over `batch`, [B, ...]: means, and the model's new state.
 
         They are computed in `accumulate` parts one after another, each from the state before the step.
         """

@@ -69,7 +69,7 @@ def _joined(leaves: list[jax.Array], axis: Axis) -> jax.Array:
 def averaged_objective(
     loss: Callable[[Params], jax.Array], axis: Axis, mark_varying: Callable[[Params], Params] = lambda p: p
 ) -> Objective:
-    """Return the mean of each device's `loss`, with its gradient averaged as well.
+    """Return the mean of each device's `loss`, float32[], with its gradient averaged as well.
 
     JAX would take the gradient of a `pmean` under pmap to be the local one. A line search that follows it takes different
     branches on different devices, and they wait for each other forever.

@@ -98,7 +98,7 @@ class Ensemble(Strategy):
         return jax.tree.map(_as_local, state, self._layout(state, self._local_members, self._local_whole))
 
     def one_copy(self, params: Params) -> Params:
-        """Return the first member of each process."""
+        """Return the first member of each process, without the axis of members."""
         return jax.tree.map(lambda x: x[0], params)
 
     def shard(self, batch: Batch) -> Batch:

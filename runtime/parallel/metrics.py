@@ -22,7 +22,7 @@ class StepMetrics:
 
     @classmethod
     def of(cls, metrics: Scalars) -> StepMetrics:
-        """Make metrics from scalars; to be traced."""
+        """Make metrics from scalars, float32[] each; to be traced."""
         return cls(jnp.stack([jnp.asarray(x, jnp.float32) for x in metrics.values()]), tuple(metrics))
 
     def read(self) -> dict[str, float]:

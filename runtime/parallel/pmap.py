@@ -46,7 +46,7 @@ class Pmap(Strategy):
         return jax.device_put({k: np.reshape(v, (local, -1, *v.shape[1:])) for k, v in batch.items()}, self._split)
 
     def abstract_batch(self, batch: Batch) -> Batch:
-        """Return the abstract batch with a leading axis of this process's devices."""
+        """Return the abstract batch with a leading axis of this process's devices: [devices, B / shares, ...]."""
         local, shares = jax.local_device_count(), self.shares
         return {
             k: jax.ShapeDtypeStruct((local, v.shape[0] // shares, *v.shape[1:]), v.dtype, sharding=self._split)

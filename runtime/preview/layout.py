@@ -84,7 +84,7 @@ def draw(array: Any, width: int, most: int = _DRAWN) -> str:
 
 
 def bytes_per_device(tree: Any) -> int:
-    """Return the bytes on the device that has the most, which is any of them."""
+    """Return how many bytes of a tree of arrays, each with a sharding, the fullest device holds."""
     return sum(
         math.prod(leaf.sharding.shard_shape(tuple(leaf.shape))) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree)
     )
