@@ -140,7 +140,7 @@ class Strategy(ABC):
     _evaluate: Any
 
     def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
-        """Dispatch a step, without waiting for it, on what `shard` returned. `state` must not be used again: its buffers are."""
+        """Dispatch a step on what `shard` returned, and return at once. `state` must not be used again: its buffers are."""
         return self._step(state, batch)
 
     @hook

@@ -30,7 +30,7 @@ class ArrayTask(Task):
         return self._model.variables(key, jnp.zeros((1, *self.data.shape), jnp.float32))
 
     def outputs(self, params: Params, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        """Map float32[B, ...] to float32[B, K], with dropout if there is a key. Raises UserError for a model of other outputs."""
+        """Map float32[B, ...] to float32[B, K], with dropout if there is a key. Raises UserError for other outputs."""
         outputs: Any = self._model(params, x, key)
         if outputs.shape != (len(x), self.data.outputs):  # another shape might broadcast against y
             raise UserError(
