@@ -1,4 +1,4 @@
-"""What the tests share: the real podrun command, in a home and a working directory of its own."""
+"""Shared by all tests: the real podrun command, in a home and a working directory of its own."""
 
 from __future__ import annotations
 

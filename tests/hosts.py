@@ -37,7 +37,7 @@ _serial = itertools.count()
 
 
 def why_not() -> str | None:
-    """Why there can be no such hosts here; None if there can."""
+    """Return why there can be no such hosts here; None if there can."""
     missing = [tool for tool in TOOLS if _which(tool) is None]
     if sys.platform != "linux":
         return "hosts for SSH tests need Linux"

@@ -54,7 +54,7 @@ def test_methods_with_a_body_are_final(room: str) -> None:
 
 
 def test_an_override_is_noticed() -> None:
-    """Of a method and of a property, also two classes up; abstract ones and hooks may be replaced."""
+    """Overrides of a method and of a property are noticed, also two classes up; abstract ones and hooks may be replaced."""
     from podrun.runtime.parallel.single import Single
 
     class Wrong(Single):

@@ -8,19 +8,18 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 FRAGMENT = re.compile(r"(What|Where|Whether|How|Of|Why|Who|Which|Whose|When|A \w+ that|Everything|Those|The same)\b")
 SAYS_NOTHING = {"found", "said", "there", "own"}
+PRODUCT = ("api", "launcher", "runtime", "benchmarks")
 
 
 @cache
-def trees() -> dict[str, ast.Module]:
-    """Return the syntax tree of each file of the product."""
-    files = [
-        path
-        for folder in ("api", "launcher", "runtime", "benchmarks")
-        for path in sorted((ROOT / folder).rglob("*.py"))
-    ]
+def trees(*folders: str) -> dict[str, ast.Module]:
+    """Return the syntax tree of each file of the folders."""
+    files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
     return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in files}
 
 
@@ -31,8 +30,9 @@ def docstrings(tree: ast.AST) -> Iterator[str]:
             yield node.value.value.strip()
 
 
-def test_docstrings_begin_with_a_sentence() -> None:
-    texts = [text for tree in trees().values() for text in docstrings(tree)]
+@pytest.mark.parametrize("folders", [PRODUCT, ("tests",)], ids=["product", "tests"])
+def test_docstrings_begin_with_a_sentence(folders: tuple[str, ...]) -> None:
+    texts = [text for tree in trees(*folders).values() for text in docstrings(tree)]
     fragments = [text.splitlines()[0] for text in texts if FRAGMENT.match(text)]
     assert len(fragments) < 0.02 * len(texts), fragments
 
@@ -40,7 +40,7 @@ def test_docstrings_begin_with_a_sentence() -> None:
 def test_no_variable_says_nothing() -> None:
     named = [
         f"{path}:{node.lineno} {node.id}"
-        for path, tree in trees().items()
+        for path, tree in trees(*PRODUCT).items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in SAYS_NOTHING
     ]

@@ -88,7 +88,7 @@ class Records:
 
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_source_of_records(fresh: Callable[[], None], at_once: bool) -> None:
-    """The same batches as of arrays, whole and laid out over devices; beside arrays as well."""
+    """Batches are those of arrays, whole and laid out over devices; beside arrays as well."""
     arrays = data.Batches({"x": X, "y": np.arange(10)}, 4, seed=1)
     source = Records(at_once)
     records = data.Batches(source, 4, seed=1)

@@ -95,7 +95,7 @@ def test_a_finished_run(fresh: Fresh, capfd: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_loop_that_is_left(fresh: Fresh) -> None:
-    """What was saved is complete."""
+    """The saved checkpoint is complete."""
     for step in podrun.steps(10, {"w": np.zeros(2)}, save_every=1):
         if step == 4:
             break

@@ -1,4 +1,4 @@
-"""What the fuzzers share: how many cases, hostile values, and the guards of time and memory.
+"""Shared by the fuzzers: how many cases, hostile values, and the guards of time and memory.
 
 PODRUN_FUZZ_CASES sets the number of cases, PODRUN_FUZZ_SEED another series of them; the seed of a failure is printed.
 """

@@ -1,4 +1,4 @@
-"""A host that says anything: the run ends with that host lost and the reason, and never with a traceback."""
+"""Hosts say anything: the run ends with that host lost and the reason, and never with a traceback."""
 
 from __future__ import annotations
 

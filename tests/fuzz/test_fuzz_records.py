@@ -78,7 +78,7 @@ index_lines = st.one_of(
 
 
 def file(line: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes | None]:
-    """What is in a file: lines, perhaps without an end; None: the file is missing."""
+    """Make the content of a file: lines, perhaps without an end; None: the file is missing."""
     whole = st.lists(line, max_size=5).map(lambda found: b"".join(one + b"\n" for one in found))
     return st.one_of(st.none(), st.just(b""), whole, whole.map(lambda data: data[:-1]))
 

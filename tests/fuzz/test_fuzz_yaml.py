@@ -101,7 +101,7 @@ def test_train_files_and_overrides(number: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", NUMBERS)
 def test_pod_files_and_hostfiles(number: int, tmp_path: Path) -> None:
-    """What a pod file says is read to its hosts and its way to them, as for a run."""
+    """Pod files are read down to hosts and the way to them, as for a run."""
     file = tmp_path / "pod.yaml"
 
     def check(data: bytes) -> None:

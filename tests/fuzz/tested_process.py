@@ -32,7 +32,7 @@ _HANGS = 120.0  # seconds after which a case is given up, whatever it does: a gu
 
 @dataclass(frozen=True)
 class Limits:
-    """What one case may use, and all of them together may keep."""
+    """Limits of what one case may use, and all of them together may keep."""
 
     cpu: float = 2.0
     """Seconds of CPU time of a case."""
@@ -44,7 +44,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Usage:
-    """What the process holds between two cases."""
+    """Resources that the process holds between two cases."""
 
     memory: int
     """Bytes, without what has been freed."""
@@ -53,7 +53,7 @@ class Usage:
 
 
 class FailedCase(AssertionError):
-    """A case that raised, took too long, or ended the process; the reason has the traceback."""
+    """Case that raised, took too long, or ended the process; the reason has the traceback."""
 
 
 class TestedProcess:
@@ -162,7 +162,7 @@ def _usage() -> Usage:
 
 
 def _all_asleep(pid: int) -> bool:
-    """Whether no thread of the process runs, waits for a CPU, or waits for a disk."""
+    """Return True if no thread of the process runs, waits for a CPU, or waits for a disk."""
     states = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:

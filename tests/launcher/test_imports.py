@@ -1,4 +1,4 @@
-"""What is imported, and when: the launcher starts fast and without JAX, the agent with nothing but Python."""
+"""Imports, and when they happen: the launcher starts fast and without JAX, the agent with nothing but Python."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 AGENT = sorted((ROOT / "launcher" / "agent").glob("*.py"))
 STANDARD = set(sys.stdlib_module_names) - {"graphlib", "tomllib", "zoneinfo"}
-"""What is standard in Python 3.8 already."""
+"""Modules that are standard in Python 3.8 already."""
 NEWER_THAN_3_8 = {
     *("removeprefix", "removesuffix", "is_relative_to", "with_stem", "hardlink_to"),
     *("pidfd_open", "waitstatus_to_exitcode", "to_thread", "randbytes", "pairwise", "batched"),

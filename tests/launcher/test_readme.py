@@ -27,7 +27,7 @@ def block(name: str) -> str:
 
 
 def commands(text: str) -> list[str]:
-    """What is typed to train a job: of those who come back at once and the like, the job is the same."""
+    """Commands as typed, for the same job: those that come back at once, and the like."""
     lines = (line.strip().split("   #")[0].strip() for line in text.splitlines())
     runs = (line for line in lines if re.match(r"podrun (?!init|check|inspect|compare).*\.yaml", line))
     return [re.sub(r" --(detach|dry-run)", "", line) for line in runs]
@@ -60,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_readme_has_commands() -> None:
-    """Those below are all that there are."""
+    """The options below are all that exist."""
     assert "podrun --slice v3-32 --pod pod.yaml train.yaml" in ALL
     assert sum("--simulate train.yaml" in command for command in ALL) >= 4
     assert all(any(f"examples/{name}" in command for command in ALL) for name in EXAMPLES)

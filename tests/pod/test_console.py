@@ -1,4 +1,4 @@
-"""What a person sees: in a terminal, and in a file."""
+"""The view of a person: in a terminal, and in a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ JOB = ("--slice", "cpu-2x1", "--simulate", "train.yaml", "steps=300", "eval.ever
 
 
 def in_terminal(sandbox: Sandbox, *args: str) -> str:
-    """What a terminal gets from podrun, which must succeed."""
+    """Return what a terminal gets from podrun, which must succeed."""
     terminal, inside = pty.openpty()
     run = subprocess.Popen(
         [*sandbox.command, *args],

@@ -1,4 +1,4 @@
-"""A job that counts epochs, stopped in the middle of one."""
+"""Jobs that count epochs, stopped in the middle of one."""
 
 from __future__ import annotations
 

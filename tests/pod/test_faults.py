@@ -87,7 +87,7 @@ def test_launcher_asleep(start: Start, sandbox: Sandbox) -> None:
 
 @pytest.mark.long
 def test_launcher_naps(start: Start, sandbox: Sandbox) -> None:
-    """A launcher that is stopped for less than the lease goes on."""
+    """The launcher goes on if it was stopped for less than the lease."""
     run = start(*POD)
     run.wait_for_step(5)
     kill(run.process.pid, signal.SIGSTOP)
@@ -128,7 +128,7 @@ def test_dropped_connection_is_no_fault(start: Start, sandbox: Sandbox) -> None:
 
 
 def test_interpreter_that_does_not_exist(start: Start, sandbox: Sandbox) -> None:
-    """A process that cannot be started is named with the reason."""
+    """The process that cannot be started is named with the reason."""
     broken = sandbox.path / "python"
     broken.write_text("#!/nowhere/python3\n")
     broken.chmod(0o755)
@@ -140,7 +140,7 @@ def test_interpreter_that_does_not_exist(start: Start, sandbox: Sandbox) -> None
 
 
 def test_process_that_never_joins(start: Start, sandbox: Sandbox) -> None:
-    """A process that hangs before it joined the pod is named after launch.start_timeout, not those that wait for it."""
+    """If a process hangs before it joined the pod, it is named after launch.start_timeout, not those that wait for it."""
     wrapper = sandbox.path / "python"
     wrapper.write_text('#!/bin/sh\n[ "$PODRUN_PROCESS_ID" = 1 ] && exec sleep 600\nexec "$REAL_PYTHON" "$@"\n')
     wrapper.chmod(0o755)
@@ -247,7 +247,7 @@ def test_stop_among_evaluations_and_saves(start: Start, sandbox: Sandbox) -> Non
     ids=["saved by one process", "saved in parts"],
 )
 def test_full_disk(start: Start, sandbox: Sandbox, job: tuple[str, ...]) -> None:
-    """A workdir that fills up while a checkpoint is written ends the run with that cause, and nothing hangs."""
+    """A full disk while a checkpoint is written ends the run with that cause, and nothing hangs."""
     small = sandbox.path / "small"
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "none", str(small)], check=True)
@@ -279,7 +279,7 @@ def test_full_home(sandbox: Sandbox, size: str) -> None:
 
 @pytest.mark.long
 def test_interrupted_before_the_first_checkpoint(start: Start, sandbox: Sandbox) -> None:
-    """A run that is stopped while it compiles has no checkpoint, and promises none."""
+    """Stopped while it compiles, a run has no checkpoint, and promises none."""
     run = start(*faulty("hang", step=1))
     run.wait_for(lambda e: e["event"] == "phase" and e["phase"] == "compile")
     run.process.send_signal(signal.SIGINT)
@@ -288,7 +288,7 @@ def test_interrupted_before_the_first_checkpoint(start: Start, sandbox: Sandbox)
 
 
 def test_nan_names_the_step(start: Start, sandbox: Sandbox) -> None:
-    """A loss that is not finite stops all processes at the same step, and no checkpoint of it is kept."""
+    """NaN as loss stops all processes at the same step, and no checkpoint of it is kept."""
     run = start(*POD, "optimizer.learning_rate=1e30", "optimizer.clip_norm=null", "checkpoint.every=1")
     assert run.end() == 1
     assert "is not finite in step" in run.last_line
@@ -308,7 +308,7 @@ def test_restart_from_the_last_checkpoint(start: Start, sandbox: Sandbox) -> Non
 
 
 def test_daemonised_child_is_ended(start: Start, sandbox: Sandbox) -> None:
-    """What a worker left running in another session is found and ended too."""
+    """A worker's child in another session is found and ended too."""
     (sandbox.path / "littering.py").write_text(
         "import os, shutil, subprocess\n"
         "from faulty import dataset as inner\n"

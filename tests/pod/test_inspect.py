@@ -101,7 +101,7 @@ def test_what_user_code_prints_is_no_part_of_the_report(small: Sandbox) -> None:
 
 
 def test_user_code_that_fails(small: Sandbox) -> None:
-    """What, in which line of which file, and how to see more; exit code 1."""
+    """The message says what, in which line of which file, and how to see more; exit code 1."""
     done = small.podrun("inspect", "small.yaml", "task=mine:Broken", "model.name=mlp", "data.name=sine")
     assert (done.returncode, done.stdout) == (1, "")
     assert "KeyError: 'nothing'\nin mine.py, line 12" in done.stderr

@@ -17,7 +17,7 @@ JOB = {"steps": 4, "log.tensorboard": False, "optimizer.learning_rate": 0.01}
 
 @pytest.fixture
 def here(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
-    """A sandbox that is the working directory and environment of this process."""
+    """Make a sandbox that is the working directory and environment of this process."""
     monkeypatch.chdir(sandbox.path)
     for name, value in sandbox.env.items():
         monkeypatch.setenv(name, value)
@@ -29,7 +29,7 @@ def here(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]
 
 @pytest.mark.long
 def test_two_at_once(here: Sandbox) -> None:
-    """Of one program; each has its own record, and its metrics are those of metrics.jsonl."""
+    """Two runs of one program: each has its own record, and its metrics are those of metrics.jsonl."""
     runs = [
         podrun.launch("small.yaml", slice="cpu-1x2", simulate=True, workdir=name, overrides=JOB)
         for name in ("first", "second")

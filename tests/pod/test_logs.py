@@ -16,7 +16,7 @@ FSDP = "parallel={name: jit, mesh: {fsdp: 2}}"
 
 @pytest.fixture(scope="module", params=["pmap", pytest.param(FSDP, marks=pytest.mark.long)], ids=["pmap", "fsdp"])
 def shown(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, str]]:
-    """What podrun printed of a run on two hosts, and each host's log."""
+    """Return what podrun printed of a run on two hosts, and each host's log."""
     sandbox = make_sandbox(tmp_path_factory.mktemp("logs"))
     (sandbox.path / "small.yaml").write_text(SMALL.replace("width: 16", "width: 160"))  # large enough to be divided
     parallel = request.param if "=" in request.param else f"parallel={request.param}"

@@ -1,4 +1,4 @@
-"""Who can reach a simulated pod: nobody outside this machine. JAX's coordinator does not ask who connects to it."""
+"""Nobody outside this machine can reach a simulated pod. JAX's coordinator does not ask who connects to it."""
 
 from __future__ import annotations
 

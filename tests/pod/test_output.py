@@ -44,7 +44,7 @@ def peak(pid: int) -> int:
 
 
 def digest(size: int, word: str) -> str:
-    """Of the log: a last line without an end gets one."""
+    """Return the digest of the log, where a last line without an end gets one."""
     piece = (word * 65536).encode()[:65536]
     whole = hashlib.sha256()
     for _ in range(size // len(piece)):
@@ -134,7 +134,7 @@ def on_terminal(sandbox: Sandbox, script: str) -> tuple[subprocess.Popen[bytes],
 
 
 def test_ctrl_c_on_a_slow_terminal(sandbox: Sandbox) -> None:
-    """A terminal that shows 64 KB a second says at once that podrun stops, and the run ends, however much is printed."""
+    """A slow terminal, of 64 KB a second, says at once that podrun stops, and the run ends, however much is printed."""
     process, controller = on_terminal(sandbox, "yes some line of output")
     shown = bytearray()
     reads = threading.Event()

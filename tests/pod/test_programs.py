@@ -207,7 +207,7 @@ def test_what_a_program_finds(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.long
 def test_independent_copies_are_told(sandbox: Sandbox) -> None:
-    """A program that never joins trains as often as there are processes, which is seldom meant."""
+    """Without joining, a program trains as often as there are processes, which is seldom meant."""
     (sandbox.path / "alone.py").write_text("import jax\nprint(jax.process_count(), jax.device_count())\n")
     done = sandbox.podrun(*POD, "--", "python", "alone.py")
     assert done.returncode == 0

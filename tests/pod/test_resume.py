@@ -1,4 +1,4 @@
-"""A run that was killed at any moment goes on from its last complete checkpoint as if nothing had happened."""
+"""Killed at any moment, a run goes on from its last complete checkpoint as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_resume_on_other_slices(start: Start, sandbox: Sandbox, uninterrupted: d
 
 
 def test_finished_run_trains_no_further(start: Start, sandbox: Sandbox) -> None:
-    """The same command after the last step only evaluates; with more steps it goes on."""
+    """After the last step the same command only evaluates; with more steps it goes on."""
     arguments = ("--slice", "cpu-1x2", "--simulate", "small.yaml")
     assert start(*arguments).end() == 0
     again = start(*arguments)

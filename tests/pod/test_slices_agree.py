@@ -1,4 +1,4 @@
-"""What is trained does not depend on how many hosts train it."""
+"""The result of training does not depend on how many hosts train it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of tasks and data share whose examples are arrays."""
+"""Shared by the tests of tasks and data whose examples are arrays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = np.ndarray[Any, Any]
 
 
 def job(task: str, data: Any, **sections: Any) -> Config:
-    """A job that needs nothing else to be valid."""
+    """Make a job that needs nothing else to be valid."""
     values = {"task": task, "data": data, "steps": 2, "batch_size": 8, "optimizer": "adam", **sections}
     return Config.model_validate(values)
 

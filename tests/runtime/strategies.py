@@ -1,4 +1,4 @@
-"""What the tests of ways of being parallel share: each of them by name, on four devices, and training with it."""
+"""Shared by the tests of parallelism strategies: each of them by name, on four devices, and training with it."""
 
 from __future__ import annotations
 
@@ -133,5 +133,5 @@ jax.monitoring.register_event_duration_secs_listener(_listen)
 
 
 def compilations() -> int:
-    """How many programs have been compiled so far in this process."""
+    """Return how many programs have been compiled so far in this process."""
     return len(_compilations)

@@ -1,4 +1,4 @@
-"""What processes tell each other before they train: devices, the workdir, the data. The others are only pretended."""
+"""Processes tell each other devices, workdir and data before they train. The others are only pretended."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_all_meet_under_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_gather_returns_a_row_for_each_process() -> None:
-    """Of this one here, whatever the number of its devices."""
+    """This process has one, whatever the number of its devices."""
     everyone = gather([7, 2**32 - 1])
     assert everyone.dtype == np.uint32 and everyone.tolist() == [[7, 2**32 - 1]]
 

@@ -1,4 +1,4 @@
-"""What the processes of a pod agree on before they train, as far as a single process can tell."""
+"""Processes of a pod agree before they train, as far as a single process can tell."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_compiled_programs_are_nobody_elses(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_workdir_of_another_projects_train_yaml(tmp_path: Path) -> None:
-    """The same command goes on; another job that only has the same name is told whose workdir it is."""
+    """The job itself goes on; another one that only has the same name is told whose workdir it is."""
     mine, theirs = (replace(ENV, owner=f"{user}:/home/{user}/train.yaml") for user in ("ann", "bob"))
     for env in (mine, mine, ENV):  # ENV: the user chose the workdir
         check_owner(Workdir(tmp_path), env)

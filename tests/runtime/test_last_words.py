@@ -1,4 +1,4 @@
-"""What a worker's process still does when it ends by os._exit, and what it takes for the loss of another one."""
+"""The last acts of a worker's process when it ends by os._exit, and what it takes for the loss of another one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def worker_env(folder: Path) -> dict[str, str]:
 
 
 def test_nothing_that_was_printed_is_lost(tmp_path: Path) -> None:
-    """A line that has no end yet is still in Python's buffer when the process leaves."""
+    """An unfinished line is still in Python's buffer when the process leaves."""
     env = {name: value for name, value in worker_env(tmp_path).items() if name != "PYTHONUNBUFFERED"}
     with (tmp_path / "out").open("w") as out:
         done = subprocess.run([sys.executable, "-c", WORKER], env=env, stdout=out, stderr=subprocess.PIPE, text=True)

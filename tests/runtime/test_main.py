@@ -1,4 +1,4 @@
-"""What a worker knows when it starts, and how it says why it fails."""
+"""A worker when it starts, and how it says why it fails."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ ENV = WorkerEnv("run-1", 2, "host-0", 3, 8, (0, 1, 2, 3), "cpu-8x4", Path("/dir 
 
 
 def test_environment_round_trip() -> None:
-    """What the launcher sets, with the coordinator that becomes known later, is what the worker reads."""
+    """The worker reads what the launcher sets, with the coordinator that becomes known later."""
     env = {**ENV.to_env(), ENV_COORDINATOR: ENV.coordinator, "OTHER": "x"}
     assert all(type(value) is str for value in env.values())
     assert WorkerEnv.from_env(env) == ENV
@@ -142,7 +142,7 @@ def test_environment_round_trip() -> None:
 
 @pytest.mark.parametrize("ids", [(0,), (5,), (0, 1, 10, 11)])
 def test_the_devices_of_a_process(ids: tuple[int, ...]) -> None:
-    """Which they are arrives, and how many they are follows."""
+    """The indices arrive, and the number follows from them."""
     env = replace(ENV, local_device_ids=ids)
     assert WorkerEnv.from_env({**env.to_env(), ENV_COORDINATOR: ""}).local_device_ids == ids
     assert env.local_devices == len(ids)
@@ -171,7 +171,7 @@ def test_a_worker_started_by_hand() -> None:
 
 @pytest.fixture
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder that modules are imported from."""
+    """Make a folder that modules are imported from."""
     before = set(sys.modules)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path

@@ -250,7 +250,7 @@ def trained(name: str, parallel: str = "single", fsdp: int = 1) -> tuple[Any, li
 
 
 def by_optax(name: str) -> optax.GradientTransformation:
-    """The same as the section of the config, written with optax."""
+    """Return what the section of the config means, written with optax."""
 
     def rate(step: Any) -> Any:
         peak = {"adamw": 0.01, "adam": 0.01, "sgd": 0.1, "lion": 0.01, "adafactor": 0.01, "muon": 0.02}[name]

@@ -92,7 +92,7 @@ def refusal(config: Config) -> str:
     ],
 )
 def test_batches_of_tokens(module: Path, change: str, reason: str) -> None:
-    """Those for evaluation are looked at beforehand too; the message has name, file, split, what is wrong and what to do."""
+    """Batches for evaluation are checked beforehand too; the message has name, file, split, what is wrong and what to do."""
     module.write_text(SOURCE.replace("BASE", "Tokens").replace("CHANGE", change))
     message = refusal(job())
     assert message.startswith(f"data.name mine:tokens ({module}): its validation examples ")
@@ -157,7 +157,7 @@ def test_a_batch_that_is_wrong_later(module: Path) -> None:
     ],
 )
 def test_sources(module: Path, code: str, reason: str) -> None:
-    """A source that is called in another way, or returns something else."""
+    """Sources that are called in another way, or return something else."""
     module.write_text(code)
     assert f"data.name mine:tokens ({module}): {reason}; docs/plugins.md" in refusal(job())
 

@@ -1,4 +1,4 @@
-"""A job that counts epochs and is resumed with other batches."""
+"""Jobs that count epochs and are resumed with other batches."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def train(workdir: Path, until: int | None = None, **keys: Any) -> tuple[int, Ep
 def test_epochs_are_counted_in_examples(
     tmp_path: Path, before: dict[str, Any], until: int, now: dict[str, Any], last: int, epochs: Epochs
 ) -> None:
-    """What is left of three epochs is trained, in as many steps as it fills, and each reports under its number."""
+    """The rest of three epochs is trained, in as many steps as it fills, and each reports under its number."""
     train(tmp_path, until, epochs=3, **before)
     assert train(tmp_path, epochs=3, **now) == (last, epochs)
 

@@ -64,7 +64,7 @@ def test_sections_and_strategies_agree(name: str) -> None:
 
 
 def test_what_may_be_tuned() -> None:
-    """Everything else must be the same to resume."""
+    """All else must be the same to resume."""
     assert set(tunable_keys("model")) == {"dropout", "initializer_range", "preset", "l2", "weight_std", "bias_std"}
     optimizer = tunable_keys("optimizer")
     assert [key for key, mark in optimizer.items() if mark.set_or_null] == ["clip_norm"]
@@ -95,7 +95,7 @@ def test_missing_files_are_named(key: str, name: str, tmp_path: Path) -> None:
 
 
 def test_every_path_of_a_data_source_is_checked() -> None:
-    """A key that is a path names a file, so its field says how to find it."""
+    """Keys that are paths name files, so their fields say how to find them."""
     for section in choices("data").values():
         for name, field in section.model_fields.items():
             is_path = Path in (field.annotation, *get_args(field.annotation)) or name == "path"

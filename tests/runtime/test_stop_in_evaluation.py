@@ -1,4 +1,4 @@
-"""A stop that is asked for during an evaluation ends it: over a large split it would take minutes."""
+"""An evaluation ends when a stop is asked for: over a large split it would take minutes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from podrun.runtime.worker.progress import Reporter
 
 
 class Stop:
-    """A stop that is reached at the third time of asking."""
+    """Stop that is reached at the third time of asking."""
 
     def __init__(self) -> None:
         self.asked = 0

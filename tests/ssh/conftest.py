@@ -92,7 +92,7 @@ class Client:
 
 
 def run(channel: SshChannel, stdin: bytes = b"") -> tuple[bytes, int | None]:
-    """What a command writes, and its exit code."""
+    """Return what a command writes, and its exit code."""
     channel.send(stdin)
     channel.finish()
     return receive_all(channel), channel.exit_code()

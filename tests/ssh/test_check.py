@@ -108,7 +108,7 @@ def test_another_jax_on_one_host(check: Check, client: Client) -> None:
 
 
 def test_no_jax(check: Check, client: Client) -> None:
-    """A link that is another interpreter on one of the hosts."""
+    """One of the hosts has a link to another interpreter."""
     for name in client.hosts.names:
         target = "/usr/bin/python3" if name == "h1" else sys.executable
         (client.hosts.home_of(name) / "python").write_text(f'#!/bin/sh\nexec {target} "$@"\n')

@@ -49,7 +49,7 @@ def test_a_workdir_that_is_not_shared(pod: PodSandbox) -> None:
 
 @pytest.mark.long
 def test_a_run_that_is_fine(pod: PodSandbox) -> None:
-    """When the command comes back every process has agreed with the others; the run goes on and ends well."""
+    """Once the command is back every process has agreed with the others; the run goes on and ends well."""
     done = pod.podrun(pod.write_pod(NAMES), "--detach", "small.yaml", "steps=2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "goes on in the background" in done.stdout

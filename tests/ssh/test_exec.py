@@ -23,7 +23,7 @@ def where(pod: PodSandbox) -> str:
 
 
 def live(hosts: Hosts, mark: str) -> dict[str, int]:
-    """How many processes with `mark` in their command line each host has."""
+    """Return how many processes with `mark` in their command line each host has."""
     return {name: sum(p.args.startswith(mark) for p in hosts.processes(name)) for name in NAMES}
 
 
@@ -89,7 +89,7 @@ def test_nothing_is_left_when_the_launcher_ends(pod: PodSandbox, where: str, num
 
 
 def test_nothing_is_left_after_the_timeout(pod: PodSandbox, where: str) -> None:
-    """When podrun says so, it is so."""
+    """Nothing is left, as podrun says."""
     done = pod.podrun("exec", where, "--timeout", "1", "--", "sh", "-c", "setsid sleep 4722.1 & sleep 4722.1")
     assert live(pod.hosts, "sleep 4722.1") == dict.fromkeys(NAMES, 0)
     assert (done.returncode, done.stderr) == (124, "podrun: h[0-3]: was killed after 1 s (--timeout)\n")

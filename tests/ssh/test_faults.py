@@ -99,7 +99,7 @@ def test_connections_killed(counting: Callable[[], Run], pod: PodSandbox, names:
 
 @pytest.mark.long
 def test_link_down_and_up(counting: Callable[[], Run], pod: PodSandbox, names: list[str]) -> None:
-    """A host that cannot be reached for a while is waited for, and connected to again."""
+    """An unreachable host is waited for, and connected to again."""
     run = counting()
     log = logs_of(run) / "h1.log"
     wait_for_lines([log])
@@ -125,7 +125,7 @@ def test_link_down_for_good(counting: Callable[[], Run], pod: PodSandbox, names:
 
 
 def test_host_dies(make_hosts: Callable[..., Hosts], tmp_path: Path, pod: PodSandbox) -> None:
-    """A machine that goes down takes the run with it, and is named."""
+    """The machine takes the run with it, and is named."""
     own = PodSandbox(pod.path, make_hosts(2))
     try:
         option = own.write_pod(["h0", "h1"])
@@ -227,7 +227,7 @@ def test_detached(pod: PodSandbox, names: list[str]) -> None:
 
 @pytest.mark.long
 def test_one_run_at_a_time(counting: Callable[[], Run], pod: PodSandbox) -> None:
-    """A host that another run has is not shared; the other run is named with its user."""
+    """Another run's host is not shared; the other run is named with its user."""
     run = counting()
     second = pod.run("--pod=pod.yaml", "--", "true")
     assert second.end() == 69
@@ -255,7 +255,7 @@ def is_pid_inside(process: Process, pid: int) -> bool:
 
 @pytest.mark.long
 def test_detached_and_cut_off(pod: PodSandbox) -> None:
-    """What a detached run leaves on a host that could not be reached is ended by another `stop`, and `clean` waits for it."""
+    """Leftovers of a detached run on an unreachable host are ended by another `stop`, and `clean` waits for it."""
     done = pod.podrun(pod.write_pod(["h0", "h1"]), "--detach", "--", "python3", pod.add("stubborn.py"))
     assert done.returncode == 0, done.stderr
     pod.hosts.cut("h1")

@@ -1,4 +1,4 @@
-"""A host that is gone is the first cause, whatever the others say when they lose it."""
+"""A lost host is the first cause, whatever the others say when they lose it."""
 
 from __future__ import annotations
 

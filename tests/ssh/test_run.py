@@ -90,7 +90,7 @@ def test_same_losses_as_simulated(trained: PodSandbox) -> None:
 
 @pytest.mark.long
 def test_the_checkpoint_resumes(trained: PodSandbox) -> None:
-    """The same command in the same workdir goes on; there are no bundles to send any more."""
+    """Repeating the command in the same workdir goes on; there are no bundles to send any more."""
     done = trained.podrun(
         "--pod=pod.yaml",
         "demo.yaml",
@@ -178,7 +178,7 @@ def test_only_what_changed_is_sent(pod: PodSandbox) -> None:
 
 
 def test_a_program_that_writes_beside_its_code(pod: PodSandbox) -> None:
-    """What it wrote stays and is named; the next run starts from the project as it is."""
+    """Files that it wrote stay and are named; the next run starts from the project as it is."""
     (pod.path / "write.py").write_text(
         "import os\nassert os.listdir('.').count('made') == 0\nopen('made', 'w').write('x')\n"
     )
@@ -235,7 +235,7 @@ def test_files_on_a_host_are_private(pod: PodSandbox) -> None:
 
 
 def failure_of(pod: PodSandbox, option: str, *job: str) -> str:
-    """What podrun says of a run that does not start."""
+    """Return what podrun says of a run that does not start."""
     done = pod.podrun(option, *(job or ("--", "true")))
     assert done.returncode == 69, done.stdout + done.stderr
     assert "Traceback" not in done.stderr

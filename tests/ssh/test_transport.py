@@ -258,6 +258,6 @@ def test_all_hosts_at_once(client: Client) -> None:
 
 
 def sessions(hosts: Hosts, name: str) -> int:
-    """How many SSH connections a host has, of users who are logged in: each has one such process."""
+    """Return how many SSH connections a host has, of users who are logged in: each has one such process."""
     titles = re.compile(r"sshd(-session)?: (root|worker)(@\w+)?$")
     return sum(bool(titles.match(process.args)) for process in hosts.processes(name))

@@ -1,4 +1,4 @@
-"""What is said about a host that cannot be reached."""
+"""Messages about a host that cannot be reached."""
 
 from __future__ import annotations
 

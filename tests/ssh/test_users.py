@@ -46,7 +46,7 @@ def counting(pod: PodSandbox, user: str) -> Iterator[Run]:
 
 
 def test_an_account_that_may_run_nothing(pod: PodSandbox) -> None:
-    """What its shell says is shown, by a run and by a check."""
+    """The words of its shell are shown, by a run and by a check."""
     option = option_of(pod, NO_SHELL)
     words = "its login shell ended with exit code 1 and did not start podrun's agent: "
     words += "This account is currently not available."

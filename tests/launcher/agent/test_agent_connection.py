@@ -209,7 +209,7 @@ def test_no_file_to_be_opened_for_a_while(start: Callable[..., Agent]) -> None:
 
 
 def test_output_that_nobody_fetched_stays(start: Callable[..., Agent]) -> None:
-    """What the launcher says that it has may go; the rest of it stays on the host, and the launcher is told how much."""
+    """Output that the launcher says it has may go; the rest of it stays on the host, and the launcher is told how much."""
     agent = start("sh", "-c", "head -c 5000000 /dev/zero | tr '\\0' x")
     sock = agent.connect(GO)
     agent.read(sock, lambda: agent.has("exit") and len(agent.output) > 100_000)
@@ -224,7 +224,7 @@ def test_output_that_nobody_fetched_stays(start: Callable[..., Agent]) -> None:
 
 
 def test_lease_that_ends_during_a_stop(start: Callable[..., Agent]) -> None:
-    """A launcher that asked for a long grace and is gone is waited for no longer than one that had asked for nothing."""
+    """Once gone, a launcher that asked for a long grace is waited for no longer than one that asked for nothing."""
     agent = start("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done", grace=0.5, lease=1.0)
     sock = agent.connect(GO)
     agent.read(sock, lambda: agent.output == b"ready\n")
@@ -234,7 +234,7 @@ def test_lease_that_ends_during_a_stop(start: Callable[..., Agent]) -> None:
 
 
 def test_close_that_comes_early(start: Callable[..., Agent]) -> None:
-    """A launcher that waits no longer says so while a process still runs: the agent ends when that has ended."""
+    """The launcher says that it waits no longer while a process still runs: the agent ends when that has ended."""
     agent = start("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done")
     sock = agent.connect(GO)
     agent.read(sock, lambda: agent.output == b"ready\n")

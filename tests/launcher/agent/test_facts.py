@@ -1,4 +1,4 @@
-"""What a host says of itself: its interpreter, its disks, its limits; a fact that fails costs only itself."""
+"""Facts of a host about itself: its interpreter, its disks, its limits; a fact that fails costs only itself."""
 
 from __future__ import annotations
 

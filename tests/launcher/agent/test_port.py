@@ -52,7 +52,7 @@ def test_a_port_of_the_range_is_reserved() -> None:
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("listens", [False, True])
 def test_a_port_that_somebody_has_is_not_reserved(shared: bool, listens: bool) -> None:
-    """Whether or not they would share it, and whether or not they listen: connections would go to them."""
+    """Even if they would share it, or do not listen: connections would go to them."""
     first = two_free_ports()
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(shared))

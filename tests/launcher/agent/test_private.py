@@ -73,7 +73,7 @@ def test_what_is_open_is_closed(tmp_path: Path) -> None:
 
 
 def test_a_home_that_is_a_link(tmp_path: Path) -> None:
-    """What it leads to is the user's choice, too: podrun does not close it."""
+    """The target of the link is the user's choice, too: podrun does not close it."""
     (tmp_path / "scratch").mkdir()
     (tmp_path / "scratch").chmod(0o755)
     (tmp_path / ".podrun").symlink_to("scratch")
@@ -154,7 +154,7 @@ def test_an_agent_that_somebody_swapped(sandbox: Sandbox, swap: Callable[[Path, 
 
 @pytest.mark.parametrize("mode", [0o777, 0o775])
 def test_a_bundle_that_others_could_have_changed(tmp_path: Path, careless: str, mode: int) -> None:
-    """What arrives is closed whatever the umask; one that was open is not trusted, and sent again."""
+    """Arriving files are closed whatever the umask; one that was open is not trusted, and sent again."""
     case = Case(tmp_path)
     sent = case.prepared().sent
     assert modes(case.home) == {}

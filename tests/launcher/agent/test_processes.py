@@ -60,7 +60,7 @@ def test_processes_that_fork_while_they_are_killed(marked: Marked) -> None:
 
 
 def test_a_process_that_was_not_seen(marked: Marked) -> None:
-    """Who forks, and ends, while /proc is read is not in it, nor is its child: the kernel knows that there is one."""
+    """Processes that fork and end while /proc is read are not seen there, nor are their children; the kernel knows them."""
     code = """
 import podrun.launcher.agent.processes as p
 child = subprocess.Popen(["sleep", "60"])

@@ -1,4 +1,4 @@
-"""What an agent does in single turns: files, marks, the host's lock, and the order of its news."""
+"""Single turns of an agent: files, marks, the host's lock, and the order of its news."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_lock_that_is_released_can_be_taken_again(tmp_path: Path) -> None:
 
 
 class Listening:
-    """A connection that has attached with these offsets, and takes everything."""
+    """Connection that has attached with these offsets, and takes everything."""
 
     unsent = b""
     open = True

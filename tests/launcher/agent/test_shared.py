@@ -1,4 +1,4 @@
-"""Whether a folder is the same on two hosts: a file of one is seen on the other."""
+"""Find out whether two hosts share a folder: a file of one is seen on the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run has left on a host is found by its marks."""
+"""Leftovers of a run on a host are found by their marks."""
 
 from __future__ import annotations
 

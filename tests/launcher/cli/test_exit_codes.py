@@ -42,7 +42,7 @@ def test_a_command_that_is_killed_on_this_machine() -> None:
 
 @pytest.mark.parametrize(("chosen", "code"), [(300, 44), (256, 0)])
 def test_a_user_programs_code_is_what_the_system_says(sandbox: Sandbox, chosen: int, code: int) -> None:
-    """A program that exits with 256 has exited with 0: nobody outside of it can tell."""
+    """A program whose code is 256 has exited with 0: nobody outside of it can tell."""
     program = (sys.executable, "-c", f"import sys; sys.exit({chosen})")
     done = sandbox.podrun("--simulate", "--slice", "cpu-1x1", "--", *program)
     assert done.returncode == code, done.stderr

@@ -25,7 +25,7 @@ from ...conftest import Sandbox
 
 @dataclass
 class Done:
-    """How podrun ended."""
+    """Result of a podrun command that has ended."""
 
     code: int
     out: str

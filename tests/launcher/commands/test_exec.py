@@ -99,7 +99,7 @@ def test_exec_leaves_nothing_when_it_is_ended(sandbox: Sandbox, number: int) -> 
 
 
 def test_exec_does_not_wait_for_what_is_left_in_the_background(podrun: Podrun) -> None:
-    """A server that a command starts stays, though it holds the command's output."""
+    """A server started by a command stays, though it holds the command's output."""
     done = podrun("exec", "--simulate", "-s", "cpu-1x1", "--", "sh", "-c", f"sleep 4713.{OWN} & echo $!")
     pid = int(done.out.splitlines()[1])
     assert live(f"sleep 4713.{OWN}")
@@ -117,7 +117,7 @@ def test_exec_keeps_the_ends_of_much_output(podrun: Podrun) -> None:
 
 
 def test_exec_gives_no_input(podrun: Podrun) -> None:
-    """A command that asks something gets the end of its input."""
+    """A command gets the end of its input when it asks something."""
     done = podrun("exec", "--simulate", "-s", "cpu-1x1", "--", "cat")
     assert (done.code, done.out) == (0, "--- host-0: no output\n")
 

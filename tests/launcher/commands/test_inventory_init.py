@@ -125,7 +125,7 @@ def test_options(sandbox: Sandbox, args: tuple[str, ...], hosts: list[str], tran
 
 
 def test_the_comments_are_good_yaml(sandbox: Sandbox) -> None:
-    """What is a key in a comment becomes one when its # is taken away."""
+    """Keys in comments become real ones when the # is taken away."""
     path = sandbox.path / "pod.yaml"
     assert sandbox.podrun("init", "-s", "cpu-1x2", "--hosts", "a").returncode == 0
     for name in ("id_ed25519", "requirements.txt"):

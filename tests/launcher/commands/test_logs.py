@@ -52,7 +52,7 @@ def test_the_last_lines_of_each(podrun: Podrun, make: Make) -> None:
 
 
 def test_logs_since_a_time(podrun: Podrun, make: Make) -> None:
-    """What arrived after that: whole lines, at most a second's too many, never one too few."""
+    """Shows lines that arrived after that: whole ones, at most a second's too many, never one too few."""
     run = make("20260101-000001-aaaa")
     now = time.time()
     run.log("host-0", b"old\nnew\nnewer\n", f"{now - 3600:.3f} 0\n{now - 100:.3f} 5\n{now - 50:.3f} 8\n")
@@ -66,7 +66,7 @@ def test_logs_since_a_time(podrun: Podrun, make: Make) -> None:
 
 
 def test_logs_are_told_as_text_and_raw_byte_for_byte(sandbox: Sandbox, make: Make) -> None:
-    """What is not text is shown as \\xff; of a progress bar its last state; Windows' ends of lines are none."""
+    """Bytes that are no text are shown as \\xff; of a progress bar its last state; Windows' ends of lines are none."""
     run = make("20260101-000001-aaaa")
     run.log("host-0", b"\xff\xfe\n 10%\r 50%\r100%\nfrom windows\r\n")
     command = [*sandbox.command, "logs", "--host", "host-0"]

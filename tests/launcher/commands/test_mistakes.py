@@ -27,7 +27,7 @@ from .conftest import HERE, Podrun
     ],
 )
 def test_mistakes(podrun: Podrun, args: list[str], message: str) -> None:
-    """What is wrong, and what to write instead; never a traceback."""
+    """Messages say what is wrong, and what to write instead; never a traceback."""
     done = podrun(*args)
     assert done.code == 2
     assert done.err.startswith("podrun: ") and message in done.err

@@ -97,7 +97,7 @@ def test_the_end_of_a_run_is_seen_behind_a_line_that_was_cut_off(make: Make) -> 
 
 
 def test_a_look_at_a_run_does_not_keep_it_from_being_supervised(make: Make) -> None:
-    """Who looks whether somebody supervises it has the lock for a moment; ps and logs do so all the time."""
+    """Looking whether somebody supervises it takes the lock for a moment; ps and logs do so all the time."""
     run = make("20260101-000001-aaaa")
     over = threading.Event()
 

@@ -48,7 +48,7 @@ def test_status_of_a_run_that_goes_on(podrun: Podrun, make: Make) -> None:
 
 
 def test_status_of_a_run_that_failed(podrun: Podrun, make: Make) -> None:
-    """How each process ended, and the first cause as the last line."""
+    """Shows how each process ended, and the first cause as the last line."""
     run = running(make)
     run.event("exit", host="host-1", process=1, code=-9)
     run.event("exit", host="host-0", process=0, code=76)
@@ -61,7 +61,7 @@ def test_status_of_a_run_that_failed(podrun: Podrun, make: Make) -> None:
 
 
 def test_status_of_a_restart_is_that_of_the_new_attempt(podrun: Podrun, make: Make) -> None:
-    """What the attempt before had reached says nothing about this one; its checkpoint does."""
+    """The progress of the attempt before says nothing about this one; its checkpoint does."""
     run = running(make)
     run.event("exit", host="host-0", process=0, code=1)
     run.start(attempt=1)

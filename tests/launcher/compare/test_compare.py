@@ -117,7 +117,7 @@ def test_each_variant_has_a_folder_of_its_own(values: str) -> None:
     ],
 )
 def test_mistakes_in_over(over: list[str], given: list[str], said: str) -> None:
-    """What is wrong, and what to do."""
+    """Messages say what is wrong, and what to do."""
     with pytest.raises(UserError, match=said.replace("[", r"\[")):
         find_variants(over, given)
 
@@ -233,7 +233,7 @@ def test_a_slower_variant_is_never_called_faster() -> None:
 
 
 def test_the_spread_of_a_speed_up() -> None:
-    """Where the steps of two variants overlap the interval holds 1; it is narrower the more steps there are."""
+    """The interval holds 1 if the steps of two variants overlap; it is narrower the more steps there are."""
     few, many = ([None, *[0.1 + 0.001 * (n * 37 % 100) for n in range(count)]] for count in (20, 500))
     widths = []
     for times in (few, many):
@@ -276,7 +276,7 @@ def test_a_first_variant_without_times() -> None:
 
 
 def test_the_table_names_its_numbers() -> None:
-    """What is compared with what, how, and without which times."""
+    """It says what is compared with what, how, and without which times."""
     text = as_text(compare_variants([measured("1", [None, 0.002, 0.004]), measured("2", [None, 0.001])]))
     assert "SPEED-UP against a=1: BY MEDIAN is the ratio of the median steps (95 % of it by bootstrap over the" in text
     assert "without evaluation and checkpoints" in text
@@ -361,7 +361,7 @@ def test_plots_of_any_values(tmp_path: Path, config: Config, values: list[float 
 
 
 def test_a_plot_of_nothing_is_not_written(tmp_path: Path) -> None:
-    """Of variants that failed before their first step, or have no step after it."""
+    """Variants have none if they failed before their first step, or have no step after it."""
     pytest.importorskip("matplotlib")
     nothing = [measured("1", []), measured("2", [])]
     assert not plot_convergence(tmp_path / "a.png", nothing, [ADAMW] * 2, "x")
@@ -378,7 +378,7 @@ def test_many_step_times(tmp_path: Path) -> None:
 
 
 def test_matplotlib_is_imported_for_plots_only() -> None:
-    """Everything else of a comparison works without it."""
+    """All else of a comparison works without it."""
     code = "import json, sys, podrun.launcher.commands.compare; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"matplotlib", "numpy", "jax"} & set(json.loads(done.stdout))

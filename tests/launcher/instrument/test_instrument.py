@@ -1,4 +1,4 @@
-"""What every Python of a user's program loads first: it reports what ends the program, and disturbs nothing else."""
+"""Every Python of a user's program loads the instrument first: it reports what ends the program, and disturbs nothing."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_program_behind_a_shell_reports_nothing(tmp_path: Path) -> None:
 
 
 def test_a_program_with_its_own_hook(tmp_path: Path) -> None:
-    """What the program sets later is in force, as ever."""
+    """Later settings of the program are in force, as ever."""
     done, events = run(tmp_path, "import sys\nsys.excepthook = lambda *_: print('mine')\n1 / 0")
     assert (done.returncode, done.stdout, done.stderr) == (1, "mine\n", "")
     assert [event["message"] for event in events] == ["ZeroDivisionError: division by zero (train.py:3)"]
@@ -157,7 +157,7 @@ choose()
 
 
 def test_a_mistake_is_told_without_a_traceback(tmp_path: Path) -> None:
-    """What podrun's library refuses ends a program with the text and code 2, reported once; other errors are as ever."""
+    """A refusal by podrun's library ends a program with the text and code 2, reported once; other errors are as ever."""
     pod = {
         "COORDINATOR": "h:1",
         "RUN_ID": "r",
@@ -191,7 +191,7 @@ def test_a_sitecustomize_of_the_user_stays_in_force(tmp_path: Path) -> None:
 
 
 def test_nothing_is_imported_before_it_is_needed(tmp_path: Path) -> None:
-    """A program that imports little starts as fast as before."""
+    """A program starts as fast as before if it imports little."""
     program = "import sys\nprint(*sorted(sys.modules))"
     with_it, without = (set(run(tmp_path, program, PYTHONPATH=path)[0].stdout.split()) for path in (str(FOLDER), ""))
     assert with_it - without <= {"sitecustomize", "atexit"}  # the latter is built in

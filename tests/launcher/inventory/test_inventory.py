@@ -1,4 +1,4 @@
-"""Where the hosts of a pod come from: ranges, hostfiles, pod files, options, and what goes before what."""
+"""Sources of the hosts of a pod: ranges, hostfiles, pod files, options, and what goes before what."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_a_hostfile_with_slots_needs_no_slice(tmp_path: Path) -> None:
 
 
 def test_all_mistakes_are_in_one_error(tmp_path: Path) -> None:
-    """Of keys, of values, of keys that do not fit together, and of the command line."""
+    """All are reported: of keys, of values, of keys that do not fit together, and of the command line."""
     text = "slice: v3-33\nhosts: [a, a]\nport: 22\nsecrets: [PODRUN_TEST_UNSET]\nrequirements: no.txt\n"
     with pytest.raises(UserError) as raised:
         pod_of(tmp_path, text, hosts="b@c", hostfile=tmp_path / "no")

@@ -71,7 +71,7 @@ def environments(plan: LaunchPlan) -> list[dict[str, str]]:
 
 
 def test_the_plan_is_pure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same inputs give equal plans, down to the printed text; nothing is written, and no input is changed."""
+    """Equal inputs give equal plans, down to the printed text; nothing is written, and no input is changed."""
     monkeypatch.chdir(tmp_path)
     config = Config(steps=3, batch_size=64)
     before = config.model_dump_json()
@@ -148,7 +148,7 @@ def test_an_interpreter_can_be_chosen() -> None:
 
 
 def test_spec_carries_the_environment_as_it_is() -> None:
-    """What the agent gets over its stdin is one JSON line; nothing in it is quoted for a shell."""
+    """The agent gets one JSON line over its stdin; nothing in it is quoted for a shell."""
     plan = plan_of(env=NASTY)
     for host in plan.hosts:
         line = json.dumps(plan.spec(host))
@@ -159,7 +159,7 @@ def test_spec_carries_the_environment_as_it_is() -> None:
 
 
 def test_render_quotes_the_environment_for_a_shell() -> None:
-    """What is printed can be pasted into a shell: any value comes back as it was, for shlex and for sh itself."""
+    """The printed plan can be pasted into a shell: any value comes back as it was, for shlex and for sh itself."""
     plan = plan_of("cpu-1x1", env=NASTY)
     (env,) = environments(plan)
     text = plan.render()

@@ -1,4 +1,4 @@
-"""What a user program finds in its environment besides podrun's own variables."""
+"""Variables that a user program finds in its environment besides podrun's own variables."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_secrets_are_in_the_spec_alone() -> None:
 
 
 def test_the_rest_of_a_spec() -> None:
-    """What the agent holds to: the grace of a stop, the ports, its own address, and whether the host is its alone."""
+    """Values that the agent holds to: the grace of a stop, the ports, its own address, and whether the host is its alone."""
     pod = replace(pod_of("cpu-2x1", transport="ssh"), ports=(7000, 7010))
     pod = replace(pod, hosts=tuple(Host(h.name, h.address, "10.0.0.1") for h in pod.hosts))
     plan = make(pod, Program(("true",), Launch(stop_grace=7)))

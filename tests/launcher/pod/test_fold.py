@@ -24,7 +24,7 @@ from podrun.launcher.pod.ranges import expand, split_hosts
     ],
 )
 def test_fold(names: list[str], folded: str) -> None:
-    """What people would write; `expand` reads it again."""
+    """Names become the range that people would write; `expand` reads it again."""
     assert fold(names) == folded
     if not any(":" in name for name in names):
         assert [host for entry in split_hosts(folded) for host in expand(entry)] == names

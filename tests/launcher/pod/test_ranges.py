@@ -25,7 +25,7 @@ from podrun.runtime.contract import UserError
     ],
 )
 def test_hosts_are_counted_without_their_names(text: str, hosts: int) -> None:
-    """A range that is none counts as one."""
+    """Malformed ranges count as one."""
     assert count(text) == hosts
 
 
@@ -98,7 +98,7 @@ def test_the_traits_of_transports() -> None:
 
 
 def test_the_topologies_of_v4_are_the_published_ones() -> None:
-    """A slice that exists is never refused, nor one accepted that does not."""
+    """An existing slice is never refused, nor one accepted that does not exist."""
     assert [(s.name, s.topology) for s in find_slices("v4")] == [
         ("v4-8", "2x2x1"),
         ("v4-16", "2x2x2"),

@@ -93,7 +93,7 @@ def test_a_file_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> No
 
 @pytest.mark.parametrize("mode", [0o600, 0o400, 0o700])
 def test_a_file_of_ones_own(tmp_path: Path, mode: int) -> None:
-    """What the owner may do with it is the owner's affair."""
+    """The owner may have any permissions."""
     assert dict(read_secrets_file(written(tmp_path, "A=x", mode))) == {"A": "x"}
 
 
@@ -107,7 +107,7 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
 
 
 def test_values_are_a_copy() -> None:
-    """Who changes the mapping later does not change the secrets."""
+    """Changing the mapping later does not change the secrets."""
     values = {"A": "x"}
     secrets = Secrets(values)
     values["A"] = "y"

@@ -1,4 +1,4 @@
-"""What `podrun check` says of room that a start may not need, and of a workdir that a start may bring."""
+"""`podrun check` reports room that a start may not need, and a workdir that a start may bring."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_an_environment_that_can_be_extended_needs_less_room(free: int, extends:
 
 
 def test_versions_that_an_older_python_on_a_host_cannot_have() -> None:
-    """What `podrun init` wrote here may be too new for the hosts: JAX 0.11 and later are not for Python 3.11."""
+    """Versions that `podrun init` wrote here may be too new for the hosts: JAX 0.11 and later are not for Python 3.11."""
     requirements = pinned("cpu") + "needs-nothing-known==1.0\nnumpy\n"
     interpreter = {**healthy()["interpreter"], "packages": None}
     pod, facts = changed("cpu-2x1", {"a": {"interpreter": {**interpreter, "version": "3.9.2"}}})

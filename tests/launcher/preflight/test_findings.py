@@ -1,4 +1,4 @@
-"""What is wrong with a pod, by the facts of its hosts: which hosts, what it is, and what is to be done."""
+"""Findings about a pod, by the facts of its hosts: which hosts, what it is, and what is to be done."""
 
 from __future__ import annotations
 

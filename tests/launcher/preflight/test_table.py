@@ -1,4 +1,4 @@
-"""How findings are told: a table that fits the terminal, and a last line that says whether the pod is ready."""
+"""Findings as text: a table that fits the terminal, and a last line that says whether the pod is ready."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Counting(LocalTransport):
 
 
 def say(transport: LocalTransport, pod: Pod) -> bytes:
-    """What an agent says behind its mark; `attach` to a folder without an agent says nothing."""
+    """Return what an agent says behind its mark; `attach` to a folder without an agent says nothing."""
     channel = open_agent(transport, pod, HOST, "attach", pod.home)
     said = b""
     while data := channel.receive():
@@ -178,7 +178,7 @@ def test_hosts_that_share_a_home_and_count_alike(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", [0, 1, 1000, -1])
 def test_a_connection_that_ends_too_early_leaves_no_file(tmp_path: Path, part: int) -> None:
-    """What arrived is no agent, and is not taken for one later."""
+    """The bytes that arrived are no agent, and are not taken for one later."""
     pod = pod_of(tmp_path)
     name, data = agent_file()
     receive = agent_file_module._RECEIVE

@@ -11,7 +11,7 @@ from podrun.launcher.transport.base import Channel
 
 
 class Scripted(Channel):
-    """A channel that delivers these pieces, then ends, or waits until it is closed."""
+    """Channel that delivers these pieces, then ends, or waits until it is closed."""
 
     def __init__(self, *pieces: bytes, stderr: str = "", hangs: bool = False, broken: bool = False) -> None:
         self._pieces = list(pieces)

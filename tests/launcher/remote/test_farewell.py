@@ -80,7 +80,7 @@ def talk(tmp_path: Path) -> Iterator[Talk]:
 
 
 def test_a_connection_that_is_dead_at_the_end(talk: Talk) -> None:
-    """What is sent into it arrives nowhere; the agent has said its last word, and hears over a new connection."""
+    """Bytes sent into it arrive nowhere; the agent has said its last word, and hears over a new connection."""
     talk.transport.opened.set()
     talk.session.send({"type": "stop", "grace": 0.0})
     talk.wait_for("stopped")

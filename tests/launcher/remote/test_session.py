@@ -1,4 +1,4 @@
-"""What a session makes of every turn of its connection, over channels that are only pretended."""
+"""A session at every turn of its connection, over channels that are only pretended."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_an_agent_is_started_with_its_spec(world: World) -> None:
 
 
 def test_output_travels_by_its_offset(world: World) -> None:
-    """What does not begin where the record ends was sent for somebody else, and is dropped; bytes stay bytes."""
+    """Output that does not begin where the record ends was sent for somebody else, and is dropped; bytes stay bytes."""
     channel = opened(world)
     name = stream(world)
     for frame in (output("abc", 0, name), output("abc", 0, name), output("x", 4, name), output("\udcff\n", 3, name)):
@@ -107,7 +107,7 @@ def test_the_grace_of_a_stop_does_not_fall_below_zero(world: World) -> None:
 
 
 def test_an_agent_that_is_gone(world: World) -> None:
-    """What is left is killed, its last output is fetched, and then it is lost, with its own last words."""
+    """Its processes are killed, its last output is fetched, and then it is lost, with its own last words."""
     world.answer = [41]
     opened(world).say(None)
     world.offer(None, stderr=f"login noise\n{GONE}: killed by 9\n")
@@ -220,7 +220,7 @@ def test_a_close_before_the_start_is_no_start(world: World) -> None:
 
 
 def test_an_agent_that_cannot_be_written_to_is_read(world: World) -> None:
-    """Why it ended is found where it ends."""
+    """The reason for its end is in its last output."""
     channel = FakeChannel(HELLO)
     channel.fails = True
     world.offers.put(channel)
@@ -256,7 +256,7 @@ def test_an_agent_that_has_stopped_is_told_so_over_a_new_connection(world: World
 
 
 def test_pings_replace_a_connection_on_which_none_is_answered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ping that waits for its answer is not asked again; the connection is closed when the silence is too long."""
+    """No ping is sent while another waits for its answer; the connection is closed when the silence is too long."""
     times = [1000.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: times[0])
     channel = opened(world)

@@ -1,4 +1,4 @@
-"""Whose a workdir on hosts is: the job's, on whatever machine podrun runs."""
+"""The owner of a workdir on hosts: the job's, on whatever machine podrun runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def owner(train: Path) -> str:
 
 
 def test_a_machine_with_another_name_may_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A laptop that was renamed, or a new container. A job of the same name in another project may not."""
+    """A renamed laptop, or a new container, may. A job of the same name in another project may not."""
     before = owner(tmp_path / "one" / "train.yaml")
     monkeypatch.setattr(platform, "node", lambda: "renamed")
     assert owner(tmp_path / "one" / "train.yaml") == before != ""

@@ -1,4 +1,4 @@
-"""What is shown of a line that a progress bar has written over."""
+"""The part that is shown of a line that a progress bar has written over."""
 
 from __future__ import annotations
 

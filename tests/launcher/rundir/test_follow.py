@@ -30,7 +30,7 @@ def test_following_a_run_that_is_over() -> None:
 
 
 def test_following_a_run_that_nobody_supervises() -> None:
-    """What there is, then the end: nothing more will come."""
+    """Shows what is recorded, then the end: nothing more will come."""
     directory = make()
     record(directory, event("start"), event("note"))
     assert list(read(directory)) == ["start", "note"]
@@ -84,7 +84,7 @@ def test_following_over_a_line_that_was_cut_off() -> None:
 
 @pytest.mark.parametrize(("process_per", "name"), [("host", "host-0"), ("device", "host-0.0")])
 def test_the_output_of_a_program(process_per: str, name: str) -> None:
-    """Of its first process, in whole lines, each once."""
+    """Output of the first process is shown, in whole lines, each once."""
     directory = make(process_per=process_per)
     output = Output(directory)
     assert output.next_lines() == ""

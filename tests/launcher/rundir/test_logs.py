@@ -51,7 +51,7 @@ def test_processes_have_a_file_each_and_only_if_they_printed(tmp_path: Path) -> 
 
 
 def test_a_log_is_continued(tmp_path: Path) -> None:
-    """What an earlier attempt, or an earlier launcher, has written stays, and counts."""
+    """Output that an earlier attempt, or an earlier launcher, has written stays, and counts."""
     with Logs(tmp_path) as logs:
         logs.write("host-0", b"first\n")
     with Logs(tmp_path) as logs:
@@ -66,7 +66,7 @@ def test_a_log_is_continued(tmp_path: Path) -> None:
     [(b"whole\nhalf", b"whole\nhalf\n"), (b"whole\n", b"whole\n"), (b"\n", b"\n"), (b"x", b"x\n"), (b"a\r", b"a\r\n")],
 )
 def test_the_end_of_a_process_ends_its_line(tmp_path: Path, printed: bytes, then: bytes) -> None:
-    """What the next attempt prints begins a line of its own; a whole line gets no empty one, however often it ends."""
+    """Output of the next attempt begins a line of its own; a whole line gets no empty one, however often it ends."""
     with Logs(tmp_path) as logs:
         logs.write("host-0", printed)
         logs.end("host-0")
@@ -77,7 +77,7 @@ def test_the_end_of_a_process_ends_its_line(tmp_path: Path, printed: bytes, then
 
 
 def test_the_end_of_a_process_whose_output_another_has_written(tmp_path: Path) -> None:
-    """A supervisor that takes a run over may get nothing more of it: the line is ended all the same."""
+    """After a takeover nothing more of it may arrive: its line is ended all the same."""
     with Logs(tmp_path) as logs:
         logs.write("host-0", b"half")
     with Logs(tmp_path) as logs:
@@ -109,7 +109,7 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_takes_a_part_is_told(tmp_path: Path) -> None:
-    """What was taken counts, and the rest raises: a size is never larger than what is there."""
+    """The part that was taken counts, and the rest raises: a size is never larger than what is there."""
     code = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
     code += "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)); "
     code += "from podrun.launcher.rundir.logs import Logs; from pathlib import Path; logs = Logs(Path('.'))\n"

@@ -1,4 +1,4 @@
-"""Which runs may be removed, and that files of a run are whole or not there."""
+"""Old runs: which of them may be removed. Files of a run are whole or not there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOUR, DAY = 3600.0, 86400.0
 
 
 def ended(age: float, left_behind: list[str]) -> RunDirectory:
-    """A run that ended so many seconds ago."""
+    """Make a run that ended so many seconds ago."""
     directory = make()
     begin(directory, 0)
     record(directory, event("end", code=0, left_behind=left_behind) | {"time": time.time() - age})

@@ -50,7 +50,7 @@ def test_a_run_of_another_version(text: str | None) -> None:
 
 
 def test_a_full_disk_does_not_end_a_run(tmp_path: Path) -> None:
-    """What cannot be recorded is not; the logs are on the same disk and say so."""
+    """Events that cannot be recorded are lost; the logs are on the same disk and say so."""
     recorder = Recorder(Path("/dev/full"))
     for _ in range(3):
         recorder.event({"event": "note", "message": "x" * 10000})
@@ -92,7 +92,7 @@ def test_a_part_that_means_several() -> None:
 
 
 def test_a_run_that_is_not_there(home: Path) -> None:
-    """What to do, whether there are others or not; a folder that is no run does not count."""
+    """The message says what to do, whether there are others or not; a folder that is no run does not count."""
     with pytest.raises(UserError, match=r"^there are no runs in .*/home/runs; `podrun --simulate"):
         find_run(None)
     (home / "runs" / "20270101-empty").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What a run was asked to do, as it is written down: enough to start it again in another process."""
+"""The spec of a run, as it is written down: enough to start it again in another process."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_values_of_secrets_are_not_written(
     ],
 )
 def test_another_version_is_refused(change: Any) -> None:
-    """A field that is missing, or of another type, is a ValueError and not another run."""
+    """A missing field, or one of another type, is a ValueError and not another run."""
     spec = json.loads(RunSpec("r-1", POD, PROGRAM, Path("/w"), Path("/c")).to_json())
     change(spec)
     with pytest.raises(ValueError, match="validation error"):
@@ -118,7 +118,7 @@ def test_a_damaged_file_is_refused(text: bytes) -> None:
     ids=["program", "config"],
 )
 def test_the_first_event(job: Config | Program, program: str | None, hosts: dict[str, list[int]]) -> None:
-    """What a view needs to know of the plan; no secret, and all of it JSON."""
+    """It has what a view needs to know of the plan; no secret, and all of it JSON."""
     plan = RunSpec("r-1", POD, job, Path("/w"), Path("/c")).plan(2, {"TOKEN": "hush"})
     event = start_event(plan, Path("/logs"), 12.5)
     assert json.loads(json.dumps(event)) == {

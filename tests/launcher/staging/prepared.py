@@ -96,7 +96,7 @@ class Case:
         return {path.name for path in (self.home / folder).glob("[!.]*")}
 
     def processes(self) -> list[int]:
-        """What this case has started and still lives."""
+        """Return the processes that this case has started and that still live."""
         mark = f"PODRUN_TEST={self.mark}".encode()
         found = []
         for folder in Path("/proc").iterdir():

@@ -1,4 +1,4 @@
-"""What goes to the hosts: the project's files and nothing else, under a name that depends on nothing else."""
+"""Files that go to the hosts: the project's and nothing else, under a name that depends on nothing else."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_git_hook_does_not_mislead(tree: Path, tmp_path: Path, monkeypatch: py
 
 
 def test_repositories_in_the_tree_count_as_folders(tree: Path, tmp_path: Path) -> None:
-    """A submodule that is checked out, and a clone that was put there; not a submodule that is not checked out."""
+    """So do submodules that are checked out, and clones that were put there; not submodules that are not checked out."""
     write(tmp_path / "lib", "lib.py")
     git(tmp_path / "lib", "init", "-q")
     git(tmp_path / "lib", "add", ".")
@@ -311,7 +311,7 @@ def test_an_unreadable_folder_is_named(tmp_path: Path) -> None:
 
 
 def _error_without_power(folder: Path) -> str:
-    """What podrun says to a user who may not read everything, as root may."""
+    """Return what podrun says to a user who may not read everything, as root may."""
     code = (
         "import sys; from pathlib import Path; from podrun.launcher.staging.bundles import project_bundle\n"
         "try: project_bundle(Path(sys.argv[1]))\n"
@@ -350,7 +350,7 @@ def test_a_file_that_changes_meanwhile_does_no_harm(tmp_path: Path) -> None:
 
 
 def test_too_large(tmp_path: Path) -> None:
-    """What takes the room is named, and where to say that it is not needed."""
+    """The largest files are named, and where to say that they are not needed."""
     write(tmp_path, "train.py", "data/raw/y")
     for name, size in {"data/raw/x.bin": 60_000_000, "model.ckpt": 50_000_000}.items():
         (tmp_path / name).touch()

@@ -116,7 +116,7 @@ class Rejecting(LocalTransport):
 
 
 def test_hosts_that_failed_are_not_hidden_by_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host that could not be reached has failed, however late that shows; one that was not tried has not."""
+    """An unreachable host has failed, however late that shows; one that was not tried has not."""
     monkeypatch.setattr(preparations, "SETTLE", 0.1)
     refusal = Refusal()
     monkeypatch.setattr(prepare_module, "Refusal", lambda: refusal)

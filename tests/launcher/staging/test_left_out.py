@@ -1,4 +1,4 @@
-"""What is never sent to hosts: podrun's own home, and files that have become something else since they were listed."""
+"""Files that are never sent to hosts: podrun's own home, and files that have become something else since they were listed."""
 
 from __future__ import annotations
 

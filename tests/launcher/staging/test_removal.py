@@ -1,4 +1,4 @@
-"""What is old on a host goes; what is in use stays."""
+"""Old files on a host go; what is in use stays."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def built(case: Case) -> int:
 
 
 def test_requirements_become_an_environment_once(tmp_path: Path, requirements: Path) -> None:
-    """Of two hosts that share a home one builds and the other waits; the next start builds nothing.
+    """One of two hosts that share a home builds and the other waits; the next start builds nothing.
 
     What is there of another version of Python is built anew.
     """

@@ -1,4 +1,4 @@
-"""What podrun's runtime imports is judged by the requirements.txt, before an environment is built."""
+"""The imports of podrun's runtime are judged by the requirements.txt, before an environment is built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A launcher that takes over an attempt."""
+"""Taking over an attempt of another launcher."""
 
 from __future__ import annotations
 

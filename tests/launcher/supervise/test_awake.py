@@ -48,7 +48,7 @@ def test_a_sleep_is_no_time_that_has_passed() -> None:
 
 
 def test_a_consequence_waits_for_its_cause_and_not_while_the_launcher_sleeps() -> None:
-    """A sleeper that wakes up still waits for what the hosts have to say."""
+    """After a sleep it still waits for what the hosts have to say."""
     time = Time()
     clock = AwakeClock(5.0, time)
     failures = Failures(clock)
@@ -70,7 +70,7 @@ def test_a_cause_decides_at_once() -> None:
 
 
 def test_who_was_asked_from_outside_may_end_its_save() -> None:
-    """A save that takes longer than the wait for a cause is not cut off; one that never ends is."""
+    """A save may take longer than the wait for a cause; one that never ends is cut off."""
     time = Time()
     failures = Failures(AwakeClock(SAVE_GRACE * 2, time))
     failures.add(SAVED)
@@ -93,7 +93,7 @@ def test_what_arrives_late_is_judged_by_what_its_agent_says() -> None:
 
 
 def test_nothing_is_a_cause_after_ctrl_c() -> None:
-    """What breaks while the user's stop goes on is not why the run ended."""
+    """A failure while the user's stop goes on is not why the run ended."""
     failures = Failures(AwakeClock(5.0, Time()))
     failures.stop(user=True)
     failures.add(from_exit("host-1", 1, -signal.SIGKILL, 4, Phase.TRAIN))

@@ -1,4 +1,4 @@
-"""How attempts end when something happens in their last seconds."""
+"""Ends of attempts when something happens in their last seconds."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class SlowLogs(Logs):
 
 @pytest.mark.long
 def test_output_that_takes_longer_than_a_lease(tmp_path: Path) -> None:
-    """A host that has confirmed its end keeps its agent until all others have, too."""
+    """After it has confirmed its end a host keeps its agent until all others have, too."""
     lease = 4.0  # seconds; a busy machine may be late with a renewal
 
     def react(supervisor: Supervisor, event: dict[str, Any]) -> None:

@@ -61,7 +61,7 @@ def test_first_cause(failures: list[Failure], cause: Failure) -> None:
 
 
 def saved(host: int) -> Failure:
-    """A process that saved and stopped because some process was sent SIGTERM."""
+    """Make the failure of a process that saved and stopped because some process was sent SIGTERM."""
     return from_exit(f"host-{host}", host, ExitCode.PREEMPTED, 4, Phase.SAVE)
 
 

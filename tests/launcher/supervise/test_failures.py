@@ -1,4 +1,4 @@
-"""What the collection of an attempt's failures knows and decides."""
+"""The collection of an attempt's failures: what it knows and decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which hosts the heartbeat gives up, and which silence is the launcher's own."""
+"""The heartbeat: which hosts it gives up, and which silence is the launcher's own."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def beating(sessions: list[FakeSession], lease: float, patience: float | None = 
 def judged(
     *sessions: FakeSession, lease: float = 10.0, patience: float | None = None, awake: float = 0.0
 ) -> list[list[str]]:
-    """What each session is told at the time NOW, by a launcher that has been awake since `awake`."""
+    """Return what each session is told at the time NOW, by a launcher that has been awake since `awake`."""
     with beating([], lease, patience) as beat:
         beat._give_up(cast("list[Session]", list(sessions)), NOW, awake)
     return [session.lost for session in sessions]

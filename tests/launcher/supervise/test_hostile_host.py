@@ -1,4 +1,4 @@
-"""A host that sends what is no frame is lost, with that as the reason; the run ends, and no other host is blamed."""
+"""A malformed frame loses its host, with that as the reason; the run ends, and no other host is blamed."""
 
 from __future__ import annotations
 

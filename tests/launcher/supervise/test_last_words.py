@@ -1,4 +1,4 @@
-"""What a program printed last, for one that could not report why it failed."""
+"""The last words of a program, for one that could not report why it failed."""
 
 from __future__ import annotations
 

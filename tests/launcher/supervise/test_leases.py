@@ -113,7 +113,7 @@ class Watching:
 
 @pytest.mark.long
 def test_a_slow_start_of_others_costs_no_lease(tmp_path: Path) -> None:
-    """A host that is ready is heard while another one starts, and keeps its lease for as long as that takes."""
+    """A ready host is heard while another one starts, and keeps its lease for as long as that takes."""
     plan = plan_of("cpu-2x1", tmp_path, lease=4.0)
     ready = threading.Event()
     watching = Watching()

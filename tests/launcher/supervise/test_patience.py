@@ -1,4 +1,4 @@
-"""How long a stop waits for hosts, by a clock that the test moves."""
+"""The patience of a stop with hosts, by a clock that the test moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run says last."""
+"""The report at the end of a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def plan_of(job: Config) -> LaunchPlan:
 def test_where_everything_is(
     tensorboard: bool, installed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was not written is not named, and a command that is not installed not without saying so."""
+    """Files that were not written are not named, and a command that is not installed not without saying so."""
     if installed:
         (tmp_path / "tensorboard").touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -60,7 +60,7 @@ def test_where_everything_is(
     ],
 )
 def test_what_the_same_command_will_do(outcome: dict[str, Any], words: str) -> None:
-    """A run that is interrupted promises no more than there is."""
+    """An interrupted run promises no more than there is."""
     plan = plan_of(Config.model_validate({"steps": 3, "batch_size": 64}))
     stopped = Outcome(130, interrupted_by=2, **outcome)
     assert last_line(stopped, plan) == f"interrupted{words} [exit code 130]"

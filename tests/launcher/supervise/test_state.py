@@ -1,4 +1,4 @@
-"""What is kept of an attempt when it is the last one against all hope."""
+"""The outcome of an attempt that turns out to be the last one: what is kept of it."""
 
 from __future__ import annotations
 

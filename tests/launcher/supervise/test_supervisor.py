@@ -1,4 +1,4 @@
-"""What a supervisor makes of single frames and events, without any agent."""
+"""A supervisor handles single frames and events, without any agent."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_an_agent_that_was_asked_to_stop_by_somebody_else(attempt: Attempt) -> N
 
 
 def test_the_user_who_stops_first_is_the_cause(attempt: Attempt) -> None:
-    """What breaks while a stop goes on is a consequence of it, and the exit code is that of the signal."""
+    """A failure while a stop goes on is a consequence of it, and the exit code is that of the signal."""
     attempt._interrupts.append(2)
     attempt._failures.stop(user=True)
     attempt.error(0)
@@ -102,7 +102,7 @@ def test_the_user_who_stops_first_is_the_cause(attempt: Attempt) -> None:
 
 
 def test_a_failure_before_the_users_stop_is_the_cause(attempt: Attempt) -> None:
-    """Who presses Ctrl-C at a run that has failed is told of the failure."""
+    """After a failure Ctrl-C does not hide it: the user is told of the failure."""
     attempt.error(0)
     attempt._interrupts.append(2)
     for host in (0, 1):

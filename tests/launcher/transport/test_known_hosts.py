@@ -92,7 +92,7 @@ def test_hashed_names(tmp_path: Path) -> None:
 
 
 def test_files_are_searched_in_their_order_and_read_once(tmp_path: Path) -> None:
-    """A file that changes while podrun runs is not read again."""
+    """The file is read once, also if it changes while podrun runs."""
     first, second = kept(tmp_path, f"web ssh-rsa {KEY}"), kept(tmp_path, f"web ssh-rsa {OTHER}", name="second")
     known = KnownHosts()
     assert [key.file for key in known.find("web", [second, first])] == [second, first]
@@ -119,7 +119,7 @@ def test_new_keys_are_appended(tmp_path: Path) -> None:
 
 
 def test_the_mode_of_new_files_does_not_depend_on_the_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has no umask at all still keeps the file closed."""
+    """The file is closed to others even without any umask."""
     import os
 
     before = os.umask(0)

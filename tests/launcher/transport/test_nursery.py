@@ -134,7 +134,7 @@ def test_closing_ends_the_parent_alone(kept: tuple[Kept, Pod]) -> None:
 
 
 def test_a_parent_that_is_killed_is_replaced(kept: tuple[Kept, Pod]) -> None:
-    """What it had started goes on; only the exit code will not be known."""
+    """Commands that it had started go on; only the exit code will not be known."""
     transport, pod = kept
     channel = listening(transport, pod)
     first = transport.copies[-1].pid

@@ -19,7 +19,7 @@ from tests.conftest import Sandbox
 LAUNCHER = Path(__file__).parents[3] / "launcher"
 SGR = re.compile(r"\x1b\[[0-9;:]*m")
 MOVES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-"""What rich writes to draw its live view."""
+"""Sequences by which rich draws its live view."""
 
 HOSTILE = {
     "clipboard": b"\x1b]52;c;cm0gLXJmIC8=\x07",
@@ -177,7 +177,7 @@ def test_a_hostile_worker_on_a_terminal(talk: tuple[Sandbox, subprocess.Complete
 
 
 def test_hostile_names(tmp_path: Path) -> None:
-    """Those of commands on hosts, of folders, of files, keys and values: in tables, errors and the output of `exec`."""
+    """Texts of commands on hosts, of folders, of files, keys and values: in tables, errors and the output of `exec`."""
     sandbox = Sandbox(tmp_path)
     name = "x\x1b]52;c;AAAA\x07\u202e"
     (tmp_path / name).mkdir()

@@ -188,7 +188,7 @@ def test_sections_and_objects_are_not_shown() -> None:
 
 
 def test_messages_of_checks_are_made_to_fit() -> None:
-    """What pydantic puts around them goes."""
+    """The words that pydantic puts around them go."""
     row = error("value_error", 3, "steps", message="Value error, Input should be even")
     assert describe_mistakes(Root, [row], {}) == [(0, "steps: must be even (it is 3)")]
 

@@ -1,4 +1,4 @@
-"""Which file the user may have meant."""
+"""Names of files that the user may have meant."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_a_real_state_comes_back_bit_for_bit(tmp_path: Path, name: str) -> None:
 
 
 def test_a_checkpoint_may_be_of_any_strategy(tmp_path: Path) -> None:
-    """What one way has saved, whole or in parts, the next restores bit for bit."""
+    """Each restores, bit for bit, what another has saved, whole or in parts."""
     state, _ = strategies.train(strategy("single"), strategy("single").init(), [batch()])
     named = copies(strategy("single").savable(state))
     order = ["pmap", "jit fsdp 2", "shard_map", "explicit fsdp 4", "jit fsdp 2", "single", "explicit", "jit", "pmap"]
@@ -289,7 +289,7 @@ def test_what_may_change_on_the_way(tmp_path: Path) -> None:
 
 
 def test_a_preset_is_its_sizes(tmp_path: Path) -> None:
-    """The same sizes given one by one are the same model."""
+    """Its sizes, given one by one, are the same model."""
     sizes = {"layers": 12, "heads": 12, "width": 768, "context": 1024}
     with opened(tmp_path) as checkpoints:
         save(checkpoints, 5, config=job(model={"preset": "gpt2"}))

@@ -1,4 +1,4 @@
-"""What `completed` asks of orbax while a save goes on: an error of a save in parts must be seen at once."""
+"""Errors of a save in parts are seen at once: `completed` asks orbax for them while it goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A host that cannot read a checkpoint for a while leaves it where it is."""
+"""Hosts that cannot read a checkpoint for a while leave it where it is."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Limits = tuple[int, int]
 
 @pytest.fixture
 def limits() -> Iterator[Limits]:
-    """How many files this process may have open."""
+    """Return how many files this process may have open."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield before
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def template(limits: Limits) -> Callable[[], StateDict]:
-    """What a checkpoint is restored into; from then on opening a file fails, because too many are open."""
+    """Make what a checkpoint is restored into; from then on opening a file fails, because too many are open."""
 
     def make() -> StateDict:
         free = os.open("/", os.O_RDONLY)  # the lowest number that is free
@@ -84,6 +84,6 @@ def test_what_a_host_cannot_read(tmp_path: Path, number: int) -> None:
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR])
 def test_what_is_not_there(tmp_path: Path, number: int) -> None:
-    """What a name leads to, or that it leads nowhere, is the checkpoint's own damage."""
+    """Missing files and broken links are the checkpoint's own damage."""
     for error in (OSError(number, os.strerror(number)), ValueError(f"UNKNOWN: [os_error_code='{number}']")):
         assert isinstance(unreadable(20, tmp_path, error), DamagedCheckpointError)

@@ -44,7 +44,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def restore(folder: Path, checkpoints: Checkpoints, **keys: Any) -> tuple[Restored | None, list[str]]:
-    """What is restored, and the notes for the user."""
+    """Return what is restored, and the notes for the user."""
     events = folder / "events"
     events.unlink(missing_ok=True)
     restored = restore_newest(checkpoints, lambda: state(0), job(**keys), FINGERPRINT, Reporter(events))
@@ -207,7 +207,7 @@ def test_no_checkpoint_that_can_be_read(tmp_path: Path, saved: Path) -> None:
 
 
 def test_another_process_cannot_read_it(tmp_path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one process cannot read no process uses; process 0 says which one that was."""
+    """No process uses a checkpoint that one of them cannot read; process 0 says which one that was."""
     answers = iter([[[20], [20]], [[0], [1]], [[10], [10]], [[0], [0]]])
     monkeypatch.setattr("podrun.runtime.checkpoint.restore.gather", lambda values: np.array(next(answers)))
     shutil.copytree(saved / "checkpoints", tmp_path / "checkpoints")
@@ -241,7 +241,7 @@ def test_what_has_changed(tmp_path: Path, saved: Path) -> None:
 
 
 def test_nothing_has_changed(tmp_path: Path, saved: Path) -> None:
-    """The same job again says nothing; nor does a key that podrun did not have when the checkpoint was saved."""
+    """Nothing is said of an equal job, nor of a key that podrun did not have when the checkpoint was saved."""
     shutil.copytree(saved / "checkpoints", tmp_path / "checkpoints")
     path = tmp_path / "checkpoints" / "20" / "meta" / "metadata"
     meta = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""Which differences between the job of a checkpoint and this one keep it from being resumed, and how they are told."""
+"""Differences between the job of a checkpoint and this one: which keep it from being resumed, and how they are told."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_the_message() -> None:
 
 
 def test_changes_are_told() -> None:
-    """Those that are allowed, too; texts as they are, all else as JSON."""
+    """Allowed ones are told, too; texts as they are, all else as JSON."""
     assert changes(saved_config(job()), job()) == []
     told = changes(saved_config(job()), job(steps=9, parallel={"name": "pmap"}, ema=0.5))
     assert "steps: 6 -> 9" in told and "parallel.name: jit -> pmap" in told and "ema: null -> 0.5" in told

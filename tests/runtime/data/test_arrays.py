@@ -53,7 +53,7 @@ def test_validation_has_weights() -> None:
 
 
 def test_shape_and_outputs() -> None:
-    """Of labels outputs are the classes, of values how many there are for an example."""
+    """The outputs of labels are the classes, those of values how many an example has."""
     x, y = pair(4)
     assert (array_dataset((x, y), (x, y), classes=7).shape, array_dataset((x, y), (x, y), classes=7).outputs) == (
         (2,),
@@ -95,7 +95,7 @@ def test_one_example_cannot_be_split() -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "int64", "uint8", "bool"])
 def test_numbers_become_float32(dtype: str) -> None:
-    """Of whatever type they are; a vector has an axis added, so that an example has a shape."""
+    """All types of numbers do; a vector has an axis added, so that an example has a shape."""
     found = inputs(np.array([0, 1, 1], dtype), "x")
     assert found.dtype == np.float32
     assert found.tolist() == [[0], [1], [1]]
@@ -160,7 +160,7 @@ def test_identifiers_are_no_labels() -> None:
 
 
 def test_messages_name_examples_by_their_numbers() -> None:
-    """Of a batch it is not the place in the batch that counts."""
+    """The number is that of the example, not its place in a batch."""
     numbers = np.array([70, 50])
     with pytest.raises(UserError, match=r"^x\[50\] is nan"):
         inputs(np.array([0, np.nan]), "x", numbers)

@@ -85,7 +85,7 @@ Damage = Callable[[bytes], bytes]
     ],
 )
 def test_a_damaged_file(tmp_path: Path, name: str, damage: Damage, message: str) -> None:
-    """What is wrong is said, and of which file."""
+    """The message says what is wrong, and with which file."""
     write(tmp_path)
     (tmp_path / name).write_bytes(damage((tmp_path / name).read_bytes()))
     with pytest.raises(UserError, match=rf"^data\.path.*{name[:5]}.*{message}|^data\.path.*{message}"):

@@ -45,7 +45,7 @@ def test_two_sets(tmp_path: Path) -> None:
 
 
 def test_targets_by_task(tmp_path: Path) -> None:
-    """The same whole numbers are labels for a classification and values for a regression."""
+    """Whole numbers are labels for a classification and values for a regression."""
     path = save(tmp_path, x=X, y=Y)
     assert everything(load("classification", "npz", path).train)["y"].dtype == np.int32
     dataset = load("regression", "npz", path)

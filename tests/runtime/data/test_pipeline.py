@@ -1,4 +1,4 @@
-"""Which examples a process sees, and the thread that keeps batches ready."""
+"""The examples that a process sees, and the thread that keeps batches ready."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_epochs_differ() -> None:
 
 
 def test_the_order_follows_from_the_seed() -> None:
-    """The same seed gives the same order, another seed another one."""
+    """Equal seeds give equal orders, another seed another one."""
     assert order_of(100, 3, 0, 250) == order_of(100, 3, 0, 250)
     assert order_of(100, 3, 0, 250) != order_of(100, 4, 0, 250)
 
@@ -86,7 +86,7 @@ def test_a_set_smaller_than_a_batch() -> None:
 
 
 def test_positions_may_be_read_in_any_order() -> None:
-    """What is at a position does not depend on what was read before."""
+    """The example at a position does not depend on what was read before."""
     order = ShuffledOrder(10, 5)
     for first in (95, 0, 42, 41, 8, 95):
         assert order.examples(np.arange(first, first + 6))[0].tolist() == order_of(10, 5, first, 6)[0]
@@ -163,7 +163,7 @@ def test_the_full_batch_has_every_example_once(size: int, processes: int) -> Non
 
 
 def test_a_loss_over_the_padded_batch_is_the_mean_over_the_examples() -> None:
-    """Of each task's own: padding counts nothing, whatever it has in it."""
+    """Each task's own loss: padding counts nothing, whatever it has in it."""
     for task_name, data_keys in (
         ("classification", {"name": "make_classification", "samples": 21, "features": 20, "informative": 8}),
         ("regression", {"name": "sine", "samples": 26}),

@@ -46,7 +46,7 @@ def test_batches_come_in_order_and_no_further_ahead_than_they_are_asked_for() ->
 
 
 def test_an_error_comes_in_the_place_of_its_batch() -> None:
-    """Those before it are delivered, and nothing is made after it."""
+    """Batches before it are delivered, and nothing is made after it."""
 
     def make(position: int) -> int:
         if position == 2:

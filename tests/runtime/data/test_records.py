@@ -190,7 +190,7 @@ def test_values(folder: Path) -> None:
 
 
 def test_the_fingerprint_is_of_all_files(folder: Path) -> None:
-    """The same each time; one changed record makes another one, and so does another use of the same records."""
+    """It is equal each time; one changed record makes another one, and so does another use of the same records."""
     known = load("classification", "array_record", folder).fingerprint
     assert load("classification", "array_record", folder).fingerprint == known
     assert load("classification", "array_record", folder, validation=0.5).fingerprint != known

@@ -1,4 +1,4 @@
-"""Where metrics and events are written."""
+"""Files that metrics and events are written to."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ RECORDS = [
 @pytest.mark.parametrize(("resumed_from", "left"), [(0, 0), (1, 0), (2, 2), (3, 2), (4, 3), (5, 4), (6, 5), (100, 5)])
 @pytest.mark.parametrize("torn", [b"", b'{"step": 3, "ki', b"{", b'{"kind": "train"}', b"7", b"null", b"\0\0\0\0"])
 def test_resuming_takes_later_records_away(tmp_path: Path, resumed_from: int, left: int, torn: bytes) -> None:
-    """Those after the step will be written again, and a last line that was cut off goes; the rest is as it was."""
+    """Records after the step will be written again, and a last line that was cut off goes; the rest is as it was."""
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b"".join(RECORDS) + torn)
     writer = JsonLines(path, resumed_from)
@@ -75,7 +75,7 @@ def test_resuming_without_a_file(tmp_path: Path) -> None:
 
 
 def tensorboard_events(folder: Path) -> list[Event]:
-    """What is in the event files: records of length, checksum, data and checksum."""
+    """Return what is in the event files: records of length, checksum, data and checksum."""
     events = []
     for file in sorted(folder.iterdir()):
         data = file.read_bytes()
@@ -157,14 +157,14 @@ def test_an_event_is_one_line(tmp_path: Path) -> None:
 
 
 def test_events_are_appended(tmp_path: Path) -> None:
-    """What is in the file already stays."""
+    """Earlier events in the file stay."""
     for message in ("first", "second"):
         Reporter(tmp_path / "0.events").note(message)
     assert [event["message"] for event in reported(tmp_path / "0.events")] == ["first", "second"]
 
 
 def test_steps_are_reported_at_a_limited_rate(tmp_path: Path) -> None:
-    """Those within `every` seconds of the last one are left out, but never the last step of the job."""
+    """Steps within `every` seconds of the last one are left out, but never the last step of the job."""
     reporter = Reporter(tmp_path / "0.events")
     for step in (1, 2):
         reporter.progress(step, 10, {"loss": 1.0 / step}, every=0)

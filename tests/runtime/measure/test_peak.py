@@ -132,7 +132,7 @@ def gpt2(batch_size: int, **keys: Any) -> tuple[float, float]:
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_flops_of_gpt2(precision: str) -> None:
-    """Those of the published sizes agree with the closed formula to 2 %."""
+    """The FLOPs of the published sizes agree with the closed formula to 2 %."""
     model = {"preset": "gpt2", "layers": 2}
     counted, closed = gpt2(4, model=model, precision=precision)
     assert counted == pytest.approx(closed, rel=0.02)

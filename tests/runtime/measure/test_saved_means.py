@@ -10,7 +10,7 @@ from podrun.runtime.measure.epochs import EpochMeans, check_saved
 
 
 def test_means_go_on_where_they_were_saved() -> None:
-    """A metric that only some steps have is divided by their number; what is taken is gone."""
+    """Metrics that only some steps have are divided by the number of those; what is taken is gone."""
     before, after = EpochMeans(10), EpochMeans(10)
     before.add({"loss": 1.0, "accuracy": 4.0})
     before.add({"loss": 2.0, "grad_norm": 9.0})  # which is of its step alone
@@ -61,7 +61,7 @@ def test_the_epoch_that_a_step_ends(position: int, batch_size: int, epoch: int |
 def test_a_position_is_moved_to_the_start_of_a_batch(
     size: int, saved: dict[str, Any] | None, position: int, batch_size: int, moved: int
 ) -> None:
-    """Of the same epoch, whose size may have been another one; there is always a batch left to end it."""
+    """It is in the same epoch, whose size may have been another one; there is always a batch left to end it."""
     assert EpochMeans(size).position_from(saved, position, batch_size) == moved
 
 

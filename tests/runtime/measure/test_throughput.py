@@ -1,4 +1,4 @@
-"""What the training loop measures, on a clock that the tests move."""
+"""Measurements of the training loop, on a clock that the tests move."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_rates_of_the_steps_since_the_last_record(time: Time) -> None:
 
 
 def test_examples_are_counted_once(time: Time) -> None:
-    """Where throughput is counted in examples there is one number."""
+    """There is one number if throughput is counted in examples."""
     clock = started(time, unit="examples", units=1)
     steps(clock, time, 2.0)
     assert [key for key in clock.rates() if key.endswith("_per_second")] == ["examples_per_second"]

@@ -1,4 +1,4 @@
-"""What views of the metrics leave out, when they are on disk, and how Weights & Biases is called."""
+"""Views of the metrics: what they leave out, when they are on disk, and how Weights & Biases is called."""
 
 from __future__ import annotations
 

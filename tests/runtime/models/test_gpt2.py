@@ -58,7 +58,7 @@ def compiled(dtype: str, dropout: float, deterministic: bool) -> Callable[..., j
 
 
 def logits(params: Params, tokens: Array = TOKENS, dtype: str = "float32", dropout: float = 0.0) -> Array:
-    """Of a deterministic pass."""
+    """Return the logits of a deterministic pass."""
     return np.asarray(compiled(dtype, dropout, True)(params, tokens))
 
 
@@ -87,7 +87,7 @@ def test_parameter_counts_are_the_published_ones(preset: str, expected: int) -> 
 
 
 def test_parameter_names_and_shapes(params: Params) -> None:
-    """Those of GPT-2; the output projection is the token embedding and has no array of its own."""
+    """They are those of GPT-2; the output projection is the token embedding and has no array of its own."""
     block = {
         "ln_1/scale": (64,),
         "ln_1/bias": (64,),
@@ -225,7 +225,7 @@ def test_bfloat16(params: Params) -> None:
 
 
 def test_dropout(params: Params) -> None:
-    """The same key gives the same logits, another key others; a deterministic pass needs no key and drops nothing."""
+    """Equal keys give equal logits, another key others; a deterministic pass needs no key and drops nothing."""
     dropped = train_logits(params, 1, 0.5)
     np.testing.assert_array_equal(dropped, train_logits(params, 1, 0.5))
     assert (dropped != train_logits(params, 2, 0.5)).any()

@@ -88,7 +88,7 @@ def test_cnn_takes_images_without_channels() -> None:
     ],
 )
 def test_cnn_without_images(shape: tuple[int, ...], message: str) -> None:
-    """What it cannot take is said before anything is traced."""
+    """It refuses other shapes before anything is traced."""
     with pytest.raises(UserError, match=re.escape(message)):
         model(MODELS[0], shape)
 

@@ -47,7 +47,7 @@ def params(key): return {"w": jnp.zeros(4)}
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where modules of users are imported from."""
+    """Make the folder that modules of users are imported from."""
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
     for name in ("mine", *EXAMPLES):

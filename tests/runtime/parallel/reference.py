@@ -1,4 +1,4 @@
-"""The same training in one function on one device: what all strategies are compared with."""
+"""Training in one function on one device, with which all strategies are compared."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def initial(ema: bool = False) -> StateDict:
 
 
 def plain(config: Config, data: Dataset, params: Params, given: list[Batch]) -> tuple[Params, list[dict[str, float]]]:
-    """The same training in one function on one device, with nothing of the strategies."""
+    """Train in one function on one device, with nothing of the strategies."""
     task = make_task(config, data)
     optimizer = optax.adam(optax.linear_schedule(0.01, 0.0, 3), eps=1e-3)
 

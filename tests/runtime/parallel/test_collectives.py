@@ -63,7 +63,7 @@ def test_one_wait_for_all(function: Any) -> None:
 
 
 def test_sums_are_not_computed_again_for_every_element() -> None:
-    """What XLA does to a concatenation: it puts the sums that are joined inside the loop over the elements.
+    """XLA does this to a concatenation: it puts the sums that are joined inside the loop over the elements.
 
     Of two pieces XLA of JAX 0.12 makes a concatenation itself, of three it does not; a step has more.
     """

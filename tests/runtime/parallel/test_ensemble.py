@@ -110,7 +110,7 @@ def test_members_do_not_influence_each_other(number: int) -> None:
 
 
 def test_the_metrics_of_a_step_are_means() -> None:
-    """Of those of the members, each trained by itself."""
+    """They are means over the members, each trained by itself."""
     for step, metrics in enumerate(trained()[1]):
         by_member = [alone(number)[2][step] for number in range(DEVICES)]
         assert metrics == pytest.approx({k: np.mean([m[k] for m in by_member]) for k in by_member[0]}, rel=1e-5)

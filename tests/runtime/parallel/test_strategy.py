@@ -52,7 +52,7 @@ def test_training_is_that_of_a_single_device(name: str, accumulate: int) -> None
 
 @functools.cache
 def text() -> Dataset:
-    """Of so many tokens that their embeddings are divided."""
+    """Make a text of so many tokens that their embeddings are divided."""
     tokens = np.random.default_rng(0).integers(1100, size=200).astype(np.uint16)
     return Dataset(TrainWindows(tokens, 8, seed=0), ValidationWindows(tokens, 8), b"", vocabulary=1100)
 
@@ -103,7 +103,7 @@ def test_all_rows_of_a_batch_count(name: str) -> None:
 
 @every_strategy
 def test_only_the_first_step_compiles(name: str) -> None:
-    """A state that a step has returned, and one from a checkpoint, are of the types of the one before."""
+    """States from a step, and those from a checkpoint, have the types of the initial one."""
     one = strategy(name)
     given = [one.shard(batch) for batch in batches(3)]
     state, metrics = one.step(place(one, initial()), given[0])

@@ -59,7 +59,7 @@ def test_a_state_that_is_saved_whole_outlives_its_buffers(name: str) -> None:
 
 @every_strategy
 def test_every_strategy_goes_on_from_the_state_of_any(name: str) -> None:
-    """What one saves the others place, bit for bit, with optimizer and step; and so back."""
+    """Each places, bit for bit, what another has saved, with optimizer and step."""
     one = strategy(name)
     state, _ = train(one, place(one, initial()), batches(2))
     named = copies(one.savable(state))

@@ -87,7 +87,7 @@ def test_layout_in_words(shape: tuple[int, ...], spec: tuple[Any, ...], words: s
 
 
 def test_an_array_on_one_device() -> None:
-    """Of several, or of the only one that there is."""
+    """It may be one of several, or the only one."""
     one = jax.ShapeDtypeStruct((2,), np.float32, sharding=SingleDeviceSharding(jax.devices()[1]))
     assert layout("x", one, 4).where == "whole on one of the 4 devices"
     assert layout("x", one, 1).where == "whole on its only device"
@@ -111,7 +111,7 @@ def test_pictures() -> None:
 # --- a job ----------------------------------------------------------------------------------------------------------
 
 PARAMETERS = 1 * 256 + 256 + 256 * 256 + 256 + 256 * 1 + 1
-"""Of a perceptron with two hidden layers of 256."""
+"""Arrays of a perceptron with two hidden layers of 256."""
 
 
 def job(**keys: Any) -> Config:
@@ -165,7 +165,7 @@ def test_a_divided_state() -> None:
     ],
 )
 def test_what_fsdp_leaves_whole(width: int, head: str, kept: str) -> None:
-    """Why, by name: a user who asked for it sees at once that nothing, or not all, is divided."""
+    """It says why, by name: a user who asked for it sees at once that nothing, or not all, is divided."""
     model = {"layers": 2, "width": width}
     report = look(job(model=model, parallel={"name": "jit", "mesh": {"fsdp": 4}}), "v3-4", 78)
     shown = text(report, "a job", 78)
@@ -229,7 +229,7 @@ def test_json_has_every_array(gpt2: Report) -> None:
 
 
 def test_many_arrays_are_cut_short(gpt2: Report) -> None:
-    """What cannot be folded does not fill pages; a long name loses its beginning."""
+    """Rows that cannot be folded do not fill pages; a long name loses its beginning."""
     wide = tuple(Row((f"{chr(97 + n % 26)}{n // 26}{'x' * 90}y",), (n + 1,), "float32", 4) for n in range(100))
     lines = text(dataclasses.replace(gpt2, parameters=wide), "train.yaml", 80).splitlines()
     assert any(line.split()[:4] == ["...", "and", "60", "more"] for line in lines)

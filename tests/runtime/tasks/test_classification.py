@@ -122,7 +122,7 @@ def test_predictions_are_probabilities() -> None:
 
 
 def test_equal_classes_are_no_answer() -> None:
-    """Of a model that gives all classes the same, not every answer counts as correct."""
+    """If a model gives all classes the same, not every answer counts as correct."""
     of = task()
     zeros = of.init(jax.random.key(0))
     assert float(of.evaluate(zeros, batch(np.ones(8)))["correct"]) == (batch()["y"] == 0).sum()

@@ -156,7 +156,7 @@ def test_a_token_that_is_a_pipe(tmp_path: Path) -> None:
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("plant", [symlink, fifo])
 def test_names_for_damaged_metrics_that_are_taken(tmp_path: Path, plant: Callable[[Path, Path], None]) -> None:
-    """A file that is kept gets a name that nothing has: also no link that leads nowhere."""
+    """The kept file gets a name that nothing has: also no link that leads nowhere."""
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text("my notes\n")
     inode = metrics.stat().st_ino

@@ -1,4 +1,4 @@
-"""A program that knows nothing of podrun: JAX finds the pod by itself; `bare.py fail` ends with an exception."""
+"""Program that knows nothing of podrun: JAX finds the pod by itself; `bare.py fail` ends with an exception."""
 
 import sys
 

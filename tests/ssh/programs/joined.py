@@ -1,4 +1,4 @@
-"""The same with podrun's own helper."""
+"""Program that uses podrun's own helper."""
 
 import jax
 

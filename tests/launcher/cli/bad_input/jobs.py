@@ -193,7 +193,7 @@ LOGISTIC = "task: logistic_regression\nsteps: 6\n"
 
 
 def parallel(name: str, what: str, where: str, remedy: str, text: str, *also: str, slice: str = "cpu-2x4") -> Case:
-    """A job that `text` gives, on a slice of eight devices."""
+    """Job made from `text`, on a slice of eight devices."""
     return Case(name, what, where, remedy, ("-s", slice, "--simulate", TRAIN), yaml=text, also=also)
 
 
