@@ -36,7 +36,10 @@ def save(step: int, state: Any, *, folder: Folder | None = None, keep: int = 2) 
     Raises:
         UserError: the folder cannot be used.
         OSError: it cannot be written.
+        ValueError: the number is negative.
     """
+    if step < 0:
+        raise ValueError(f"podrun.checkpoint.save: step is {step}, expected 0 or more")
     with _opened(folder, state, keep) as checkpoints:
         checkpoints.save(step, state)
         checkpoints.completed(wait=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -55,7 +56,9 @@ def launch(
         ValueError: not one of `train` and `program`.
     """
     if (train is None) != bool(program):
-        raise ValueError("podrun.launch takes a train.yaml, or a program")
+        raise ValueError("podrun.launch takes a train.yaml, or a program: one of both")
+    if isinstance(program, str):
+        raise ValueError(f"podrun.launch: program is a list of words: {shlex.split(program)}")
     options = {"--slice": slice, "--pod": pod, "--hosts": hosts, "--workdir": workdir}
     given = [f"{name}={os.fspath(value)}" for name, value in options.items() if value is not None]
     keys = [

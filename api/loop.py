@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from operator import index
 from typing import Any
 
 import jax
@@ -39,8 +40,13 @@ def steps(total: int, state: Any, *, save_every: int = 100, keep: int = 2) -> St
         keep: newest checkpoints to keep.
 
     Raises:
-        UserError: the checkpoint is of another state or cannot be read, or the workdir cannot be used.
+        UserError: the checkpoint is of another state or cannot be read, the workdir cannot be used, or the state cannot be
+            saved.
+        ValueError, TypeError: a number that is none of steps.
     """
+    for name, number, least in (("total", total, 0), ("save_every", save_every, 0), ("keep", keep, 1)):
+        if index(number) < least:
+            raise ValueError(f"podrun.steps: {name} is {number}, expected a whole number of at least {least}")
     return Steps(total, state, save_every, keep)
 
 

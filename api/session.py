@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
 from dataclasses import dataclass
@@ -64,9 +65,9 @@ def report(step: int, **metrics: Any) -> None:
     when the next step has been dispatched, so that the devices do not wait.
 
     Raises:
-        TypeError: a metric is not a number.
+        TypeError: a metric is not a number, or the step no whole one.
     """
-    current().report(step, metrics)
+    current().report(operator.index(step), metrics)
 
 
 def is_stopping() -> bool:

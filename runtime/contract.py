@@ -173,6 +173,11 @@ class WorkerEnv:
                 owner=env.get(ENV_OWNER, ""),
             )
         except KeyError as missing:
+            if ENV_COORDINATOR in env:
+                raise UserError(
+                    f"the environment variable {missing.args[0]} is not set: podrun here, in {Path(__file__).parents[1]}, is "
+                    "of another version than the podrun that has started this program; install the same in both"
+                ) from None
             raise UserError(
                 f"the environment variable {missing.args[0]} is not set: this program is started by podrun on each "
                 "host, not by hand; for a single process here: `podrun --simulate --slice cpu-1x1 train.yaml`, or "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import zlib
 from collections.abc import Sequence
@@ -68,11 +69,33 @@ def initialize(env: WorkerEnv | None = None, timeout: float = 300.0) -> WorkerEn
         Who this process is.
 
     Raises:
-        UserError: podrun did not start this process, or JAX sees other devices than the slice has.
+        UserError: podrun did not start this process, it has joined already or computed before, or JAX sees other devices
+            than the slice has.
     """
     if env is None:
         explain_mistakes()
         env = WorkerEnv.from_env()
+    if jax.distributed.is_initialized():
+        raise UserError(
+            "this process has joined the pod already: call one of podrun.init(), initialize() and "
+            "jax.distributed.initialize(), and that once"
+        )
+    try:
+        _join(env, timeout)
+    except RuntimeError as error:
+        if not re.search("already initialized|must be called before", str(error)):
+            raise
+        raise UserError(
+            "JAX has computed before this process joined the pod; join before all else that uses JAX"
+        ) from None
+    local, total = _count_devices()
+    _check_devices(env, local, total)
+    with without_gloo_lines():
+        gather([0])
+    return env
+
+
+def _join(env: WorkerEnv, timeout: float) -> None:
     if env.num_processes == 1:  # its CPU devices have the same memory; gloo takes several times as long
         jax.config.update("jax_cpu_collectives_implementation", None)
     elif env.address:
@@ -88,7 +111,10 @@ def initialize(env: WorkerEnv | None = None, timeout: float = 300.0) -> WorkerEn
         shutdown_timeout_seconds=7 * 24 * 3600,
         coordinator_bind_address=bind_address(env.coordinator),
     )
-    local, total = _count_devices()
+
+
+def _check_devices(env: WorkerEnv, local: int, total: int) -> None:
+    """Raise UserError unless JAX sees the slice's devices: `local` here, and `total` in all."""
     expected = env.local_devices * env.num_processes
     if (local, total, jax.process_count()) != (env.local_devices, expected, env.num_processes):
         rows = (
@@ -102,9 +128,6 @@ def initialize(env: WorkerEnv | None = None, timeout: float = 300.0) -> WorkerEn
             f"{env.host} does not see the devices of {env.slice} (its kind: {jax.devices()[0].device_kind}):\n{table}\n"
             "give the slice that the hosts really are with --slice"
         )
-    with without_gloo_lines():
-        gather([0])
-    return env
 
 
 def _count_devices() -> tuple[int, int]:

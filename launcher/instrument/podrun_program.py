@@ -26,10 +26,23 @@ def report(kind: Any, error: Any, trace: Any) -> None:
     text = "".join(traceback.format_exception(kind, error, trace))
     first = str(error).strip().splitlines()[:1]
     message = "%s: %s" % (kind.__name__, first[0]) if first else kind.__name__
-    if isinstance(error, ModuleNotFoundError):
-        message += " in %s" % sys.executable
+    hint = _hint(error)
+    message = message.rstrip(".") + hint if hint else message
     where = _users_frame(traceback.extract_tb(trace))
     _fail(message + (" (%s)" % where if where else ""), 1, text)
+
+
+def _hint(error: Any) -> str:
+    """Return what a message leaves out: which Python it was, or what JAX does not say about joining a pod."""
+    if isinstance(error, ModuleNotFoundError):
+        return " in %s" % sys.executable
+    text = str(error)
+    if "jax.distributed.initialize() must be called before" in text and _has_joined():
+        return "; this process has joined the pod already: podrun.init() does it as well, so call one of them, once"
+    if "Failed to start RPC server" in text:
+        where = os.environ.get("PODRUN_COORDINATOR")
+        return "; at %s, which is for JAX's coordinator: another server of this program may have taken the port" % where
+    return ""
 
 
 def note_exit(status: Any, frame: Any) -> None:
@@ -100,8 +113,11 @@ def _is_worker() -> bool:
         return False
     if os.environ.get("PODRUN_MAIN_PID") == str(os.getpid()):
         return True
-    distributed = sys.modules.get("jax._src.distributed")
-    state = getattr(distributed, "global_state", None)
+    return _has_joined()
+
+
+def _has_joined() -> bool:
+    state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
     return getattr(state, "client", None) is not None
 
 
@@ -201,10 +217,20 @@ def prepare_joining() -> None:
                 "jax.distributed.initialize() was told that process 0 is at %s, where each host finds only itself; give it "
                 "no arguments, or JAX_COORDINATOR_ADDRESS" % chosen
             )
+        _compare(dict(zip(("num_processes", "process_id"), args), **kwargs))
         _listen_where_podrun_says()
         return start(self, coordinator_address, *args, **kwargs)
 
     state.initialize = initialize
+
+
+def _compare(given: Any) -> None:
+    """Warn of a program that joins with other numbers than podrun's, for which JAX would wait for minutes."""
+    for name in ("num_processes", "process_id"):
+        right = os.environ.get("PODRUN_" + name.upper())
+        if right is not None and given.get(name) not in (None, int(right)):
+            what = "jax.distributed.initialize() was called with %s=%s, and podrun has %s; call it without arguments"
+            _note(what % (name, given[name], right))
 
 
 def _is_first() -> bool:

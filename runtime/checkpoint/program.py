@@ -25,14 +25,20 @@ class ProgramCheckpoints(CheckpointFolder):
 
     def __init__(self, directory: Path, like: Any, keep: int) -> None:
         """Open the directory, for states of the structure, shapes and layout of `like`. Raises UserError."""
+        self._described = trees.described(like)
         in_parts = trees.spans_processes(like)
         super().__init__(directory, keep, in_parts=in_parts)
         if in_parts:
             meet("before the first save")
 
     def save(self, step: int, state: Any) -> None:
-        """Start to save, as `write` does."""
-        self.write(step, trees.savable(state), {_ARRAYS: trees.described(state)})
+        """Start to save, as `write` does. Raises UserError for a state that could not be restored into the first one."""
+        if (arrays := trees.described(state)) != self._described:
+            rows = _rows(self._described, arrays, "at first", "now")
+            raise UserError(
+                "\n".join([f"the state of step {step} is another than the first one, into which it is restored", *rows])
+            )
+        self.write(step, trees.savable(state), {_ARRAYS: arrays})
 
     def restore(self, step: int, like: Any) -> Any:
         """Return the state of a step, laid out as `like`.
@@ -62,14 +68,17 @@ class ProgramCheckpoints(CheckpointFolder):
 
 
 def _other_arrays(folder: Path, step: int, saved: dict[str, str], expected: dict[str, str]) -> str:
-    names = [name for name in {**saved, **expected} if saved.get(name) != expected.get(name)]
-    rows = [f"  {n}: {saved.get(n, 'not')} in the checkpoint, {expected.get(n, 'not')} in the state" for n in names]
-    more = [f"  and {len(rows) - _SHOWN} more"] if len(rows) > _SHOWN else []
     return "\n".join(
         [
             f"the checkpoint of step {step} in {folder} is of another state",
-            *rows[:_SHOWN],
-            *more,
+            *_rows(saved, expected, "in the checkpoint", "in the state"),
             "choose another workdir to start anew, or give the state that was saved",
         ]
     )
+
+
+def _rows(one: dict[str, str], two: dict[str, str], of_one: str, of_two: str) -> list[str]:
+    """Return lines that compare the arrays in which two states differ."""
+    names = [name for name in {**one, **two} if one.get(name) != two.get(name)]
+    rows = [f"  {n}: {one.get(n, 'not')} {of_one}, {two.get(n, 'not')} {of_two}" for n in names[:_SHOWN]]
+    return rows + [f"  and {len(names) - _SHOWN} more"] * (len(names) > _SHOWN)

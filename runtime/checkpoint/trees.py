@@ -21,7 +21,10 @@ Named = dict[tuple[str, ...], Leaf]
 
 
 def named_leaves(tree: Any) -> Named:
-    """Return the arrays and numbers of a tree by name. Raises UserError if two have the same name."""
+    """Return the arrays and numbers of a tree by name.
+
+    Raises UserError if there are none, if one is no array of numbers, or if two have the same name.
+    """
     leaves = {}
     for path, leaf in jax.tree.leaves_with_path(tree):
         if not _is_saved(leaf):
@@ -29,7 +32,16 @@ def named_leaves(tree: Any) -> Named:
         name = tuple(jax.tree_util.keystr((key,), simple=True) for key in path) or ("value",)
         if name in leaves:
             raise UserError(f"two arrays of the state are called {'.'.join(name)}; give one of them another name")
+        if isinstance(leaf, np.ndarray | np.generic) and (leaf.dtype.kind in "OSU" or leaf.dtype.names):
+            raise UserError(
+                f"{'.'.join(name)} of the state is an array of {leaf.dtype}, which cannot be saved; leave it out"
+            )
         leaves[name] = leaf
+    if not leaves:
+        kind = type(tree).__name__
+        raise UserError(
+            f"the state has no arrays and no numbers, so nothing to save; give a pytree of them, not {kind}"
+        )
     return leaves
 
 

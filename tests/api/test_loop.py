@@ -119,9 +119,41 @@ def test_the_workdir_of_a_train_yaml(fresh: Fresh) -> None:
         run(4)
 
 
+@pytest.mark.parametrize(
+    ("keys", "what"),
+    [
+        ({"total": -3}, "podrun.steps: total is -3, expected a whole number of at least 0"),
+        ({"save_every": -1}, "save_every is -1, expected a whole number of at least 0"),
+        ({"keep": 0}, "keep is 0, expected a whole number of at least 1"),
+        ({"total": 2.5}, "cannot be interpreted as an integer"),
+        ({"state": object()}, "no arrays and no numbers, so nothing to save; give a pytree of them, not object"),
+        ({"state": {"names": np.array(["a"])}}, "names of the state is an array of <U1, which cannot be saved"),
+    ],
+)
+def test_steps_that_cannot_be_made(fresh: Fresh, keys: dict[str, Any], what: str) -> None:
+    """They are refused before anything is computed."""
+    with pytest.raises((ValueError, TypeError, UserError)) as refused:
+        podrun.steps(**{"total": 3, "state": {"w": np.zeros(2)}, **keys})
+    assert what in str(refused.value)
+
+
+def test_a_state_that_changes_its_form(fresh: Fresh) -> None:
+    """It could not be restored into the first one, which is told when it is saved and not when it is needed."""
+    train = podrun.steps(3, {"w": np.zeros(2), "v": np.float32(1)}, save_every=1)
+    steps = iter(train)
+    assert next(steps) == 1
+    train.state = {"w": np.zeros(3)}
+    with pytest.raises(UserError) as refused:
+        next(steps)
+    assert "  v: float32[] at first, not now\n  w: float64[2] at first, float64[3] now" in str(refused.value)
+    assert not Path("runs/train/checkpoints/1").exists()
+
+
 def test_what_is_reported_must_be_a_number(fresh: Fresh) -> None:
     with pytest.raises(TypeError, match=r"podrun.report: loss is no number, but float64\[2\]"):
         podrun.report(1, loss=np.zeros(2))
+    with pytest.raises(TypeError, match="'str' object cannot be interpreted as an integer"):
+        podrun.report("1", loss=1)  # type: ignore[arg-type]
 
 
 def test_piecemeal(fresh: Fresh, tmp_path: Path) -> None:

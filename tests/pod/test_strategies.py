@@ -59,8 +59,8 @@ def test_a_run_goes_on_under_one_strategy_after_another(sandbox: Sandbox) -> Non
     assert validation[1] == pytest.approx(validation[0], rel=1e-5)
 
 
-def kernels(checkpoint: Path) -> dict[str, Any]:
-    """The matrices of a checkpoint, [member, ...] each."""
+def saved_state(checkpoint: Path) -> dict[str, Any]:
+    """The training state in a checkpoint, as numpy arrays."""
     import orbax.checkpoint as ocp  # not when tests are collected: it imports JAX, and that reads the environment
 
     (meta,) = [json.loads(file.read_text()) for file in (checkpoint / "meta").iterdir() if "shapes" in file.read_text()]
@@ -72,8 +72,13 @@ def kernels(checkpoint: Path) -> dict[str, Any]:
 
     target = template("", meta["shapes"])
     with ocp.StandardCheckpointer() as reader:
-        params = reader.restore(checkpoint / "state", target)["params"]
-    return {name: layer["kernel"] for name, layer in params.items()}
+        state: dict[str, Any] = reader.restore(checkpoint / "state", target)
+    return state
+
+
+def kernels(checkpoint: Path) -> dict[str, Any]:
+    """The matrices of a checkpoint, [member, ...] each."""
+    return {name: layer["kernel"] for name, layer in saved_state(checkpoint)["params"].items()}
 
 
 @pytest.mark.long

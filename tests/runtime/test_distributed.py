@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from podrun.runtime import distributed
 from podrun.runtime.contract import UserError, Workdir, WorkerEnv
 from podrun.runtime.distributed import agree, private_cache
 from podrun.runtime.worker.progress import Reporter
@@ -72,3 +73,30 @@ def test_the_owner_of_a_workdir_is_never_written_through_a_link(tmp_path: Path) 
     with pytest.raises(UserError, match=r"\.podrun-owner there is a link, .*; remove it"):
         check_owner(Workdir(tmp_path), replace(ENV, owner="ann:/train.yaml"))
     assert (tmp_path / "precious").read_text() == ""
+
+
+def test_joining_twice_or_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says which call is one too many, or too late; other errors of JAX are left as they are."""
+
+    reasons = iter(["Backend cpu already initialized", "initialize() must be called before all", "the network is down"])
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError(next(reasons))
+
+    monkeypatch.setattr(distributed, "_join", refuse)
+    for _ in range(2):
+        with pytest.raises(UserError, match="JAX has computed before this process joined the pod"):
+            distributed.initialize(ENV)
+    with pytest.raises(RuntimeError, match="the network is down"):
+        distributed.initialize(ENV)
+    monkeypatch.setattr("jax.distributed.is_initialized", lambda: True)
+    with pytest.raises(UserError, match=r"has joined the pod already: call one of podrun.init\(\)"):
+        distributed.initialize(ENV)
+
+
+def test_a_podrun_of_another_version() -> None:
+    """A variable that the launcher does not set is one that it does not know."""
+    with pytest.raises(UserError, match=r"PODRUN_RUN_ID is not set: podrun here, in .* is of another version"):
+        WorkerEnv.from_env({"PODRUN_COORDINATOR": "h:1"})
+    with pytest.raises(UserError, match="is not set: this program is started by podrun"):
+        WorkerEnv.from_env({})

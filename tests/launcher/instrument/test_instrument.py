@@ -146,6 +146,45 @@ def test_a_missing_module_is_told_with_the_interpreter(tmp_path: Path) -> None:
     assert [event["message"] for event in events] == [what]
 
 
+JOINED = """\
+import sys, types
+module = sys.modules["jax._src.distributed"] = types.ModuleType("jax._src.distributed")
+module.global_state = types.SimpleNamespace(client=1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "hint"),
+    [
+        (
+            JOINED + "raise RuntimeError('jax.distributed.initialize() must be called before all.')",
+            "has joined the pod already",
+        ),
+        (
+            "raise RuntimeError('UNKNOWN: Failed to start RPC server')",
+            "; at h:1, which is for JAX's coordinator: another",
+        ),
+    ],
+)
+def test_what_jax_does_not_say(tmp_path: Path, program: str, hint: str) -> None:
+    _, events = run(tmp_path, program, PODRUN_COORDINATOR="h:1")
+    assert hint in events[0]["message"]
+
+
+def test_other_values_than_the_pods_are_told(tmp_path: Path) -> None:
+    """JAX would wait for minutes for processes that nobody starts."""
+    (tmp_path / "jax" / "_src").mkdir(parents=True)
+    for name in ("__init__", "_src/__init__", "_src/distributed"):
+        (tmp_path / "jax" / f"{name}.py").write_text(
+            "class State:\n    def initialize(self, *args, **keys):\n        pass\n"
+        )
+    join = "from jax._src.distributed import State\nState().initialize('h:1', {}, process_id={})\n"
+    assert run(tmp_path, join.format(2, 1))[1] == []
+    _, events = run(tmp_path, join.format(3, None))
+    what = "jax.distributed.initialize() was called with num_processes=3, and podrun has 2; call it without arguments"
+    assert [(event["event"], event["message"]) for event in events] == [("note", what)]
+
+
 MISTAKE = """\
 from podrun.runtime.contract import UserError
 from podrun.runtime.worker.mistakes import explain_mistakes
