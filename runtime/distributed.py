@@ -20,6 +20,13 @@ from .worker.gloo import listen_at
 from .worker.mistakes import explain_mistakes
 from .worker.quiet import without_gloo_lines
 
+SHUTDOWN_LIMIT = 24 * 3600
+"""Seconds that a process that is done waits for the others before it leaves.
+
+It must wait: process 0 serves the others, and JAX takes one that leaves before them for lost and ends all. What it waits for
+is the work of one process after the last step of all: an evaluation, a save, an export. If the limit were shorter than that,
+JAX would end the process that is still at work. A process that fails does not wait, and podrun then ends the others."""
+
 
 def configure_jax() -> None:
     """Make the settings that must precede the first computation."""
@@ -107,8 +114,7 @@ def _join(env: WorkerEnv, timeout: float) -> None:
         local_device_ids=list(env.local_device_ids),
         cluster_detection_method="deactivate",
         initialization_timeout=int(timeout),
-        # Process 0 may be busy for long after training; to find a process that hangs is up to the launcher.
-        shutdown_timeout_seconds=7 * 24 * 3600,
+        shutdown_timeout_seconds=SHUTDOWN_LIMIT,
         coordinator_bind_address=bind_address(env.coordinator),
     )
 

@@ -24,8 +24,8 @@ def instrument_files() -> dict[str, str]:
 def program_env(worker: WorkerEnv) -> dict[str, str]:
     """Return who a process is under the names that public programs for JAX and torch read.
 
-    Sources: the examples of JAX and MaxText (JAX_NUM_PROCESSES, NUM_PROCESSES, JAX_PROCESS_COUNT, and so on), and
-    https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization.
+    Sources: the examples of JAX, MaxText and Kubeflow (JAX_NUM_PROCESSES, NUM_PROCESSES, JAX_PROCESS_COUNT, ...),
+    Lightning's NODE_RANK, and https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization.
     """
     number, total = str(worker.process_id), str(worker.num_processes)
     return {
@@ -33,6 +33,8 @@ def program_env(worker: WorkerEnv) -> dict[str, str]:
         **dict.fromkeys(("JAX_PROCESS_ID", "PROCESS_ID", "JAX_PROCESS_INDEX", "RANK"), number),
         "LOCAL_RANK": str(worker.local_rank),
         "LOCAL_WORLD_SIZE": str(worker.local_size),
+        "NODE_RANK": str(worker.process_id // worker.local_size),
+        "NNODES": str(worker.num_processes // worker.local_size),
         "PYTHONFAULTHANDLER": "1",  # a crash in native code says in which line of the program
     }
 
@@ -42,6 +44,8 @@ def coordinator_env(address: str, second_port: int | None) -> dict[str, str]:
     host, _, port = address.rpartition(":")
     return {
         "JAX_COORDINATOR_ADDRESS": address,
+        "JAX_COORDINATOR_IP": host.strip("[]"),
+        "JAX_COORDINATOR_PORT": port,
         "MASTER_ADDR": host.strip("[]"),
         "MASTER_PORT": str(second_port or port),
     }

@@ -7,6 +7,7 @@ import re
 _FRAME = re.compile(r'^ +File "(?P<file>[^"\n]+)", line (?P<line>\d+)', re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last):\n"
 _LIBRARIES = re.compile(r"/(site|dist)-packages/|/lib/python3\.\d+/|^<")
+_SHUTDOWN_LIMIT = "Barrier timed out. Id: Shutdown"  # JAX's words
 _MOST = 300  # characters of a message
 
 
@@ -20,7 +21,9 @@ def last_words(output: bytes) -> str | None:
     begin = text.rfind(_TRACEBACK)
     if crash > begin:
         where = _users_frame(text[crash:], innermost=0)
-        return f"in {where}" if where else None
+        late = "the processes did not end within JAX's shutdown_timeout_seconds of each other"
+        words = [*([late] if _SHUTDOWN_LIMIT in text else []), *([f"in {where}"] if where else [])]
+        return ", ".join(words) or None
     if begin < 0:
         return None
     frames, message = _split(text[begin + len(_TRACEBACK) :])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,3 +49,19 @@ def test_gpt2_124m_is_planned(sandbox: Sandbox) -> None:
     done = sandbox.podrun("--slice", "v3-32", "--simulate", "--dry-run", job)
     assert done.returncode == 0, done.stderr
     assert '"width": 768' in done.stdout
+
+
+@pytest.mark.long
+def test_torch_ddp(sandbox: Sandbox) -> None:
+    """Alone and on a pod it learns the same; no line of it knows podrun."""
+    pytest.importorskip("torch", reason="the example is for torch, which podrun does not install")
+    program = str(EXAMPLES / "torch_ddp.py")
+    env = {name: value for name, value in os.environ.items() if name != "RANK"}
+    alone = subprocess.run([sys.executable, program], env=env, capture_output=True, text=True, timeout=240)
+    assert alone.returncode == 0, alone.stderr
+    pod = sandbox.podrun("--slice", "cpu-2x1", "--simulate", "--", "python", program)
+    assert pod.returncode == 0, pod.stdout + pod.stderr
+    for output in (alone.stdout, pod.stdout):
+        losses = [float(line.split()[-1]) for line in output.splitlines() if line.startswith("epoch ")]
+        assert len(losses) == 10
+        assert losses[-1] < 0.4 < 1 < losses[0]

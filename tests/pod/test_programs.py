@@ -214,3 +214,20 @@ def test_independent_copies_are_told(sandbox: Sandbox) -> None:
     assert (done.stdout + done.stderr).count("runs as 2 independent copies") == 1
     single = sandbox.podrun("--slice", "cpu-1x2", "--simulate", "--", "python", "alone.py")
     assert "independent copies" not in single.stdout + single.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("limit", "code"), [(2, 134), (600, 0)])
+def test_a_process_that_is_at_work_when_the_others_are_done(sandbox: Sandbox, limit: int, code: int) -> None:
+    """They wait for its evaluation or save, up to a limit that is named when it is over."""
+    (sandbox.path / "slow.py").write_text(
+        "import time\nfrom podrun.runtime import distributed\n"
+        f"distributed.SHUTDOWN_LIMIT = {limit}\n"
+        f"if distributed.initialize().process_id == 0:\n    time.sleep({600 if limit == 2 else 5})\n    print('saved')\n"
+    )
+    done = sandbox.podrun(*POD, "--", "python", "slow.py")
+    assert done.returncode == code, done.stdout + done.stderr
+    if code:
+        assert "within JAX's shutdown_timeout_seconds of each other" in done.stderr.splitlines()[-1]
+    else:
+        assert "saved" in done.stdout

@@ -91,7 +91,7 @@ def test_all_values_are_explicit(monkeypatch: pytest.MonkeyPatch) -> None:
         "local_device_ids": [0, 1],
         "cluster_detection_method": "deactivate",
         "initialization_timeout": 300,
-        "shutdown_timeout_seconds": 604_800,
+        "shutdown_timeout_seconds": distributed.SHUTDOWN_LIMIT,
         "coordinator_bind_address": distributed.bind_address(ENV.coordinator),
     }
     assert fake.gathered == [[0]] and fake.listens == [] and fake.config == {}

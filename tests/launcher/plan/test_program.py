@@ -26,6 +26,7 @@ def test_the_names_that_others_read(per: str, local: list[tuple[int, int]]) -> N
         counts = ("WORLD_SIZE", "NUM_PROCESSES", "JAX_NUM_PROCESSES", "JAX_PROCESS_COUNT")
         assert {env[name] for name in counts} == {total}
         assert (env["LOCAL_RANK"], env["LOCAL_WORLD_SIZE"]) == (str(rank), str(size))
+        assert (env["NODE_RANK"], env["NNODES"]) == (str(number // size), "2")
 
 
 def test_the_users_values_go_first() -> None:
@@ -50,6 +51,7 @@ def test_where_process_0_listens(address: str, second: int | None, host: str, po
     """torch gets a port of its own; a `ports:` of one port has no second."""
     env = coordinator_env(address, second)
     assert (env["JAX_COORDINATOR_ADDRESS"], env["MASTER_ADDR"], env["MASTER_PORT"]) == (address, host, port)
+    assert (env["JAX_COORDINATOR_IP"], env["JAX_COORDINATOR_PORT"]) == (host, "5000")
 
 
 def test_python_is_the_runs_own() -> None:

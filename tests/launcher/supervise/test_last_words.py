@@ -39,6 +39,8 @@ Extension modules: numpy._core (total: 1)
         (CRASH, "in /jobs/train.py:41"),
         (TRACEBACK + CRASH, "in /jobs/train.py:41"),
         (b"Fatal Python error: Aborted\n", None),
+        (b"Barrier timed out. Id: Shutdown::1::0.\n" + CRASH,
+         "the processes did not end within JAX's shutdown_timeout_seconds of each other, in /jobs/train.py:41"),
         (b"Traceback (most recent call last):\n  File \"<string>\", line 1, in <module>\nZeroDivisionError\n",
          "ZeroDivisionError (<string>:1)"),
         (b"Traceback (most recent call last):\n", None),
