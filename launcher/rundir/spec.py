@@ -15,6 +15,7 @@ from podrun.runtime.contract import Event, EventKind
 
 from ..plan.plan import OWN_PYTHON, Code, LaunchPlan, Program, make_plan
 from ..pod.pod import Pod
+from ..pod.traits import TRAITS
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,10 @@ class RunSpec:
     @classmethod
     def from_json(cls, text: bytes) -> RunSpec:
         """Parse a spec. Raise ValueError if it is malformed, or of another version."""
-        return _adapter().validate_json(text)
+        spec = _adapter().validate_json(text)
+        if spec.pod.transport not in TRAITS:
+            raise ValueError(f"pod.transport is {spec.pod.transport!r}, expected {' or '.join(TRAITS)}")
+        return spec
 
 
 @cache

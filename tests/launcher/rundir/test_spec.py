@@ -103,6 +103,13 @@ def test_another_version_is_refused(change: Any) -> None:
         RunSpec.from_json(json.dumps(spec).encode())
 
 
+def test_a_transport_of_another_version_is_refused() -> None:
+    spec = json.loads(RunSpec("r-1", POD, PROGRAM, Path("/w"), Path("/c")).to_json())
+    spec["pod"]["transport"] = "pigeon"
+    with pytest.raises(ValueError, match="pod.transport is 'pigeon', expected local or ssh"):
+        RunSpec.from_json(json.dumps(spec).encode())
+
+
 @pytest.mark.parametrize("text", [b"", b"{", b"null", b"[]", b"\xff"])
 def test_a_damaged_file_is_refused(text: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
