@@ -16,6 +16,7 @@ from podrun.runtime.data import load_dataset
 from podrun.runtime.data.base import Dataset
 from podrun.runtime.data.pipeline import full_batch
 
+from ..tiers import mostly_long
 from .strategies import SECTIONS, compilations, make
 
 L2 = 1e-3
@@ -68,7 +69,10 @@ def by_jaxopt(line_search: str, iterations: int = 60) -> float:
 
 
 @pytest.mark.parametrize("line_search", ["zoom", pytest.param("backtracking", marks=pytest.mark.long)])
-@pytest.mark.parametrize("name", ["pmap", "jit", "jit fsdp 2", "explicit", "shard_map"])
+@pytest.mark.parametrize(
+    "name",
+    mostly_long(["pmap", "jit", "jit fsdp 2", "explicit", "shard_map"], lambda _, name: name in ("jit", "shard_map")),
+)
 def test_lbfgs_is_the_same_under_every_strategy(name: str, line_search: str) -> None:
     """25 losses on a set that has to be padded are those of a single device, and no step is compiled anew."""
     found, expected = losses(name, line_search), losses("single", line_search)
@@ -86,7 +90,8 @@ def test_a_fixed_step() -> None:
     assert history[0].keys() == {"loss", "accuracy", "grad_norm", "learning_rate"}
 
 
-@pytest.mark.parametrize("line_search", [pytest.param("zoom", marks=pytest.mark.long), "backtracking"])
+@pytest.mark.long
+@pytest.mark.parametrize("line_search", ["zoom", "backtracking"])
 def test_lbfgs_comes_as_far_as_jaxopt(line_search: str) -> None:
     """After 60 iterations, the loss is within 1 % of another implementation's, or below; and the gradient has vanished."""
     history = losses("single", line_search, memory=10, steps=61)

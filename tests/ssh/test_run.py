@@ -266,7 +266,10 @@ def test_wrong_host_key(pod: PodSandbox, tmp_path: Path) -> None:
     assert "ssh-keygen" in said
 
 
-@pytest.mark.parametrize(("change", "expected"), [({"user": "nobody-here"}, "nobody-here"), ({"port": 2222}, "2222")])
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [({"user": "nobody-here"}, "nobody-here"), pytest.param({"port": 2222}, "2222", marks=pytest.mark.long)],
+)
 def test_wrong_login(pod: PodSandbox, change: dict[str, Any], expected: str) -> None:
     ssh = {"user": "root", "key": str(pod.hosts.key), "known_hosts": str(pod.hosts.known_hosts), **change}
     assert expected in failure_of(pod, pod.write_pod(["h0"], ssh=ssh))

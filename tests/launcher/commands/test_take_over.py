@@ -16,7 +16,7 @@ from podrun.runtime.config import Launch
 from tests.conftest import Sandbox
 
 
-@pytest.mark.parametrize("command", ["attach", "stop"])
+@pytest.mark.parametrize("command", [pytest.param("attach", marks=pytest.mark.long), "stop"])
 def test_a_run_that_never_began(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     """It is said so, and the run counts as ended from then on."""
     monkeypatch.setenv("PODRUN_HOME", str(sandbox.path / "home"))

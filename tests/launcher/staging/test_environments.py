@@ -130,6 +130,7 @@ def test_hosts_that_failed_are_not_hidden_by_the_first(tmp_path: Path, monkeypat
     assert 2 <= len(failed) < len(answers)
 
 
+@pytest.mark.long
 def test_a_command_that_says_nothing_is_seen_to_go_on(case: Case) -> None:
     case.prepared(setup=("echo unpacking; sleep 10.5",))
     assert [message for message in case.said("setup") if message.startswith("unpacking ... (0:10)")]

@@ -13,6 +13,7 @@ from podrun.runtime.data.pipeline import TrainBatches, evaluation_batches
 from podrun.runtime.parallel.base import Strategy
 from podrun.runtime.state import Batch, StateDict
 
+from ...tiers import mostly_long
 from ..parallel.reference import SAME_DEVICES
 from ..strategies import (
     FEATURES,
@@ -29,15 +30,15 @@ from ..strategies import (
 pytest.importorskip("equinox", reason="the extra `test` has it")
 
 FRAMEWORKS = ["linen", "nnx", "equinox", "plain"]
-QUICK = ("jit fsdp 2",)
-"""Strategies of which the tests are not long."""
+QUICK = "jit fsdp 2"
+"""The strategy of which the tests are not long."""
 
 
-def every(names: list[str]) -> Any:
-    """Return the parametrization of a test by frameworks and strategies."""
+def every(names: list[str], frameworks: list[str] = FRAMEWORKS) -> Any:
+    """Return the parametrization of a test by frameworks and strategies; of `frameworks` not all are long."""
     pairs = [(framework, name) for framework in FRAMEWORKS for name in names]
-    marked = [pytest.param(*pair, marks=() if pair[1] in QUICK else pytest.mark.long) for pair in pairs]
-    return pytest.mark.parametrize(("framework", "name"), marked)
+    cases = mostly_long(pairs, lambda _, case: case[0] in frameworks and case[1] == QUICK)
+    return pytest.mark.parametrize(("framework", "name"), cases)
 
 
 every_framework = pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -104,7 +105,7 @@ def test_losses_are_the_same(framework: str, name: str) -> None:
     assert "model_state" not in trained[framework, name, False, 0.0]
 
 
-@every(SAME_DEVICES)
+@every(SAME_DEVICES, ["nnx", "plain"])
 def test_losses_with_dropout_and_batch_statistics(framework: str, name: str) -> None:
     """On the same devices. flax's module and plain JAX draw the same masks, the others their own."""
     same = "linen" if framework == "plain" else framework
@@ -116,7 +117,7 @@ def test_losses_with_dropout_and_batch_statistics(framework: str, name: str) -> 
     )
 
 
-@every_framework
+@pytest.mark.parametrize("framework", mostly_long(FRAMEWORKS, lambda _, framework: framework in ("nnx", "plain")))
 def test_losses_with_batch_statistics_alone(framework: str) -> None:
     """No framework has another idea of batch norm; dropout does change the losses."""
     alone = losses(framework, "jit fsdp 2", True)

@@ -19,6 +19,7 @@ from podrun.runtime.parallel.arrays import merged
 from podrun.runtime.parallel.base import Strategy
 from podrun.runtime.state import to_dict
 
+from ...tiers import mostly_long
 from ..strategies import FEATURES, assert_identical, copies, dataset, job, make, train
 
 pytest.importorskip("equinox", reason="the extra `test` has it")
@@ -71,7 +72,7 @@ def test_the_documentation_has_an_example_of_each() -> None:
     assert EXAMPLES.keys() == {"my_linen", "my_nnx", "my_equinox", "my_functions"}
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
+@pytest.mark.parametrize("example", mostly_long(EXAMPLES, lambda _, name: name in ("my_nnx", "my_functions")))
 def test_examples_train(folder: Path, example: str) -> None:
     """Statistics move in training; they are saved, and another strategy goes on from them."""
     (folder / f"{example}.py").write_text(EXAMPLES[example])

@@ -155,7 +155,9 @@ def test_a_divided_state() -> None:
 @pytest.mark.parametrize(
     ("width", "head", "kept"),
     [
-        (100, "fsdp 4 divides nothing: all 6 arrays are whole", "dense_[0-1].bias,"),
+        pytest.param(
+            100, "fsdp 4 divides nothing: all 6 arrays are whole", "dense_[0-1].bias,", marks=pytest.mark.long
+        ),
         (
             130,
             "fsdp 4 divides nothing: all 6 arrays are whole",

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 
 import pytest
+
+from podrun.launcher.cli.root import main
 
 from ....conftest import Sandbox
 from ....tiers import mostly_long
@@ -20,8 +23,27 @@ JOBS = [*TRAIN_YAML, *OVERRIDES, *MODEL_AND_SIZES, *PARALLEL, *FILES, *PROGRAMS]
 EARLY = [*JOBS, *POD, *POD_FILE, *HOSTS, *INIT, *OPTIONS]
 
 
-def explain(sandbox: Sandbox, case: Case) -> subprocess.CompletedProcess[str]:
-    """Runs podrun on the case and checks its message."""
+Podrun = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def podrun(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Podrun:
+    """Run podrun in this process: a new one would take a second for each message."""
+    monkeypatch.chdir(sandbox.path)
+    for name, value in sandbox.env.items():
+        monkeypatch.setenv(name, value)
+
+    def call(*args: str) -> subprocess.CompletedProcess[str]:
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(list(args), prog_name="podrun")
+        return subprocess.CompletedProcess(args, int(ended.value.code or 0), *capfd.readouterr())
+
+    return call
+
+
+def explain(sandbox: Sandbox, podrun: Podrun, case: Case) -> subprocess.CompletedProcess[str]:
+    """Run podrun on the case and check its message."""
     train = sandbox.path / "train.yaml"
     if isinstance(case.yaml, bytes):
         train.write_bytes(case.yaml)
@@ -29,7 +51,7 @@ def explain(sandbox: Sandbox, case: Case) -> subprocess.CompletedProcess[str]:
         train.write_text(case.yaml)
     for name, text in case.files.items():
         (sandbox.path / name).write_text(text)
-    done = sandbox.podrun(*case.args)
+    done = podrun(*case.args)
     output = done.stdout + done.stderr
     assert done.returncode == 2, output
     assert "Traceback" not in output
@@ -40,9 +62,9 @@ def explain(sandbox: Sandbox, case: Case) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("case", mostly_long(EARLY, lambda number, _: number % 3 == 0), ids=lambda case: case.name)
-def test_bad_input_is_explained_before_anything_starts(sandbox: Sandbox, case: Case) -> None:
+def test_bad_input_is_explained_before_anything_starts(sandbox: Sandbox, podrun: Podrun, case: Case) -> None:
     """Exit code 2 and a short message on stderr; nothing on stdout, and no run directory."""
-    done = explain(sandbox, case)
+    done = explain(sandbox, podrun, case)
     assert done.stdout == ""
     assert not (sandbox.path / "home" / "runs").exists()
 
@@ -50,7 +72,7 @@ def test_bad_input_is_explained_before_anything_starts(sandbox: Sandbox, case: C
 @pytest.mark.parametrize("case", mostly_long(BY_A_WORKER, lambda number, _: number == 0), ids=lambda case: case.name)
 def test_bad_input_that_only_a_worker_can_see_is_explained(sandbox: Sandbox, case: Case) -> None:
     """The worker's message arrives whole, and podrun's last line repeats it with the process and the exit code."""
-    done = explain(sandbox, case)
+    done = explain(sandbox, sandbox.podrun, case)
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"podrun: failed: host-0 (process 0): {case.where}")
     assert last.endswith("[exit code 2]")
