@@ -45,6 +45,8 @@ def _transport(described: ParsedPodFile, other_hosts: bool) -> Iterator[Mistake]
     file = described.file
     if described.broken & {*INVENTORIES, "transport"}:
         return
+    for second in described.inventories[1:]:
+        yield second, f"`{described.inventory}` says where the hosts are as well; remove one of the two"
     key = described.inventory
     listed_elsewhere = other_hosts or key is not None
     lists_hosts = None if file.transport is None else TRAITS[file.transport].lists_hosts

@@ -36,9 +36,14 @@ class ParsedPodFile:
         return f"pod file {self.path}"
 
     @property
+    def inventories(self) -> tuple[str, ...]:
+        """Names of the keys that say where the hosts are: one at most, unless the file has a mistake."""
+        return tuple(n for n, i in INVENTORIES.items() if i.is_key and getattr(self.file, n) is not None)
+
+    @property
     def inventory(self) -> str | None:
         """Name of the key that says where the hosts are; None if there is none, and they are simulated."""
-        return next((n for n, i in INVENTORIES.items() if i.is_key and getattr(self.file, n) is not None), None)
+        return next(iter(self.inventories), None)
 
     @cached_property
     def hosts(self) -> tuple[Host, ...]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from podrun.launcher.inventory import pod_file
 from podrun.launcher.inventory.base import INVENTORIES, Inventory, Listing, usage_of
 from podrun.launcher.inventory.find import PodRequest, find_pod
 from podrun.launcher.inventory.fits import misfit
@@ -205,6 +206,14 @@ def test_short_pod_files(tmp_path: Path, text: str, names: list[str], transport:
     pod = pod_of(tmp_path, text)
     assert [host.name for host in pod.hosts] == names
     assert (pod.transport, pod.platform) == (transport, platform)
+
+
+def test_only_one_key_says_where_the_hosts_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of several is ignored without a word."""
+    monkeypatch.setattr(pod_file, "INVENTORIES", {**INVENTORIES, "python": INVENTORIES["hosts"]})
+    what = r"line 3: python: .*`hosts` says where the hosts are as well; remove one of the two"
+    with pytest.raises(UserError, match=what):
+        pod_of(tmp_path, "slice: cpu-1x1\nhosts: a\npython: python3\n")
 
 
 @pytest.mark.parametrize("file", sorted(POD_CONFIGS.glob("*.yaml")), ids=lambda p: p.stem)
