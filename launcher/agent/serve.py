@@ -24,7 +24,8 @@ from .worker import Worker
 
 TICK = 0.03  # seconds between two checks of growing output files
 QUIET_TICK = 0.25  # the same when nothing has been printed for a while
-IDLE = 1.0  # seconds between two turns while no worker runs: a thousand agents may share two cores
+IDLE, LONGEST_IDLE = 1.0, 5.0  # seconds between two turns while no worker runs, and the most under a long lease:
+# a thousand agents may share two cores
 FIRST_WORD = 60.0  # seconds for the launcher to attach; its lease begins then
 SIGN = 300.0  # seconds between two marks that the run uses its folders
 LOCK_RETRY = 0.5  # seconds between two attempts to take the host
@@ -192,7 +193,7 @@ class Agent:
         now = time.monotonic()
         if self.news.pending:
             return 0.0
-        seconds = IDLE
+        seconds = min(LONGEST_IDLE, max(IDLE, self.spec["lease"] / 20))
         if self.started and not self.stopped:
             # Files that have been quiet for a second are checked every tenth of a second, and so on.
             seconds = min(QUIET_TICK, max(TICK, (now - self.news.grew) / 10))

@@ -31,7 +31,7 @@ from . import cause
 from .cause import Failure, Sign
 from .failures import SAVE_GRACE
 from .frames import AgentFrames, Observer
-from .heartbeat import Heartbeat
+from .heartbeat import MOST, Heartbeat
 from .last_words import last_words
 from .outcome import Outcome
 from .patience import Patience
@@ -40,7 +40,8 @@ READY_TIMEOUT = 60.0  # seconds for an agent to answer
 FAILURE_GRACE = 0.5  # seconds between SIGTERM and SIGKILL once the run has failed
 PROBE_TIMEOUT = 15.0  # seconds for a host to try whether it can reach the coordinator
 TICK = 0.2
-SILENT_AFTER = 5.0  # seconds; agents answer a ping every 2.5 s
+SILENT_AFTER = 5.0  # seconds; agents answer a ping in every round of 2.5 s ...
+SILENT_PER_HOST = SILENT_AFTER / MOST  # ... or, of very many, in every second, third ... round
 RECENT = 60.0  # seconds for which a sleep of the launcher may be why hosts ended a run
 TAIL_BYTES = 16384  # bytes at the end of an output in which JAX says why it aborts
 
@@ -221,9 +222,10 @@ class Supervisor(AgentFrames):
 
     def _blame_silent(self, hosts: set[str]) -> None:
         """Add failures of hosts that have not confirmed the stop and have been silent for a while."""
+        limit = max(SILENT_AFTER, SILENT_PER_HOST * len(self._sessions))
         for host in sorted(hosts):
             session = self._sessions[host]
-            if session.silence > SILENT_AFTER:
+            if session.silence > limit:
                 self._failures.add(cause.silent_host(host, session.silence, session.trouble, late=True))
 
     def _blame_unfinished(self, silent: set[str]) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from ..remote.session import Session
 from .awake import AwakeClock
 
-_EVERY = 2.5  # seconds between two pings; agents answer each
+_EVERY = 2.5  # seconds between two rounds of pings; agents answer each
+MOST = 250  # pings in a round, so that pings of a thousand hosts do not take the time in which they should get on
 
 
 class Heartbeat:
@@ -24,6 +25,7 @@ class Heartbeat:
         self._lease = lease
         self._every = min(_EVERY, lease / 4)
         self._patience = (patience or lease) - self._every
+        self._next = 0  # session that is pinged first in the next round
         self._clock = AwakeClock(limit=2 * self._every)
         self._finished = threading.Event()
         threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
@@ -43,10 +45,16 @@ class Heartbeat:
             if self._clock.slept(within=self._every):  # the launcher slept; the hosts were not silent
                 awake = now
             sessions = self._active()
-            for session in sessions:
+            for session in self._due(sessions):
                 session.ping()
                 self._clock.now()
             self._give_up([s for s in sessions if not s.has_stopped], now, awake)
+
+    def _due(self, sessions: list[Session]) -> list[Session]:
+        """Return the sessions to ping in this round: all, or of very many the next ones."""
+        first = self._next if self._next < len(sessions) else 0
+        self._next = first + MOST
+        return sessions[first : self._next]
 
     def _give_up(self, sessions: list[Session], now: float, awake: float) -> None:
         """Give up hosts that were silent for too long, unless all are: then this machine is cut off."""

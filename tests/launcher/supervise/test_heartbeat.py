@@ -181,6 +181,18 @@ def test_a_sleep_of_the_launcher_excuses_the_hosts(monkeypatch: pytest.MonkeyPat
     assert beat.slept(1.0) == 0.0 and clocks[0].within[-1] == 1.0
 
 
+def test_of_very_many_hosts_some_are_pinged_at_a_time() -> None:
+    """Each in its turn, also while hosts come and go: a ping takes time on both sides."""
+    few, many = list(range(module.MOST)), list(range(2 * module.MOST + 1))
+    with beating([], 100.0) as beat:
+        due = lambda hosts: beat._due(cast("list[Session]", hosts))  # noqa: E731
+        assert due([]) == []
+        assert due(few) == few == due(few)
+        assert due(many) + due(many) == many[module.MOST :]
+        assert due(many) == few
+        assert due([1, 2, 3]) == [1, 2, 3]
+
+
 def test_the_interval_is_a_quarter_of_a_short_lease() -> None:
     """Agents with a short lease are pinged often enough, and those with a long one not less often than others."""
     with beating([], 4.0) as short, beating([], 86400.0) as long:
