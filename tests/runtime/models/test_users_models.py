@@ -101,6 +101,28 @@ def test_examples_train(folder: Path, example: str) -> None:
     assert third[1] == pytest.approx(third[0], rel=1e-5)
 
 
+def test_functions_as_haiku_makes_them(folder: Path) -> None:
+    """`hk.without_apply_rng(hk.transform(f))`: any arguments, and names of parameters with slashes."""
+    (folder / "mine.py").write_text(
+        SOURCE
+        + """
+def Net(options, outputs, dtype):
+    def init(rng, *args, **kwargs): return {"mlp/~/linear": {"w": jnp.zeros((640, outputs)), "b": jnp.zeros(outputs)}}
+    def apply(params, *args, **kwargs): return args[0] @ params["mlp/~/linear"]["w"] + params["mlp/~/linear"]["b"]
+    return Thing(init=init, apply=apply)
+"""
+    )
+    one = strategy("mine")
+    state, history = train(one, one.init(), [batch()] * 2)
+    assert history[1]["loss"] < history[0]["loss"]
+    saved = copies(one.savable(state))
+    checkpoints = Checkpoints(folder / "checkpoints", one.config.checkpoint)
+    checkpoints.save(2, one.savable(state), 0, one.config, b"", None)
+    checkpoints.completed(wait=True)
+    restored = checkpoints.restore(2, one.template(), one.config, b"")
+    assert_identical(copies(one.savable(one.place(restored.state))), saved)
+
+
 @pytest.mark.parametrize("name", ["pmap", "shard_map", "explicit", "single"])
 def test_state_of_all_types(folder: Path, name: str) -> None:
     """Floats become means over devices and parts, each from the state before the step; counts and flags stay exact."""
