@@ -1,4 +1,4 @@
-"""Let JAX find the pod, and report what ends the program: loaded by `sitecustomize` when one of both is due."""
+"""Report what ends the program: loaded by `sitecustomize` when it is due."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ _MOST = 2000  # characters of a message, whose end names the line
 _reported: List[bool] = []
 _before_threads: List[bool] = []
 _exit_code: List[Any] = []  # what SystemExit was last made with, where, and the first frame of the main thread
-
-
-# --- what ends the program ------------------------------------------------------------------------------------------
 
 
 def report(kind: Any, error: Any, trace: Any) -> None:
@@ -141,7 +138,7 @@ def _users_frame(frames: Any) -> Optional[str]:
     return "%s:%s" % (path if inside.startswith("..") else inside, users[-1].lineno)
 
 
-def _note(message: str) -> None:
+def note(message: str) -> None:
     """Say something in the log, which the first process's console shows, and in the run's record."""
     print("podrun: %s" % message, file=sys.stderr, flush=True)
     _event("note", message=message)
@@ -157,116 +154,3 @@ def _event(event: str, **fields: Any) -> None:
         os.close(file)
     except (OSError, KeyError):  # a full disk, or another environment: its exit code and its output still say something
         pass
-
-
-# --- JAX ------------------------------------------------------------------------------------------------------------
-
-
-def join_with_jax() -> None:
-    """Let a bare `jax.distributed.initialize()` join the pod: JAX asks the kinds of clusters it knows, this one first.
-
-    JAX has no public way to add one; the bounds of its version in setup.cfg say where this was tried.
-    """
-    try:
-        from jax._src.clusters import ClusterEnv
-
-        class Podrun(ClusterEnv):  # type: ignore[misc, valid-type, unused-ignore]
-            name = "podrun"
-
-            @classmethod
-            def is_env_present(cls) -> bool:
-                return "PODRUN_COORDINATOR" in os.environ
-
-            @classmethod
-            def get_coordinator_address(cls, timeout_secs: Any = None, override_coordinator_port: Any = None) -> str:
-                return os.environ["PODRUN_COORDINATOR"]
-
-            @classmethod
-            def get_process_count(cls) -> int:
-                return int(os.environ["PODRUN_NUM_PROCESSES"])
-
-            @classmethod
-            def get_process_id(cls) -> int:
-                return int(os.environ["PODRUN_PROCESS_ID"])
-
-            @classmethod
-            def get_local_process_id(cls) -> None:
-                """Return None: the devices of this process are in JAX_LOCAL_DEVICE_IDS, or all of its host."""
-
-        kinds = ClusterEnv._cluster_types
-        kinds.insert(0, kinds.pop(kinds.index(Podrun)))
-    except Exception as error:  # another JAX than those that were tried
-        what = (
-            "jax.distributed.initialize() needs its arguments with this JAX (%s: %s); the PODRUN_* variables have them"
-        )
-        _note(what % (type(error).__name__, error))
-
-
-def prepare_joining() -> None:
-    """Let JAX listen where podrun says when it joins the pod, with or without arguments of the program's own."""
-    state = sys.modules["jax._src.distributed"].State
-    start = state.initialize
-
-    def initialize(self: Any, coordinator_address: Any = None, *args: Any, **kwargs: Any) -> Any:
-        pods = os.environ.get("PODRUN_COORDINATOR", "")
-        chosen = coordinator_address or os.environ.get("JAX_COORDINATOR_ADDRESS")
-        if chosen == pods and _is_loopback(pods):  # all others are on this machine, so nobody else needs to reach it
-            os.environ.setdefault("JAX_COORDINATOR_BIND_ADDRESS", pods)
-        elif chosen != pods and _is_loopback(str(chosen)) and not _is_loopback(pods) and _is_first():
-            _note(
-                "jax.distributed.initialize() was told that process 0 is at %s, where each host finds only itself; give it "
-                "no arguments, or JAX_COORDINATOR_ADDRESS" % chosen
-            )
-        _compare(dict(zip(("num_processes", "process_id"), args), **kwargs))
-        _listen_where_podrun_says()
-        return start(self, coordinator_address, *args, **kwargs)
-
-    state.initialize = initialize
-
-
-def _compare(given: Any) -> None:
-    """Warn of a program that joins with other numbers than podrun's, for which JAX would wait for minutes."""
-    for name in ("num_processes", "process_id"):
-        right = os.environ.get("PODRUN_" + name.upper())
-        if right is not None and given.get(name) not in (None, int(right)):
-            what = "jax.distributed.initialize() was called with %s=%s, and podrun has %s; call it without arguments"
-            _note(what % (name, given[name], right))
-
-
-def _is_first() -> bool:
-    return os.environ.get("PODRUN_PROCESS_ID") == "0"
-
-
-def _is_loopback(address: str) -> bool:
-    return address.startswith(("127.", "localhost:", "[::1]:"))
-
-
-def _listen_where_podrun_says() -> None:
-    """Let the collectives of CPUs listen at PODRUN_ADDRESS, as podrun's own helper does, if its runtime is at hand."""
-    if os.environ.get("PODRUN_ADDRESS") and os.environ.get("JAX_PLATFORMS") == "cpu":
-        try:
-            from podrun.runtime.worker.gloo import listen_at
-        except (ImportError, SyntaxError):  # another environment, or an older Python: the host's name must resolve
-            return
-        listen_at(os.environ["PODRUN_ADDRESS"])
-
-
-def watch_backends() -> None:
-    """Warn if JAX starts to compute in a process of several that has not joined the others."""
-    bridge = sys.modules["jax._src.xla_bridge"]
-    start = getattr(bridge, "_init_backend", None)
-    if start is None or not _is_first() or os.environ.get("PODRUN_NUM_PROCESSES") == "1":
-        return
-
-    def init_backend(platform: str) -> Any:
-        bridge._init_backend = start  # type: ignore[attr-defined]
-        state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
-        if getattr(state, "client", state) is None:
-            number = os.environ["PODRUN_NUM_PROCESSES"]
-            _note(
-                "this program runs as %s independent copies: each sees only its own devices, because JAX computes before "
-                "jax.distributed.initialize() was called; call it first, without arguments" % number
-            )
-        return start(platform)
-
-    bridge._init_backend = init_backend  # type: ignore[attr-defined]

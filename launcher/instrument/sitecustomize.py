@@ -22,6 +22,12 @@ def _helper() -> Any:
     return podrun_program
 
 
+def _jax() -> Any:
+    import podrun_jax  # type: ignore[import-not-found]
+
+    return podrun_jax
+
+
 def _watch_threads() -> None:
     import threading
 
@@ -76,9 +82,9 @@ def _at_exit() -> None:
 _after_import: Any = {
     "threading": _watch_threads,
     "jax": lambda: _helper().watch_exit(),
-    "jax._src.clusters": lambda: _helper().join_with_jax(),
-    "jax._src.distributed": lambda: _helper().prepare_joining(),
-    "jax._src.xla_bridge": lambda: _helper().watch_backends(),
+    "jax._src.clusters": lambda: _jax().join_with_jax(),
+    "jax._src.distributed": lambda: _jax().prepare_joining(),
+    "jax._src.xla_bridge": lambda: _jax().watch_backends(),
 }
 
 

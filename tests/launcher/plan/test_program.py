@@ -72,7 +72,7 @@ def test_the_instrument_is_sent() -> None:
     assert (
         spec["files"].keys()
         == instrument_files().keys()
-        == {"instrument/sitecustomize.py", "instrument/podrun_program.py"}
+        == {f"instrument/{name}.py" for name in ("sitecustomize", "podrun_program", "podrun_jax")}
     )
     assert spec["processes"][0]["path"]["PYTHONPATH"] == [f"{plan.hosts[0].directory}/instrument"]
     plan = make(pod_of(), Program(("python", "a.py"), Launch(instrument=False)))
