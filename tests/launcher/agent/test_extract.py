@@ -40,3 +40,13 @@ def test_an_archive_never_writes_outside(tmp_path: Path, members: list[tuple[str
     with pytest.raises(DamagedError, match=message):
         extract(io.BytesIO(gzip.compress(buffer.getvalue())), str(folder), "")
     assert {path.name for path in tmp_path.rglob("*")} <= {"parent", "folder", "link", "up", "deep"}
+
+
+def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
+    """Not even by the same archive: what somebody put into the folder may be a link."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for _ in range(2):
+            archive.addfile(tarfile.TarInfo("file"))
+    with pytest.raises(FileExistsError):
+        extract(io.BytesIO(gzip.compress(buffer.getvalue())), str(tmp_path), "")

@@ -176,6 +176,22 @@ os.wait()
     assert line(marked.start(code)) == "True"
 
 
+@needs_root
+def test_the_files_of_an_agent_are_not_kept_open_in_its_namespace(marked: Marked) -> None:
+    """A connection that the agent closes ends, although the first process of the namespace is a copy of the agent."""
+    code = """
+import select
+read, write = os.pipe()
+isolated = enter_pid_namespace()
+os.close(write)
+print(isolated, bool(select.select([read], [], [], 30)[0]), flush=True)
+"""
+    told = line(marked.start(code))
+    if told.startswith("False"):
+        pytest.skip("no PID namespaces here")
+    assert told == "True True"
+
+
 def test_without_a_namespace_the_worker_dies(marked: Marked) -> None:
     """The daemon stays, which is what a namespace and `sweep` are for."""
     agent = marked.start(DAEMON, "plain")

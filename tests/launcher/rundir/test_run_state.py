@@ -13,6 +13,7 @@ from podrun.launcher.rundir.run_state import RunState, reduce_events
 from .made import begin, event, make, record, started
 
 START = event("start", hosts={"host-0": [0], "host-1": [1]})
+TOGETHER = event("start", hosts={"host-0": [0, 1]})
 PROGRAM = {**START, "program": "a.out"}
 
 
@@ -36,6 +37,7 @@ def began(process: int) -> dict[str, Any]:
         ([START, host(0, "reach")], "phases", {"reach": 1, "waiting": 1}),
         ([START, host(0, "ready"), host(1, "ready")], "common_phase", "ready"),
         ([START, host(0, "ready")], "common_phase", None),
+        ([TOGETHER, host(0, "ready")], "phases", {"ready": 2}),
         ([START, began(0), began(1)], "common_phase", "started"),
         ([PROGRAM, began(0), began(1)], "common_phase", "running"),
         ([START, began(0), phase(0, "compile"), phase(1, "compile")], "common_phase", "compile"),

@@ -1,0 +1,43 @@
+"""What a process reports of its steps: the estimate of what is left, and the line of the log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from podrun.runtime.lines import step_line
+from podrun.runtime.worker import progress as progress_module
+from podrun.runtime.worker.progress import Reporter
+
+
+def test_what_is_left_is_estimated_from_the_steps_of_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resumed run has begun at step 100: 10 steps took 20 s, so the other 90 take 180 s; the first step tells nothing."""
+    moments = iter([0.0, 5.0, 25.0])
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: next(moments))
+    reporter = Reporter(tmp_path / "events", leads=True)
+    reporter.progress(100, 200, {})
+    reporter.progress(110, 200, {})
+    events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+    assert [(e["elapsed"], e["seconds_left"]) for e in events] == [(5.0, None), (25.0, 180.0)]
+
+
+@pytest.mark.parametrize(
+    ("loss", "shown"),
+    [
+        (2.31462, "2.3146"),
+        (0.1, "0.1000"),
+        (0.0999, "0.09990"),
+        (0.00012346, "0.0001235"),
+        (0.0, "0.0000"),
+        (-3.0, "-3.0000"),
+    ],
+)
+def test_a_small_loss_has_as_many_digits(loss: float, shown: str) -> None:
+    line = step_line(
+        {"event": "step", "step": 2, "steps": 3, "loss": loss, "accuracy": 0.41, "elapsed": 1.0, "seconds_left": 1.0}
+    )
+    assert f"loss {shown}  acc 0.410  " in line
