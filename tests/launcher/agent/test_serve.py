@@ -149,3 +149,12 @@ def test_a_stop_may_be_hurried_by_a_later_one(agent: Agent) -> None:
     agent.stop(0.0, "second")
     assert agent.stop_reason == "first" and first is not None and agent.kill_at is not None
     assert agent.kill_at < first
+
+
+@pytest.mark.parametrize(("lease", "seconds"), [(10.0, 1.0), (60.0, 3.0), (102.4, 5.0), (86400.0, 5.0)])
+def test_an_agent_under_a_long_lease_sleeps_longer(agent: Agent, lease: float, seconds: float) -> None:
+    """A thousand agents that wait for each other on two cores must not keep them busy by that; a stop's end is not missed."""
+    agent.spec["lease"] = lease
+    assert agent.timeout() == seconds
+    agent.kill_at = time.monotonic() + 0.01
+    assert agent.timeout() <= 0.01
