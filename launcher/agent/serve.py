@@ -193,7 +193,7 @@ class Agent:
         now = time.monotonic()
         if self.news.pending:
             return 0.0
-        seconds = min(LONGEST_IDLE, max(IDLE, self.spec["lease"] / 20))
+        seconds: float = min(LONGEST_IDLE, max(IDLE, self.spec["lease"] / 20))
         if self.started and not self.stopped:
             # Files that have been quiet for a second are checked every tenth of a second, and so on.
             seconds = min(QUIET_TICK, max(TICK, (now - self.news.grew) / 10))
