@@ -34,9 +34,13 @@ def _watch_threads() -> None:
     before = threading.excepthook
 
     def excepthook(args: Any) -> None:
+        if args.exc_type in (
+            _BuiltIn,
+            _SystemExit,
+        ):  # Python's own hook ignores the first, and knows nothing of the other
+            return
         before(args)
-        if args.exc_type is not SystemExit:
-            _helper().report(args.exc_type, args.exc_value, args.exc_traceback)
+        _helper().report(args.exc_type, args.exc_value, args.exc_traceback)
 
     threading.excepthook = excepthook
 
@@ -45,6 +49,9 @@ def _excepthook(kind: Any, error: Any, trace: Any) -> None:
     _hook_before(kind, error, trace)
     if not issubclass(kind, KeyboardInterrupt):
         _helper().report(kind, error, trace)
+
+
+_BuiltIn = SystemExit
 
 
 class _SystemExit(SystemExit):

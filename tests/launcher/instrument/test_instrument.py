@@ -108,6 +108,13 @@ def test_what_ends_no_program_is_not(tmp_path: Path, program: str) -> None:
     assert run(tmp_path, program)[1] == []
 
 
+@pytest.mark.parametrize("leave", ["sys.exit(3)", "raise SystemExit(3)", "_thread.exit()"])
+def test_a_thread_that_leaves_says_nothing(tmp_path: Path, leave: str) -> None:
+    target = f"import _thread, sys, threading\ndef target():\n    {leave}\nthreading.Thread(target=target).start()"
+    done, events = run(tmp_path, target)
+    assert (done.returncode, done.stderr, events) == (0, "", [])
+
+
 def test_a_program_behind_a_shell_reports_nothing(tmp_path: Path) -> None:
     """Its shell may try something else; the exit code of the shell is what counts."""
     done, events = run(tmp_path, "raise ValueError", main=False)
