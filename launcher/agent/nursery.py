@@ -11,6 +11,7 @@ agent's mark. In a copy all is as in an agent that was started alone.
 from __future__ import annotations
 
 import array
+import ctypes
 import gc
 import json
 import os
@@ -20,13 +21,15 @@ import socket
 from typing import Any, Dict, List, Optional, Tuple
 
 from . import relay, serve
-from .processes import ended_children, namespaces_work
+from .processes import ended_children, namespaces_work, stat_fields
 from .protocol import MARK
 
 __all__ = ["nursery", "relay", "serve"]  # the modules that every agent of a run needs, imported once
 
 _PACKET = 1 << 16
 _FILES = 3
+_CODE = 4  # word of the command line
+_ARG_START = 45  # field of /proc/PID/stat, from the state on; the next is its end
 
 
 def nursery() -> List[str]:
@@ -56,6 +59,7 @@ def nursery() -> List[str]:
                 elif copies.start(number, files):
                     for fd in (wake, wake_in):
                         os.close(fd)
+                    _show_command(args)
                     return args
     except OSError:
         os._exit(0)  # the launcher is gone; the agents see that for themselves
@@ -109,6 +113,23 @@ def _be_alone(sock: socket.socket, files: List[int]) -> None:
     for target, file in enumerate(files):
         os.dup2(file, target)
         os.close(file)
+
+
+def _show_command(args: List[str]) -> None:
+    """Let /proc/PID/cmdline say what this copy does: `ps` shows it, and an agent is known by it.
+
+    The kernel shows the memory in which the command line was. The code that starts an agent gives way: it has been read.
+    """
+    with open("/proc/self/cmdline", "rb") as file:
+        old = file.read()
+    words = old.split(b"\0")[:-1]
+    words[-1:] = [os.fsencode(arg) for arg in args]
+    room = len(old) - sum(len(word) + 1 for word in words) + len(words[_CODE])
+    words[_CODE] = words[_CODE][:room].ljust(room)
+    new = b"".join(word + b"\0" for word in words)
+    begin, end = map(int, stat_fields(os.getpid())[_ARG_START:][:2])
+    if len(new) == len(old) == end - begin:  # else there is no room, or this process may not ask
+        ctypes.memmove(begin, new, len(new))
 
 
 def _receive(sock: socket.socket) -> Tuple[int, Optional[List[str]], List[int]]:

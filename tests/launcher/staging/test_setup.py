@@ -95,7 +95,8 @@ def test_what_setup_started_ends_when_the_agent_is_told_to(case: Case) -> None:
 
     def is_agent(path: Path) -> bool:
         try:
-            return f"{case.home}/agents/".encode() in path.read_bytes()
+            command = path.read_bytes()
+            return f"{case.home}/agents/".encode() in command and command.endswith(b"\0prepare\0")
         except OSError:
             return False
 

@@ -6,10 +6,12 @@ import json
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
 from podrun.launcher.agent.processes import stat_fields
+from podrun.launcher.plan.agent_file import agent_command
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.remote.ask import ask
 from podrun.launcher.remote.open_agent import open_agent
@@ -74,6 +76,17 @@ def test_agents_have_one_parent_and_sessions_of_their_own(kept: tuple[Kept, Pod]
         assert channel.receive() == b""
         assert channel.exit_code() == 0
         channel.close()
+
+
+@pytest.mark.parametrize("args", [("listen", "0", "0"), ("run", "é" * 60)])
+def test_a_copy_is_known_by_its_command_line(kept: tuple[Kept, Pod], args: tuple[str, ...]) -> None:
+    """As if it had been started alone: `ps` shows it, and `podrun clean` finds the runs that have an agent by it."""
+    transport, pod = kept
+    channel = open_agent(transport, pod, pod.hosts[0], *args)
+    words = Path(f"/proc/{transport.copies[-1].pid}/cmdline").read_bytes().split(b"\0")
+    alone = [os.fsencode(word) for word in agent_command(pod, *args)]
+    assert (words[:4], words[5:]) == (alone[:4], [*alone[5:], b""])
+    channel.close()
 
 
 def test_exit_code_and_last_words(kept: tuple[Kept, Pod]) -> None:
