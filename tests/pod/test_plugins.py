@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from ..conftest import Sandbox
 
 DOCS = Path(__file__).parents[2] / "docs" / "plugins.md"
 
 
+@pytest.mark.long
 def test_the_data_source_of_the_documentation(sandbox: Sandbox) -> None:
     """The example in docs/plugins.md trains as it stands."""
     section, code, *_ = re.findall(r"```(?:yaml|python)\n(.*?)```", DOCS.read_text(), re.DOTALL)

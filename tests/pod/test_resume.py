@@ -87,6 +87,7 @@ def test_resume_on_other_slices(start: Start, sandbox: Sandbox, uninterrupted: d
     assert losses == pytest.approx(uninterrupted, rel=1e-5)
 
 
+@pytest.mark.long
 def test_finished_run_trains_no_further(start: Start, sandbox: Sandbox) -> None:
     """After the last step the same command only evaluates; with more steps it goes on."""
     arguments = ("--slice", "cpu-1x2", "--simulate", "small.yaml")

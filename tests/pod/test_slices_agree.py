@@ -28,6 +28,7 @@ def test_losses_agree_over_slices(sandbox: Sandbox) -> None:
         assert results[slice][1] == pytest.approx(validation, rel=1e-5), slice
 
 
+@pytest.mark.long
 def test_dropout_is_the_same_for_the_same_devices(sandbox: Sandbox) -> None:
     """With dropout, slices of the same number of devices still agree: keys follow the global device index."""
     results = []

@@ -211,7 +211,8 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Report:
     return look(Config.model_validate(values), "cpu-2x2", 78)
 
 
-@pytest.mark.parametrize("width", [pytest.param(80, marks=pytest.mark.long), 120])
+@pytest.mark.long
+@pytest.mark.parametrize("width", [80, 120])
 def test_the_text_fits_the_terminal(gpt2: Report, width: int) -> None:
     """All blocks take the lines of one, and no line is wider than the terminal."""
     lines = text(gpt2, "train.yaml", width).splitlines()
