@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ..conftest import Sandbox
-from .conftest import Run, kill, parent, processes_of
+from .conftest import Run, kill, processes_of, relays_of
 
 Start = Callable[..., Run]
 ONE = ("--simulate", "--slice", "cpu-1x1")
@@ -95,8 +95,7 @@ def test_relays_killed_under_heavy_output(start: Start, sandbox: Sandbox) -> Non
     killed: set[int] = set()
 
     def relays() -> set[int]:
-        found = {pid for pid, command in processes_of(sandbox).items() if "agents/" in command}
-        return {pid for pid in found if parent(pid) == run.process.pid} - killed
+        return relays_of(sandbox, run, 1) - killed
 
     for _ in range(20):
         wait_until(lambda: relays() or run.process.poll() is not None)
