@@ -114,7 +114,7 @@ def test_no_jax(check: Check, client: Client) -> None:
         (client.hosts.home_of(name) / "python").write_text(f'#!/bin/sh\nexec {target} "$@"\n')
         (client.hosts.home_of(name) / "python").chmod(0o755)
     text = explain(check(python=f"{client.hosts.home_inside()}/python").findings)
-    assert text.startswith("h1: no jax, jaxlib, ")
+    assert any(line.startswith("h1: no jax, jaxlib, ") for line in text.splitlines())  # its Python may be another, too
     assert "for /usr/bin/python3" in text
     assert "`requirements:`" in text
 
