@@ -108,6 +108,8 @@ def test_losses_are_the_same(framework: str, name: str) -> None:
 @every(SAME_DEVICES, ["nnx", "plain"])
 def test_losses_with_dropout_and_batch_statistics(framework: str, name: str) -> None:
     """On the same devices. flax's module and plain JAX draw the same masks, the others their own."""
+    if framework == "equinox" and name.startswith("explicit") and jax.__version_info__ >= (0, 11):
+        pytest.skip("this JAX cannot average over two mapped axes with explicit shardings: docs/versions.md")
     same = "linen" if framework == "plain" else framework
     assert losses(framework, name, True, 0.5) == pytest.approx(losses(same, "pmap", True, 0.5), rel=1e-6)
     mine, other = trained[framework, name, True, 0.5], trained[same, "pmap", True, 0.5]
