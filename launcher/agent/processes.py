@@ -13,7 +13,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000
 MS_REC, MS_SLAVE = 0x4000, 0x80000
 STUCK = 10.0  # seconds after which a process that does not die must be stuck in the kernel ...
-ROUNDS = 100  # ... provided this process ran that many rounds: on an overloaded machine others need time to die
+ROUNDS = 50  # ... provided this process ran that many rounds: on an overloaded machine others need time to die
 
 
 def libc() -> ctypes.CDLL:
@@ -122,6 +122,7 @@ def kill_until_none(
     """
     deadline = time.monotonic() + STUCK
     rounds = 0
+    pause = 0.01
     left = find()
     while (left or not certain()) and (rounds < ROUNDS or time.monotonic() < deadline):
         rounds += 1
@@ -130,7 +131,8 @@ def kill_until_none(
                 os.kill(pid, signal.SIGKILL)
             except OSError:
                 pass
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(2 * pause, 0.2)  # of a thousand agents that end at once each scans the processes of all
         reap()
         left = find()
     return left
