@@ -89,7 +89,7 @@ class Steps:
                 self._reporter.note(f"already at step {self.step} of {self.total}: nothing left to do")
             first = self.step + 1
             for step in range(first, self.total + 1):
-                self._reporter.step = step
+                self._reporter.begin_step(step)
                 yield step
                 self._complete(step)
                 if step == first:

@@ -19,6 +19,7 @@ from podrun.runtime.measure.writers import JsonLines
 from podrun.runtime.worker.mistakes import explain_mistakes
 from podrun.runtime.worker.preempt import LocalStop, StopRequest, report_sigterm
 from podrun.runtime.worker.progress import Reporter
+from podrun.runtime.worker.rehearsal import rehearse
 from podrun.runtime.worker.workdir import claim
 
 
@@ -99,6 +100,7 @@ class Session:
         self._stop: StopRequest | LocalStop | None = None
         self._stopping = False
         if self.in_pod:
+            rehearse(self.env, self.workdir, self.reporter)
             self.reporter.phase(Phase.CONNECT)
             if not jax.distributed.is_initialized():
                 initialize(self.env)

@@ -49,6 +49,7 @@ def run(env: WorkerEnv, reporter: Reporter) -> int:
     from .train import load_config, train
     from .worker.preempt import Preempted, report_sigterm
     from .worker.quiet import quiet_libraries
+    from .worker.rehearsal import rehearse
     from .worker.workdir import check_owner, claim
 
     config = load_config(env.config_path)
@@ -59,6 +60,7 @@ def run(env: WorkerEnv, reporter: Reporter) -> int:
     if env.process_id == 0:
         claim(workdir, env, reporter)
         check_owner(workdir, env)
+    rehearse(env, workdir, reporter)
     reporter.phase(Phase.CONNECT)
     initialize(env, config.launch.start_timeout)
     report_sigterm(reporter)

@@ -102,6 +102,7 @@ ENV_COORDINATOR = "PODRUN_COORDINATOR"
 ENV_ADDRESS = "PODRUN_ADDRESS"
 ENV_OWNER = "PODRUN_OWNER"
 ENV_WORKDIR = "PODRUN_WORKDIR"
+ENV_INJECT = "PODRUN_INJECT"  # faults of this process, separated by spaces
 ENV_PID = "PODRUN_PID"  # of the worker, as its host sees it: in a PID namespace it has another one
 CONFIG_FILE = "config.json"
 

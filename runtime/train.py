@@ -184,7 +184,9 @@ class Trainer:
         self._reporter.phase(Phase.COMPILE)
         first = self._step + 1
         for step in range(first, (until or self._steps) + 1):
-            self._reporter.step = step
+            self._reporter.begin_step(step)
+            if self._reporter.rehearsal is not None:
+                self._state = self._reporter.rehearsal.state(self._state)
             with self._clock.waiting():
                 batch = self._batches.get()
             done = self._complete_oldest() if len(self._in_flight) == self._window else None

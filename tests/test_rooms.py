@@ -38,6 +38,7 @@ FLOORS = {
         *(
             "contract",
             "lines",
+            "injection",
             "state",
             "plugins",
             "config",

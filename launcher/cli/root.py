@@ -142,6 +142,12 @@ def main() -> None:
     "--detach", "-d", is_flag=True, help="Come back when all hosts have started; the run goes on without you."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines.")
+@click.option(
+    "--inject",
+    multiple=True,
+    metavar="FAULT",
+    help="Rehearse a fault on a simulated pod, such as kill:host=1@step=20; may be repeated (docs/faults.md).",
+)
 @click.argument("job", nargs=-1, metavar="train.yaml [key.path=value ...] | -- PROGRAM [ARGS ...]")
 @click.pass_context
 def run(
@@ -152,6 +158,7 @@ def run(
     dry_run: bool,
     detach: bool,
     as_json: bool,
+    inject: tuple[str, ...],
     **where: Any,
 ) -> None:
     """Train, or run a program of your own; `podrun train.yaml` and `podrun -- PROGRAM` mean the same.
@@ -160,6 +167,7 @@ def run(
     Examples:
       podrun --slice v3-32 --simulate train.yaml
       podrun --slice cpu-1x2 --simulate train.yaml steps=50 model.layers=2
+      podrun --slice cpu-2x1 --simulate --inject kill:host=1@step=20 train.yaml launch.max_restarts=1
       podrun --pod pod.yaml --detach train.yaml
       podrun --pod pod.yaml -- python my_train.py --my-option
     """
@@ -185,6 +193,7 @@ def run(
                 json=as_json,
                 program=program,
                 detach=detach,
+                inject=inject,
                 where=pod_request(where, train),
             )
         )

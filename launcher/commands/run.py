@@ -26,7 +26,9 @@ def run(request: Request) -> int:
         raise UserError("\n".join(problems))
     pod, job, workdir = resolved.pod, resolved.job, resolved.workdir
     owner = owner_of_workdir(request, job, pod)
-    spec = RunSpec(new_run_id(), pod, job, workdir, Path.cwd(), detached=request.detach, owner=owner)
+    spec = RunSpec(
+        new_run_id(), pod, job, workdir, Path.cwd(), detached=request.detach, owner=owner, inject=resolved.inject
+    )
     bundles: tuple[Bundle, ...] = ()
     if pod.traits.needs_staging:
         from ..supervise.stage import with_code

@@ -16,12 +16,14 @@ from podrun.runtime.config import Config, Launch
 from podrun.runtime.contract import (
     CONFIG_FILE,
     ENV_ADDRESS,
+    ENV_INJECT,
     ENV_OWNER,
     ENV_WORKDIR,
     WorkerEnv,
     events_stream,
     output_stream,
 )
+from podrun.runtime.injection import parse_checked
 
 from ..agent.places import agent_folder, environments_folder
 from ..agent.protocol import INSTRUMENT
@@ -105,6 +107,8 @@ class LaunchPlan:
     secrets: Mapping[str, str] = field(repr=False)
     """Environment variables that are neither printed nor recorded."""
     hosts: tuple[HostPlan, ...] = field(repr=False)
+    inject: tuple[str, ...] = ()
+    """Faults that a rehearsal injects."""
 
     @property
     def launch(self) -> Launch:
@@ -180,6 +184,7 @@ class LaunchPlan:
             f"run {self.run_id}: {slice.name}, {slice.hosts} hosts x {slice.devices_per_host} devices "
             f"({self.pod.platform}), reached by {self.pod.transport}",
             f"workdir {self.workdir}",
+            *(f"injects {text}" for text in self.inject),
         ]
         if self.code:
             lines += [f"project {self.code.project}", f"podrun  {self.code.podrun}"]
@@ -230,6 +235,7 @@ def make_plan(
     secrets: Mapping[str, str] | None = None,
     detached: bool = False,
     owner: str = "",
+    inject: tuple[str, ...] = (),
 ) -> LaunchPlan:
     """Return the plan of one attempt. Paths are those on the hosts."""
     if isinstance(job, Config):
@@ -247,7 +253,7 @@ def make_plan(
                 ProcessPlan(
                     process_id=worker.process_id,
                     argv=argv,
-                    env=_worker_env(pod, job, workdir, worker, owner),
+                    env={**_worker_env(pod, job, workdir, worker, owner), **_rehearsal_env(inject, worker)},
                     cwd=str(PurePosixPath("code", code.subfolder)) if code else os.fspath(cwd),
                 )
                 for worker in _workers(pod, job.launch, number, host, run_id, attempt, directory)
@@ -257,7 +263,7 @@ def make_plan(
         for number, host in enumerate(pod.hosts)
     )
     lease = DETACHED_LEASE if detached else attached_lease(pod)
-    return LaunchPlan(run_id, attempt, pod, job, workdir, lease, code, python, dict(secrets or {}), hosts)
+    return LaunchPlan(run_id, attempt, pod, job, workdir, lease, code, python, dict(secrets or {}), hosts, inject)
 
 
 def _program_argv(program: Program, python: str) -> tuple[str, ...]:
@@ -311,6 +317,12 @@ def _worker_env(pod: Pod, job: Config | Program, workdir: Path, worker: WorkerEn
         ENV_WORKDIR: str(workdir),
         **({ENV_OWNER: owner} if owner else {}),
     }
+
+
+def _rehearsal_env(inject: tuple[str, ...], worker: WorkerEnv) -> dict[str, str]:
+    """Return the faults that the worker injects into itself."""
+    faults = [i for i in parse_checked(inject) if i.process == worker.process_id and not i.by_launcher]
+    return {ENV_INJECT: " ".join(map(str, faults))} if faults else {}
 
 
 def _platform_env(pod: Pod, worker: WorkerEnv) -> dict[str, str]:

@@ -20,6 +20,7 @@ from ..plan.plan import Program
 from ..pod.home import install_command
 from ..pod.pod import Pod
 from ..yamlfile.mistakes import short
+from .injections import resolve_injections
 from .program_checks import check_kind, check_program, misplaced_options
 from .train_file import read_config, read_launch
 
@@ -37,6 +38,8 @@ class Request:
     program: tuple[str, ...] = ()
     """Command line of a user program, instead of `train`."""
     detach: bool = False
+    inject: tuple[str, ...] = ()
+    """Faults of a rehearsal, as typed."""
 
     @property
     def name(self) -> str:
@@ -58,6 +61,7 @@ class ResolvedRequest:
     job: Config | Program
     pod: Pod
     workdir: Path
+    inject: tuple[str, ...] = ()
 
 
 def resolve_request(request: Request) -> tuple[ResolvedRequest | None, list[str]]:
@@ -96,6 +100,7 @@ def resolve_request(request: Request) -> tuple[ResolvedRequest | None, list[str]
         attempt(lambda: check_slice(config, devices))
     if pod and launch.process_per == "device" and pod.platform == "tpu":
         problems.append("launch.process_per: device: a TPU host has one process; remove it, or use a gpu or cpu slice")
+    inject = attempt(lambda: resolve_injections(request.inject, pod, launch.process_per, bool(request.program)))
     if isinstance(job, Config) and is_local:  # the hosts use this machine's files
         config = job
         attempt(lambda: check_files(config))
@@ -108,7 +113,7 @@ def resolve_request(request: Request) -> tuple[ResolvedRequest | None, list[str]
     assert job and pod and workdir
     if launch.python and not pod.traits.files_are_here:
         pod = replace(pod, python=launch.python)
-    return ResolvedRequest(job, pod, workdir), []
+    return ResolvedRequest(job, pod, workdir, inject or ()), []
 
 
 def _find_workdir(request: Request, launch: Launch) -> Path:

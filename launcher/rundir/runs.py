@@ -142,6 +142,10 @@ class RunDirectory:
             if line.endswith(b"\n") and (event := parse_event(line)):
                 yield event
 
+    def struck(self) -> set[str]:
+        """Return the injected faults that have struck so far."""
+        return {str(event["injected"]) for event in self.read_events() if "injected" in event}
+
     def start(self) -> Event | None:
         """Return the event that the run began with; None if it has not begun, or its record is damaged there."""
         return next((event for event in self.read_events() if event["event"] == EventKind.START), None)

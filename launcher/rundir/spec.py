@@ -31,6 +31,8 @@ class RunSpec:
     detached: bool = False
     owner: str = ""
     """Owner of the train.yaml that named the workdir; empty if the user chose the workdir, or it is on this machine."""
+    inject: tuple[str, ...] = ()
+    """Faults that a rehearsal injects, in full."""
 
     def plan(self, attempt: int, secrets: Mapping[str, str]) -> LaunchPlan:
         return make_plan(
@@ -44,6 +46,7 @@ class RunSpec:
             secrets=secrets,
             detached=self.detached,
             owner=self.owner,
+            inject=self.inject,
         )
 
     def to_json(self) -> bytes:

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ from .cause import LAUNCHER
 from .comeback import FIRST_PAUSE, LIMIT, LONGEST_PAUSE, Comeback, minutes, sleep
 from .frames import Observer
 from .outcome import Outcome
+from .rehearsal import Rehearsal
 from .report import end_event, report
 from .signals import Signals
 from .view import View
@@ -132,6 +133,10 @@ class _Run:
         self._signals = signals
         self._transport = transport
         self._secrets = secrets
+        self._rehearsal: Rehearsal | None = None
+        if spec.inject:
+            self._rehearsal = Rehearsal(spec.inject, view, transport, directory.struck())
+            self._transport = self._rehearsal.transport
 
     def execute(self, bundles: Sequence[Bundle], adopt: bool) -> int:
         most = self._spec.job.launch.max_restarts
@@ -172,8 +177,12 @@ class _Run:
                 number = self._signals.received[0]
                 outcome = outcome.without_restart(128 + number, interrupted_by=number)
                 break
+            self._spec = replace(self._spec, inject=self._rehearsal.left if self._rehearsal else ())
             unprepared = comeback.waited  # its disk, or what `setup:` mounts, may be new
             plan, adoption, last_outcome, outcome = self._spec.plan(attempt, self._secrets), None, outcome, None
+        if self._rehearsal and self._rehearsal.left:
+            left = ", ".join(self._rehearsal.left)
+            self._tell(EventKind.NOTE, message=f"rehearsal: not reached, so not injected: {left}")
         self._view.event(end_event(outcome, plan, time.time()))
         self._view.print_directly(lambda: report(outcome, plan, self._directory, self._view))
         return outcome.code
@@ -237,6 +246,7 @@ class _Run:
         self._view.event({"event": kind, "time": time.time(), **fields})
 
     def _supervise(self, plan: LaunchPlan, adoption: Adoption | None) -> Outcome:
-        supervisor = Supervisor(plan, self._transport, self._logs, self._view, adoption)
-        with self._signals.to(supervisor.interrupt):
+        supervisor = Supervisor(plan, self._transport, self._logs, self._rehearsal or self._view, adoption)
+        rehearsal = self._rehearsal.during(plan.attempt) if self._rehearsal else nullcontext()
+        with self._signals.to(supervisor.interrupt), rehearsal:
             return supervisor.run()

@@ -7,10 +7,13 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..contract import Event, EventKind, Phase
 from ..lines import log_line
+
+if TYPE_CHECKING:
+    from .rehearsal import Rehearsal
 
 _RESERVE = 1 << 15  # bytes: an error with its traceback, and a margin for what others write meanwhile
 
@@ -39,6 +42,8 @@ class Reporter:
         """True once this process has been sent SIGTERM."""
         self.step: int | None = None
         """The step in progress, for the report of a failure."""
+        self.rehearsal: Rehearsal | None = None
+        """Faults to inject; None if this is no rehearsal."""
 
     def event(self, what: EventKind, /, **fields: Any) -> None:
         event: Event = {"event": what, "time": time.time(), **fields}
@@ -65,6 +70,14 @@ class Reporter:
 
     def phase(self, phase: Phase) -> None:
         self.event(EventKind.PHASE, phase=phase)
+        if self.rehearsal is not None:
+            self.rehearsal.begin_phase(phase)
+
+    def begin_step(self, step: int) -> None:
+        """Note that the step has begun."""
+        self.step = step
+        if self.rehearsal is not None:
+            self.rehearsal.begin_step(step)
 
     def note(self, message: str) -> None:
         self.event(EventKind.NOTE, message=message)

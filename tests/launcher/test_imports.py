@@ -107,7 +107,12 @@ def test_all_of_the_runtime_imports_nothing_of_the_launcher() -> None:
 
 def test_the_contract_is_standard_library_only() -> None:
     """Both sides import it, also where nothing is installed; the schema adds pydantic and nothing of JAX."""
-    assert third_party(imported("import podrun.runtime.contract", "import podrun.runtime.lines")) == set()
+    assert (
+        third_party(
+            imported("import podrun.runtime.contract", "import podrun.runtime.lines", "import podrun.runtime.injection")
+        )
+        == set()
+    )
     modules = imported("import podrun.runtime.config")
     assert not modules & JAX
     assert "pydantic" in third_party(modules)

@@ -20,5 +20,28 @@ OPTIONS = [
         "optimizer.learning_rate=1",
         ("a.yaml", "--learning-rate", "1"),
     ),
+    Case(
+        "fault",
+        "unknown kind 'kil'; did you mean kill?",
+        "--inject",
+        "allowed: kill, stop",
+        (
+            *override(),
+            "--inject",
+            "kil:hots=1@setp=4",
+            "--inject",
+            "kill:host=7",
+            "--inject",
+            "nan:process=2@phase=save",
+        ),
+        also=("unknown key 'hots'; did you mean host?", "did you mean @step?", "no host 7", "cannot strike at @phase"),
+    ),
+    Case(
+        "fault on hosts",
+        "reached by ssh",
+        "--inject",
+        "use --simulate",
+        ("--slice", "cpu-1x1", "--hosts", "h1", "--inject", "kill", "train.yaml"),
+    ),
     Case("shell", "'tcsh' is not one of", "tcsh", "`podrun completion --help`", ("completion", "tcsh")),
 ]

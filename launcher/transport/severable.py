@@ -1,0 +1,51 @@
+"""Cut the connection to a host on purpose, for a rehearsal of lost links (`podrun --inject link_down`)."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+
+from ..pod.errors import HostError
+from ..pod.pod import Host
+from .base import Channel, Transport
+
+
+class SeverableTransport(Transport):
+    """A transport whose connections to a host can be cut, and not be made again for some time."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+        self.window = inner.window
+        self._lock = threading.Lock()
+        self._channels: dict[str, weakref.WeakSet[Channel]] = {}
+        self._down_until: dict[str, float] = {}
+
+    def open(self, host: Host, argv: Sequence[str]) -> Channel:
+        self._check(host.name)
+        channel = self._inner.open(host, argv)
+        with self._lock:
+            self._channels.setdefault(host.name, weakref.WeakSet()).add(channel)
+        try:
+            self._check(host.name)  # cut while it was made
+        except HostError:
+            channel.close()
+            raise
+        return channel
+
+    def cut(self, host: str, seconds: float) -> None:
+        """Close all connections to the host, and refuse new ones for `seconds`. May take some seconds itself."""
+        with self._lock:
+            self._down_until[host] = time.monotonic() + seconds
+            channels = list(self._channels.pop(host, ()))
+        for channel in channels:
+            channel.close()
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _check(self, host: str) -> None:
+        with self._lock:
+            if time.monotonic() < self._down_until.get(host, 0.0):
+                raise HostError(host, "its link is down (injected)")

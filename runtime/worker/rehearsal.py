@@ -1,0 +1,142 @@
+"""Inject faults into this process, for a rehearsal of the job's survival (`podrun --inject`)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ..contract import ENV_INJECT, EventKind, Phase, Workdir, WorkerEnv
+from ..injection import NAN, PHASE, SIGNALS, Injection, parse_checked
+from .progress import Reporter
+
+_ROOM = 1 << 28  # bytes that a process may still allocate before it is out of memory
+
+
+def rehearse(env: WorkerEnv, workdir: Workdir, reporter: Reporter) -> None:
+    """Let the reporter call the faults of this process, if the run injects any."""
+    if texts := os.environ.get(ENV_INJECT, "").split():
+        reporter.rehearsal = Rehearsal(parse_checked(texts), env, workdir, reporter)
+
+
+class Rehearsal:
+    """The faults of one process that have not struck yet."""
+
+    def __init__(self, injections: Sequence[Injection], env: WorkerEnv, workdir: Workdir, reporter: Reporter) -> None:
+        self._injections = list(injections)
+        self._attempt = env.attempt
+        self._checkpoints = workdir.checkpoints
+        self._reporter = reporter
+        self._delay = 0.0
+        self._poisons = False
+
+    def begin_step(self, step: int) -> None:
+        """Strike with what is due as the step begins."""
+        if self._delay:
+            time.sleep(self._delay)
+        for injection in [i for i in self._injections if self._is_due(i, step)]:
+            self._strike(injection)
+
+    def begin_phase(self, phase: Phase) -> None:
+        """Strike with what is due in the phase that has begun."""
+        step = self._reporter.step
+        for injection in list(self._injections):
+            if injection.kind == "disk_full":
+                if phase is Phase.SAVE and step is not None and step >= int(injection.at):
+                    self._strike(injection)
+            elif injection.time == PHASE and injection.at == phase:
+                self._strike(injection)
+
+    def state(self, state: Any) -> Any:
+        """Return the training state, with NaN in place of this process's part of each number if that is due."""
+        if not self._poisons:
+            return state
+        self._poisons = False
+        return _with_nan(state)
+
+    def _is_due(self, injection: Injection, step: int) -> bool:
+        if injection.time == PHASE or injection.kind == "disk_full":
+            return False
+        if injection.kind == "bad_checkpoint":
+            return step >= int(injection.at) and _newest(self._checkpoints) is not None
+        return step == injection.at
+
+    def _strike(self, injection: Injection) -> None:
+        self._injections.remove(injection)
+        what = f"rehearsal: injected fault strikes (attempt {self._attempt}): {injection}"
+        self._reporter.event(EventKind.NOTE, message=what, injected=str(injection))
+        kind = injection.kind
+        if kind in SIGNALS:
+            os.kill(os.getpid(), SIGNALS[kind])
+        elif kind == "hang":
+            _hang()
+        elif kind == "exception":
+            raise RuntimeError(f"injected by --inject {injection}")
+        elif kind == "exit":
+            os._exit(int(injection.parameter or 0))
+        elif kind == "oom":
+            _exhaust_memory()
+        elif kind == "slow":
+            self._delay = injection.parameter or 0.0
+            time.sleep(self._delay)
+        elif kind == NAN:
+            self._poisons = True
+        elif kind == "disk_full":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._checkpoints))
+        elif kind == "bad_checkpoint":
+            self._damage()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _damage(self) -> None:
+        """Cut the largest file of the newest complete checkpoint in half."""
+        newest = _newest(self._checkpoints)
+        assert newest is not None
+        file = max((path for path in newest.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+        os.truncate(file, file.stat().st_size // 2)
+        self._reporter.note(f"rehearsal: {file} is cut in half")
+
+
+def _newest(checkpoints: Path) -> Path | None:
+    """Return the newest complete checkpoint."""
+    try:
+        names = [name for name in os.listdir(checkpoints) if name.isascii() and name.isdigit()]
+    except OSError:
+        return None
+    return checkpoints / max(names, key=int) if names else None
+
+
+def _hang() -> None:
+    """Wait for a lock that this thread holds already."""
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+
+def _exhaust_memory() -> NoReturn:
+    """Allocate until the process's own limit is reached; the machine's memory is not touched. Raises MemoryError."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + _ROOM, hard))
+    blocks = []
+    while True:
+        blocks.append(bytearray(_ROOM // 4))
+
+
+def _with_nan(state: Any) -> Any:
+    """Return the tree of JAX arrays with NaN for every float that is on this process's devices."""
+    import jax
+    import jax.numpy as jnp
+
+    def spoiled(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.Array) or not jnp.issubdtype(leaf.dtype, jnp.floating):
+            return leaf
+        parts = [jnp.full_like(shard.data, jnp.nan) for shard in leaf.addressable_shards]
+        return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, parts)
+
+    return jax.tree.map(spoiled, state)
