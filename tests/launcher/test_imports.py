@@ -107,12 +107,8 @@ def test_all_of_the_runtime_imports_nothing_of_the_launcher() -> None:
 
 def test_the_contract_is_standard_library_only() -> None:
     """Both sides import it, also where nothing is installed; the schema adds pydantic and nothing of JAX."""
-    assert (
-        third_party(
-            imported("import podrun.runtime.contract", "import podrun.runtime.lines", "import podrun.runtime.injection")
-        )
-        == set()
-    )
+    shared = ("contract", "lines", "injection")
+    assert third_party(imported(*(f"import podrun.runtime.{name}" for name in shared))) == set()
     modules = imported("import podrun.runtime.config")
     assert not modules & JAX
     assert "pydantic" in third_party(modules)
