@@ -53,6 +53,7 @@ class EventKind(StrEnum):
     ERROR = "error"  # worker: kind, message, traceback, step, code
     SIGNAL = "signal"  # worker: number; this very process was sent SIGTERM
     EXIT = "exit"  # launcher: host, process, code
+    RESTART = "restart"  # launcher: message, and what the attempt before has achieved: supervise.policy.Attempt
     END = "end"  # launcher: code, message
 
 

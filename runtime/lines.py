@@ -43,7 +43,7 @@ def milestone(event: Event) -> str | None:
         return f"checkpoint of step {event['step']} complete"
     if kind == EventKind.RESUME:
         return f"resumed from the checkpoint of step {event['step']}"
-    if kind == EventKind.NOTE:
+    if kind in (EventKind.NOTE, EventKind.RESTART):
         return str(event["message"])
     if kind == EventKind.TEXT:
         rule = "-" * 60

@@ -89,10 +89,22 @@ _START = {
     "logs": text,
 }
 _END = {"time": _moment, "code": integer, "host": maybe(text), "message": text}
+_RESTART: dict[str, Check] = {
+    "time": _moment,
+    "message": text,
+    "ending": text,
+    "code": integer,
+    "what": text,
+    "trained": flag,
+    "saved": maybe(count),
+    "seconds": number,
+    "silent_program": flag,
+}
 _OF_LAUNCHER: dict[str, Check] = {
     EventKind.START: record(_START, {"python": maybe(text)}),
     EventKind.HOST: record({"time": _moment, "host": text, "phase": text}, {"pid": count, "message": text}),
     EventKind.EXIT: record({"time": _moment, "host": text, "process": count, "code": integer}),
+    EventKind.RESTART: record(_RESTART),
     EventKind.END: record(_END, {"process": maybe(count), "left_behind": each(text)}),
 }
 _STARTED = record({"process": count, "pid": count})

@@ -139,7 +139,7 @@ class RunState:
             process.phase, process.since = phase, time
 
 
-_OF_LAUNCHER = (EventKind.START, EventKind.HOST, EventKind.EXIT, EventKind.END)
+_OF_LAUNCHER = (EventKind.START, EventKind.HOST, EventKind.EXIT, EventKind.RESTART, EventKind.END)
 _ACTIONS: dict[str, Callable[[RunState, Event, float], None]] = {
     EventKind.START: RunState._begin,
     EventKind.HOST: RunState._host,

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from podrun.runtime.contract import Event, EventKind, ExitCode, UserError
 
 from ..plan.plan import LaunchPlan
-from ..pod.in_thread import InThread
 from ..pod.secret_values import read_secrets
 from ..rundir.adoption import Adoption
 from ..rundir.logs import Logs
@@ -22,10 +22,12 @@ from ..rundir.spec import RunSpec, start_event
 from ..transport.base import Transport, load_transport
 from ..view.console import Console, NoConsole
 from .attempt import Supervisor
-from .cause import LAUNCHER
-from .comeback import FIRST_PAUSE, LIMIT, LONGEST_PAUSE, Comeback, minutes, sleep
+from .comeback import Comeback, sleep
 from .frames import Observer
+from .history import Progress, budget_of, recorded_attempts, restart_event
 from .outcome import Outcome
+from .policy import Attempt, Restart, Stop, decide
+from .preparation import Preparation
 from .rehearsal import Rehearsal
 from .report import end_event, report
 from .signals import Signals
@@ -101,11 +103,10 @@ def _end_rest(
     return supervisor.run().left_behind
 
 
-def is_worth_another(outcome: Outcome, plan: LaunchPlan) -> bool:
-    """Return True if the attempt failed on its hosts, before all was done, and could do better next time."""
-    if outcome.cause is None or outcome.finished or outcome.unprepared or outcome.cause.host == LAUNCHER:
-        return False
-    return plan.is_program or outcome.code != ExitCode.BAD_CONFIG
+def _announcement(outcome: Outcome, plan: LaunchPlan, decision: Restart) -> str:
+    where = "" if plan.is_program else " from the last checkpoint"
+    when = f", in {decision.after:g} s" if decision.after else ""
+    return f"{outcome.cause}\n{decision.label}{where}{when}"
 
 
 class _NullObserver:
@@ -133,59 +134,75 @@ class _Run:
         self._signals = signals
         self._transport = transport
         self._secrets = secrets
+        self._progress = Progress(view)
+        self._attempts: list[Attempt] = []
+        """Attempts that were followed by another."""
         self._rehearsal: Rehearsal | None = None
         if spec.inject:
-            self._rehearsal = Rehearsal(spec.inject, view, transport, directory.struck())
+            self._rehearsal = Rehearsal(spec.inject, self._progress, transport, directory.struck())
             self._transport = self._rehearsal.transport
 
     def execute(self, bundles: Sequence[Bundle], adopt: bool) -> int:
-        most = self._spec.job.launch.max_restarts
-        attempt = (self._directory.attempt() or 0) if adopt else 0
-        plan = self._spec.plan(attempt, self._secrets)
+        preparation = Preparation(self._transport, bundles, self._signals, self._tell)
+        plan = self._spec.plan((self._directory.attempt() or 0) if adopt else 0, self._secrets)
         adoption = self._directory.adoption(plan) if adopt else None
-        outcome: Outcome | None = None
-        last_outcome: Outcome | None = None
-        unprepared = attempt == 0
+        if adopt:
+            self._attempts = recorded_attempts(self._directory.read_events(), self._progress)
+        prepare: Callable[[], Outcome | None] | None = None if adopt else partial(preparation.prepare, plan)
         while True:
-            if adoption is None:
-                self._directory.begin(plan)
-                self._view.event(start_event(plan, self._directory.logs, time.time()))
-            else:
-                self._tell(EventKind.NOTE, message="another supervisor has taken the run over")
-            try:
-                if unprepared and adoption is None:
-                    outcome = (
-                        self._prepare_again(plan, bundles, last_outcome)
-                        if last_outcome
-                        else self._prepare(plan, bundles)
-                    )
-                outcome = outcome or self._supervise(plan, adoption)
-            finally:
-                self._view.stop()
-            if not is_worth_another(outcome, plan) or attempt >= most or self._signals.received:
+            outcome = self._attempt(plan, adoption, prepare)
+            following = self._next(plan, outcome)
+            if isinstance(following, Outcome):
+                outcome = following
                 break
-            attempt += 1
-            where = "" if plan.is_program else " from the last checkpoint"
-            self._view.say(f"{outcome.cause}\nrestart {attempt} of {most}{where}")
-            comeback = Comeback(plan.pod, self._transport, lambda text: self._tell(EventKind.NOTE, message=text))
-            if plan.code and (failed := comeback.wait(lambda: bool(self._signals.received))):
-                outcome = outcome.without_restart(failed.code, [failed])
-                break
-            if not self._signals.received and not self._clear(plan, outcome):
-                break
-            if self._signals.received:
-                number = self._signals.received[0]
-                outcome = outcome.without_restart(128 + number, interrupted_by=number)
-                break
-            self._spec = replace(self._spec, inject=self._rehearsal.left if self._rehearsal else ())
-            unprepared = comeback.waited  # its disk, or what `setup:` mounts, may be new
-            plan, adoption, last_outcome, outcome = self._spec.plan(attempt, self._secrets), None, outcome, None
+            (plan, unprepared), adoption = following, None
+            prepare = partial(preparation.prepare_again, plan, outcome) if unprepared else None
         if self._rehearsal and self._rehearsal.left:
             left = ", ".join(self._rehearsal.left)
             self._tell(EventKind.NOTE, message=f"rehearsal: not reached, so not injected: {left}")
         self._view.event(end_event(outcome, plan, time.time()))
         self._view.print_directly(lambda: report(outcome, plan, self._directory, self._view))
         return outcome.code
+
+    def _attempt(
+        self, plan: LaunchPlan, adoption: Adoption | None, prepare: Callable[[], Outcome | None] | None
+    ) -> Outcome:
+        """Run one attempt, or go on with an adopted one, and end its view."""
+        if adoption is None:
+            self._directory.begin(plan)
+            self._progress.event(start_event(plan, self._directory.logs, time.time()))
+        else:
+            self._tell(EventKind.NOTE, message="another supervisor has taken the run over")
+        try:
+            return (prepare() if prepare else None) or self._supervise(plan, adoption)
+        finally:
+            self._view.stop()
+
+    def _next(self, plan: LaunchPlan, outcome: Outcome) -> tuple[LaunchPlan, bool] | Outcome:
+        """Return the plan of the next attempt, and whether its hosts must be prepared; or how the run ends."""
+        attempt = self._progress.attempt(outcome, plan, time.time())
+        decision = decide([*self._attempts, attempt], budget_of(plan))
+        if isinstance(decision, Stop) or self._signals.received:
+            if isinstance(decision, Stop) and decision.why:
+                self._tell(EventKind.NOTE, message=f"no restart: {decision.why}")
+            return outcome
+        self._attempts.append(attempt)
+        self._view.event(restart_event(attempt, _announcement(outcome, plan, decision), time.time()))
+        sleep(decision.after, self._is_stopped)
+        comeback = Comeback(plan.pod, self._transport, lambda text: self._tell(EventKind.NOTE, message=text))
+        if plan.code and (failed := comeback.wait(self._is_stopped)):
+            return outcome.without_restart(failed.code, [failed])
+        if not self._signals.received and not self._clear(plan, outcome):
+            return outcome
+        if self._signals.received:
+            number = self._signals.received[0]
+            return outcome.without_restart(128 + number, interrupted_by=number)
+        self._spec = replace(self._spec, inject=self._rehearsal.left if self._rehearsal else ())
+        # The disk of a host that was away, or what `setup:` mounts there, may be new.
+        return self._spec.plan(plan.attempt + 1, self._secrets), comeback.waited
+
+    def _is_stopped(self) -> bool:
+        return bool(self._signals.received)
 
     def _clear(self, plan: LaunchPlan, outcome: Outcome) -> bool:
         """Return False if the failed attempt may still have processes: a new one would write to the same workdir."""
@@ -197,56 +214,11 @@ class _Run:
             self._view.say("no restart: what is left of this attempt would go on beside it")
         return not outcome.left_behind
 
-    def _prepare(self, plan: LaunchPlan, bundles: Sequence[Bundle]) -> Outcome | None:
-        """Stage code and environment on remote hosts. Return the outcome if that failed."""
-        if plan.code is None:
-            return None
-        from .stage import stage_hosts
-
-        def tell(host: str, phase: str, message: str) -> None:
-            phase = "setup-commands" if phase == "setup" else phase  # the workers have a phase `setup` as well
-            self._tell(EventKind.HOST, host=host, phase=phase, message=message)
-
-        def note(message: str, **fields: object) -> None:
-            self._tell(EventKind.NOTE, message=message, **fields)
-
-        if self._signals.received:
-            return self._unprepared()
-        staging = InThread(lambda: stage_hosts(plan, self._transport, bundles, tell, note), "prepare")
-        while not staging.wait(0.1):
-            if self._signals.received:
-                self._transport.close()  # the hosts end their work with the connection
-                staging.wait(5)
-                return self._unprepared()
-        failures = staging.result()
-        if not failures:
-            return None
-        return Outcome(failures[0].code, failures[0], failures, unprepared=True)
-
-    def _unprepared(self) -> Outcome:
-        """Return the outcome of a preparation that the user has ended."""
-        number = self._signals.received[0]
-        return Outcome(128 + number, interrupted_by=number, unprepared=True)
-
-    def _prepare_again(self, plan: LaunchPlan, bundles: Sequence[Bundle], last_outcome: Outcome) -> Outcome | None:
-        """Prepare for a restart: a host that has come back may not have mounted everything yet, so this has some time."""
-        deadline, pause = time.monotonic() + LIMIT, FIRST_PAUSE
-        last_cause = ""
-        while (outcome := self._prepare(plan, bundles)) is not None:
-            if outcome.cause is None or time.monotonic() > deadline:
-                return last_outcome.without_restart(outcome.code, outcome.failures, outcome.interrupted_by)
-            if last_cause != (last_cause := str(outcome.cause)):
-                limit = f"podrun prepares again, up to {minutes(LIMIT)}; Ctrl-C ends the run"
-                self._tell(EventKind.NOTE, message=f"cannot restart yet: {last_cause}; {limit}")
-            sleep(pause, lambda: bool(self._signals.received))
-            pause = min(2 * pause, LONGEST_PAUSE)
-        return None
-
     def _tell(self, kind: EventKind, **fields: object) -> None:
-        self._view.event({"event": kind, "time": time.time(), **fields})
+        self._progress.event({"event": kind, "time": time.time(), **fields})
 
     def _supervise(self, plan: LaunchPlan, adoption: Adoption | None) -> Outcome:
-        supervisor = Supervisor(plan, self._transport, self._logs, self._rehearsal or self._view, adoption)
+        supervisor = Supervisor(plan, self._transport, self._logs, self._rehearsal or self._progress, adoption)
         rehearsal = self._rehearsal.during(plan.attempt) if self._rehearsal else nullcontext()
         with self._signals.to(supervisor.interrupt), rehearsal:
             return supervisor.run()

@@ -68,3 +68,6 @@ class Launch(Section):
     start_timeout: PositiveFloat = Field(300.0, description="Seconds until all processes must have joined.")
     stop_grace: NaturalFloat = Field(4.0, description="Seconds to reach a point where a stop can save.")
     max_restarts: Natural = Field(0, description="Restarts from the last checkpoint after a failure.")
+    max_preemptions: Natural | None = Field(
+        None, description="Restarts after a preemption; without it 100, or none if max_restarts is 0."
+    )

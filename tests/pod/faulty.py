@@ -34,7 +34,8 @@ class Faulty:
 
 
 def _is_here(options: dict[str, Any]) -> bool:
-    return os.environ["PODRUN_PROCESS_ID"] == str(options["process"]) and os.environ["PODRUN_ATTEMPT"] == "0"
+    again = options.get("again", False) or os.environ["PODRUN_ATTEMPT"] == "0"
+    return bool(again and os.environ["PODRUN_PROCESS_ID"] == str(options["process"]))
 
 
 def misbehave(action: str, batch: Batch) -> Batch:
@@ -56,7 +57,7 @@ def misbehave(action: str, batch: Batch) -> Batch:
 
 
 def dataset(options: dict[str, Any], config: Config) -> Dataset:
-    """`data: {name: "faulty:dataset", options: {process, step, action}}`"""
+    """`data: {name: "faulty:dataset", options: {process, step, action, again}}`"""
     if options.get("step") == 0 and _is_here(options):
         misbehave(options["action"], {})
     good = load_dataset(config.model_copy(update={"data": SineData(samples=400)}))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,31 +15,14 @@ from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.rundir.runs import RunDirectory
 from podrun.launcher.rundir.spec import RunSpec
 from podrun.launcher.supervise import run as attempts
-from podrun.launcher.supervise.cause import LAUNCHER, Failure
+from podrun.launcher.supervise.cause import Failure
 from podrun.launcher.supervise.outcome import Outcome
-from podrun.launcher.supervise.run import end_leftovers, is_worth_another, run_attempts
+from podrun.launcher.supervise.run import end_leftovers, run_attempts
 from podrun.launcher.view.console import NoConsole
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import ExitCode
 
-from .test_ends import plan_of
-
 FAILED = Failure("host-0", 0, "exited with code 1", ExitCode.FAILED)
-
-
-@pytest.mark.parametrize(
-    ("outcome", "again"),
-    [
-        (Outcome(1, FAILED), True),
-        (Outcome(0), False),
-        (Outcome(69, FAILED, finished=True), False),
-        (Outcome(1, replace(FAILED, host=LAUNCHER)), False),
-        (Outcome(69, FAILED, unprepared=True), False),
-    ],
-    ids=["failed", "done", "after all was done", "the launcher", "unprepared"],
-)
-def test_what_is_worth_another_attempt(outcome: Outcome, again: bool, tmp_path: Path) -> None:
-    assert is_worth_another(outcome, plan_of("cpu-1x1", tmp_path, "true")) is again
 
 
 class Unlucky:

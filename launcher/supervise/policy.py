@@ -1,0 +1,142 @@
+"""Decide whether a run is started again after an attempt, and how long to wait before. PURE.
+
+What is worth a restart: a preemption, a lost host, a stalled process, a failure of a run that has trained. What is not: what
+would end in the same way again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+QUICK = 30.0  # seconds: a program that ends sooner, in the same way twice, will not do better the third time
+_FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0  # seconds before the third start in a row without progress, and at most
+_FROM_OUTSIDE = (137, 143)  # SIGKILL, SIGTERM: sent by somebody, or by the kernel for lack of memory
+
+
+class Ending(StrEnum):
+    """How an attempt ended."""
+
+    DONE = "done"  # all work was done, even if something failed afterwards
+    STOPPED = "stopped"  # by the user
+    LAUNCHER = "launcher"  # the launcher's own machine failed
+    UNPREPARED = "unprepared"  # the hosts were not ready, so nothing was started
+    CONFIG = "config"  # the user's input was wrong
+    FAILED = "failed"  # a process failed
+    LOST = "lost"  # a host or its agent was lost
+    PREEMPTED = "preempted"  # all processes were asked to stop from outside, and saved
+    RESIZED = "resized"  # podrun stopped it to go on with other hosts
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What one attempt has achieved, and how it ended."""
+
+    ending: Ending
+    code: int = 0
+    what: str = ""
+    """One line about the first cause, without its host; it names the step if there was one."""
+    trained: bool = False
+    """True if a process was past its first step."""
+    saved: int | None = None
+    """Step of the newest complete checkpoint that it knew of."""
+    seconds: float = 0.0
+    """Seconds from the start of its first process to the first exit of one; 0 if none was started."""
+    silent_program: bool = False
+    """True if it is a user program that has reported no phase and no step, so its progress is not known."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Numbers of restarts that a run may have."""
+
+    failures: int
+    preemptions: int
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The run ends."""
+
+    why: str
+    """A sentence for the user; empty if no restart was asked for, or none is needed."""
+
+
+@dataclass(frozen=True)
+class Restart:
+    """The run is started again."""
+
+    after: float
+    """Seconds to wait before."""
+    label: str
+    """`restart 1 of 3`."""
+
+
+def decide(attempts: Sequence[Attempt], budget: Budget) -> Stop | Restart:
+    """Return what follows the last of a run's attempts, of which there is one at least."""
+    last = attempts[-1]
+    if last.ending in (Ending.DONE, Ending.STOPPED) or not (budget.failures or budget.preemptions):
+        return Stop("")
+    if why := _is_hopeless(attempts):
+        return Stop(why)
+    if last.ending is Ending.RESIZED:
+        return Restart(0.0, "restart with all hosts")
+    preempted = last.ending is Ending.PREEMPTED
+    used = sum((a.ending is Ending.PREEMPTED) == preempted and a.ending is not Ending.RESIZED for a in attempts)
+    most = budget.preemptions if preempted else budget.failures
+    if used > most:
+        return Stop(_used_up(preempted, most))
+    return Restart(_wait(attempts), f"{'restart after preemption' if preempted else 'restart'} {used} of {most}")
+
+
+def _used_up(preempted: bool, most: int) -> str:
+    key = "launch.max_preemptions" if preempted else "launch.max_restarts"
+    what = "preemption" if preempted else "failure"
+    return f"{key} is {most}, and this {what} is one more"
+
+
+def _is_hopeless(attempts: Sequence[Attempt]) -> str:
+    """Return why another attempt would end in the same way; empty if it may do better."""
+    last = attempts[-1]
+    if last.ending is Ending.LAUNCHER:
+        return "the launcher's own machine failed, not a host"
+    if last.ending is Ending.UNPREPARED:
+        return "the hosts are not ready for this run"
+    if last.ending is Ending.CONFIG:
+        return "what is wrong with the job would be wrong again"
+    if last.ending is not Ending.FAILED:
+        return ""
+    if not last.silent_program and not any(a.trained for a in attempts):
+        return "it failed before its first step, so a restart would most likely fail there again"
+    before = attempts[-2] if len(attempts) > 1 else None
+    if before is None or (before.code, before.what) != (last.code, last.what) or last.code in _FROM_OUTSIDE:
+        return ""
+    if last.silent_program:
+        quick = max(last.seconds, before.seconds) < QUICK
+        return f"it ended in the same way twice, each time within {QUICK:g} s of its start" if quick else ""
+    if before.ending is Ending.FAILED and not _has_saved(attempts, len(attempts) - 1):
+        return "the same failure came twice, with no new checkpoint in between"
+    return ""
+
+
+def _has_saved(attempts: Sequence[Attempt], number: int) -> bool:
+    """Return True if the attempt has saved a newer checkpoint than those before it knew of."""
+    known = max((a.saved for a in attempts[:number] if a.saved is not None), default=-1)
+    saved = attempts[number].saved
+    return saved is not None and saved > known
+
+
+def _wait(attempts: Sequence[Attempt]) -> float:
+    """Return the seconds to wait: none after progress or after the first attempt without, then 1, 2, 4 ... s."""
+    idle = 0
+    for number in range(len(attempts) - 1, -1, -1):
+        if _has_progressed(attempts, number):
+            break
+        idle += 1
+    return min(_FIRST_WAIT * 2 ** min(idle - 2, 30), _LONGEST_WAIT) if idle > 1 else 0.0
+
+
+def _has_progressed(attempts: Sequence[Attempt], number: int) -> bool:
+    attempt = attempts[number]
+    return attempt.seconds >= QUICK if attempt.silent_program else _has_saved(attempts, number)

@@ -1,0 +1,78 @@
+"""Prepare the hosts of an attempt: in a thread, so that a Ctrl-C need not wait, and again where a host needs time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from podrun.runtime.contract import EventKind
+
+from ..plan.plan import LaunchPlan
+from ..pod.in_thread import InThread
+from ..transport.base import Transport
+from .comeback import FIRST_PAUSE, LIMIT, LONGEST_PAUSE, minutes, sleep
+from .outcome import Outcome
+from .signals import Signals
+
+if TYPE_CHECKING:
+    from ..staging.bundles import Bundle
+
+
+class Tell(Protocol):
+    def __call__(self, kind: EventKind, **fields: object) -> None: ...
+
+
+class Preparation:
+    """Prepare remote hosts; hosts of a pod on this machine need none."""
+
+    def __init__(self, transport: Transport, bundles: Sequence[Bundle], signals: Signals, tell: Tell) -> None:
+        self._transport = transport
+        self._bundles = bundles
+        self._signals = signals
+        self._tell = tell
+
+    def prepare(self, plan: LaunchPlan) -> Outcome | None:
+        """Stage code and environment on remote hosts. Return the outcome if that failed."""
+        if plan.code is None:
+            return None
+        from .stage import stage_hosts  # imports what only remote hosts need
+
+        def tell(host: str, phase: str, message: str) -> None:
+            phase = "setup-commands" if phase == "setup" else phase  # the workers have a phase `setup` as well
+            self._tell(EventKind.HOST, host=host, phase=phase, message=message)
+
+        def note(message: str, **fields: object) -> None:
+            self._tell(EventKind.NOTE, message=message, **fields)
+
+        if self._signals.received:
+            return self._unprepared()
+        staging = InThread(lambda: stage_hosts(plan, self._transport, self._bundles, tell, note), "prepare")
+        while not staging.wait(0.1):
+            if self._signals.received:
+                self._transport.close()  # the hosts end their work with the connection
+                staging.wait(5)
+                return self._unprepared()
+        failures = staging.result()
+        if not failures:
+            return None
+        return Outcome(failures[0].code, failures[0], failures, unprepared=True)
+
+    def _unprepared(self) -> Outcome:
+        """Return the outcome of a preparation that the user has ended."""
+        number = self._signals.received[0]
+        return Outcome(128 + number, interrupted_by=number, unprepared=True)
+
+    def prepare_again(self, plan: LaunchPlan, last_outcome: Outcome) -> Outcome | None:
+        """Prepare for a restart: a host that has come back may not have mounted everything yet, so this has some time."""
+        deadline, pause = time.monotonic() + LIMIT, FIRST_PAUSE
+        last_cause = ""
+        while (outcome := self.prepare(plan)) is not None:
+            if outcome.cause is None or time.monotonic() > deadline:
+                return last_outcome.without_restart(outcome.code, outcome.failures, outcome.interrupted_by)
+            if last_cause != (last_cause := str(outcome.cause)):
+                limit = f"podrun prepares again, up to {minutes(LIMIT)}; Ctrl-C ends the run"
+                self._tell(EventKind.NOTE, message=f"cannot restart yet: {last_cause}; {limit}")
+            sleep(pause, lambda: bool(self._signals.received))
+            pause = min(2 * pause, LONGEST_PAUSE)
+        return None
