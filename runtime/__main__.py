@@ -13,7 +13,17 @@ import signal
 import sys
 import traceback
 
-from .contract import ErrorKind, EventKind, ExitCode, NotFiniteError, Phase, UserError, WorkerEnv, failure_code
+from .contract import (
+    ErrorKind,
+    EventKind,
+    ExitCode,
+    NotFiniteError,
+    Phase,
+    SaveError,
+    UserError,
+    WorkerEnv,
+    failure_code,
+)
 from .worker.progress import Reporter
 
 
@@ -89,7 +99,7 @@ def exit_code(error: BaseException) -> int:
 
 def describe(error: BaseException) -> str:
     """Return the first lines that the user reads about a failure."""
-    if isinstance(error, (UserError, NotFiniteError)):
+    if isinstance(error, (UserError, NotFiniteError, SaveError)):
         return str(error)
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, SystemExit):

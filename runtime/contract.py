@@ -99,6 +99,10 @@ class NotFiniteError(ArithmeticError):
     """The loss or the gradient became NaN or infinite."""
 
 
+class SaveError(Exception):
+    """A checkpoint cannot be saved. Its text says which, where, why, and which checkpoint is the last good one."""
+
+
 ENV_COORDINATOR = "PODRUN_COORDINATOR"
 ENV_ADDRESS = "PODRUN_ADDRESS"
 ENV_OWNER = "PODRUN_OWNER"
@@ -106,6 +110,9 @@ ENV_WORKDIR = "PODRUN_WORKDIR"
 ENV_INJECT = "PODRUN_INJECT"  # faults of this process, separated by spaces
 ENV_PID = "PODRUN_PID"  # of the worker, as its host sees it: in a PID namespace it has another one
 CONFIG_FILE = "config.json"
+CHECKPOINT_MANIFEST = "podrun-manifest.json"  # in a checkpoint: sizes and digests of its files
+CHECKPOINT_PINNED = "podrun-pinned"  # in a checkpoint that the user keeps
+CHECKPOINT_LOSS = "metrics/metrics"  # in a checkpoint, named by orbax: its validation loss
 
 
 @dataclass(frozen=True)

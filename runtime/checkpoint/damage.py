@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -72,8 +73,8 @@ def check_job(meta: Any) -> None:
 
 def is_host_fault(error: Exception) -> bool:
     """Return whether an error says only that this host could not read a file, and not what is wrong with the file."""
-    number = error.errno if isinstance(error, OSError) else next(iter(re.findall(_OS_ERROR, str(error))), None)
-    return number is not None and int(number) not in _OF_CONTENT
+    number = error_number(error)
+    return number is not None and number not in _OF_CONTENT
 
 
 def unreadable(step: int, folder: Path, error: Exception) -> DamagedCheckpointError | HostFaultError:
@@ -82,6 +83,21 @@ def unreadable(step: int, folder: Path, error: Exception) -> DamagedCheckpointEr
     if is_host_fault(error):
         return HostFaultError(f"checkpoint {step} cannot be read on this host now: {path}: {reason}")
     return DamagedCheckpointError(step, path, reason)
+
+
+def save_failure(step: int, directory: Path, last: int | None, error: Exception) -> str:
+    """Return the message about a save that has failed; `last` is the step of the checkpoint before it, if there is one."""
+    number = error_number(error)
+    reason = os.strerror(number) if number else f"{type(error).__name__}: {str(error).partition(chr(10))[0][:300]}"
+    kept = f"the last good checkpoint is of step {last}, and is kept" if last is not None else "there is none before it"
+    remedy = "; free some space there" if number in (errno.ENOSPC, errno.EDQUOT) else ""
+    return f"checkpoint {step} cannot be saved in {directory}: {reason}; {kept}{remedy}"
+
+
+def error_number(error: Exception) -> int | None:
+    """Return the number of the operating system's error behind an error of Python, orbax or tensorstore; None without one."""
+    number = error.errno if isinstance(error, OSError) else next(iter(re.findall(_OS_ERROR, str(error))), None)
+    return None if number is None else int(number)
 
 
 def explain(folder: Path, error: Exception) -> tuple[Path, str]:

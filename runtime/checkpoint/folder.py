@@ -1,4 +1,4 @@
-"""Save and restore arrays and JSON in numbered checkpoints of a folder. The only importer of orbax.
+"""Save and restore arrays and JSON in numbered checkpoints of a folder.
 
 Asynchronous, atomic, one copy of the state. orbax refuses the host-local arrays of a multi-process pmap, so a state that is
 the same everywhere is saved as numpy arrays, by process 0 alone: orbax then needs no barrier between processes, in which all
@@ -10,39 +10,36 @@ one that cannot read can say so (restore.py).
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
-import orbax.checkpoint as ocp
-from orbax.checkpoint.checkpoint_managers import preservation_policy as policy
 
-from ..contract import UserError
+from ..contract import CHECKPOINT_LOSS, SaveError, UserError
 from ..worker.workdir import check_folder, damaged_name
-from .damage import DamagedCheckpointError, HostFaultError, is_host_fault, no_metadata, read_meta, unreadable
+from .damage import (
+    DamagedCheckpointError,
+    HostFaultError,
+    is_host_fault,
+    no_metadata,
+    read_meta,
+    save_failure,
+    unreadable,
+)
+from .library import META, STATE, Arrays, Manager, open_manager, read_arrays
+from .manifest import Verification, write_manifest
+from .retention import clear_leftovers, remove_superseded
+from .upkeep import Upkeep
 
 T = TypeVar("T")
-Arrays = dict[str, Any]
-"""Nested dictionaries of arrays."""
 
-_STATE, _META, _METRICS = "state", "meta", "metrics"  # orbax's own name for the last
-_METADATA = Path(_META, "metadata")
-_LOSS = Path(_METRICS, "metrics")
+_METADATA = Path(META, "metadata")
 _POLL = 0.02  # seconds
 _AGAIN = 1.0  # seconds before a failed read is retried
-
-
-class _Manager(ocp.CheckpointManager):
-    """orbax's manager, which never asks JAX's preemption service: its own step numbers would move the agreed stop."""
-
-    def reached_preemption(self, step: int) -> bool:
-        return False
 
 
 class CheckpointFolder:
@@ -73,10 +70,10 @@ class CheckpointFolder:
                 f"checkpoints cannot be kept in {directory}: {error.strerror}; move away what is there, or choose another "
                 "workdir with --workdir DIR"
             ) from None
-        if self._primary:  # clears away what a killed save left behind
-            for leftover in directory.glob("*.orbax-checkpoint-tmp*"):
-                shutil.rmtree(leftover, ignore_errors=True)
-        self._opened: _Manager | None = None
+        if self._primary:
+            clear_leftovers(directory)
+        self._opened: Manager | None = None
+        self._upkeep: Upkeep | None = None
         self._saving: int | None = None
 
     def steps(self) -> list[int]:
@@ -98,7 +95,7 @@ class CheckpointFolder:
 
     def set_losses_aside(self) -> None:
         """Rename files of losses that cannot be read, because orbax reads those of all checkpoints. Called by process 0."""
-        for path in self.directory.glob(f"*/{_LOSS}"):
+        for path in self.directory.glob(f"*/{CHECKPOINT_LOSS}"):
             try:
                 json.loads(path.read_bytes())["loss"]
             except (OSError, ValueError, KeyError, TypeError) as error:
@@ -112,37 +109,23 @@ class CheckpointFolder:
         return exact if os.path.lexists(exact) else next(self.directory.glob(f"0*{step}"), exact)
 
     @property
-    def _manager(self) -> _Manager:
+    def _manager(self) -> Manager:
         """Make orbax's manager at the first save: it reads all checkpoints that exist, and fails on damaged ones."""
         if self._opened is None:
-            self._opened = self._open()
+            self._opened = open_manager(self.directory, self._in_parts)
         return self._opened
-
-    def _open(self) -> _Manager:
-        together = ocp.options.MultiprocessingOptions(primary_host=0) if self._in_parts else _alone()
-        best = policy.BestN(get_metric_fn=_quality, n=self._keep_best)
-        policies = [policy.LatestN(self._keep), *([best] if self._keep_best else [])]
-        options = ocp.CheckpointManagerOptions(
-            preservation_policy=policy.AnyPreservationPolicy(policies),
-            best_fn=_quality,  # without it the losses are not written, and a resumed run would not know the best
-            create=False,
-            save_root_metadata=False,
-            multiprocessing_options=together,
-        )
-        return _Manager(self.directory, options=options, item_names=(_STATE, _META))
 
     def write(self, step: int, state: Arrays, meta: dict[str, Any], loss: float | None = None) -> None:
         """Start to save, after waiting for an earlier save. `loss` is the validation loss at this step, if known.
 
-        Raises whatever made the earlier save fail.
+        Raises SaveError if that, or the earlier one, fails.
         """
         if not self._saves:
             return
-        started = self._manager.save(
-            step,
-            args=ocp.args.Composite(**{_STATE: ocp.args.StandardSave(state), _META: ocp.args.JsonSave(meta)}),
-            metrics={"loss": loss},
-        )
+        try:
+            started = self._manager.start(step, state, meta, loss)
+        except Exception as error:
+            raise self._failure(step if self._saving is None else self._saving, error) from error
         if not started:
             raise RuntimeError(
                 f"orbax did not save step {step}: {self.directory} has a checkpoint of step {self.latest()}"
@@ -150,26 +133,43 @@ class CheckpointFolder:
         self._saving = step
 
     def completed(self, wait: bool = False) -> int | None:
-        """Return the step of a save that has completed since the last call. Raises whatever made it fail."""
+        """Return the step of a save that has completed since the last call. Raises SaveError if it has failed."""
         if self._saving is None:
             return None
         step = self._saving
         try:
-            while self._manager.is_saving_in_progress():
-                if self._in_parts:
-                    # A process that fails must not wait for the others, which wait for its part. Otherwise do not ask:
-                    # an error is raised once, and if orbax's own thread misses it, it removes old checkpoints.
-                    self._manager.check_for_errors()
+            while not self._is_complete(step):
                 if not wait:
                     return None
                 time.sleep(_POLL)
-            self._manager.wait_until_finished()
-            self._manager.check_for_errors()
-        except BaseException:
-            self._saving = None
-            raise
-        self._saving = None
+        except Exception as error:
+            self._saving = self._upkeep = None
+            raise self._failure(step, error) from error
+        self._saving = self._upkeep = None
         return step
+
+    def _is_complete(self, step: int) -> bool:
+        """Return whether the save and what follows it are over. Raises whatever made it fail."""
+        if self._upkeep is not None:
+            return self._upkeep.finished()
+        # Ask while it goes on: a process that fails must not wait for the others, which wait for its part.
+        self._manager.check_for_errors()
+        if self._manager.is_saving_in_progress():
+            return False
+        self._manager.wait_until_finished()
+        self._manager.check_for_errors()
+        if self._primary:
+            self._upkeep = Upkeep(lambda: self._finish_save(step))
+        return not self._primary
+
+    def _finish_save(self, step: int) -> None:
+        write_manifest(self.path(step))
+        remove_superseded({s: self.path(s) for s in self.steps()}, self._keep, self._keep_best)
+
+    def _failure(self, step: int, error: Exception) -> SaveError:
+        """Return the error of a save that has failed, with the checkpoint that is left."""
+        last = next((older for older in self.steps() if older < step), None)
+        return SaveError(save_failure(step, self.directory, last, error))
 
     def read(self, step: int, check: Callable[[Any], None], use: Callable[[dict[str, Any]], T]) -> T:
         """Return `use(meta)` for the checkpoint's meta, tried again once if this host cannot read a file now.
@@ -177,10 +177,21 @@ class CheckpointFolder:
         Raises DamagedCheckpointError if `check` (see `read_meta`) refuses meta, HostFaultError, and what `use` raises.
         """
         try:
-            return use(read_meta(step, self.path(step), _METADATA, check))
+            return self._read(step, check, use)
         except HostFaultError:
             time.sleep(_AGAIN)
-            return use(read_meta(step, self.path(step), _METADATA, check))
+            return self._read(step, check, use)
+
+    def _read(self, step: int, check: Callable[[Any], None], use: Callable[[dict[str, Any]], T]) -> T:
+        """Read once, while the files are compared with the manifest. Process 0 checks all digests."""
+        verification = Verification(step, self.path(step), full=self._primary)
+        try:
+            value = use(read_meta(step, self.path(step), _METADATA, check))
+        except UserError:
+            verification.finish()  # damaged metadata may look like those of another job
+            raise
+        verification.finish()
+        return value
 
     def no_metadata(self, step: int, error: Exception) -> DamagedCheckpointError:
         """Return what an error in using the meta of a checkpoint means."""
@@ -195,25 +206,19 @@ class CheckpointFolder:
 
         Raises DamagedCheckpointError, or HostFaultError if only this host cannot read it now.
         """
-        folder = self.path(step) / _STATE
+        folder = self.path(step) / STATE
         try:
             next(folder.iterdir(), None)
         except (FileNotFoundError, NotADirectoryError):
             raise DamagedCheckpointError(step, folder, "No such folder") from None
         except OSError as error:
             raise unreadable(step, folder, error) from None
-        alone = _alone()
-        handler = ocp.StandardCheckpointHandler(multiprocessing_options=alone)
-        reader = ocp.Checkpointer(handler, multiprocessing_options=alone)
         try:
-            state: Arrays = reader.restore(folder, args=ocp.args.StandardRestore(template))
-            return state
+            return read_arrays(folder, template)
         except (MemoryError, jax.errors.JaxRuntimeError):  # not the checkpoint's fault
             raise
         except Exception as error:
             raise unreadable(step, folder, error) from error
-        finally:
-            reader.close()
 
 
 def _rename(before: Path, after: Path) -> Path:
@@ -224,15 +229,3 @@ def _rename(before: Path, after: Path) -> Path:
             f"{before} is damaged and in the way of new checkpoints, but cannot be renamed: {error.strerror}; "
             "move it away, or choose another --workdir"
         ) from None
-
-
-def _alone() -> ocp.options.MultiprocessingOptions:
-    """Return orbax's options for a process that waits for no other one."""
-    me = jax.process_index()
-    return ocp.options.MultiprocessingOptions(primary_host=me, active_processes={me})
-
-
-def _quality(metrics: dict[str, float | None]) -> float:
-    """Return a score of which orbax keeps the highest: the lowest loss is best, an unknown one worst."""
-    loss = metrics["loss"]
-    return -loss if loss is not None and math.isfinite(loss) else -math.inf

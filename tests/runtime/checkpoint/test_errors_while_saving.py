@@ -1,7 +1,8 @@
-"""Errors of a save in parts are seen at once: `completed` asks orbax for them while it goes on."""
+"""Errors of a save are seen at once: `completed` asks orbax for them while it goes on."""
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,6 +10,7 @@ import pytest
 
 from podrun.runtime.checkpoint.store import Checkpoints
 from podrun.runtime.config import Checkpoint
+from podrun.runtime.contract import SaveError
 
 
 class FakeManager:
@@ -35,24 +37,34 @@ class FakeManager:
 def saving(folder: Path, manager: FakeManager, in_parts: bool) -> Checkpoints:
     checkpoints = Checkpoints(folder, Checkpoint(), in_parts)
     checkpoints._opened, checkpoints._saving = cast(Any, manager), 7
+    (folder / "7").mkdir(exist_ok=True)
     return checkpoints
 
 
-def test_a_save_in_parts_is_asked_for_errors_all_the_time(tmp_path: Path) -> None:
-    """The others wait for the part of a process that failed, and would never come to their end."""
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_a_save_is_asked_for_errors_all_the_time(tmp_path: Path, in_parts: bool) -> None:
+    """In parts, the others wait for the part of a process that failed, and would never come to their end."""
     manager = FakeManager(fails_at=2)
-    checkpoints = saving(tmp_path, manager, in_parts=True)
-    with pytest.raises(OSError, match="disk full"):
+    checkpoints = saving(tmp_path, manager, in_parts)
+    with pytest.raises(
+        SaveError, match=r"checkpoint 7 cannot be saved in .*: OSError: disk full; there is none before it"
+    ):
         checkpoints.completed(wait=True)
-    assert manager.asked == ["errors 1", "errors 2"]
+    assert manager.asked == ["errors 0", "errors 1", "errors 2"]
     assert checkpoints.completed(wait=True) is None  # it is over
 
 
-def test_a_save_by_one_process_is_asked_only_when_it_is_over(tmp_path: Path) -> None:
-    """An error is raised once, and orbax's own thread must get it."""
-    manager = FakeManager()
-    assert saving(tmp_path, manager, in_parts=False).completed(wait=True) == 7
-    assert manager.asked == ["wait 4", "errors 4"]
+def test_the_operating_system_s_reason_is_told(tmp_path: Path) -> None:
+    """Which folder, why, and which checkpoint is left; where it is the disk, what to do."""
+    for step in (5, 6, 9):
+        (tmp_path / str(step)).mkdir()
+    checkpoints = saving(tmp_path, FakeManager(), in_parts=False)
+    tensorstore = ValueError("RESOURCE_EXHAUSTED: x [os_error_code='28'] y")
+    for error in (tensorstore, OSError(errno.ENOSPC, "whatever")):
+        assert str(checkpoints._failure(7, error)) == (
+            f"checkpoint 7 cannot be saved in {tmp_path}: No space left on device; the last good checkpoint is of step 6, "
+            "and is kept; free some space there"
+        )
 
 
 @pytest.mark.parametrize("in_parts", [False, True])
@@ -60,7 +72,9 @@ def test_a_save_that_goes_on_is_not_waited_for(tmp_path: Path, in_parts: bool) -
     """The next call asks again; its step is told once."""
     manager = FakeManager()
     checkpoints = saving(tmp_path, manager, in_parts)
-    assert [checkpoints.completed() for _ in range(5)] == [None, None, None, 7, None]
+    assert [checkpoints.completed() for _ in range(3)] == [None, None, None]
+    assert checkpoints.completed(wait=True) == 7
+    assert checkpoints.completed() is None
     manager = FakeManager(fails_at=4)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(SaveError, match="disk full"):
         saving(tmp_path, manager, in_parts).completed(wait=True)

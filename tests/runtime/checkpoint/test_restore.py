@@ -15,7 +15,7 @@ import pytest
 from podrun.runtime.checkpoint.damage import DamagedCheckpointError
 from podrun.runtime.checkpoint.restore import restore_newest
 from podrun.runtime.checkpoint.store import Checkpoints, Restored
-from podrun.runtime.contract import UserError
+from podrun.runtime.contract import CHECKPOINT_MANIFEST, UserError
 from podrun.runtime.state import StateDict
 from podrun.runtime.worker.progress import Reporter
 
@@ -247,6 +247,7 @@ def test_nothing_has_changed(tmp_path: Path, saved: Path) -> None:
     meta = json.loads(path.read_text())
     del meta["config"]["model"]["dropout"], meta["config"]["accumulate"]
     path.write_text(json.dumps(meta))
+    (tmp_path / "checkpoints" / "20" / CHECKPOINT_MANIFEST).unlink()  # which podrun did not write then, either
     with opened(tmp_path) as checkpoints:
         restored, _ = restore(tmp_path, checkpoints)
     assert restored is not None

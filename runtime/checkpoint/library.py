@@ -1,0 +1,66 @@
+"""Save and restore arrays and JSON with orbax. The only importer of it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from orbax.checkpoint.checkpoint_managers import preservation_policy as policy
+
+Arrays = dict[str, Any]
+"""Nested dictionaries of arrays."""
+
+STATE, META = "state", "meta"
+
+
+class Manager(ocp.CheckpointManager):
+    """orbax's manager, which never asks JAX's preemption service: its own step numbers would move the agreed stop."""
+
+    def reached_preemption(self, step: int) -> bool:
+        return False
+
+    def start(self, step: int, state: Arrays, meta: dict[str, Any], loss: float | None) -> bool:
+        """Start to save, after waiting for an earlier save. Return False if there is a checkpoint of this step."""
+        args = {STATE: ocp.args.StandardSave(state), META: ocp.args.JsonSave(meta)}
+        return bool(self.save(step, args=ocp.args.Composite(**args), metrics={"loss": loss}))
+
+
+def open_manager(directory: Path, in_parts: bool) -> Manager:
+    """Open the manager of a folder of checkpoints. It reads all losses there, and fails on damaged ones."""
+    together = ocp.options.MultiprocessingOptions(primary_host=0) if in_parts else _alone()
+    options = ocp.CheckpointManagerOptions(
+        preservation_policy=policy.PreserveAll(),  # podrun removes old ones, after a save is complete on all processes
+        best_fn=_quality,  # without it the losses are not written, and a resumed run would not know the best
+        create=False,
+        save_root_metadata=False,
+        multiprocessing_options=together,
+    )
+    return Manager(directory, options=options, item_names=(STATE, META))
+
+
+def read_arrays(folder: Path, template: Arrays) -> Arrays:
+    """Return the state in `folder` as arrays like those of `template`. This process waits for no other one."""
+    alone = _alone()
+    reader = ocp.Checkpointer(
+        ocp.StandardCheckpointHandler(multiprocessing_options=alone), multiprocessing_options=alone
+    )
+    try:
+        state: Arrays = reader.restore(folder, args=ocp.args.StandardRestore(template))
+        return state
+    finally:
+        reader.close()
+
+
+def _alone() -> ocp.options.MultiprocessingOptions:
+    """Return orbax's options for a process that waits for no other one."""
+    me = jax.process_index()
+    return ocp.options.MultiprocessingOptions(primary_host=me, active_processes={me})
+
+
+def _quality(metrics: dict[str, float | None]) -> float:
+    """Return a score of which orbax keeps the highest: the lowest loss is best, an unknown one worst."""
+    loss = metrics["loss"]
+    return -loss if loss is not None and math.isfinite(loss) else -math.inf

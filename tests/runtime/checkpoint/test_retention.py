@@ -1,0 +1,63 @@
+"""Old checkpoints go after a save is complete, and never half."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from podrun.runtime.checkpoint.retention import clear_leftovers, remove_superseded, superseded
+from podrun.runtime.contract import CHECKPOINT_LOSS, CHECKPOINT_PINNED
+
+
+@pytest.mark.parametrize(
+    ("losses", "keep", "keep_best", "pinned", "expected"),
+    [
+        ({}, 1, 0, (), []),
+        ({1: None, 2: None, 3: None}, 2, 0, (), [1]),
+        ({3: None, 1: None, 2: None}, 1, 0, (), [1, 2]),
+        ({1: 3.0, 2: 1.0, 3: 2.0, 4: 4.0}, 1, 1, (), [1, 3]),
+        ({1: 1.0, 2: 1.0, 3: 2.0}, 1, 1, (), [1]),
+        ({1: math.nan, 2: math.inf, 3: None, 4: None}, 1, 2, (), [1, 2, 3]),
+        ({1: None, 2: None, 3: None}, 1, 0, (1,), [2]),
+        ({1: 5.0, 2: None, 3: None}, 1, 1, (2, 9), []),
+        ({1: 1.0, 2: 2.0}, 5, 5, (), []),
+    ],
+)
+def test_which_may_go(
+    losses: dict[int, float | None], keep: int, keep_best: int, pinned: tuple[int, ...], expected: list[int]
+) -> None:
+    """All but the newest, the best and the pinned."""
+    assert superseded(losses, keep, keep_best, pinned) == expected
+
+
+def checkpoint(folder: Path, step: int, loss: float | str | None = None) -> Path:
+    path = folder / str(step)
+    (path / CHECKPOINT_LOSS).parent.mkdir(parents=True)
+    (path / CHECKPOINT_LOSS).write_text(json.dumps({"loss": loss}))
+    return path
+
+
+def test_removal(tmp_path: Path) -> None:
+    """Losses and pins are read from the checkpoints; a loss that cannot be read is not known."""
+    folders = {
+        step: checkpoint(tmp_path, step, loss) for step, loss in ((1, 0.5), (2, "x"), (3, 0.7), (4, None), (5, 9))
+    }
+    (folders[3] / CHECKPOINT_PINNED).touch()
+    (folders[4] / CHECKPOINT_LOSS).write_bytes(b"\xff")
+    remove_superseded(folders, keep=1, keep_best=1)
+    assert {path.name for path in tmp_path.iterdir()} == {"1", "3", "5"}
+
+
+def test_a_removal_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left has not the name of a checkpoint, and goes at the next start."""
+    folders = {step: checkpoint(tmp_path, step) for step in (1, 2)}
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", lambda path, ignore_errors: None)
+        remove_superseded(folders, keep=1, keep_best=0)
+    assert {path.name for path in tmp_path.iterdir() if path.name.isdigit()} == {"2"}
+    assert len(list(tmp_path.iterdir())) == 2
+    clear_leftovers(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["2"]
