@@ -108,8 +108,11 @@ class Steps:
 
     def _complete(self, step: int) -> None:
         on_cpu = jax.default_backend() == "cpu"
+        self._reporter.beat.arrive(step)
         if on_cpu:  # its collectives deadlock if many steps are dispatched at once
-            jax.block_until_ready(self.state)
+            with self._reporter.beat.waiting:
+                jax.block_until_ready(self.state)
+        self._reporter.beat.complete(step)
         self.step = step
         self._session.flush(before=None if on_cpu else step)
         self._tell_step(step)

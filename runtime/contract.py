@@ -6,6 +6,7 @@ Standard library only: the launcher imports this module where JAX is not install
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -69,6 +70,41 @@ class Phase(StrEnum):
     SAVE = "save"
     SAMPLE = "sample"
     DONE = "done"
+
+
+_BEAT = struct.Struct("=6Q3d")
+
+
+@dataclass(frozen=True)
+class Beat:
+    """Where a process is: what it keeps in its beat file, and its agent reads."""
+
+    moves: int
+    """Counts every sign of progress."""
+    phase: Phase
+    entered: int
+    """Number of phases that it has entered: all processes enter the same ones."""
+    part: int
+    """Number of parts of this phase that it has come to, such as batches of an evaluation."""
+    arrived: int
+    """Last step that it has dispatched."""
+    completed: int
+    """Last step that its devices have completed."""
+    data: float = 0.0
+    """Seconds for which it has waited for its own data."""
+    dispatch: float = 0.0
+    """Seconds in which it gave steps to the devices."""
+    waiting: float = 0.0
+    """Seconds for which it has waited for steps that it had dispatched: for its devices, and for the other processes."""
+
+    @classmethod
+    def parse(cls, text: str) -> Beat:
+        """Return the beat from the first bytes of the file, as hexadecimal digits. Raises ValueError."""
+        try:
+            moves, phase, *rest = _BEAT.unpack_from(bytes.fromhex(text))
+            return cls(moves, tuple(Phase)[phase], *rest)
+        except (struct.error, IndexError) as error:
+            raise ValueError(f"not a beat: {error}") from None
 
 
 class ErrorKind(StrEnum):
@@ -208,6 +244,11 @@ def output_stream(process_id: int) -> str:
 def events_stream(process_id: int) -> str:
     """Return the name of the file on the host that holds the events of a process, one JSON object a line."""
     return f"{process_id}.events"
+
+
+def beat_file(process_id: int) -> str:
+    """Return the name of the file on the host in which a process keeps its beat."""
+    return f"{process_id}.beat"
 
 
 @dataclass(frozen=True)

@@ -69,10 +69,12 @@ class Trainer:
         self._config = config
         self._workdir = workdir
         self._reporter = reporter
+        self._beat = reporter.beat
         self._process = jax.process_index()
         self._num_processes = jax.process_count()
         self._data = load_dataset(config)
         token = workdir.token(env.run_id, env.attempt)
+        self._beat.part()
         agree(env, token, self._data.fingerprint)
         if self._process == 0:
             token.unlink()
@@ -187,12 +189,14 @@ class Trainer:
             self._reporter.begin_step(step)
             if self._reporter.rehearsal is not None:
                 self._state = self._reporter.rehearsal.state(self._state)
-            with self._clock.waiting():
+            with self._clock.waiting(), self._beat.data:
                 batch = self._batches.get()
             done = self._complete_oldest() if len(self._in_flight) == self._window else None
             if self._is_logged(step) and (scores := self._strategy.scores(self._state, batch)):
                 self._scores[step] = scores
-            self._state, metrics = self._strategy.step(self._state, batch)
+            with self._beat.dispatch:
+                self._state, metrics = self._strategy.step(self._state, batch)
+            self._beat.arrive(step)
             self._in_flight.append((step, metrics))
             self._batches.refill()
             self._step = step
@@ -242,7 +246,9 @@ class Trainer:
     def _complete_oldest(self) -> Completed:
         """Wait for the oldest step in flight."""
         step, metrics = self._in_flight.popleft()
-        values = metrics.read()
+        with self._beat.waiting:
+            values = metrics.read()
+        self._beat.complete(step)
         self._clock.step_done(step)
         return step, metrics, values
 
@@ -309,7 +315,9 @@ class Trainer:
             size = padded(examples.size, self._strategy.shares)
         sums: Any = None
         for batch in evaluation_batches(examples, size, *self._strategy.data_shard, limit):
-            part = jax.device_get(self._strategy.evaluate(self._state, self._strategy.shard(batch)))
+            shard = self._strategy.shard(batch)
+            self._beat.part()
+            part = jax.device_get(self._strategy.evaluate(self._state, shard))
             wide = jax.tree.map(np.float64, part)
             sums = wide if sums is None else jax.tree.map(np.add, sums, wide)
             if self._stop.reached():

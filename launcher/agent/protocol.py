@@ -118,6 +118,10 @@ FROM_AGENT: Frames = {
     "exit": record({"n": count, "process": count, "code": exit_code, "error": maybe(words), "asked": flag}),
     "stopped": record({"n": count, "reason": words, "left": each(count), "kept": maybe(words), "missing": count}),
     "pong": record({}),
+    "progress": record(
+        {"beats": table(text)}
+    ),  # of processes whose beats have changed: the bytes as hexadecimal digits
+    "dumped": record({"n": count, "processes": each(record({"process": count, "state": text, "load": number}))}),
 }
 SPEC: Frames = {"spec": TO_AGENT["spec"]}
 

@@ -18,6 +18,7 @@ from .news import News, size_of
 from .port import RefusedError, probe, release, reserve_port
 from .private import UnsafeError, is_private
 from .processes import adopt_orphans, ended_children, enter_pid_namespace, kill_descendants
+from .progress import Dump, Progress
 from .protocol import ASKED, INSTRUMENT, UNHEARD
 from .run_folder import LOG, SOCKET
 from .worker import Worker
@@ -41,6 +42,8 @@ class Agent:
         self.connection: Optional[Connection] = None
         self.news = News(spec["processes"])
         self.workers = [Worker(w) for w in spec["processes"]]
+        self.progress = Progress()
+        self.dump: Optional[Dump] = None  # while the workers print their stacks
         self.lock = HostLock(spec["home"])
         self.waits_since: Optional[float] = None  # when it began to wait for another run to release the host
         self.next_try = 0.0
@@ -197,6 +200,8 @@ class Agent:
         if self.started and not self.stopped:
             # Files that have been quiet for a second are checked every tenth of a second, and so on.
             seconds = min(QUIET_TICK, max(TICK, (now - self.news.grew) / 10))
+        if self.dump is not None:
+            seconds = min(seconds, self.dump.seconds_left())
         if self.spec["exclusive"]:
             seconds = min(seconds, LOCK_RETRY)
         if self.kill_at is not None and not self.stopped:
@@ -222,8 +227,7 @@ class Agent:
             self.news.hurried = frame.get("hurry", False)
             self.stop(frame["grace"], ASKED)
         elif kind == "dump":
-            for worker in self.workers:
-                worker.signal(signal.SIGUSR1)
+            self.dump = self.dump or Dump(self.workers, self.isolated)
         elif kind == "close":  # may come before the workers have ended
             self.closing = frame["offsets"]
 
@@ -310,7 +314,8 @@ class Agent:
     def remove_files(self, offsets: Dict[str, int]) -> None:
         """Remove this run's files from the host, except output that the launcher does not have."""
         delivered = [name for name in self.news.streams if size_of(name) <= offsets.get(name, 0)]
-        for name in [SOCKET, LOG, *self.spec["files"], *delivered]:
+        beats = [w.spec["beat"] for w in self.workers]
+        for name in [SOCKET, LOG, *self.spec["files"], *beats, *delivered]:
             try:
                 os.unlink(name)
             except OSError:
@@ -327,6 +332,12 @@ class Agent:
             folder = os.path.dirname(folder)
 
     def send_news(self) -> None:
+        if self.dump is not None:
+            stuck = self.dump.result()
+            if stuck is not None:
+                self.report("dumped", processes=stuck)
+                self.dump = None
         connection = self.current_connection()
         if connection:
+            self.progress.send(self.workers, connection)
             self.news.send(connection)

@@ -20,6 +20,7 @@ from podrun.runtime.contract import (
     ENV_OWNER,
     ENV_WORKDIR,
     WorkerEnv,
+    beat_file,
     events_stream,
     output_stream,
 )
@@ -153,6 +154,7 @@ class LaunchPlan:
                     "cwd": p.cwd,
                     "output": output_stream(p.process_id),
                     "events": events_stream(p.process_id),
+                    "beat": beat_file(p.process_id),
                 }
                 for p in host.processes
             ],

@@ -307,6 +307,10 @@ class Session:
             raise Malformed(f"output: no stream {protocol.short(frame['stream'])} on this host")
         if kind in ("started", "exit") and frame["process"] not in self._processes:
             raise Malformed(f"{kind}: process {frame['process']} is not of this host")
+        if kind == "progress" and not {str(number) for number in self._processes} >= frame["beats"].keys():
+            raise Malformed("progress: of processes that are not of this host")
+        if kind == "dumped" and not self._processes >= {row["process"] for row in frame["processes"]}:
+            raise Malformed("dumped: processes that are not of this host")
         if kind == "ready" and self._plan.coordinator and frame["port"] is None:
             raise Malformed("ready: port is missing")
         return frame
@@ -325,6 +329,9 @@ class Session:
                 return
             self._offsets[frame["stream"]] = offset + len(data)
         elif frame["type"] == "pong":
+            return
+        elif frame["type"] == "progress":
+            self._on_frame(self.host, frame)
             return
         else:
             if frame["n"] != self._next:

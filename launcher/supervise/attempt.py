@@ -35,10 +35,12 @@ from .heartbeat import MOST, Heartbeat
 from .last_words import last_words
 from .outcome import Outcome
 from .patience import Patience
+from .watch import ProgressWatch
 
 READY_TIMEOUT = 60.0  # seconds for an agent to answer
 FAILURE_GRACE = 0.5  # seconds between SIGTERM and SIGKILL once the run has failed
 PROBE_TIMEOUT = 15.0  # seconds for a host to try whether it can reach the coordinator
+DUMP_TIMEOUT = 10.0  # seconds for processes to print their stacks
 TICK = 0.2
 SILENT_AFTER = 5.0  # seconds; agents answer a ping in every round of 2.5 s ...
 SILENT_PER_HOST = SILENT_AFTER / MOST  # ... or, of very many, in every second, third ... round
@@ -57,6 +59,7 @@ class Supervisor(AgentFrames):
         self._opening: Opening | None = None
         self._unopened: set[str] = set()
         self._patience = Patience(self._clock)
+        self._watch = ProgressWatch(self._processes.values(), self._clock, plan.launch, plan.is_program)
         self._hurried = False  # the user does not want to wait for the output
         self._interrupts: list[int] = []
 
@@ -75,7 +78,7 @@ class Supervisor(AgentFrames):
                 self._probe()
                 self._go()
                 self._wait(self._all_joined, self._plan.launch.start_timeout, self._name_unjoined)
-                self._wait(self._all_exited)
+                self._wait(self._all_exited, check=self._check_progress)
             if self._was_asked_to_stop():
                 grace = self._grace()
         finally:
@@ -128,16 +131,30 @@ class Supervisor(AgentFrames):
             self._send_all({"type": "go", "env": env})
 
     def _wait(
-        self, done: Callable[[], bool], timeout: float = float("inf"), name_missing: Callable[[], None] | None = None
+        self,
+        done: Callable[[], bool],
+        timeout: float = float("inf"),
+        name_missing: Callable[[], None] | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Handle frames until `done`, a failure, or the user's wish to stop."""
+        """Handle frames until `done`, a failure, or the user's wish to stop. `check` is called all the time."""
         deadline = self._clock.now() + timeout
         while not done() and not self._should_end():
             if self._clock.now() > deadline:
                 if name_missing is None:
                     return
                 name_missing()
+            check()
             self._pump()
+
+    def _check_progress(self) -> None:
+        if self._watch.is_stuck(self._hears):
+            self._tell(EventKind.NOTE, message="nothing moves any more: all processes print their stacks to the logs")
+            self._dump_stacks()
+            self._failures.add(self._watch.failure())
+
+    def _hears(self, host: str) -> bool:
+        return self._sessions[host].silence < max(SILENT_AFTER, SILENT_PER_HOST * len(self._sessions))
 
     def _should_end(self) -> bool:
         return bool(self._interrupts) or self._failures.decided(self._is_saving())
@@ -305,8 +322,7 @@ class Supervisor(AgentFrames):
             doing = f"is still in phase {p.phase}" if p.phase else "did not say anything"
             what = f"{doing} {limit:g} s after its start (launch.start_timeout)"
             self._failures.add(Failure(p.host, p.process, what, ExitCode.UNAVAILABLE))
-        self._send_all({"type": "dump"})  # the stacks of all processes go to the logs
-        self._pump_for(1.0)
+        self._dump_stacks()
 
     # --- sessions ---
 
@@ -315,9 +331,14 @@ class Supervisor(AgentFrames):
         gone = self._lost.keys() | self._unreached
         return [session for host, session in self._sessions.items() if session.is_open and host not in gone]
 
-    def _pump_for(self, seconds: float) -> None:
-        end = self._clock.now() + seconds
-        while self._clock.now() < end:
+    def _dump_stacks(self) -> None:
+        """Let all processes print their stacks to the logs, and wait until they have."""
+        self._dumped.clear()
+        self._send_all({"type": "dump"})
+        end = self._clock.now() + DUMP_TIMEOUT
+        while self._clock.now() < end and not self._interrupts:
+            if all(session.host in self._dumped for session in self._unconfirmed()):
+                return
             self._pump()
 
     def _pump(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from podrun.runtime.contract import Event, EventKind, ExitCode, Phase, output_stream
+from podrun.runtime.contract import Beat, Event, EventKind, ExitCode, Phase, output_stream
 
 from ..agent.protocol import ASKED
 from ..agent.schema import Lines, Malformed
@@ -67,6 +67,7 @@ class AgentFrames:
         self._ready: dict[str, Frame] = {}
         self._probing: set[str] = set()  # hosts that were asked to probe the coordinator
         self._probed: set[str] = set()
+        self._dumped: set[str] = set()  # hosts whose processes have printed their stacks, since that was asked last
         self._stopped: dict[str, list[int]] = {}
         self._lost: dict[str, str | None] = {}  # None: the host is lost, but nothing is left running on it
         self._unreached: set[str] = set()
@@ -111,6 +112,8 @@ class AgentFrames:
             "started": self._on_started,
             "output": self._on_events,
             "exit": self._on_exit,
+            "progress": self._on_progress,
+            "dumped": self._on_dumped,
             "stopped": self._on_stopped,
             "lost": self._on_lost,
         }
@@ -122,6 +125,8 @@ class AgentFrames:
         """
         kind = frame["type"]
         if kind == "output" and frame["stream"].endswith(".out"):
+            if self._plan.is_program:
+                self._processes[host, int(frame["stream"].removesuffix(".out"))].signs += 1
             self._write_log(host, frame["stream"], frame["data"])
             return
         if self._finished:
@@ -213,6 +218,7 @@ class AgentFrames:
 
     def _on_event(self, host: str, number: int, event: Event) -> None:
         process = self._processes[host, number]
+        process.signs += 1
         kind = event["event"]
         if kind == EventKind.PHASE:
             process.phase = event["phase"]
@@ -230,6 +236,22 @@ class AgentFrames:
             self._recorded[host, number] -= 1  # the previous supervisor has reported it
         else:
             self._observer.event({**event, "host": host, "process": number})
+
+    def _on_progress(self, host: str, frame: Frame) -> None:
+        for number, text in frame["beats"].items():
+            process = self._processes[host, int(number)]
+            try:
+                beat = Beat.parse(text)
+            except ValueError:  # a user program has written it
+                continue
+            process.signs += process.beat is None or beat.moves != process.beat.moves
+            process.beat = beat
+
+    def _on_dumped(self, host: str, frame: Frame) -> None:
+        self._dumped.add(host)
+        for row in frame["processes"]:
+            process = self._processes[host, row["process"]]
+            process.state, process.load = row["state"], row["load"]
 
     def _on_exit(self, host: str, frame: Frame) -> None:
         process = self._processes[host, frame["process"]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from podrun.runtime.contract import Event, Phase
+from podrun.runtime.contract import Beat, Event, Phase
 
 from .cause import Failure
 
@@ -24,6 +24,14 @@ class Process:
     cut_off: bool = False
     """True if it ended after being asked to stop, so its exit code does not prove that its work was done."""
     error: Event | None = None
+    beat: Beat | None = None
+    """Where it is, by its beat file; None until its agent has sent that, and for most user programs."""
+    signs: int = 0
+    """Counts its signs of life: events and beats, and the output of a user program."""
+    state: str = ""
+    """State of the process on its host, as `ps` shows it, when it was last asked for its stacks."""
+    load: float | None = None
+    """Cores that it used then."""
 
     @property
     def saving(self) -> bool:

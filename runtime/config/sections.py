@@ -66,6 +66,11 @@ class Launch(Section):
         True, description="Help a user program's Python to join the pod and to report its failure."
     )
     start_timeout: PositiveFloat = Field(300.0, description="Seconds until all processes must have joined.")
+    stall_timeout: PositiveFloat | None = Field(
+        None,
+        description="Seconds without progress in a step that count as a hang; other phases get a multiple (default 60). "
+        "A user program is only watched if it is given: then it is seconds without output.",
+    )
     stop_grace: NaturalFloat = Field(4.0, description="Seconds to reach a point where a stop can save.")
     max_restarts: Natural = Field(0, description="Restarts from the last checkpoint after a failure.")
     max_preemptions: Natural | None = Field(

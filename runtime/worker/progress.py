@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..contract import Event, EventKind, Phase
 from ..lines import log_line
+from .beat import BeatFile
 
 if TYPE_CHECKING:
     from .rehearsal import Rehearsal
@@ -38,6 +39,7 @@ class Reporter:
         self._began = time.monotonic()
         self._first_step: tuple[float, int] | None = None
         self._last_step = 0.0
+        self.beat = BeatFile(path.with_suffix(".beat") if path.suffix else None)
         self.stopping = False
         """True once this process has been sent SIGTERM."""
         self.step: int | None = None
@@ -69,6 +71,7 @@ class Reporter:
             self._reserve = None
 
     def phase(self, phase: Phase) -> None:
+        self.beat.phase(phase)
         self.event(EventKind.PHASE, phase=phase)
         if self.rehearsal is not None:
             self.rehearsal.begin_phase(phase)

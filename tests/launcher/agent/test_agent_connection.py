@@ -47,6 +47,7 @@ class Agent:
             "cwd": ".",
             "output": "0.out",
             "events": "0.events",
+            "beat": "0.beat",
         }
         spec = {
             "type": "spec",

@@ -20,7 +20,7 @@ from podrun.launcher.agent.port import RefusedError
 from podrun.launcher.agent.serve import Agent
 
 PROCESS = {"process": 0, "argv": ["true"], "env": {}, "path": {}, "threads": None, "cwd": "."}
-PROCESS |= {"output": "0.out", "events": "0.events"}
+PROCESS |= {"output": "0.out", "events": "0.events", "beat": "0.beat"}
 
 
 @pytest.fixture

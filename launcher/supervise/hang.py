@@ -1,0 +1,165 @@
+"""PURE: decide whether a pod has stopped making progress, and which process the others wait for."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from podrun.runtime.contract import Beat, Phase
+
+STALL_TIMEOUT = 60.0
+"""Seconds without progress that are allowed in a step, unless `launch.stall_timeout` says otherwise."""
+_FACTORS: dict[str, float] = {
+    Phase.SETUP: 20,  # reads data, maybe from a slow file system
+    Phase.RESTORE: 20,
+    Phase.COMPILE: 30,
+    Phase.TRAIN: 1,
+    Phase.EVALUATE: 10,  # the first batch is compiled
+    Phase.SAVE: 20,
+    Phase.SAMPLE: 20,
+    Phase.DONE: 10,
+}
+"""Multiples of `launch.stall_timeout` that a process may take for a phase, or for a part of it."""
+_STEPS = 10.0  # a step may take so many times as long as the slowest recent one
+_RECENT = 20  # steps, or seconds with several of them
+_BUSY, _IDLE = 0.5, 0.1  # share of a core that a process uses, above which it computes and below which it waits
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a process stands, as far as the launcher has heard."""
+
+    host: str
+    process: int
+    phase: str | None
+    idle: float
+    """Seconds since its last sign of progress."""
+    beat: Beat | None = None
+    """None for most user programs."""
+    state: str = ""
+    """State of the process as `ps` shows it; empty if that was not asked."""
+    load: float | None = None
+    """Cores that it uses; None if that was not asked."""
+
+    @property
+    def who(self) -> str:
+        return f"{self.host} (process {self.process})"
+
+    @property
+    def position(self) -> tuple[int, int, int, int]:
+        """Return how far it has come. All processes pass the same positions in the same order."""
+        beat = self.beat
+        return (beat.arrived, beat.entered, beat.part, beat.completed) if beat else (0, 0, 0, 0)
+
+
+class Pace:
+    """Seconds that recent steps took, as far as they are seen from outside."""
+
+    def __init__(self) -> None:
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._last: tuple[int, float] | None = None
+
+    def see(self, completed: int, phase: str, now: float) -> None:
+        """Note the last step that a process has completed, which is in `phase`."""
+        if phase != Phase.TRAIN:
+            self._last = None
+            return
+        if self._last is not None and completed > self._last[0]:
+            self._recent.append((now - self._last[1]) / (completed - self._last[0]))
+        if self._last is None or completed != self._last[0]:
+            self._last = completed, now
+
+    @property
+    def slowest(self) -> float:
+        """Return the seconds of the slowest of the recent steps; 0 if there was none."""
+        return max(self._recent, default=0.0)
+
+
+def limit(phase: str | None, stall_timeout: float, slowest_step: float = 0.0) -> float:
+    """Return the seconds without progress that a process is allowed in a phase of a training job."""
+    seconds = stall_timeout * _FACTORS.get(phase or Phase.SETUP, 1)
+    return max(seconds, _STEPS * slowest_step) if phase == Phase.TRAIN else seconds
+
+
+def is_stuck(standings: Sequence[Standing], stall_timeout: float, slowest_step: float, is_program: bool) -> bool:
+    """Return True if no process has made progress for longer than it may.
+
+    Processes wait for each other, so one that takes its time within the limit of its phase excuses all.
+
+    Args:
+        standings: of all processes that have not ended.
+        stall_timeout: `launch.stall_timeout`.
+        slowest_step: seconds of the slowest recent step.
+        is_program: a user program: only its silence is known, whatever it does.
+    """
+    return bool(standings) and all(
+        s.idle > (stall_timeout if is_program else limit(s.phase, stall_timeout, slowest_step)) for s in standings
+    )
+
+
+def culprit(standings: Sequence[Standing]) -> tuple[Standing, str]:
+    """Return the process that the others wait for, and what shows it."""
+    stopped = [s for s in standings if s.state in ("T", "t")]
+    if stopped:
+        return stopped[0], "it is stopped (SIGSTOP, or a debugger)"
+    first = min(standings, key=lambda s: s.position)
+    behind = [s for s in standings if s.position == first.position]
+    ahead = len(standings) - len(behind)
+    if ahead:
+        return first, _behind(first, behind, [s for s in standings if s.position != first.position])
+    blocked = [s for s in standings if s.state == "D"]
+    if blocked and len(blocked) < len(standings):
+        return blocked[0], "it waits for a disk or a network file system (state D)"
+    busy = [s for s in standings if (s.load or 0.0) > _BUSY]
+    if len(busy) == 1 and all(s.load is not None and s.load < _IDLE for s in standings if s is not busy[0]):
+        return busy[0], "it computes while the others wait" if len(standings) > 1 else "it computes"
+    if len(standings) == 1 or first.beat is None:
+        return first, ""
+    at = f"step {first.beat.arrived}" if first.phase in (Phase.COMPILE, Phase.TRAIN) else "there"
+    return first, f"all {len(standings)} processes have come {'to ' * (at != 'there')}{at}, and all wait"
+
+
+def _behind(first: Standing, behind: Sequence[Standing], ahead: Sequence[Standing]) -> str:
+    """Say how the others are ahead of `first`."""
+    assert first.beat is not None
+    furthest = max(ahead, key=lambda s: s.position)
+    others = f"{len(ahead)} others have" if len(ahead) > 1 else f"{furthest.who} has"
+    alike = f"; so have {len(behind) - 1} more" if len(behind) > 1 else ""
+    arrived = furthest.position[0]
+    if arrived > first.beat.arrived:
+        return f"it has stopped before step {arrived}, to which {others} come{alike}"
+    if furthest.phase != first.phase:
+        return f"it has stopped there, while {others} come to phase {furthest.phase}{alike}"
+    return f"it has stopped there, while {others} come further in this phase{alike}"
+
+
+def describe(stuck: Standing, why: str, stall_timeout: float, seconds: float, is_program: bool) -> str:
+    """Return the failure of the process that the others wait for, in a line.
+
+    Args:
+        stuck: the process.
+        why: what shows that it is the one.
+        stall_timeout: `launch.stall_timeout`.
+        seconds: the limit that was exceeded.
+        is_program: as in `is_stuck`.
+    """
+    where = _where(stuck)
+    if is_program:
+        limits = f"limit: {seconds:g} s, launch.stall_timeout"
+    else:
+        factor = _FACTORS.get(stuck.phase or Phase.SETUP, 1)
+        times = f" x {factor:g}" if factor != 1 and seconds == stall_timeout * factor else ""
+        limits = f"limit: {round(seconds, 1):g} s, from launch.stall_timeout={stall_timeout:g}{times}"
+    evidence = f": {why}" if why else ""
+    return (
+        f"no progress for {stuck.idle:.0f} s {where}{evidence} ({limits}); "
+        "the logs have the stacks of all processes; raise launch.stall_timeout if it only needs longer"
+    )
+
+
+def _where(stuck: Standing) -> str:
+    step = stuck.beat.arrived if stuck.beat else 0
+    if stuck.phase is None:
+        return "and no output"
+    return f"in phase {stuck.phase}" + (f" after step {step}" if step else "")
