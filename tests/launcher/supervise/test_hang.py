@@ -105,7 +105,11 @@ SAVED, NEXT = (20, 5, 0, 20), (21, 5, 0, 20)
             1,
             "it has stopped there, while host-0 (process 0) has come further in this phase",
         ),
-        ([standing(0), standing(1, at=(20, 4, 0, 20))], 0, "it has stopped there, while host-1 (process 1) has come further in this phase"),
+        (
+            [standing(0), standing(1, at=(20, 4, 0, 20))],
+            0,
+            "it has stopped there, while host-1 (process 1) has come further in this phase",
+        ),
         ([standing(0), standing(1)], 0, "all 2 processes have come to step 20, and all wait"),
         ([standing(0, load=0.0), standing(1, load=0.98)], 1, "it computes while the others wait"),
         ([standing(0, load=0.9), standing(1, load=0.98)], 0, "all 2 processes have come to step 20, and all wait"),
@@ -118,7 +122,7 @@ SAVED, NEXT = (20, 5, 0, 20), (21, 5, 0, 20)
     ],
 )  # fmt: skip
 def test_culprit(standings: list[Standing], process: int, why: str) -> None:
-    """The culprit is stopped, or has come less far than the others, or differs in what it does; or nothing tells them apart."""
+    """The culprit is stopped, has come less far, or differs in what it does; or nothing tells the processes apart."""
     stuck, reason = culprit(standings)
     assert (stuck.process, reason) == (process, why)
 

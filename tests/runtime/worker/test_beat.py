@@ -38,5 +38,5 @@ def test_beat_without_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "00", "xx" * 72, "ff" * 72])
 def test_beat_that_is_none(text: str) -> None:
     """Bytes that are no beat are refused: a user program may have written them."""
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"not a beat|hexadecimal"):
         Beat.parse(text)
