@@ -142,6 +142,19 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
     os.kill(pid, number)
 
 
+def kill_if_alive(pid: int) -> None:
+    try:
+        kill(pid)
+    except ProcessLookupError:
+        pass
+
+
+def end_processes(sandbox: Sandbox) -> None:
+    """Kill whatever is left of the sandbox's runs."""
+    for pid in processes_of(sandbox):
+        kill_if_alive(pid)
+
+
 @pytest.fixture
 def start(sandbox: Sandbox) -> Iterator[Callable[..., Run]]:
     """Starts podrun; whatever is left of it after the test is ended by pid."""
@@ -153,11 +166,7 @@ def start(sandbox: Sandbox) -> Iterator[Callable[..., Run]]:
         return runs[-1]
 
     yield starter
-    for pid in processes_of(sandbox):
-        try:
-            kill(pid)
-        except ProcessLookupError:
-            pass
+    end_processes(sandbox)
     for run in runs:
         try:
             run.process.wait(60)

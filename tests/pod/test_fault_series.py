@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from ..conftest import Sandbox
-from .conftest import Run, kill, processes_of, relays_of
+from .conftest import Run, kill, kill_if_alive, processes_of, relays_of
 
 RUNS = int(os.environ.get("PODRUN_FAULT_RUNS", "6"))
 FIRST = int(os.environ.get("PODRUN_FAULT_SEED", "1"))
@@ -61,7 +61,7 @@ def cause(sandbox: Sandbox, run: Run, fault: Fault, process: int) -> None:
         mark = f"PODRUN_HOST=host-{process}".encode()
         ours = [p for p in processes_of(sandbox) if mark in _environ(p)]
         for pid in (agent, *ours):  # the agent first, so that it has no time to tell
-            _kill_if_there(pid)
+            kill_if_alive(pid)
     elif fault.name == "SIGTERM":
         kill(worker, signal.SIGTERM)
     elif fault.name == "stop the launcher":
@@ -92,13 +92,6 @@ def _environ(pid: int) -> list[bytes]:
         return []
 
 
-def _kill_if_there(pid: int) -> None:
-    try:
-        kill(pid)
-    except ProcessLookupError:
-        pass
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + RUNS))
 def test_fault_under_heavy_output(start: Callable[..., Run], sandbox: Sandbox, seed: int) -> None:
@@ -113,7 +106,7 @@ def test_fault_under_heavy_output(start: Callable[..., Run], sandbox: Sandbox, s
     run.wait_for_step(chance.randrange(5, 40))
     for _ in range(drops):
         for pid in chance.sample(connected := sorted(relays_of(sandbox, run, HOSTS)), min(1, len(connected))):
-            _kill_if_there(pid)
+            kill_if_alive(pid)
             print(f"seed {seed}: ended relay {pid}")
         time.sleep(chance.uniform(0.0, 1.5))
     cause(sandbox, run, fault, process)

@@ -1,0 +1,308 @@
+"""One fault in one run, and what must be true after it: for tests/pod/test_chaos.py and benchmarks/chaos.py."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..conftest import Sandbox
+from ..hosts import wait_until
+from .conftest import Run, end_processes, kill, kill_if_alive, processes_of, relays_of
+
+HOSTS = 2
+STEPS, EVERY = 40, 10
+LIMIT = 240.0  # seconds for a run that should end
+PHASES = ("connect", "setup", "compile", "step", "evaluate", "save", "sample")
+_SAVES = (f"eval.every={EVERY}", f"checkpoint.every={EVERY}", "log.every=1", "launch.stop_grace=5")
+WIDE = ("small.yaml", "model.layers=2", "model.width=512")  # 3 MB in each checkpoint
+EARLY = ("connect", "setup", "compile")
+"""Phases before the first step, in which a failure of a process is not worth a restart."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that breaks in one process or its host, and how podrun must put it."""
+
+    name: str
+    code: int
+    """Exit code of a run without restarts; 0: the run survives it."""
+    cause: str = ""
+    """Pattern of the last line after `failed: `; {p} is the process."""
+    inject: tuple[str, ...] = ()
+    """Faults that podrun injects itself; {p} is the process and {at} the moment."""
+    strike: Callable[[Chaos], None] | None = None
+    """Break something from outside, while a process of the run hangs in the phase."""
+    phases: tuple[str, ...] = PHASES
+    job: tuple[str, ...] = ()
+    process: int | None = None
+    """The process that must be struck; None: any."""
+    restarts: bool = True
+    """The launcher lives on, and a restart helps."""
+    mounts: bool = False
+    """The workdir is a file system of 5 MB, which only root can mount."""
+
+
+def _kill_worker(chaos: Chaos) -> None:
+    kill(chaos.run.worker(chaos.process))
+
+
+def _kill_agent(chaos: Chaos) -> None:
+    kill(chaos.run.agent(f"host-{chaos.process}"))
+
+
+def _kill_host(chaos: Chaos) -> None:
+    """Kill the agent first, so that it has no time to tell."""
+    mark = f"PODRUN_HOST=host-{chaos.process}".encode()
+    workers = [pid for pid in processes_of(chaos.sandbox) if mark in _environ(pid)]
+    for pid in (chaos.run.agent(f"host-{chaos.process}"), *workers):
+        kill_if_alive(pid)
+
+
+def _kill_relays(chaos: Chaos) -> None:
+    for pid in relays_of(chaos.sandbox, chaos.run, HOSTS):
+        kill_if_alive(pid)
+
+
+def _kill_launcher(chaos: Chaos) -> None:
+    kill(chaos.run.process.pid)
+
+
+def _stop_launcher(chaos: Chaos) -> None:
+    chaos.run.sleep_until_hosts_give_up()
+
+
+def _interrupt(chaos: Chaos) -> None:
+    kill(chaos.run.process.pid, signal.SIGINT)
+
+
+def _environ(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+WORKER = r"host-{p} \(process {p}\): "
+FULL = WORKER.replace("{p}", r"\d") + ".*No space left on device"
+_FSDP = (*WIDE, "parallel=jit", f"parallel.mesh.fsdp={HOSTS}")
+FAULTS = (
+    Fault("kill the worker", 137, WORKER + "was ended by SIGKILL", strike=_kill_worker),
+    Fault("kill the coordinator", 137, WORKER + "was ended by SIGKILL", ("kill:host=0@{at}",), process=0),
+    Fault("kill the agent", 69, "host-{p}: its agent is gone", strike=_kill_agent),
+    Fault("kill the host", 69, "host-{p}: its agent is gone", strike=_kill_host),
+    Fault("kill the relays", 0, inject=("slow:seconds=0.05",), strike=_kill_relays),
+    Fault("kill the launcher", -9, strike=_kill_launcher, restarts=False),
+    Fault("stop the launcher", 69, r"the launcher: was asleep for \d+ s", strike=_stop_launcher, restarts=False),
+    Fault("Ctrl-C", 130, inject=("slow:seconds=0.05",), phases=PHASES[:-1], strike=_interrupt, restarts=False),
+    Fault("exception", 1, WORKER + "RuntimeError: injected", ("exception:host={p}@{at}",)),
+    Fault("exit 0", 1, WORKER + "exited with code 0", ("exit:host={p}@{at}",)),
+    Fault("exit 7", 7, WORKER + "exited with code 7", ("exit:host={p},code=7@{at}",)),
+    Fault("segfault", 139, WORKER + "was ended by SIGSEGV", ("segfault:host={p}@{at}",)),
+    Fault("out of memory", 1, WORKER + "MemoryError", ("oom:host={p}@{at}",)),
+    Fault("SIGTERM", 75, WORKER + "was asked to stop", ("sigterm:host={p}@{at}",), phases=("step", "evaluate", "save")),
+    Fault("NaN", 1, r"host-\d .*is not finite in step", ("nan:host={p}@{at}",), phases=("step",)),
+    Fault("link down for a moment", 0, inject=("link_down:host={p},seconds=3@{at}", "slow:seconds=0.1")),
+    Fault(
+        "link flapping",
+        0,
+        inject=(*(f"link_down:host={{p}},seconds=0.5@step={step}" for step in (2, 12, 22, 32)), "slow:seconds=0.2"),
+        phases=("step",),
+    ),
+    Fault(
+        "link down for good",
+        69,
+        "host-{p}: (has not answered|its agent is gone)",
+        ("link_down:host={p},seconds=60@{at}", "hang:process=0@step=39"),
+        phases=("setup", "compile", "step"),
+    ),
+    Fault("damaged checkpoint", 137, WORKER + "was ended by SIGKILL", ("bad_checkpoint:host={p}@step=25",), phases=("step",)),
+    Fault("slow host", 0, inject=("slow:host={p},seconds=0.2@{at}",), phases=("step",)),
+    Fault("error of a full disk", 1, FULL, ("disk_full:host={p}@step=15",), phases=("save",)),
+    Fault("full disk", 1, FULL, phases=("save",), job=WIDE, restarts=False, mounts=True),
+    Fault("full disk, saved in parts", 1, FULL, phases=("save",), job=_FSDP, restarts=False, mounts=True),
+)  # fmt: skip
+BY_NAME = {fault.name: fault for fault in FAULTS}
+
+
+@dataclass
+class Result:
+    """The outcome of one case: what was wrong, by category, and what podrun printed last."""
+
+    case: str
+    wrong: list[tuple[str, str]] = field(default_factory=list)
+    """(code, cause, loss, processes, checkpoint, lines or stuck; what exactly)."""
+    last_line: str = ""
+    seconds: float = 0.0
+
+
+class Chaos:
+    """One case: a fault, in a phase, in one process; with restarts, or with the same command given again."""
+
+    def __init__(self, sandbox: Sandbox, fault: Fault, phase: str, seed: int, restarts: bool) -> None:
+        chance = random.Random(seed)
+        self.sandbox = sandbox
+        self.fault = fault
+        self.phase = phase
+        self.process = chance.randrange(HOSTS) if fault.process is None else fault.process
+        self._step = chance.randrange(2, STEPS - 1)
+        self._pause = chance.uniform(0.0, 0.3)
+        self._restarts = restarts and fault.restarts
+        self._ends = not self._restarts or (phase in EARLY and fault.code not in (0, 69, 75))
+        self._workdir = sandbox.path / "work"
+        self.run: Run
+        how = "with restarts" if self._restarts else "and again"
+        self._result = Result(f"seed {seed}: {fault.name}, process {self.process}, in {phase}, {how}")
+
+    def execute(self, expected: dict[int, float]) -> Result:
+        """Run it; `expected` are the losses of an undisturbed run."""
+        began = time.monotonic()
+        if self.fault.mounts:
+            self._mount("5m")
+        try:
+            self._disturb()
+            if self.fault.mounts:
+                self._mount("200m,remount")
+            if self._ends and self.fault.code != 0 and not self._result.wrong:
+                self._again()
+            if not self._result.wrong:
+                self._check_losses(expected)
+        except (AssertionError, subprocess.TimeoutExpired, TimeoutError) as error:
+            self._wrong("stuck", str(error)[-400:])
+        finally:
+            end_processes(self.sandbox)
+            if self.fault.mounts:
+                subprocess.run(["umount", "-l", str(self._workdir)], check=True)
+        self._result.seconds = time.monotonic() - began
+        return self._result
+
+    def _mount(self, options: str) -> None:
+        self._workdir.mkdir(exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={options}", "none", str(self._workdir)], check=True)
+
+    def _wrong(self, category: str, what: str) -> None:
+        self._result.wrong.append((category, what))
+
+    @property
+    def _holds(self) -> bool:
+        """Return True if process 0 hangs in the phase, so that a strike from outside is in it, and not after the end."""
+        return self.fault.strike is not None and not self.fault.inject
+
+    def _injections(self) -> list[str]:
+        at = f"step={self._step}" if self.phase == "step" else f"phase={self.phase}"
+        faults = [text.format(p=self.process, at=at) for text in self.fault.inject]
+        if self._holds:
+            faults.append(f"hang:process=0@{at}")
+        return [word for text in faults for word in ("--inject", text)]
+
+    def _disturb(self) -> None:
+        most = 3 if self._restarts else 0
+        self.run = start(self.sandbox, self.phase, self.fault, *self._injections(), f"launch.max_restarts={most}")
+        if self.fault.strike is not None:
+            self._wait_for_moment()
+            self.fault.strike(self)
+        code = self.run.end(LIMIT)
+        wanted = self.fault.code if self._ends else 0
+        self._result.last_line = self.run.last_line if self.run.of("end") else ""
+        if code != wanted:
+            self._wrong("code", f"{code}, expected {wanted}: {self._result.last_line} {self.run.stderr[-300:]}")
+            return
+        self._check_cause()
+        self._check_processes()
+        self._check_lines()
+        self._check_resumes(self.run.events)
+
+    def _wait_for_moment(self) -> None:
+        if self._holds:
+            self.run.wait_for(lambda e: "injected" in e and e["injected"].startswith("hang"))
+        elif self.phase == "step":
+            self.run.wait_for_step(self._step // 2)
+        else:
+            self.run.wait_for(lambda e: e["event"] == "phase" and e["phase"] == self.phase)
+        time.sleep(self._pause)
+
+    def _again(self) -> None:
+        """Give the same command again, without the fault."""
+        before = checkpoints(self._workdir)
+        again = start(self.sandbox, self.phase, self.fault)
+        code = again.end(LIMIT)
+        if code != 0:
+            self._wrong("code", f"{code} of the second command: {again.stderr[-300:]}")
+            return
+        kept = before[:-1] if "bad_checkpoint" in str(self.fault.inject) else before
+        resumed = [event["step"] for event in again.of("resume")]
+        if resumed != kept[-1:]:
+            self._wrong("checkpoint", f"resumed from {resumed}, and there were {before}")
+        self._check_processes()
+
+    def _check_cause(self) -> None:
+        """Check the last line of a run that has ended by the fault, and what is told at a restart."""
+        causes = [event["message"] for event in self.run.of("restart")]
+        causes += [self._result.last_line.removeprefix("failed: ")] if self._ends and self.fault.cause else []
+        pattern = self.fault.cause.format(p=self.process)
+        if len(causes) != bool(self.fault.cause) or not all(re.match(pattern, cause) for cause in causes):
+            self._wrong("cause", str(causes))
+
+    def _check_processes(self) -> None:
+        if self.run.process.returncode < 0:  # nobody tells the agents, so they wait for their lease
+            wait_until(lambda: not processes_of(self.sandbox), "the end of all processes", 120)
+        if left := processes_of(self.sandbox):
+            self._wrong("processes", str(left))
+
+    def _check_lines(self) -> None:
+        """Each step that process 0 has reported is a line of its log, in order."""
+        if self.run.process.returncode < 0:
+            return
+        log = Path(self.run.of("start")[0]["logs"]) / "host-0.log"
+        logged = [int(n) for n in re.findall(rb"^step (\d+)/", log.read_bytes(), re.MULTILINE)] if log.exists() else []
+        reported = [event["step"] for event in self.run.of("step") if event["process"] == 0]
+        missing = [step for step in reported[:-1] if step not in logged]
+        if missing or len(logged) > len(reported) + HOSTS:
+            self._wrong("lines", f"of the steps {reported[-5:]} the log has {logged[-5:]}; missing {missing[:5]}")
+
+    def _check_resumes(self, events: list[dict[str, object]]) -> None:
+        """No attempt goes on from an older checkpoint than the newest that was complete."""
+        saved: list[int] = []
+        for event in events:
+            if event["event"] == "checkpoint":
+                saved.append(int(str(event["step"])))
+            elif event["event"] == "resume":
+                kept = saved[:-1] if "bad_checkpoint" in str(self.fault.inject) else saved
+                if kept and int(str(event["step"])) < kept[-1]:
+                    self._wrong("checkpoint", f"resumed from {event['step']}, and {saved} had been complete")
+
+    def _check_losses(self, expected: dict[int, float]) -> None:
+        losses = self.sandbox.losses("work")
+        if losses != expected:
+            other = sorted(step for step in {*losses, *expected} if losses.get(step) != expected.get(step))
+            self._wrong("loss", f"steps {other[:5]} of {len(losses)} differ")
+
+
+def checkpoints(workdir: Path) -> list[int]:
+    """Return the steps of the complete checkpoints, the newest last."""
+    folder = workdir / "checkpoints"
+    return sorted(int(name) for name in os.listdir(folder) if name.isdigit()) if folder.exists() else []
+
+
+def job_of(fault: Fault, phase: str) -> tuple[str, ...]:
+    """Return the train.yaml and what is changed in it. Only a language model samples."""
+    if phase == "sample":
+        return ("train.yaml", f"steps={STEPS}", "sample.tokens=4", *_SAVES)
+    return (*(fault.job or ("small.yaml",)), f"steps={STEPS}", *_SAVES)
+
+
+def start(sandbox: Sandbox, phase: str, fault: Fault, *more: str) -> Run:
+    return Run(sandbox, "--simulate", "--slice", f"cpu-{HOSTS}x1", "-w", "work", *job_of(fault, phase), *more)
+
+
+def undisturbed(sandbox: Sandbox, phase: str, fault: Fault) -> dict[int, float]:
+    """Return the losses of the job without a fault."""
+    run = start(sandbox, phase, fault)
+    assert run.end(LIMIT) == 0, run.stderr
+    return sandbox.losses("work")

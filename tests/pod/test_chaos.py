@@ -1,0 +1,66 @@
+"""Every kind of fault once: the run ends like an undisturbed one, the cause is right, and nothing is lost or left.
+
+`benchmarks/chaos.py` makes many more of them. A failed test names its seed.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from ..conftest import Sandbox, make_sandbox
+from .chaos import BY_NAME, Chaos, job_of, undisturbed
+
+SEED = int(os.environ.get("PODRUN_FAULT_SEED", "1"))
+CASES = (
+    ("kill the worker", "step", True),
+    ("kill the coordinator", "sample", False),
+    ("kill the agent", "setup", True),
+    ("kill the host", "evaluate", True),
+    ("kill the relays", "step", True),
+    ("kill the launcher", "save", False),
+    ("stop the launcher", "step", False),
+    ("Ctrl-C", "step", False),
+    ("exception", "evaluate", True),
+    ("exit 0", "step", True),
+    ("exit 7", "connect", True),
+    ("segfault", "compile", False),
+    ("out of memory", "step", True),
+    ("SIGTERM", "save", True),
+    ("NaN", "step", True),
+    ("link down for a moment", "compile", True),
+    ("link flapping", "step", True),
+    ("link down for good", "step", True),
+    ("damaged checkpoint", "step", True),
+    ("error of a full disk", "save", True),
+    ("full disk", "save", False),
+    ("full disk, saved in parts", "save", False),
+)
+"""Fault, phase, and whether podrun restarts the run, or the user gives the command again."""
+
+
+@pytest.fixture(scope="module")
+def losses(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], dict[int, float]]:
+    """Return the losses of undisturbed runs, by job."""
+    expected: dict[tuple[str, ...], dict[int, float]] = {}
+    for name, phase, _ in CASES:
+        job = job_of(BY_NAME[name], phase)
+        if job not in expected and not (BY_NAME[name].mounts and os.geteuid() != 0):
+            sandbox = make_sandbox(tmp_path_factory.mktemp("undisturbed"))
+            expected[job] = undisturbed(sandbox, phase, BY_NAME[name])
+    return expected
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "phase", "restarts"), CASES, ids=[f"{case[0]}, {case[1]}" for case in CASES])
+def test_a_run_survives_or_ends_as_it_should(
+    sandbox: Sandbox, losses: dict[tuple[str, ...], dict[int, float]], name: str, phase: str, restarts: bool
+) -> None:
+    """Exit code, first cause, losses bit for bit, checkpoints, logs and processes are all right."""
+    fault = BY_NAME[name]
+    if fault.mounts and os.geteuid() != 0:
+        pytest.skip("only root can mount a small file system")
+    result = Chaos(sandbox, fault, phase, SEED, restarts).execute(losses[job_of(fault, phase)])
+    print(result.case, result.last_line)
+    assert result.wrong == [], result.case
