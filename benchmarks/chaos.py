@@ -2,10 +2,10 @@
 
     python benchmarks/chaos.py [--runs 200] [--seed 1] [--faults NAME ...] [--parallel 1]
 
-A run is one fault in one phase of a job on a simulated pod of two hosts: kills, signals, exceptions, lost links, full disks,
-damaged checkpoints. It is right if exit code and first cause are, no process is left, no line of a log and no complete checkpoint
-is lost, and the losses are those of an undisturbed run, bit for bit: by podrun's own restarts, or when the same command is given
-again. `--seed N --runs 1` repeats one.
+A run is one fault in one phase of a job on a simulated pod of two hosts: kills, signals, exceptions, lost links, full
+disks, damaged checkpoints. It is right if exit code and first cause are, no process is left, no line of a log and no
+complete checkpoint is lost, and the losses are those of an undisturbed run, bit for bit: by podrun's own restarts, or when
+the same command is given again. `--seed N --runs 1` repeats one.
 """
 
 from __future__ import annotations
