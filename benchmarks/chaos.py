@@ -1,11 +1,12 @@
 """Break runs of podrun at random, and judge what it does: a table of faults and outcomes.
 
-    python benchmarks/chaos.py [--runs 200] [--seed 1] [--faults NAME ...] [--parallel 1]
+    python benchmarks/chaos.py [--runs 200] [--seed 1] [--faults NAME ...] [--parallel 1] [--transport ssh]
 
 A run is one fault in one phase of a job on a simulated pod of two hosts: kills, signals, exceptions, lost links, full
 disks, damaged checkpoints. It is right if exit code and first cause are, no process is left, no line of a log and no
 complete checkpoint is lost, and the losses are those of an undisturbed run, bit for bit: by podrun's own restarts, or when
-the same command is given again. `--seed N --runs 1` repeats one.
+the same command is given again. `--seed N --runs 1` repeats one. With `--transport ssh` the hosts are network namespaces with
+an sshd each, which needs root, and one run is made at a time.
 """
 
 from __future__ import annotations
@@ -17,12 +18,16 @@ import sys
 import tempfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.conftest import make_sandbox
-from tests.pod.chaos import BY_NAME, FAULTS, Chaos, Fault, Result, job_of, undisturbed
+from tests.hosts import Hosts
+from tests.pod.chaos import FAULTS, HOSTS, Chaos, Fault, Result, job_of, undisturbed
+from tests.ssh.chaos import FAULTS as SSH_FAULTS
+from tests.ssh.chaos import SshChaos
 
 CATEGORIES = ("code", "cause", "loss", "processes", "checkpoint", "lines", "stuck")
 
@@ -31,25 +36,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1, help="of the first run; the others count on from it")
-    parser.add_argument("--faults", nargs="+", choices=sorted(BY_NAME), help="only these")
+    parser.add_argument("--faults", nargs="+", metavar="NAME", help="only these")
     parser.add_argument("--parallel", type=int, default=1, help="runs at the same time")
+    parser.add_argument("--transport", choices=["local", "ssh"], default="local")
     options = parser.parse_args()
-    faults = [BY_NAME[name] for name in options.faults or BY_NAME if os.geteuid() == 0 or not BY_NAME[name].mounts]
-    with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
-        lab = Lab(Path(folder), faults)
+    table = SSH_FAULTS if options.transport == "ssh" else FAULTS
+    faults = [f for f in table if f.name in (options.faults or f.name) and (os.geteuid() == 0 or not f.mounts)]
+    if not faults:
+        parser.error(f"--faults: none of {', '.join(fault.name for fault in table)}")
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-"))
+        hosts = stack.enter_context(closing(Hosts(HOSTS))) if options.transport == "ssh" else None
+        lab = Lab(Path(folder), faults, hosts)
         seeds = range(options.seed, options.seed + options.runs)
         lab.measure(seeds)
-        with ThreadPoolExecutor(options.parallel) as pool:
+        with ThreadPoolExecutor(options.parallel if hosts is None else 1) as pool:
             results = list(pool.map(lab.run, seeds))
-    print_table(results)
+    print_table(faults, results)
 
 
 class Lab:
     """Runs cases that follow from their seeds."""
 
-    def __init__(self, folder: Path, faults: list[Fault]) -> None:
+    def __init__(self, folder: Path, faults: list[Fault], hosts: Hosts | None) -> None:
         self._folder = folder
         self._faults = faults
+        self._hosts = hosts
         self._expected: dict[tuple[str, ...], dict[int, float]] = {}
 
     def case(self, seed: int) -> tuple[Fault, str, bool]:
@@ -70,7 +82,11 @@ class Lab:
 
     def run(self, seed: int) -> tuple[Fault, Result]:
         fault, phase, restarts = self.case(seed)
-        chaos = Chaos(make_sandbox(self._new(str(seed))), fault, phase, seed, restarts)
+        path = self._new(str(seed))
+        if self._hosts is None:
+            chaos = Chaos(make_sandbox(path), fault, phase, seed, restarts)
+        else:
+            chaos = SshChaos(self._hosts, path, fault, phase, seed, restarts)
         result = chaos.execute(self._expected[job_of(fault, phase)])
         wrong = "".join(f"\n    {category}: {what}" for category, what in result.wrong)
         print(
@@ -85,10 +101,10 @@ class Lab:
         return path
 
 
-def print_table(results: list[tuple[Fault, Result]]) -> None:
+def print_table(faults: list[Fault], results: list[tuple[Fault, Result]]) -> None:
     """Print a row for each fault: how many runs, how many right, and what was wrong."""
     print(f"\n{'fault':28}{'runs':>6}{'right':>7}" + "".join(f"{name:>11}" for name in CATEGORIES))
-    for fault in [*FAULTS, None]:
+    for fault in [*faults, None]:
         chosen = [result for of, result in results if fault in (of, None)]
         if not chosen:
             continue

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ..conftest import Sandbox
 from ..hosts import wait_until
@@ -34,10 +35,10 @@ class Fault:
     code: int
     """Exit code of a run without restarts; 0: the run survives it."""
     cause: str = ""
-    """Pattern of the last line after `failed: `; {p} is the process."""
+    """Pattern of the last line after `failed: `; {p} is the process, {host} its host."""
     inject: tuple[str, ...] = ()
     """Faults that podrun injects itself; {p} is the process and {at} the moment."""
-    strike: Callable[[Chaos], None] | None = None
+    strike: Callable[[Any], None] | None = None
     """Break something from outside, while a process of the run hangs in the phase."""
     phases: tuple[str, ...] = PHASES
     job: tuple[str, ...] = ()
@@ -89,14 +90,14 @@ def _environ(pid: int) -> list[bytes]:
         return []
 
 
-WORKER = r"host-{p} \(process {p}\): "
-FULL = WORKER.replace("{p}", r"\d") + ".*No space left on device"
+WORKER = r"{host} \(process {p}\): "
+FULL = r"host-\d \(process \d\): .*No space left on device"
 _FSDP = (*WIDE, "parallel=jit", f"parallel.mesh.fsdp={HOSTS}")
 FAULTS = (
     Fault("kill the worker", 137, WORKER + "was ended by SIGKILL", strike=_kill_worker),
     Fault("kill the coordinator", 137, WORKER + "was ended by SIGKILL", ("kill:host=0@{at}",), process=0),
-    Fault("kill the agent", 69, "host-{p}: its agent is gone", strike=_kill_agent),
-    Fault("kill the host", 69, "host-{p}: its agent is gone", strike=_kill_host),
+    Fault("kill the agent", 69, "{host}: its agent is gone", strike=_kill_agent),
+    Fault("kill the host", 69, "{host}: its agent is gone", strike=_kill_host),
     Fault("kill the relays", 0, inject=("slow:seconds=0.05",), strike=_kill_relays),
     Fault("kill the launcher", -9, strike=_kill_launcher, restarts=False),
     Fault("stop the launcher", 69, r"the launcher: was asleep for \d+ s", strike=_stop_launcher, restarts=False),
@@ -118,9 +119,10 @@ FAULTS = (
     Fault(
         "link down for good",
         69,
-        "host-{p}: (has not answered|its agent is gone)",
+        "{host}: (has not answered|its agent is gone)",
         ("link_down:host={p},seconds=60@{at}", "hang:process=0@step=39"),
         phases=("setup", "compile", "step"),
+        restarts=False,
     ),
     Fault("damaged checkpoint", 137, WORKER + "was ended by SIGKILL", ("bad_checkpoint:host={p}@step=25",), phases=("step",)),
     Fault("slow host", 0, inject=("slow:host={p},seconds=0.2@{at}",), phases=("step",)),
@@ -151,14 +153,40 @@ class Chaos:
         self.fault = fault
         self.phase = phase
         self.process = chance.randrange(HOSTS) if fault.process is None else fault.process
-        self._step = chance.randrange(2, STEPS - 1)
+        self.step = chance.randrange(2, STEPS - 1)
         self._pause = chance.uniform(0.0, 0.3)
-        self._restarts = restarts and fault.restarts
-        self._ends = not self._restarts or (phase in EARLY and fault.code not in (0, 69, 75))
-        self._workdir = sandbox.path / "work"
+        self.restarts = restarts and fault.restarts
+        self.ends = not self.restarts or (phase in EARLY and fault.code not in (0, 69, 75))
+        self._workdir = self.workdir()
         self.run: Run
-        how = "with restarts" if self._restarts else "and again"
+        how = "with restarts" if self.restarts else "and again"
         self._result = Result(f"seed {seed}: {fault.name}, process {self.process}, in {phase}, {how}")
+
+    # --- the pod ---
+
+    def start(self, *more: str) -> Run:
+        """Start the job, with more arguments."""
+        return start(self.sandbox, self.phase, self.fault, *more)
+
+    def workdir(self) -> Path:
+        return self.sandbox.path / "work"
+
+    def host(self, process: int) -> str:
+        return f"host-{process}"
+
+    def processes(self) -> dict[int, str]:
+        """Return all processes of the run: command by pid."""
+        return processes_of(self.sandbox)
+
+    def struck(self) -> None:
+        """Let the job go on after a strike from outside."""
+
+    def mend(self) -> None:
+        """Mend what was broken, so that the job can go on."""
+        if self.fault.mounts:
+            self._mount("200m,remount")
+
+    # --- the case ---
 
     def execute(self, expected: dict[int, float]) -> Result:
         """Run it; `expected` are the losses of an undisturbed run."""
@@ -167,20 +195,23 @@ class Chaos:
             self._mount("5m")
         try:
             self._disturb()
-            if self.fault.mounts:
-                self._mount("200m,remount")
-            if self._ends and self.fault.code != 0 and not self._result.wrong:
+            self.mend()
+            if self.ends and self.fault.code != 0 and not self._result.wrong:
                 self._again()
             if not self._result.wrong:
                 self._check_losses(expected)
         except (AssertionError, subprocess.TimeoutExpired, TimeoutError) as error:
             self._wrong("stuck", str(error)[-400:])
         finally:
-            end_processes(self.sandbox)
+            self.clean()
             if self.fault.mounts:
                 subprocess.run(["umount", "-l", str(self._workdir)], check=True)
         self._result.seconds = time.monotonic() - began
         return self._result
+
+    def clean(self) -> None:
+        """End whatever is left."""
+        end_processes(self.sandbox)
 
     def _mount(self, options: str) -> None:
         self._workdir.mkdir(exist_ok=True)
@@ -195,34 +226,35 @@ class Chaos:
         return self.fault.strike is not None and not self.fault.inject
 
     def _injections(self) -> list[str]:
-        at = f"step={self._step}" if self.phase == "step" else f"phase={self.phase}"
+        at = f"step={self.step}" if self.phase == "step" else f"phase={self.phase}"
         faults = [text.format(p=self.process, at=at) for text in self.fault.inject]
         if self._holds:
             faults.append(f"hang:process=0@{at}")
         return [word for text in faults for word in ("--inject", text)]
 
     def _disturb(self) -> None:
-        most = 3 if self._restarts else 0
-        self.run = start(self.sandbox, self.phase, self.fault, *self._injections(), f"launch.max_restarts={most}")
+        most = 3 if self.restarts else 0
+        self.run = self.start(*self._injections(), f"launch.max_restarts={most}")
         if self.fault.strike is not None:
-            self._wait_for_moment()
+            self.wait_for_moment()
             self.fault.strike(self)
+            self.struck()
         code = self.run.end(LIMIT)
-        wanted = self.fault.code if self._ends else 0
+        wanted = self.fault.code if self.ends else 0
         self._result.last_line = self.run.last_line if self.run.of("end") else ""
         if code != wanted:
             self._wrong("code", f"{code}, expected {wanted}: {self._result.last_line} {self.run.stderr[-300:]}")
             return
         self._check_cause()
-        self._check_processes()
+        self.check_processes()
         self._check_lines()
         self._check_resumes(self.run.events)
 
-    def _wait_for_moment(self) -> None:
+    def wait_for_moment(self) -> None:
         if self._holds:
             self.run.wait_for(lambda e: "injected" in e and e["injected"].startswith("hang"))
         elif self.phase == "step":
-            self.run.wait_for_step(self._step // 2)
+            self.run.wait_for_step(self.step // 2)
         else:
             self.run.wait_for(lambda e: e["event"] == "phase" and e["phase"] == self.phase)
         time.sleep(self._pause)
@@ -230,36 +262,41 @@ class Chaos:
     def _again(self) -> None:
         """Give the same command again, without the fault."""
         before = checkpoints(self._workdir)
-        again = start(self.sandbox, self.phase, self.fault)
+        again = self.start()
         code = again.end(LIMIT)
         if code != 0:
             self._wrong("code", f"{code} of the second command: {again.stderr[-300:]}")
             return
-        kept = before[:-1] if "bad_checkpoint" in str(self.fault.inject) else before
+        kept = [step for step in before if step not in self._damaged()]
         resumed = [event["step"] for event in again.of("resume")]
         if resumed != kept[-1:]:
             self._wrong("checkpoint", f"resumed from {resumed}, and there were {before}")
-        self._check_processes()
+        self.check_processes()
+
+    def _damaged(self) -> list[int]:
+        """Return the steps of checkpoints that the fault has damaged."""
+        messages = [event["message"] for event in self.run.of("note")]
+        return [int(step) for text in messages for step in re.findall(r"/checkpoints/(\d+)/.* is cut in half", text)]
 
     def _check_cause(self) -> None:
         """Check the last line of a run that has ended by the fault, and what is told at a restart."""
         causes = [event["message"] for event in self.run.of("restart")]
-        causes += [self._result.last_line.removeprefix("failed: ")] if self._ends and self.fault.cause else []
-        pattern = self.fault.cause.format(p=self.process)
+        causes += [self._result.last_line.removeprefix("failed: ")] if self.ends and self.fault.cause else []
+        pattern = self.fault.cause.format(p=self.process, host=self.host(self.process))
         if len(causes) != bool(self.fault.cause) or not all(re.match(pattern, cause) for cause in causes):
             self._wrong("cause", str(causes))
 
-    def _check_processes(self) -> None:
+    def check_processes(self) -> None:
         if self.run.process.returncode < 0:  # nobody tells the agents, so they wait for their lease
-            wait_until(lambda: not processes_of(self.sandbox), "the end of all processes", 120)
-        if left := processes_of(self.sandbox):
+            wait_until(lambda: not self.processes(), "the end of all processes", 120)
+        if left := self.processes():
             self._wrong("processes", str(left))
 
     def _check_lines(self) -> None:
         """Each step that process 0 has reported is a line of its log, in order."""
         if self.run.process.returncode < 0:
             return
-        log = Path(self.run.of("start")[0]["logs"]) / "host-0.log"
+        log = Path(self.run.of("start")[0]["logs"]) / f"{self.host(0)}.log"
         logged = [int(n) for n in re.findall(rb"^step (\d+)/", log.read_bytes(), re.MULTILINE)] if log.exists() else []
         reported = [event["step"] for event in self.run.of("step") if event["process"] == 0]
         missing = [step for step in reported[:-1] if step not in logged]
@@ -273,12 +310,12 @@ class Chaos:
             if event["event"] == "checkpoint":
                 saved.append(int(str(event["step"])))
             elif event["event"] == "resume":
-                kept = saved[:-1] if "bad_checkpoint" in str(self.fault.inject) else saved
+                kept = [step for step in saved if step not in self._damaged()]
                 if kept and int(str(event["step"])) < kept[-1]:
                     self._wrong("checkpoint", f"resumed from {event['step']}, and {saved} had been complete")
 
     def _check_losses(self, expected: dict[int, float]) -> None:
-        losses = self.sandbox.losses("work")
+        losses = self.sandbox.losses(str(self._workdir))
         if losses != expected:
             other = sorted(step for step in {*losses, *expected} if losses.get(step) != expected.get(step))
             self._wrong("loss", f"steps {other[:5]} of {len(losses)} differ")

@@ -1,0 +1,128 @@
+"""Faults on hosts that are reached by SSH: what tests/pod/chaos.py has for a simulated pod."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from functools import partial
+from pathlib import Path
+
+from ..conftest import make_sandbox
+from ..hosts import Hosts, wait_until
+from ..pod import chaos as simulated
+from ..pod.chaos import EARLY, HOSTS, WORKER, Chaos, Fault, job_of
+from ..pod.conftest import Run
+from .pod import PodSandbox
+
+_MARKS = ("agents/", "podrun.runtime")
+_PHASES = (*EARLY, "step")
+
+
+def _on_worker(number: int, chaos: SshChaos) -> None:
+    for process in chaos.hosts.processes(chaos.host(chaos.process)):
+        if "podrun.runtime" in process.args:
+            process.kill(number)
+
+
+def _kill_agent(chaos: SshChaos) -> None:
+    """Kill all that is called like an agent: relay, agent, and the first process of its PID namespace."""
+    for process in chaos.hosts.processes(chaos.host(chaos.process)):
+        if "agents/" in process.args:
+            process.kill()
+
+
+def _power_off(chaos: SshChaos) -> None:
+    chaos.hosts.kill(chaos.host(chaos.process))
+
+
+def _break_connections(chaos: SshChaos) -> None:
+    for process in range(HOSTS):
+        chaos.hosts.kill_sessions(chaos.host(process))
+
+
+def _pull_cable(chaos: SshChaos) -> None:
+    chaos.hosts.cut(chaos.host(chaos.process))
+
+
+def _pull_cable_for_a_moment(chaos: SshChaos) -> None:
+    _pull_cable(chaos)
+    time.sleep(4)
+    chaos.hosts.restore()
+
+
+def _kill_launcher(chaos: SshChaos) -> None:
+    chaos.run.process.kill()
+
+
+FAULTS = (
+    Fault("kill the worker", 137, WORKER + "was ended by SIGKILL", (), partial(_on_worker, signal.SIGKILL), _PHASES),
+    Fault("segfault", 139, WORKER + "was ended by SIGSEGV", (), partial(_on_worker, signal.SIGSEGV), _PHASES),
+    Fault("SIGTERM", 75, WORKER + "was asked to stop", strike=partial(_on_worker, signal.SIGTERM), phases=("step",)),
+    Fault("kill the agent", 69, "{host}: its agent is gone", strike=_kill_agent, phases=_PHASES),
+    Fault("power off", 69, "{host}: ", strike=_power_off, phases=_PHASES),
+    Fault("cable out for good", 69, "{host}: has not answered", strike=_pull_cable, phases=_PHASES),
+    Fault("cable out for a moment", 0, strike=_pull_cable_for_a_moment, phases=_PHASES),
+    Fault("break the connections", 0, strike=_break_connections, phases=_PHASES),
+    Fault("kill the launcher", -9, strike=_kill_launcher, phases=_PHASES, restarts=False),
+)  # fmt: skip
+BY_NAME = {fault.name: fault for fault in FAULTS}
+
+
+class SshChaos(Chaos):
+    """One case on two hosts in network namespaces. In phase `step` the data source holds the job at a step."""
+
+    def __init__(self, hosts: Hosts, path: Path, fault: Fault, phase: str, seed: int, restarts: bool) -> None:
+        sandbox = PodSandbox(make_sandbox(path).path, hosts)
+        super().__init__(sandbox, fault, phase, seed, restarts)
+        self.hosts = hosts
+        self._pod = sandbox
+        self._option = sandbox.write_pod([self.host(process) for process in range(HOSTS)])
+        self._gate = path / "shared" / "batches"
+        self._gate.write_text(str(self.step if phase == "step" else simulated.STEPS + 1))
+        shutil.copy(Path(simulated.__file__).with_name("faulty.py"), path)
+
+    def start(self, *more: str) -> Run:
+        data = f"data={{name: 'faulty:held', options: {{file: '{self._gate}'}}}}"
+        return self._pod.run(self._option, "-w", "work", *job_of(self.fault, self.phase), data, *more)
+
+    def workdir(self) -> Path:
+        return self.sandbox.path / "shared" / "work"
+
+    def host(self, process: int) -> str:
+        return f"h{process}"
+
+    def processes(self) -> dict[int, str]:
+        every = [process for number in range(HOSTS) for process in self.hosts.processes(self.host(number))]
+        return {process.pid: process.args for process in every if any(mark in process.args for mark in _MARKS)}
+
+    def wait_for_moment(self) -> None:
+        if self.phase == "step":
+            self.run.wait_for_step(self.step - 1)
+        else:
+            self.run.wait_for(
+                lambda e: e["event"] == "phase" and e["phase"] == self.phase and e["process"] == self.process
+            )
+
+    def struck(self) -> None:
+        self._gate.write_text(str(simulated.STEPS + 1))
+        if not self.ends and self.fault.code != 0:
+            self.run.wait_for(lambda e: e["event"] == "restart")
+            self.hosts.restore()
+
+    def mend(self) -> None:
+        self.hosts.restore()
+        if self.fault.code == 69:  # a host that was cut off ends its part by itself
+            wait_until(lambda: not self.processes(), "the end of all processes", 120)
+
+    def check_processes(self) -> None:
+        if self.fault.name != "cable out for good":
+            super().check_processes()
+
+    def clean(self) -> None:
+        self.hosts.restore()
+        self._pod.close()
+        for number in range(HOSTS):
+            for process in self.hosts.processes(self.host(number)):
+                if any(mark in process.args for mark in _MARKS):
+                    process.kill()
