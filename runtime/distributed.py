@@ -18,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from .contract import UserError, WorkerEnv, bind_address
 from .worker.gloo import listen_at
 from .worker.mistakes import explain_mistakes
+from .worker.programs import share_programs
 from .worker.quiet import without_gloo_lines
 
 SHUTDOWN_LIMIT = 24 * 3600
@@ -33,6 +34,7 @@ def configure_jax() -> None:
     if cache := os.environ.get("JAX_COMPILATION_CACHE_DIR") or private_cache():
         jax.config.update("jax_compilation_cache_dir", cache)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    share_programs(f"{cache}/podrun" if cache and "://" not in cache else None)
     # Random draws are then the same for every layout over devices.
     jax.config.update("jax_threefry_partitionable", True)
 

@@ -27,7 +27,7 @@ class OnMesh(Strategy):
             pod.connect()
 
     def init(self) -> TrainState:
-        return jax.jit(self.initial_state, out_shardings=self.layout)()
+        return self.initialized(self.layout)
 
     def abstract_state(self) -> TrainState:
         return with_sharding(jax.eval_shape(self.initial_state), self.layout)

@@ -33,7 +33,13 @@ class Pmap(Strategy):
         self._evaluate = jax.pmap(self._device_evaluate, AXIS, in_axes=(None, 0), out_axes=None)
 
     def init(self) -> TrainState:
-        return jax.jit(self.initial_state, out_shardings=self._replicated)()
+        """Return the state of a program of the whole pod, which one process can compile for all, as it is on this process."""
+        pod = Mesh(np.array(jax.devices()), (AXIS,))
+        return jax.tree.map(self._local, self.initialized(NamedSharding(pod, PartitionSpec())))
+
+    def _local(self, x: jax.Array) -> jax.Array:
+        copies = [shard.data for shard in x.addressable_shards]
+        return jax.make_array_from_single_device_arrays(x.shape, self._replicated, copies)
 
     def abstract_state(self) -> TrainState:
         return with_sharding(jax.eval_shape(self.initial_state), self._replicated)

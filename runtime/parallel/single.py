@@ -26,7 +26,7 @@ class Single(Strategy):
         self._evaluate = jax.jit(self.task.evaluate)
 
     def init(self) -> TrainState:
-        return jax.jit(self.initial_state, out_shardings=self._here)()
+        return self.initialized(self._here)
 
     def abstract_state(self) -> TrainState:
         return with_sharding(jax.eval_shape(self.initial_state), self._here)

@@ -192,7 +192,9 @@ def test_gather_takes_one_row_of_each_process(monkeypatch: pytest.MonkeyPatch) -
 def test_settings_before_the_first_computation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The user's folder of compiled programs goes first; without any there is none."""
     config: dict[str, Any] = {}
+    shared: list[str | None] = []
     monkeypatch.setattr(jax.config, "update", config.__setitem__)
+    monkeypatch.setattr(distributed, "share_programs", shared.append)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/mine")
     rest = {"jax_persistent_cache_min_compile_time_secs": 0.2, "jax_threefry_partitionable": True}
@@ -205,6 +207,9 @@ def test_settings_before_the_first_computation(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(distributed, "private_cache", lambda: None)
     configure_jax()
     assert config == rest
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "gs://bucket/cache")
+    configure_jax()
+    assert shared == ["/mine/podrun", f"{tmp_path}/.cache/podrun/xla/podrun", None, None]
 
 
 def test_a_cache_that_others_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,235 @@
+"""Compile a program of the pod in one process and load it in the others; keep it on every host for the next start.
+
+JAX does neither on CPU. Its cache's keys hold a fingerprint of the devices that differs between processes, so none finds what
+another has compiled, and only process 0 writes the cache: on hosts with homes of their own all others compile at every start.
+Here a key holds what the compiler sees and what it compiles for, and no more. Processes whose keys differ, because their
+processors or libraries do, compile alone.
+
+This is done in the one function of JAX that compiles, which is private, by the same three calls of the backend as JAX's own
+`jax_share_binary_between_hosts`. If that function is not as expected, or anything fails, JAX compiles as it would have.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import inspect
+import logging
+import os
+import platform
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+import jax
+
+from .kept import Kept
+
+_ARGUMENTS = [
+    "backend",
+    "computation",
+    "devices",
+    "compile_options",
+    "host_callbacks",
+    "executable_devices",
+    "pgle_profiler",
+]
+_PATHS: dict[str, Any] = {
+    "xla_dump_to": "",
+    "xla_gpu_cuda_data_dir": "",
+    "xla_gpu_experimental_autotune_cache_mode": 0,
+    "xla_gpu_kernel_cache_file": "",
+    "xla_gpu_per_fusion_autotune_cache_dir": "",
+}
+_WAIT = 20 * 60
+"""Seconds that a process waits for one that compiles, as JAX does; then it compiles alone."""
+
+_log = logging.getLogger("podrun")
+
+
+def share_programs(folder: str | None) -> None:
+    """Share all programs that are compiled from now on and run on several processes, and keep them in `folder`."""
+    try:
+        from jax._src import compiler, distributed
+
+        alone = compiler.compile_or_get_cached
+        expected = list(inspect.signature(alone).parameters) == _ARGUMENTS
+    except (ImportError, AttributeError):
+        return
+    if expected and getattr(alone, "__module__", "").startswith("jax."):
+        kept = Kept(folder) if folder is not None and jax.config.values["jax_enable_compilation_cache"] else None
+        compiler.compile_or_get_cached = SharedCompiler(alone, distributed.global_state, kept)
+
+
+class SharedCompiler:
+    """A function like JAX's `compile_or_get_cached`.
+
+    Args:
+        alone: JAX's own.
+        pod: `client`, which has the pod's key-value store, and `process_id`.
+        kept: programs of earlier starts.
+    """
+
+    def __init__(self, alone: Callable[..., Any], pod: Any, kept: Kept | None) -> None:
+        self._alone = alone
+        self._pod = pod
+        self._kept = kept
+        self._seen: Counter[str] = Counter()
+
+    def __call__(
+        self,
+        backend: Any,
+        computation: Any,
+        devices: Any,
+        compile_options: Any,
+        host_callbacks: Any,
+        executable_devices: Any,
+        pgle_profiler: Any = None,
+    ) -> Any:
+        def compile_alone() -> Any:
+            return self._alone(
+                backend, computation, devices, compile_options, host_callbacks, executable_devices, pgle_profiler
+            )
+
+        processes = {device.process_index for device in devices.flat}
+        # Pointers to functions of this process may be in a program with callbacks.
+        if len(processes) < 2 or self._pod.client is None or len(host_callbacks) or pgle_profiler is not None:
+            return compile_alone()
+        name = str(computation.operation.attributes["sym_name"]).strip('"')
+        self._seen[name] += 1
+        shared = _Shared(self._pod.client, f"podrun/program/{name}/{self._seen[name]}")
+        leads = self._pod.process_id == min(processes)
+        key = _attempt(lambda: program_key(backend, computation, devices, compile_options))
+        if key is None:
+            if leads:
+                shared.announce("-")
+            return compile_alone()
+        return self._get(key, leads, shared, _Compiler(compile_alone, backend, executable_devices, compile_options))
+
+    def _get(self, key: str, leads: bool, shared: _Shared, by: _Compiler) -> Any:
+        """Return the program: kept here, or another process's, or compiled here. The process that leads offers it to all."""
+        packed = self._kept.read(key) if self._kept else None
+        program = by.load(packed)
+        if program is not None:
+            if leads:
+                shared.announce(key)
+                shared.offer(packed)
+            return program
+        packed = None
+        if leads:
+            shared.announce(key)
+            try:
+                program = by.compile()
+                packed = by.pack(program)
+            finally:
+                shared.offer(packed)
+        else:
+            packed = shared.wait(key)
+            program = by.load(packed)
+            if program is None:
+                program = by.compile()
+                packed = by.pack(program)
+        if self._kept and packed:
+            self._kept.write(key, packed)
+        return program
+
+
+class _Compiler:
+    """One program and what makes it."""
+
+    def __init__(self, compile: Callable[[], Any], backend: Any, devices: Any, options: Any) -> None:
+        self.compile = compile
+        self._backend = backend
+        self._devices = devices
+        self._options = options
+
+    def load(self, packed: bytes | None) -> Any:
+        """Return a program that was packed; None if that fails."""
+        if packed is None:
+            return None
+        return _attempt(
+            lambda: self._backend.deserialize_executable(zlib.decompress(packed), self._devices, self._options)
+        )
+
+    def pack(self, program: Any) -> bytes | None:
+        packed: bytes | None = _attempt(lambda: zlib.compress(self._backend.serialize_executable(program), 1))
+        return packed
+
+
+class _Shared:
+    """One program in the pod's key-value store: first its key, so that a process with another need not wait."""
+
+    def __init__(self, client: Any, name: str) -> None:
+        self._client = client
+        self._name = name
+
+    def announce(self, key: str) -> None:
+        _attempt(lambda: self._client.key_value_set_bytes(f"{self._name}/key", key.encode()))
+
+    def offer(self, packed: bytes | None) -> None:
+        """Give the others the program; an empty one lets them compile."""
+        if not (packed and self._set(packed)):
+            self._set(b"-")
+
+    def _set(self, value: bytes) -> bool:
+        return bool(_attempt(lambda: self._client.key_value_set_bytes(self._name, value) or True))
+
+    def wait(self, key: str) -> bytes | None:
+        """Return the program once the leading process offers it; None if its key is another."""
+        theirs = _attempt(lambda: self._client.blocking_key_value_get_bytes(f"{self._name}/key", _WAIT * 1000))
+        if theirs != key.encode():
+            return None
+        value = _attempt(lambda: self._client.blocking_key_value_get_bytes(self._name, _WAIT * 1000))
+        return None if value == b"-" else value
+
+
+def program_key(backend: Any, computation: Any, devices: Any, options: Any) -> str:
+    """Return the digest of all that decides what the compiler makes, the same in every process that would make the same."""
+    parts = [
+        computation.operation.get_asm(enable_debug_info=False),
+        _without_paths(options).SerializeAsString(),
+        " ".join(f"{d.id}@{d.process_index}:{d.device_kind}" for d in devices.flat),
+        jax.__version__,
+        version("jaxlib"),
+        f"{backend.platform} {backend.platform_version}",
+        *(os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")),
+        processor() if backend.platform == "cpu" else "",
+    ]
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part if isinstance(part, bytes) else part.encode()
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()
+
+
+def _without_paths(options: Any) -> Any:
+    """Return a copy without what does not change the program: where caches and dumps are, and who writes them."""
+    bare = copy.deepcopy(options)
+    debug = bare.executable_build_options.debug_options
+    for name, empty in _PATHS.items():
+        if hasattr(debug, name):
+            setattr(debug, name, empty)
+    return bare
+
+
+def processor() -> str:
+    """Return what a compiler for CPUs looks at: the model and its instructions, and how many threads there may be."""
+    threads = f"{platform.machine()} {os.cpu_count()} {os.environ.get('NPROC', '')}"
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            first = file.read().split("\n\n")[0]
+    except OSError:
+        return threads
+    names = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features", "CPU ")
+    return "\n".join([threads, *(line for line in first.splitlines() if line.startswith(names))])
+
+
+def _attempt(action: Callable[[], Any]) -> Any:
+    """Return the action's result; None if it fails, which costs no more than a compile."""
+    try:
+        return action()
+    except Exception as error:
+        _log.warning("a compiled program is not shared or kept: %s: %s", type(error).__name__, error)
+        return None
