@@ -115,7 +115,10 @@ FROM_AGENT: Frames = {
     "probed": record({"n": count, "error": maybe(words)}),
     "started": record({"n": count, "process": count, "pid": count}),
     "output": record({"stream": text, "offset": count, "data": raw}),
-    "exit": record({"n": count, "process": count, "code": exit_code, "error": maybe(words), "asked": flag}),
+    "exit": record(
+        {"n": count, "process": count, "code": exit_code, "error": maybe(words), "asked": flag},
+        {"out_of_memory": maybe(flag), "memory": words},  # of a SIGKILL that was not the agent's
+    ),
     "stopped": record({"n": count, "reason": words, "left": each(count), "kept": maybe(words), "missing": count}),
     "pong": record({}),
     "progress": record(

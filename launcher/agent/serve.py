@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, List, Optional
 from .address import address_env, only_address, own_address
 from .connection import Connection, Frame
 from .lock import HostLock
+from .memory import has_killed, kills, usage
 from .news import News, size_of
 from .port import RefusedError, probe, release, reserve_port
 from .private import UnsafeError, is_private
@@ -57,6 +58,7 @@ class Agent:
         self.last_error = ""  # the last one that was logged
         self.kill_at: Optional[float] = None  # when a requested stop becomes a kill
         self.stop_reason: Optional[str] = None
+        self.kills = kills()  # by the kernel for lack of memory, before the workers started
         self.started = False
         self.stopped = False
         self.closing: Optional[Dict[str, int]] = None  # after `close`; by stream: bytes the launcher has
@@ -234,6 +236,7 @@ class Agent:
     def start_workers(self, env: Dict[str, str]) -> None:
         if self.ports:
             self.ports = release(self.ports, hold_first=not self.spec["is_program"])
+        self.kills = kills()
         env = dict(address_env(self.spec["internal"]), **env)
         self.news.grew = time.monotonic()
         for worker in self.workers:
@@ -259,7 +262,12 @@ class Agent:
                 if worker.pid == pid:
                     worker.code = code
                     asked = self.stop_reason is not None
-                    self.report("exit", process=worker.process, code=code, error=worker.error, asked=asked)
+                    why = {} if asked or code != -signal.SIGKILL else self.killed_by()
+                    self.report("exit", process=worker.process, code=code, error=worker.error, asked=asked, **why)
+
+    def killed_by(self) -> Dict[str, Any]:
+        """Return whether the kernel has killed a worker for lack of memory, and how much it had."""
+        return {"out_of_memory": has_killed(self.kills, kills()), "memory": usage()}
 
     def enforce(self) -> None:
         """Enforce the lease, and kill the workers when a stop has used up its grace."""

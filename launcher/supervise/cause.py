@@ -16,7 +16,6 @@ LAUNCHER = "the launcher"
 """Name in place of a host's if the launcher's own machine is to blame."""
 
 _SIGNAL_HINTS: dict[int, str] = {
-    signal.SIGKILL: " (out of memory, or killed by somebody)",
     signal.SIGSEGV: " (a crash in native code)",
     signal.SIGABRT: " (native code gave up; JAX does so when another process is gone)",
 }
@@ -154,11 +153,19 @@ def from_error(host: str, process: int, error: Event) -> Failure:
 
 
 def from_exit(
-    host: str, process: int, code: int, step: int | None, phase: str | None, is_program: bool = False
+    host: str,
+    process: int,
+    code: int,
+    step: int | None,
+    phase: str | None,
+    is_program: bool = False,
+    out_of_memory: bool | None = None,
+    memory: str = "",
 ) -> Failure:
     """Return the failure of a process without an error event; `code` is negative for a signal.
 
-    A user program has phases if it uses podrun's loop; only then its exit codes are podrun's.
+    A user program has phases if it uses podrun's loop; only then its exit codes are podrun's. For a SIGKILL: `out_of_memory`
+    says whether the kernel counts it as its own, None if that is not known, and `memory` how much there was.
     """
     is_foreign = is_program and phase is None
     when = "" if is_foreign else _when(step, phase)
@@ -178,7 +185,18 @@ def from_exit(
         name = f"signal {number}"
     sign = Sign.ABORTED if number == signal.SIGABRT else Sign.CAUSE
     what = f"was ended by {name}{when}{_SIGNAL_HINTS.get(number, '')}"
+    if number == signal.SIGKILL:
+        what = _describe_kill(when, out_of_memory, memory)
     return Failure(host, process, what, failure_code(128 + number), sign)
+
+
+def _describe_kill(when: str, out_of_memory: bool | None, memory: str) -> str:
+    if out_of_memory:
+        return f"was killed by the kernel{when}: out of memory ({memory})"
+    by = "out of memory, or killed by somebody"
+    if out_of_memory is not None:
+        by = "killed by somebody, not by the kernel for lack of memory"
+    return f"was ended by SIGKILL{when} ({by})"
 
 
 def from_lost_agent(host: str, reason: str) -> Failure:

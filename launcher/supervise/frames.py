@@ -270,7 +270,10 @@ class AgentFrames:
             self._failures.add(Failure(process.host, process.process, what, ExitCode.UNAVAILABLE))
         elif not (frame["asked"] and (code <= 0 or code == ExitCode.PREEMPTED)):
             is_program = self._plan.is_program
-            failed = cause.from_exit(process.host, process.process, code, process.step, process.phase, is_program)
+            killed = frame.get("out_of_memory"), frame.get("memory", "")
+            failed = cause.from_exit(
+                process.host, process.process, code, process.step, process.phase, is_program, *killed
+            )
             self._failures.add(failed)
 
     def _on_stopped(self, host: str, frame: Frame) -> None:

@@ -30,7 +30,7 @@ WAYS = {
     "raise_exit": (4, f"exited with code 4 ({PROGRAM}:{line_of('raise SystemExit(4)')})"),
     "exit_message": (1, f"cannot go on ({PROGRAM}:{line_of('cannot go on')})"),
     "os_exit": (9, "exited with code 9"),
-    "kill": (137, "was ended by SIGKILL (out of memory, or killed by somebody)"),
+    "kill": (137, "was ended by SIGKILL ("),
     "segfault": (139, f"was ended by SIGSEGV (a crash in native code): in {PROGRAM}:{line_of('string_at(0)')}"),
     "abort": (134, f": in {PROGRAM}:{line_of('os.abort()')}"),
 }

@@ -250,3 +250,19 @@ def test_a_worker_that_cannot_be_executed_never_started(sandbox: Sandbox) -> Non
     assert last.startswith("podrun: failed: host-0 (process 0): could not be started:")
     assert str(program) in last
     assert "Traceback" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("out_of_memory", "text"),
+    [
+        (True, "was killed by the kernel after step 4: out of memory (31.2 GB used of 32.0)"),
+        (False, "was ended by SIGKILL after step 4 (killed by somebody, not by the kernel for lack of memory)"),
+        (None, "was ended by SIGKILL after step 4 (out of memory, or killed by somebody)"),
+    ],
+)
+def test_killed(out_of_memory: bool | None, text: str) -> None:
+    """The kernel's own count tells whether a process was killed for lack of memory."""
+    failed = from_exit(
+        "host-2", 2, -signal.SIGKILL, 4, Phase.TRAIN, out_of_memory=out_of_memory, memory="31.2 GB used of 32.0"
+    )
+    assert (failed.what, failed.code) == (text, 137)

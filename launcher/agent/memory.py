@@ -1,0 +1,91 @@
+"""Tell whether the kernel has killed a process for lack of memory: it counts that."""
+
+from __future__ import annotations
+
+import os
+import resource
+from typing import Optional, Tuple
+
+CGROUPS = "/sys/fs/cgroup"
+Kills = Tuple[Optional[int], Optional[int]]
+"""Processes that the kernel has killed for lack of memory: in this process's cgroup, and on the machine. None: not known."""
+
+
+def kills() -> Kills:
+    """Return the counts so far."""
+    in_cgroup = None
+    for folder, file, _ in groups():
+        if in_cgroup is None:
+            in_cgroup = count_in(os.path.join(folder, file))
+    return in_cgroup, count_in("/proc/vmstat")
+
+
+def has_killed(before: Kills, after: Kills) -> Optional[bool]:
+    """Return whether a worker that got SIGKILL between the two counts was out of memory. None: not known.
+
+    The count of the cgroup is the better one: others on the machine may run out of memory as well.
+    """
+    (group_before, machine_before), (group_after, machine_after) = before, after
+    if group_before is not None and group_after is not None and group_after > group_before:
+        return True
+    if machine_before is None or machine_after is None:
+        return None if group_before is None else False
+    if machine_after == machine_before:
+        return False
+    return True if group_before is None else None  # another cgroup's, or the worker has left this one
+
+
+def usage() -> str:
+    """Return `31.2 GB used of 32.0`: the most of any worker that has ended, and what this cgroup or the machine has."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    return "%.1f GB used of %.1f" % (used / 1e9, available() / 1e9)
+
+
+def available() -> int:
+    """Return the bytes of memory that processes of this cgroup can have."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for folder, _, file in groups():
+        try:
+            with open(os.path.join(folder, file)) as limit:
+                return min(total, int(limit.read()))
+        except (OSError, ValueError):  # none, or "max"
+            continue
+    return total
+
+
+def groups() -> Tuple[Tuple[str, str, str], ...]:
+    """Return the folders that may be this process's cgroup, with the names of their files of kills and of the limit.
+
+    In a container the path is often that outside; then the top of what is mounted is its cgroup.
+    """
+    path_v1 = path_v2 = "/"
+    try:
+        with open("/proc/self/cgroup") as file:
+            for line in file:
+                _, controllers, path = line.rstrip("\n").split(":", 2)
+                if controllers == "":
+                    path_v2 = path
+                elif "memory" in controllers.split(","):
+                    path_v1 = path
+    except (OSError, ValueError):
+        pass
+    v1, v2 = ("memory.oom_control", "memory.limit_in_bytes"), ("memory.events", "memory.max")
+    return (
+        (CGROUPS + path_v2, *v2),
+        (CGROUPS + "/memory" + path_v1, *v1),
+        (CGROUPS, *v2),
+        (CGROUPS + "/memory", *v1),
+    )
+
+
+def count_in(path: str) -> Optional[int]:
+    """Return the number in the line `oom_kill N` of a file; None if there is none."""
+    try:
+        with open(path) as file:
+            for line in file:
+                name, _, number = line.partition(" ")
+                if name == "oom_kill":
+                    return int(number)
+    except (OSError, ValueError):
+        pass
+    return None
