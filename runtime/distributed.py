@@ -34,7 +34,7 @@ def configure_jax() -> None:
     if cache := os.environ.get("JAX_COMPILATION_CACHE_DIR") or private_cache():
         jax.config.update("jax_compilation_cache_dir", cache)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-    share_programs(f"{cache}/podrun" if cache and "://" not in cache else None)
+    share_programs(f"{cache}/programs" if cache and "://" not in cache else None)
     # Random draws are then the same for every layout over devices.
     jax.config.update("jax_threefry_partitionable", True)
 

@@ -36,6 +36,7 @@ _ARGUMENTS = [
     "executable_devices",
     "pgle_profiler",
 ]
+_ANEW = ["backend", "module", "executable_devices", "options", "host_callbacks"]
 _PATHS: dict[str, Any] = {
     "xla_dump_to": "",
     "xla_gpu_cuda_data_dir": "",
@@ -54,13 +55,13 @@ def share_programs(folder: str | None) -> None:
     try:
         from jax._src import compiler, distributed
 
-        alone = compiler.compile_or_get_cached
-        expected = list(inspect.signature(alone).parameters) == _ARGUMENTS
+        alone, anew = compiler.compile_or_get_cached, compiler.backend_compile_and_load
+        expected = [list(inspect.signature(f).parameters) for f in (alone, anew)] == [_ARGUMENTS, _ANEW]
     except (ImportError, AttributeError):
         return
     if expected and getattr(alone, "__module__", "").startswith("jax."):
         kept = Kept(folder) if folder is not None and jax.config.values["jax_enable_compilation_cache"] else None
-        compiler.compile_or_get_cached = SharedCompiler(alone, distributed.global_state, kept)
+        compiler.compile_or_get_cached = SharedCompiler(alone, anew, distributed.global_state, kept)
 
 
 class SharedCompiler:
@@ -68,12 +69,15 @@ class SharedCompiler:
 
     Args:
         alone: JAX's own.
+        anew: what `alone` compiles with. A program from JAX's cache cannot be handed on: XLA for CPUs loses functions when it
+            writes one that it has read.
         pod: `client`, which has the pod's key-value store, and `process_id`.
         kept: programs of earlier starts.
     """
 
-    def __init__(self, alone: Callable[..., Any], pod: Any, kept: Kept | None) -> None:
+    def __init__(self, alone: Callable[..., Any], anew: Callable[..., Any], pod: Any, kept: Kept | None) -> None:
         self._alone = alone
+        self._anew = anew
         self._pod = pod
         self._kept = kept
         self._seen: Counter[str] = Counter()
@@ -106,7 +110,11 @@ class SharedCompiler:
             if leads:
                 shared.announce("-")
             return compile_alone()
-        return self._get(key, leads, shared, _Compiler(compile_alone, backend, executable_devices, compile_options))
+
+        def compile_anew() -> Any:
+            return self._anew(backend, computation, executable_devices, compile_options, host_callbacks)
+
+        return self._get(key, leads, shared, _Compiler(compile_anew, backend, executable_devices, compile_options))
 
     def _get(self, key: str, leads: bool, shared: _Shared, by: _Compiler) -> Any:
         """Return the program: kept here, or another process's, or compiled here. The process that leads offers it to all."""

@@ -209,7 +209,7 @@ def test_settings_before_the_first_computation(tmp_path: Path, monkeypatch: pyte
     assert config == rest
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "gs://bucket/cache")
     configure_jax()
-    assert shared == ["/mine/podrun", f"{tmp_path}/.cache/podrun/xla/podrun", None, None]
+    assert shared == ["/mine/programs", f"{tmp_path}/.cache/podrun/xla/programs", None, None]
 
 
 def test_a_cache_that_others_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ class Process:
         self.compiled = 0
         self._text = text
         pod = SimpleNamespace(client=store, process_id=number)
-        self.compile = SharedCompiler(self._alone, pod, Kept(kept) if kept else None)
+        self.compile = SharedCompiler(self._alone, self._alone, pod, Kept(kept) if kept else None)
 
     def _alone(self, *args: Any) -> str:
         self.compiled += 1
