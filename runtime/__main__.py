@@ -25,6 +25,7 @@ from .contract import (
     failure_code,
 )
 from .worker.progress import Reporter
+from .worker.sigterm import leave_on_sigterm
 
 
 def main() -> None:
@@ -51,6 +52,7 @@ def main() -> None:
 def run(env: WorkerEnv, reporter: Reporter) -> int:
     """Train, and return the exit code. Raises what went wrong."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's errors; a stop is a warning
+    leave_on_sigterm(reporter)
     # Imported here, so that even a broken JAX is reported as an event.
     import jax
 
@@ -73,7 +75,7 @@ def run(env: WorkerEnv, reporter: Reporter) -> int:
     rehearse(env, workdir, reporter)
     reporter.phase(Phase.CONNECT)
     initialize(env, config.launch.start_timeout)
-    report_sigterm(reporter)
+    report_sigterm(reporter, leaves=True)
     try:
         train(config, env, workdir, reporter)
         print("done", flush=True)

@@ -227,6 +227,8 @@ class Trainer:
         self._reporter.phase(Phase.SAVE)
         self._report_completed_save(wait=True)
         if self._task.uses_result:
+            if self._stop.reached():  # nothing is left to save, and the text may take longer than the grace
+                raise Preempted("stopped before text was sampled; the checkpoint of the last step is complete")
             self._reporter.phase(Phase.SAMPLE)
             params = self._strategy.result(self._state)
             after_training = self._task.after_training if self._process == 0 else None

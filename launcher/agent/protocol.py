@@ -46,6 +46,7 @@ __all__ = [
     "MARK",
     "MISSING",
     "NURSERY",
+    "PREEMPTED",
     "SPEC",
     "STREAM_LIMIT",
     "TO_AGENT",
@@ -74,6 +75,8 @@ ASKED = "asked to stop"
 """Reason of a stop that the launcher asked for."""
 UNHEARD = "no word from the launcher"
 """Start of the reason of a stop after the lease has expired."""
+PREEMPTED = "its machine is needed elsewhere, or shuts down: "
+"""Start of the reason of a stop that the machine has asked for; the end says how."""
 INSTRUMENT = "instrument"
 """Folder, in that of an agent, with the files that come first on a user program's PYTHONPATH."""
 MISSING = "missing"

@@ -16,11 +16,12 @@ from .connection import Connection, Frame
 from .lock import HostLock
 from .memory import has_killed, kills, usage
 from .news import News, size_of
+from .notice import Notice
 from .port import RefusedError, probe, release, reserve_port
 from .private import UnsafeError, is_private
 from .processes import adopt_orphans, ended_children, enter_pid_namespace, kill_descendants
 from .progress import Dump, Progress
-from .protocol import ASKED, INSTRUMENT, UNHEARD
+from .protocol import ASKED, INSTRUMENT, PREEMPTED, UNHEARD
 from .run_folder import LOG, SOCKET
 from .worker import Worker
 
@@ -31,6 +32,7 @@ IDLE, LONGEST_IDLE = 1.0, 5.0  # seconds between two turns while no worker runs,
 FIRST_WORD = 60.0  # seconds for the launcher to attach; its lease begins then
 SIGN = 300.0  # seconds between two marks that the run uses its folders
 LOCK_RETRY = 0.5  # seconds between two attempts to take the host
+SAVE_GRACE = 60.0  # seconds for a save, beyond the grace, when the machine asks for a stop; it may end us sooner
 LOCK_PATIENCE = 15.0  # seconds to wait for a run that is ending to release the host
 
 
@@ -63,6 +65,7 @@ class Agent:
         self.stopped = False
         self.closing: Optional[Dict[str, int]] = None  # after `close`; by stream: bytes the launcher has
         self.finished = False
+        self.notice = Notice()
 
     def serve(self) -> None:
         adopt_orphans()
@@ -72,8 +75,10 @@ class Agent:
         signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        for number in (signal.SIGHUP, signal.SIGINT):
             signal.signal(number, lambda number, _: self.stop(0, "the agent got signal %d" % number))
+        signal.signal(signal.SIGTERM, lambda *_: self.preempt())
+        self.notice.watch()
         self.report("hello", pid=os.getpid(), python=sys.version.split()[0], host=socket.gethostname())
         self.listener.setblocking(False)
         while not self.finished:
@@ -255,6 +260,11 @@ class Agent:
             for worker in self.workers:
                 worker.signal(signal.SIGTERM)
         self.kill_at = time.monotonic() + grace
+
+    def preempt(self) -> None:
+        """Let the workers save and stop: the machine shuts down, or SLURM or its owner needs it."""
+        if self.stop_reason is None:
+            self.stop(self.spec["grace"] + SAVE_GRACE, PREEMPTED + (self.notice.reason() or "SIGTERM to its agent"))
 
     def reap(self) -> None:
         for pid, code in ended_children():

@@ -10,7 +10,7 @@ from enum import Enum, auto
 
 from podrun.runtime.contract import ErrorKind, Event, ExitCode, failure_code
 
-from ..agent.protocol import UNHEARD
+from ..agent.protocol import PREEMPTED, UNHEARD
 
 LAUNCHER = "the launcher"
 """Name in place of a host's if the launcher's own machine is to blame."""
@@ -116,6 +116,8 @@ def _rank(failed: Failure, evidence: Evidence) -> tuple[int, int]:
         return (2 if failed.late else 0), 0
     if failed.late:
         return 5, 0
+    if failed.sign is Sign.ASKED and failed.process is None:  # its machine asked for the stop of all
+        return 3, -1
     if failed.sign is Sign.ASKED and who in evidence.signalled:
         return 3, evidence.signalled.index(who)
     if failed.sign in (Sign.EXITED, Sign.ABORTED):
@@ -170,7 +172,8 @@ def from_exit(
     is_foreign = is_program and phase is None
     when = "" if is_foreign else _when(step, phase)
     if code == ExitCode.PREEMPTED and not is_foreign:
-        what = f"was asked to stop from outside{when}, and saved first"
+        saved = ", and saved first" if step is not None else ", before its first step: there was nothing to save"
+        what = f"was asked to stop from outside{when}{saved}"
         return Failure(host, process, what, code, Sign.ASKED)
     if code == ExitCode.DONE:
         return Failure(host, process, f"exited with code 0{when}, before training was done", ExitCode.FAILED)
@@ -203,6 +206,21 @@ def from_lost_agent(host: str, reason: str) -> Failure:
     """Return the failure of a host whose agent has ended or been given up; `reason` is the agent's own if it gave one."""
     sign = Sign.UNHEARD if UNHEARD in reason else Sign.CAUSE
     return Failure(host, None, reason, ExitCode.UNAVAILABLE, sign)
+
+
+def preempted_host(host: str, reason: str, steps: Sequence[int | None], codes: Sequence[int | None]) -> Failure:
+    """Return the failure of a host whose agent stopped because its machine asked for it.
+
+    `steps` and `codes` are the last step and the exit code of each of its processes.
+    """
+    why = reason.removeprefix(PREEMPTED)
+    step = max((step for step in steps if step is not None), default=None)
+    if any(code != ExitCode.PREEMPTED for code in codes):
+        end = ", and did not save in time" if step is not None else ""
+    else:
+        end = ", and saved first" if step is not None else ", before its first step: there was nothing to save"
+    at = "" if step is None else f" after step {step}"
+    return Failure(host, None, f"was asked to stop ({why}){at}{end}", ExitCode.PREEMPTED, Sign.ASKED)
 
 
 def silent_host(host: str, silence: float, trouble: str, late: bool = False) -> Failure:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from podrun.runtime.contract import Beat, Event, EventKind, ExitCode, Phase, output_stream
 
-from ..agent.protocol import ASKED
+from ..agent.protocol import ASKED, PREEMPTED
 from ..agent.schema import Lines, Malformed
 from ..plan.plan import LaunchPlan
 from ..remote.session import Frame, Session
@@ -287,6 +287,10 @@ class AgentFrames:
                 f"{frame['missing']} bytes of what {host} printed are not here; they stay there in {self._folder(host)}"
             )
             self._tell(EventKind.NOTE, message=what)
+        if frame["reason"].startswith(PREEMPTED) and not self._failures.names(host):
+            mine = [p for (name, _), p in self._processes.items() if name == host]
+            steps, codes = [p.step for p in mine], [p.exit_code for p in mine]
+            self._failures.add(cause.preempted_host(host, frame["reason"], steps, codes))
         reason = f"its agent stopped: {frame['reason']}"
         if not (self._stopping and frame["reason"] == ASKED) and not self._failures.names(host):
             self._failures.add(cause.from_lost_agent(host, reason))

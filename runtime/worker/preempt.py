@@ -9,8 +9,8 @@ import threading
 
 from jax.experimental import multihost_utils
 
-from ..contract import EventKind
 from .progress import Reporter
+from .sigterm import leave_if_untrained, on_sigterm, report_signal
 
 
 class Preempted(Exception):
@@ -57,38 +57,24 @@ class LocalStop:
 _ACTION_SIZE = 512  # bytes; struct sigaction has 152 on x86-64
 
 
-def report_sigterm(reporter: Reporter) -> None:
+def report_sigterm(reporter: Reporter, leaves: bool = False) -> None:
     """Report SIGTERM to this process as an event, then pass it on to JAX's preemption service.
 
     The service tells all processes, which then save and stop; none of them could say which one was sent the signal. Call it
     once `jax.distributed` is initialized. Its handler is not Python's, so it is kept as the bytes that sigaction gives.
 
-    The interpreter's own C handler writes to the wakeup descriptor at once, so the report does not wait for the main thread,
-    which may be in a long computation.
+    `leaves`: end the process at once with exit code 75 if it has not finished a step.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     before = ctypes.create_string_buffer(_ACTION_SIZE)
     if libc.sigaction(signal.SIGTERM, None, before) != 0:
         return
-    read_end, write_end = os.pipe()
-    os.set_blocking(write_end, False)
 
     def hand_on() -> None:
-        while signal.SIGTERM not in os.read(read_end, 64):
-            pass
-        reporter.stopping = True
-        try:
-            reporter.event(EventKind.SIGNAL, number=int(signal.SIGTERM))
-        except OSError:  # a full disk must not keep it from stopping
-            pass
+        report_signal(reporter)
+        if leaves:
+            leave_if_untrained(reporter)
         libc.sigaction(signal.SIGTERM, before, None)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def be_ordinary() -> None:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-    os.register_at_fork(after_in_child=be_ordinary)  # a child that is terminated must not count as this process
-    threading.Thread(target=hand_on, name="sigterm", daemon=True).start()
-    signal.signal(signal.SIGTERM, lambda number, frame: None)
-    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    on_sigterm(hand_on)

@@ -42,6 +42,7 @@ class Reporter:
         self.beat = BeatFile(path.with_suffix(".beat") if path.suffix else None)
         self.stopping = False
         """True once this process has been sent SIGTERM."""
+        self.last_phase: Phase | None = None
         self.step: int | None = None
         """The step in progress, for the report of a failure."""
         self.rehearsal: Rehearsal | None = None
@@ -72,6 +73,7 @@ class Reporter:
 
     def phase(self, phase: Phase) -> None:
         self.beat.phase(phase)
+        self.last_phase = phase
         self.event(EventKind.PHASE, phase=phase)
         if self.rehearsal is not None:
             self.rehearsal.begin_phase(phase)

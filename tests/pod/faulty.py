@@ -64,6 +64,27 @@ def dataset(options: dict[str, Any], config: Config) -> Dataset:
     return replace(good, train=Faulty(good.train, options))
 
 
+class Paced:
+    """The examples of `inner`, so slowly that a test can choose a moment."""
+
+    def __init__(self, inner: Any, seconds: float) -> None:
+        self._inner = inner
+        self._seconds = seconds
+        self.size = inner.size
+
+    def gather(self, indices: Any, epochs: Any) -> Batch:
+        time.sleep(self._seconds)
+        batch: Batch = self._inner.gather(indices, epochs)
+        return batch
+
+
+def paced(options: dict[str, Any], config: Config) -> Dataset:
+    """`data: {name: "faulty:paced", options: {seconds}}`: each batch takes that long, also in evaluations."""
+    good = load_dataset(config.model_copy(update={"data": SineData(samples=400)}))
+    slow = [Paced(examples, float(options["seconds"])) for examples in (good.train, good.validation)]
+    return replace(good, train=slow[0], validation=slow[1])
+
+
 class Held:
     """The examples of `inner`; waits before each batch of a step that the file `batches` does not permit."""
 

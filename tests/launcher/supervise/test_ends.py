@@ -65,8 +65,8 @@ def test_an_agent_that_is_asked_to_end_by_somebody_else(tmp_path: Path, folder: 
 
     with Logs(folder) as logs:
         outcome = run_supervisor(plan_of("cpu-1x1", tmp_path, "sleep", "60"), logs, react)
-    assert outcome.code == ExitCode.UNAVAILABLE and outcome.cause is not None
-    assert outcome.cause.what == f"its agent stopped: the agent got signal {signal.SIGTERM:d}"
+    assert outcome.code == ExitCode.PREEMPTED and outcome.cause is not None
+    assert outcome.cause.what == "was asked to stop (SIGTERM to its agent)"
 
 
 class SlowLogs(Logs):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from podrun.launcher.agent.protocol import PREEMPTED
 from podrun.launcher.supervise.cause import (
     LAUNCHER,
     Evidence,
@@ -18,6 +19,7 @@ from podrun.launcher.supervise.cause import (
     from_exit,
     from_lost_agent,
     is_peer_loss,
+    preempted_host,
     silent_host,
 )
 from podrun.runtime.contract import ErrorKind, EventKind, ExitCode, Phase
@@ -193,6 +195,11 @@ def test_details_of_an_error() -> None:
         (3, 0, Phase.TRAIN, "exited with code 3 after step 0", 3, False),
         (255, None, Phase.SETUP, "exited with code 255 during setup", 255, False),
         (75, 4, Phase.SAVE, "was asked to stop from outside after step 4, and saved first", 75, True),
+        (
+            *(75, None, Phase.COMPILE),
+            "was asked to stop from outside during compile, before its first step: there was nothing to save",
+            *(75, True),
+        ),
         (256, 4, Phase.TRAIN, "exited with code 256 after step 4", 1, False),
         (-signal.SIGKILL, 4, None, "SIGKILL after step 4 (out of memory, or killed by somebody)", 137, False),
         (-signal.SIGSEGV, None, Phase.COMPILE, "SIGSEGV during compile (a crash in native code)", 139, False),
@@ -266,3 +273,22 @@ def test_killed(out_of_memory: bool | None, text: str) -> None:
         "host-2", 2, -signal.SIGKILL, 4, Phase.TRAIN, out_of_memory=out_of_memory, memory="31.2 GB used of 32.0"
     )
     assert (failed.what, failed.code) == (text, 137)
+
+
+@pytest.mark.parametrize(
+    ("steps", "codes", "what"),
+    [
+        ((4, 5), (75, 75), "was asked to stop (maintenance event) after step 5, and saved first"),
+        ((4, 5), (75, -9), "was asked to stop (maintenance event) after step 5, and did not save in time"),
+        ((None,), (75,), "was asked to stop (maintenance event), before its first step: there was nothing to save"),
+        ((None,), (-15,), "was asked to stop (maintenance event)"),
+    ],
+)
+def test_a_host_whose_machine_asked_for_a_stop(
+    steps: tuple[int | None, ...], codes: tuple[int, ...], what: str
+) -> None:
+    """It is the cause, whatever processes on other hosts say, which stopped because of it."""
+    host = preempted_host("host-1", PREEMPTED + "maintenance event", steps, codes)
+    assert (host.what, host.code, host.sign) == (what, 75, Sign.ASKED)
+    other = from_exit("host-0", 0, ExitCode.PREEMPTED, 4, Phase.SAVE)
+    assert first_cause(Evidence([other, host], 2, [("host-1", 1)])) is host

@@ -1,0 +1,114 @@
+"""Watch for the notice that this machine will be taken away, which Google Compute Engine gives on its metadata server.
+
+See https://cloud.google.com/compute/docs/metadata/getting-live-migration-notice and .../instances/create-use-preemptible.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Callable, Dict, Optional, Tuple
+
+from .processes import die_with_parent, parent
+
+ENV_SERVER = "GCE_METADATA_HOST"
+"""Address of the metadata server, by Google's own name for it. Where it is set, there is one."""
+_PRODUCT = "/sys/class/dmi/id/product_name"
+_SERVER = "metadata.google.internal"
+_WAIT = 60  # seconds that the server keeps a request open until a value changes
+_RETRY = 5.0  # seconds after a failed request
+_LIMIT = 64  # bytes of a reason
+
+# A value of MIGRATE_ON_HOST_MAINTENANCE means that the machine goes on elsewhere.
+_KEYS: Dict[str, Tuple[str, Callable[[str], bool]]] = {
+    "maintenance-event": ("maintenance event", lambda value: value.startswith("TERMINATE")),
+    "preempted": ("preemption of the machine", lambda value: value == "TRUE"),
+}
+"""Keys of an instance: the reason for a stop, and which values mean one."""
+
+
+class Notice:
+    """A child process that sends this one SIGTERM when the notice comes, and says why in a pipe."""
+
+    def __init__(self) -> None:
+        self._reasons: Optional[int] = None
+
+    def watch(self) -> None:
+        """Start to watch, if this is a machine of Google's. Called before this process has threads or a namespace."""
+        server = os.environ.get(ENV_SERVER) or (_SERVER if is_google() else None)
+        if server is None:
+            return
+        self._reasons, write_end = os.pipe()
+        os.set_blocking(self._reasons, False)
+        agent = os.getpid()
+        if os.fork() == 0:
+            try:
+                die_with_parent()
+                if parent() == agent:
+                    _be_watcher(server, write_end, agent)
+            finally:
+                os._exit(0)
+        os.close(write_end)
+
+    def reason(self) -> Optional[str]:
+        """Return why this machine will be taken away, once the notice has come."""
+        try:
+            return (os.read(self._reasons, _LIMIT).decode() or None) if self._reasons is not None else None
+        except BlockingIOError:
+            return None
+
+
+def is_google() -> bool:
+    """Return whether this is a machine of Google Compute Engine."""
+    try:
+        with open(_PRODUCT) as file:
+            return "Google" in file.read()
+    except OSError:
+        return False
+
+
+def _be_watcher(server: str, write_end: int, agent: int) -> None:
+    """Watch all keys until one means a stop."""
+    import threading
+
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    os.closerange(3, write_end)  # the agent's sockets must not stay open in this process
+    os.closerange(write_end + 1, 256)
+    noticed = threading.Event()
+
+    def watch(key: str) -> None:
+        reason, means_stop = _KEYS[key]
+        etag = None
+        while True:
+            try:
+                value, etag = _value(server, key, etag)
+                if means_stop(value.strip()):
+                    break
+            except (OSError, ValueError):  # urllib's errors are OSErrors
+                time.sleep(_RETRY)
+        os.write(write_end, reason.encode())
+        noticed.set()
+
+    for key in _KEYS:
+        threading.Thread(target=watch, args=(key,), daemon=True).start()
+    noticed.wait()
+    os.kill(agent, signal.SIGTERM)
+
+
+def _value(server: str, key: str, etag: Optional[str]) -> Tuple[str, Optional[str]]:
+    """Return the value of a key and its tag: at once without `etag`, else as soon as it changes from that."""
+    from http.client import HTTPException
+    from urllib.request import ProxyHandler, Request, build_opener
+
+    url = "http://%s/computeMetadata/v1/instance/%s" % (server, key)
+    if etag is not None:
+        url += "?wait_for_change=true&timeout_sec=%d&last_etag=%s" % (_WAIT, etag)
+    request = Request(url, headers={"Metadata-Flavor": "Google"})
+    try:
+        with build_opener(ProxyHandler({})).open(request, timeout=_WAIT + 10) as answer:
+            return answer.read(_LIMIT).decode(), answer.headers.get("ETag", "0")
+    except HTTPException as error:
+        raise OSError(str(error))

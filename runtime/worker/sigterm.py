@@ -1,0 +1,71 @@
+"""Act on SIGTERM at once, whatever the main thread does. Does not import JAX."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+
+from ..contract import EventKind, ExitCode, Phase
+from .progress import Reporter
+
+_BEFORE_TRAINING = {None, Phase.CONNECT, Phase.SETUP, Phase.RESTORE, Phase.COMPILE}
+
+
+def on_sigterm(action: Callable[[], None]) -> None:
+    """Call `action` in a thread at the first SIGTERM from now on, in place of an earlier one. Called by the main thread.
+
+    The interpreter's own C handler writes to the wakeup descriptor at once, so the action does not wait for the main thread,
+    which may be in a long computation.
+    """
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+
+    def wait() -> None:
+        while signal.SIGTERM not in os.read(read_end, 64):
+            pass
+        action()
+
+    def be_ordinary() -> None:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    os.register_at_fork(after_in_child=be_ordinary)  # a child that is terminated must not count as this process
+    threading.Thread(target=wait, name="sigterm", daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+
+
+def leave_on_sigterm(reporter: Reporter) -> None:
+    """End this process at once with exit code 75 on SIGTERM: it has nothing to save yet.
+
+    Its imports and its wait for the other processes may take longer than the grace.
+    """
+
+    def leave() -> None:
+        report_signal(reporter)
+        leave_if_untrained(reporter)
+
+    on_sigterm(leave)
+
+
+def report_signal(reporter: Reporter) -> None:
+    """Report that this very process was sent SIGTERM."""
+    reporter.stopping = True
+    try:
+        reporter.event(EventKind.SIGNAL, number=int(signal.SIGTERM))
+    except OSError:  # a full disk must not keep it from stopping
+        pass
+
+
+def leave_if_untrained(reporter: Reporter) -> None:
+    """End this process if it has not finished a step since its start. A compilation may take longer than the grace."""
+    if reporter.last_phase in _BEFORE_TRAINING:
+        try:
+            print("stopped before its first step: there is nothing to save", flush=True)
+            sys.stderr.flush()
+        except (OSError, ValueError):  # a full disk or a closed output
+            pass
+        os._exit(ExitCode.PREEMPTED)
