@@ -42,6 +42,8 @@ class Fault:
     """Break something from outside, while a process of the run hangs in the phase."""
     phases: tuple[str, ...] = PHASES
     job: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    """What the disturbed run is given besides."""
     process: int | None = None
     """The process that must be struck; None: any."""
     restarts: bool = True
@@ -93,6 +95,7 @@ def _environ(pid: int) -> list[bytes]:
 WORKER = r"{host} \(process {p}\): "
 FULL = r"host-\d \(process \d\): .*No space left on device"
 _FSDP = (*WIDE, "parallel=jit", f"parallel.mesh.fsdp={HOSTS}")
+_SHORT, _SOON = ("step", "evaluate"), ("launch.stall_timeout=5",)  # elsewhere a hang is allowed many times as long
 FAULTS = (
     Fault("kill the worker", 137, WORKER + "was ended by SIGKILL", strike=_kill_worker),
     Fault("kill the coordinator", 137, WORKER + "was ended by SIGKILL", ("kill:host=0@{at}",), process=0),
@@ -109,6 +112,8 @@ FAULTS = (
     Fault("out of memory", 1, WORKER + "MemoryError", ("oom:host={p}@{at}",)),
     Fault("SIGTERM", 75, WORKER + "was asked to stop", ("sigterm:host={p}@{at}",), phases=("step", "evaluate", "save")),
     Fault("NaN", 1, r"host-\d .*is not finite in step", ("nan:host={p}@{at}",), phases=("step",)),
+    Fault("hang in a lock", 77, WORKER + "no progress", ("hang:host={p}@{at}",), phases=_SHORT, options=_SOON),
+    Fault("SIGSTOP", 77, WORKER + "no progress.* is stopped", ("stop:host={p}@{at}",), phases=_SHORT, options=_SOON),
     Fault("link down for a moment", 0, inject=("link_down:host={p},seconds=3@{at}", "slow:seconds=0.1")),
     Fault(
         "link flapping",
@@ -225,7 +230,8 @@ class Chaos:
         """Return True if process 0 hangs in the phase, so that a strike from outside is in it, and not after the end."""
         return self.fault.strike is not None and not self.fault.inject
 
-    def _injections(self) -> list[str]:
+    def injections(self) -> list[str]:
+        """Return the options for the faults that podrun injects itself."""
         at = f"step={self.step}" if self.phase == "step" else f"phase={self.phase}"
         faults = [text.format(p=self.process, at=at) for text in self.fault.inject]
         if self._holds:
@@ -234,7 +240,7 @@ class Chaos:
 
     def _disturb(self) -> None:
         most = 3 if self.restarts else 0
-        self.run = self.start(*self._injections(), f"launch.max_restarts={most}")
+        self.run = self.start(*self.injections(), *self.fault.options, f"launch.max_restarts={most}")
         if self.fault.strike is not None:
             self.wait_for_moment()
             self.fault.strike(self)

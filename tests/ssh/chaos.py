@@ -96,6 +96,9 @@ class SshChaos(Chaos):
         every = [process for number in range(HOSTS) for process in self.hosts.processes(self.host(number))]
         return {process.pid: process.args for process in every if any(mark in process.args for mark in _MARKS)}
 
+    def injections(self) -> list[str]:
+        return []
+
     def wait_for_moment(self) -> None:
         if self.phase == "step":
             self.run.wait_for_step(self.step - 1)
