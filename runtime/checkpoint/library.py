@@ -19,8 +19,24 @@ STATE, META = "state", "meta"
 class Manager(ocp.CheckpointManager):
     """orbax's manager, which never asks JAX's preemption service: its own step numbers would move the agreed stop."""
 
+    _lost_error: BaseException | None = None
+
     def reached_preemption(self, step: int) -> bool:
         return False
+
+    def _wait_for_checkpointers(self) -> None:
+        """Keep the error of a save. orbax raises it once; if its own thread gets it, that waits for the other processes."""
+        try:
+            super()._wait_for_checkpointers()
+        except BaseException as error:
+            self._lost_error = error
+            raise
+
+    def check_for_errors(self) -> None:
+        error, self._lost_error = self._lost_error, None
+        if error is not None:
+            raise error
+        super().check_for_errors()
 
     def start(self, step: int, state: Arrays, meta: dict[str, Any], loss: float | None) -> bool:
         """Start to save, after waiting for an earlier save. Return False if there is a checkpoint of this step."""

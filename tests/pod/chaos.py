@@ -96,6 +96,7 @@ WORKER = r"{host} \(process {p}\): "
 FULL = r"host-\d \(process \d\): .*No space left on device"
 _FSDP = (*WIDE, "parallel=jit", f"parallel.mesh.fsdp={HOSTS}")
 _SHORT, _SOON = ("step", "evaluate"), ("launch.stall_timeout=5",)  # elsewhere a hang is allowed many times as long
+_STOP = ("stop:host={p}@step=5", "slow:host={p}@step=6")  # it goes on to print its stacks, and must not finish
 FAULTS = (
     Fault("kill the worker", 137, WORKER + "was ended by SIGKILL", strike=_kill_worker),
     Fault("kill the coordinator", 137, WORKER + "was ended by SIGKILL", ("kill:host=0@{at}",), process=0),
@@ -113,7 +114,7 @@ FAULTS = (
     Fault("SIGTERM", 75, WORKER + "was asked to stop", ("sigterm:host={p}@{at}",), phases=("step", "evaluate", "save")),
     Fault("NaN", 1, r"host-\d .*is not finite in step", ("nan:host={p}@{at}",), phases=("step",)),
     Fault("hang in a lock", 77, WORKER + "no progress", ("hang:host={p}@{at}",), phases=_SHORT, options=_SOON),
-    Fault("SIGSTOP", 77, WORKER + "no progress.* is stopped", ("stop:host={p}@{at}",), phases=_SHORT, options=_SOON),
+    Fault("SIGSTOP", 77, WORKER + "no progress.* is stopped", _STOP, phases=("step",), options=_SOON),
     Fault("link down for a moment", 0, inject=("link_down:host={p},seconds=3@{at}", "slow:seconds=0.1")),
     Fault(
         "link flapping",
@@ -129,7 +130,7 @@ FAULTS = (
         phases=("setup", "compile", "step"),
         restarts=False,
     ),
-    Fault("damaged checkpoint", 137, WORKER + "was ended by SIGKILL", ("bad_checkpoint:host={p}@step=25",), phases=("step",)),
+    Fault("damaged checkpoint", 137, WORKER + "was ended by SIGKILL", ("bad_checkpoint:host={p}@step=35",), phases=("step",)),
     Fault("slow host", 0, inject=("slow:host={p},seconds=0.2@{at}",), phases=("step",)),
     Fault("error of a full disk", 1, FULL, ("disk_full:host={p}@step=15",), phases=("save",)),
     Fault("full disk", 1, FULL, phases=("save",), job=WIDE, restarts=False, mounts=True),

@@ -79,8 +79,14 @@ class SshChaos(Chaos):
         self._pod = sandbox
         self._option = sandbox.write_pod([self.host(process) for process in range(HOSTS)])
         self._gate = path / "shared" / "batches"
-        self._gate.write_text(str(self.step if phase == "step" else simulated.STEPS + 1))
+        self._open_gate(self.step if phase == "step" else simulated.STEPS + 1)
         shutil.copy(Path(simulated.__file__).with_name("faulty.py"), path)
+
+    def _open_gate(self, step: int) -> None:
+        """Let the job make steps up to this one."""
+        new = self._gate.with_name("batches.new")
+        new.write_text(str(step))
+        new.replace(self._gate)  # a process reads the old number or the new one
 
     def start(self, *more: str) -> Run:
         data = f"data={{name: 'faulty:held', options: {{file: '{self._gate}'}}}}"
@@ -108,7 +114,7 @@ class SshChaos(Chaos):
             )
 
     def struck(self) -> None:
-        self._gate.write_text(str(simulated.STEPS + 1))
+        self._open_gate(simulated.STEPS + 1)
         if not self.ends and self.fault.code != 0:
             self.run.wait_for(lambda e: e["event"] == "restart")
             self.hosts.restore()
