@@ -53,6 +53,10 @@ def misbehave(action: str, batch: Batch) -> Batch:
         os.kill(os.getpid(), signal.SIGSEGV)
     if action == "hang":
         time.sleep(600)
+    if action == "loop":
+        end = time.monotonic() + 600
+        while time.monotonic() < end:
+            pass
     raise AssertionError(action)
 
 
