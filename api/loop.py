@@ -90,7 +90,8 @@ class Steps:
             first = self.step + 1
             for step in range(first, self.total + 1):
                 self._reporter.begin_step(step)
-                yield step
+                with self._reporter.beat.dispatch:
+                    yield step
                 self._complete(step)
                 if step == first:
                     self._reporter.phase(Phase.TRAIN)

@@ -45,10 +45,19 @@ def milestone(event: Event) -> str | None:
         return f"resumed from the checkpoint of step {event['step']}"
     if kind in (EventKind.NOTE, EventKind.RESTART):
         return str(event["message"])
+    if kind == EventKind.LATE:
+        return describe_late(event) if event["always"] else None
     if kind == EventKind.TEXT:
         rule = "-" * 60
         return f"sampled text:\n{rule}\n{event['text'].strip()}\n{rule}"
     return None
+
+
+def describe_late(event: Event) -> str:
+    """Return `host-1 (process 1) keeps the others waiting: 0.51 s of each step of 0.60 s`."""
+    how = "keeps the others waiting" if event["always"] else "has kept the others waiting once"
+    seconds = f"{event['behind']:.3g} s of each step of {event['step_seconds']:.3g} s"
+    return f"{event['host']} (process {event['process']}) {how}: {seconds}"
 
 
 def step_line(event: Event) -> str:

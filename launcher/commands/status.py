@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from podrun.runtime.contract import ExitCode
-from podrun.runtime.lines import clock, describe_step, out_of
+from podrun.runtime.lines import clock, describe_late, describe_step, out_of
 
 from ..pod.fold import fold
 from ..pod.traits import reached
@@ -22,6 +22,7 @@ from ..view.console import phase_words
 from ..view.text_table import shorten, text_table
 from ..view.times import duration, moment
 
+_LATE = ("host", "process", "behind", "step_seconds", "since", "always")
 _ROWS = 16  # up to so many processes have a row each; of more, those in the same state share one
 
 
@@ -48,6 +49,7 @@ def _as_json(directory: RunDirectory, summary: Summary, details: RunState) -> di
         **{name: step.get(name) for name in ("loss", "elapsed", "seconds_left")},
         "message": details.end["message"] if details.end else None,
         "checkpoint": {"step": checkpoint["step"], "time": checkpoint["time"]} if checkpoint else None,
+        "late": details.late and {key: details.late[key] for key in _LATE},
         "agents": details.agents,
         "processes": [asdict(process) for process in details.processes.values()],
     }
@@ -91,6 +93,8 @@ def _facts(directory: RunDirectory, summary: Summary, details: RunState) -> list
     if details.start and not summary.has_ended:
         facts.append(("phase", _phase(details)))
     facts += _step_facts(summary, details)
+    if details.late and not summary.has_ended:
+        facts.append(("late", f"{describe_late(details.late)}, since {moment(details.late['since'])}"))
     if details.checkpoint:
         facts.append(("checkpoint", f"step {details.checkpoint['step']}, at {moment(details.checkpoint['time'])}"))
     if summary.supervisor is not None:

@@ -100,10 +100,20 @@ _RESTART: dict[str, Check] = {
     "seconds": number,
     "silent_program": flag,
 }
+_LATE: dict[str, Check] = {
+    "time": _moment,
+    "host": text,
+    "process": count,
+    "behind": number,
+    "step_seconds": number,
+    "since": _moment,
+    "always": flag,
+}
 _OF_LAUNCHER: dict[str, Check] = {
     EventKind.START: record(_START, {"python": maybe(text)}),
     EventKind.HOST: record({"time": _moment, "host": text, "phase": text}, {"pid": count, "message": text}),
     EventKind.EXIT: record({"time": _moment, "host": text, "process": count, "code": integer}),
+    EventKind.LATE: record(_LATE),
     EventKind.RESTART: record(_RESTART),
     EventKind.END: record(_END, {"process": maybe(count), "left_behind": each(text)}),
 }

@@ -43,6 +43,8 @@ class RunState:
     """Activity on a host, if it takes long."""
     step: Event | None = None
     """Last step that process 0 has reported; until it has, that of any process."""
+    late: Event | None = None
+    """The process that others wait for in their steps, if there is one now."""
     checkpoint: Event | None = None
     """Last complete checkpoint of any attempt."""
     compile_seconds: float | None = None
@@ -110,6 +112,9 @@ class RunState:
         if event["process"] == 0 or self.step is None or self.step["process"] != 0:
             self.step = event
 
+    def _late(self, event: Event, time: float) -> None:
+        self.late = event if event["behind"] else None
+
     def _checkpoint(self, event: Event, time: float) -> None:
         self.checkpoint = event
 
@@ -139,13 +144,14 @@ class RunState:
             process.phase, process.since = phase, time
 
 
-_OF_LAUNCHER = (EventKind.START, EventKind.HOST, EventKind.EXIT, EventKind.RESTART, EventKind.END)
+_OF_LAUNCHER = (EventKind.START, EventKind.HOST, EventKind.EXIT, EventKind.LATE, EventKind.RESTART, EventKind.END)
 _ACTIONS: dict[str, Callable[[RunState, Event, float], None]] = {
     EventKind.START: RunState._begin,
     EventKind.HOST: RunState._host,
     EventKind.PHASE: RunState._phase,
     EventKind.STEP: RunState._step,
     EventKind.CHECKPOINT: RunState._checkpoint,
+    EventKind.LATE: RunState._late,
     EventKind.ERROR: RunState._error,
     EventKind.EXIT: RunState._exit,
     EventKind.END: RunState._end,

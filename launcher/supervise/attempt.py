@@ -148,6 +148,8 @@ class Supervisor(AgentFrames):
             self._pump()
 
     def _check_progress(self) -> None:
+        if late := self._watch.late():
+            self._tell(EventKind.LATE, **late)
         if self._watch.is_stuck(self._hears):
             self._tell(EventKind.NOTE, message="nothing moves any more: all processes print their stacks to the logs")
             self._dump_stacks()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import ExitCode
@@ -13,8 +15,10 @@ from .awake import AwakeClock
 from .cause import Failure
 from .hang import Pace, Standing
 from .outcome import Process
+from .stragglers import Late, Stragglers
 
 _LOOK = 0.5  # seconds between two looks at all processes
+_COMPARE = 1.0  # seconds between two comparisons of their waiting: agents send no more beats than that
 
 
 @dataclass
@@ -37,6 +41,8 @@ class ProgressWatch:
         self._timeout = launch.stall_timeout or (None if is_program else hang.STALL_TIMEOUT)
         self._is_program = is_program
         self._pace = Pace()
+        self._stragglers = Stragglers()
+        self._compared = clock.now()
         self._looked = clock.now()
         self._idle: dict[int, _Idle] = {}
 
@@ -60,6 +66,30 @@ class ProgressWatch:
         if not self._is_program and any(p.beat is None for p in alive):
             return False  # it could not make its beat file
         return hang.is_stuck(self._standings(), self._timeout, self._pace.slowest, self._is_program)
+
+    def late(self) -> dict[str, Any] | None:
+        """Return the fields of an event if it has changed which process is late, or whether it always is."""
+        now = self._clock.now()
+        if now - self._compared < _COMPARE:
+            return None
+        self._compared = now
+        beats = {(p.host, p.process): p.beat for p in self._processes if p.exit_code is None and p.beat}
+        before = self._stragglers.late
+        if not self._stragglers.see(beats, time.time()):
+            return None
+        late = self._stragglers.late
+        if _told(late) == _told(before):
+            return None
+        told, behind = (late, late.behind) if late else (before, 0.0)
+        assert told is not None
+        return {
+            "host": told.host,
+            "process": told.process,
+            "behind": round(behind, 6),
+            "step_seconds": round(told.step_seconds, 6),
+            "since": told.since,
+            "always": late is not None and late.always,
+        }
 
     def failure(self) -> Failure:
         """Return the failure of the process that the others wait for. Call it when `is_stuck`."""
@@ -85,3 +115,8 @@ class ProgressWatch:
             for p in self._processes
             if p.exit_code is None and p.process in self._idle
         ]
+
+
+def _told(late: Late | None) -> tuple[str, int, bool] | None:
+    """Return what of a late process is worth an event."""
+    return (late.host, late.process, late.always) if late else None

@@ -47,6 +47,23 @@ def test_status_of_a_run_that_goes_on(podrun: Podrun, make: Make) -> None:
     ]
 
 
+def test_status_names_a_late_process(podrun: Podrun, make: Make) -> None:
+    """Who keeps the others waiting, by how much, since when; no longer once it is not late any more."""
+    run = running(make)
+    late = {"host": "host-1", "process": 1, "behind": 0.51234, "step_seconds": 0.6, "since": run.began + 60}
+    run.event("late", **late, always=False)
+    with run.directory.supervise():
+        once = podrun("status").out
+        run.event("late", **late, always=True)
+        always, as_json = podrun("status").out, podrun("status", "--json").json
+        run.event("late", **{**late, "behind": 0.0}, always=False)
+        over = podrun("status").out
+    assert "host-1 (process 1) has kept the others waiting once: 0.512 s of each step of 0.6 s, since " in once
+    assert "host-1 (process 1) keeps the others waiting: 0.512 s of each step of 0.6 s, since " in always
+    assert as_json["late"] == {**late, "always": True}
+    assert "waiting" not in over
+
+
 def test_status_of_a_run_that_failed(podrun: Podrun, make: Make) -> None:
     """Shows how each process ended, and the first cause as the last line."""
     run = running(make)
