@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import pytest
 
 from ..conftest import Sandbox, make_sandbox
-from .chaos import BY_NAME, Chaos, job_of, undisturbed
+from .chaos import BY_NAME, Chaos, Fault, job_of, undisturbed
 
 SEED = int(os.environ.get("PODRUN_FAULT_SEED", "1"))
 CASES = (
@@ -35,6 +36,7 @@ CASES = (
     ("link flapping", "step", True),
     ("link down for good", "step", False),
     ("damaged checkpoint", "step", True),
+    ("slow host", "step", True),
     ("error of a full disk", "save", True),
     ("full disk", "save", False),
     ("full disk, saved in parts", "save", False),
@@ -42,27 +44,36 @@ CASES = (
 """Fault, phase, and whether podrun restarts the run, or the user gives the command again."""
 
 
+Losses = Callable[[Fault, str], dict[int, float]]
+
+
 @pytest.fixture(scope="module")
-def losses(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], dict[int, float]]:
-    """Return the losses of undisturbed runs, by job."""
-    expected: dict[tuple[str, ...], dict[int, float]] = {}
-    for name, phase, _ in CASES:
-        job = job_of(BY_NAME[name], phase)
-        if job not in expected and not (BY_NAME[name].mounts and os.geteuid() != 0):
-            sandbox = make_sandbox(tmp_path_factory.mktemp("undisturbed"))
-            expected[job] = undisturbed(sandbox, phase, BY_NAME[name])
-    return expected
+def undisturbed_losses(tmp_path_factory: pytest.TempPathFactory) -> Losses:
+    """Return the losses of a fault's job when nothing disturbs it; each job is run once."""
+    losses: dict[tuple[str, ...], dict[int, float]] = {}
+
+    def of(fault: Fault, phase: str) -> dict[int, float]:
+        job = job_of(fault, phase)
+        if job not in losses:
+            losses[job] = undisturbed(make_sandbox(tmp_path_factory.mktemp("undisturbed")), phase, fault)
+        return losses[job]
+
+    return of
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "phase", "restarts"), CASES, ids=[f"{case[0]}, {case[1]}" for case in CASES])
 def test_a_run_survives_or_ends_as_it_should(
-    sandbox: Sandbox, losses: dict[tuple[str, ...], dict[int, float]], name: str, phase: str, restarts: bool
+    sandbox: Sandbox, undisturbed_losses: Losses, name: str, phase: str, restarts: bool
 ) -> None:
     """Exit code, first cause, losses bit for bit, checkpoints, logs and processes are all right."""
     fault = BY_NAME[name]
     if fault.mounts and os.geteuid() != 0:
         pytest.skip("only root can mount a small file system")
-    result = Chaos(sandbox, fault, phase, SEED, restarts).execute(losses[job_of(fault, phase)])
+    result = Chaos(sandbox, fault, phase, SEED, restarts).execute(undisturbed_losses(fault, phase))
     print(result.case, result.last_line)
     assert result.wrong == [], result.case
+
+
+def test_every_kind_has_a_case() -> None:
+    assert {name for name, _, _ in CASES} == {*BY_NAME}
