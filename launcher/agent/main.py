@@ -51,6 +51,10 @@ def main(argv: List[str]) -> None:
         from .clean import clean
 
         clean()
+    elif command == "checkpoints" and not args:
+        from .checkpoints import checkpoints
+
+        checkpoints()
     elif _ANSWERS.get(command) == len(args):
         from .answer import COMMANDS
 

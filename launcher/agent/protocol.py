@@ -172,6 +172,14 @@ _ERROR = record({"error": maybe(text)})
 _LEFT_FOLDER = record({"run": text, "path": text, "bytes": count, "age": number})
 _LEFT_PROCESS = record({"run": text, "pid": count, "command": text})
 _ENVIRONMENT = record({"path": text, "bytes": count, "age": number, "due": flag})
+_CHECKPOINT = record(
+    dict(
+        {"name": text, "step": count, "time": number, "bytes": count, "loss": maybe(number), "pinned": flag},
+        verified=flag,
+        problem=maybe(words),
+        changes=each(words),
+    )
+)
 ANSWERS: Frames = {
     "facts": FACTS,
     "listen": either(record({"error": maybe(text), "port": port, "address": maybe(ip)}), record({"error": text})),
@@ -179,6 +187,7 @@ ANSWERS: Frames = {
     "share": either(record({"error": maybe(text), "path": text}), record({"error": text})),
     "see": _ERROR,
     "sweep": record({"left": each(count)}),
+    "checkpoints": record({"error": maybe(words), "workdir": words, "done": each(words), "rows": each(_CHECKPOINT)}),
     "clean": record(
         {"folders": each(_LEFT_FOLDER), "processes": each(_LEFT_PROCESS), "environments": each(_ENVIRONMENT)},
         {"removed": count, "left": each(count), "pruned": count},

@@ -1,7 +1,8 @@
-"""Commands about the hosts of a pod: `exec`, `ssh`, `clean`. Added to the main group by `cli`."""
+"""Commands about the hosts of a pod: `exec`, `ssh`, `clean`, `checkpoints`. Added to the main group by `cli`."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -117,4 +118,37 @@ def clean(run: str | None, older_than: str | None, dry_run: bool, yes: bool, **w
     guard(action)
 
 
-COMMANDS: tuple[click.Command, ...] = (execute, ssh, clean)
+@click.command()
+@_WHERE
+@click.option("--run", metavar="RUN", help="The hosts of a run.")
+@click.argument("workdir", type=click.Path(path_type=Path))
+@click.argument("action", required=False, type=click.Choice(["drop", "keep", "restore"]), metavar="[drop|keep|restore")
+@click.argument("steps", nargs=-1, metavar="STEP ...]")
+def checkpoints(workdir: Path, action: str | None, steps: tuple[str, ...], run: str | None, **where: Any) -> None:
+    """List the checkpoints of a workdir, and compare every file with its digest.
+
+    \b
+    drop STEP ...   Remove them.
+    keep STEP ...   Keep them, however many newer ones there are.
+    restore STEP    The next start goes on from it: newer ones are set aside, none is deleted.
+                    Also brings back one that was set aside: 20.damaged-1, 20.aside-1.
+
+    With a pod the workdir is the one that its first host sees. Exit code 1 if a checkpoint is damaged.
+
+    \b
+    Examples:
+      podrun checkpoints runs/train
+      podrun checkpoints runs/train restore 2000
+      podrun checkpoints --pod pod.yaml train keep 1000 2000
+    """
+
+    def perform() -> int:
+        from ..commands.checkpoints import CheckpointsRequest
+        from ..commands.checkpoints import checkpoints as execute_request
+
+        return execute_request(CheckpointsRequest(_selection(where, run), workdir, action, steps))
+
+    guard(perform)
+
+
+COMMANDS: tuple[click.Command, ...] = (execute, ssh, clean, checkpoints)

@@ -29,21 +29,35 @@ ANSWER_LIMIT = 40.0  # seconds; longer than any fact may take
 _END_LIMIT = 5.0  # seconds for a command to tidy up
 
 
-def ask(transport: Transport, pod: Pod, host: Host, *args: str, request: Answer | None = None) -> Reply:
-    """Start `agent ARGS` on the host and return its answer. Raises HostError if there is none."""
-    with asking(transport, pod, host, *args, request=request) as reply:
+def ask(
+    transport: Transport,
+    pod: Pod,
+    host: Host,
+    *args: str,
+    request: Answer | None = None,
+    limit: float = ANSWER_LIMIT,
+) -> Reply:
+    """Start `agent ARGS` on the host and return its answer. Raises HostError if there is none within `limit` seconds."""
+    with asking(transport, pod, host, *args, request=request, limit=limit) as reply:
         return reply
 
 
 @contextmanager
-def asking(transport: Transport, pod: Pod, host: Host, *args: str, request: Answer | None = None) -> Iterator[Reply]:
+def asking(
+    transport: Transport,
+    pod: Pod,
+    host: Host,
+    *args: str,
+    request: Answer | None = None,
+    limit: float = ANSWER_LIMIT,
+) -> Iterator[Reply]:
     """Yield the answer of a command that keeps running after it. At the end of the block the command has ended."""
     channel = open_agent(transport, pod, host, *args)
     try:
         sent = time.time()
         if request is not None:
             send_frame(channel, request)
-        answer = _read(channel, host, args[0])
+        answer = _read(channel, host, args[0], limit)
         yield Reply(answer, sent, time.time())
         channel.finish()
         with deadline(_END_LIMIT, channel.close):
@@ -52,20 +66,20 @@ def asking(transport: Transport, pod: Pod, host: Host, *args: str, request: Answ
         channel.close()
 
 
-def _read(channel: Channel, host: Host, command: str) -> Answer:
+def _read(channel: Channel, host: Host, command: str, limit: float) -> Answer:
     """Return the answer that the channel delivers. Raises HostError."""
     try:
-        with deadline(ANSWER_LIMIT, channel.close) as late:
+        with deadline(limit, channel.close) as late:
             line = next(lines(channel), None)
         if line is None:
-            raise HostError(host.name, _failure_reason(channel, late.is_set()))
+            raise HostError(host.name, _failure_reason(channel, late.is_set(), limit))
         return parse_answer(line, command)
     except Malformed as why:
         raise HostError(host.name, f"sent a malformed answer to `{command}`: {why}") from None
 
 
-def _failure_reason(channel: Channel, late: bool) -> str:
+def _failure_reason(channel: Channel, late: bool, limit: float) -> str:
     if late:
-        return f"did not answer within {ANSWER_LIMIT:g} s; see whether it is overloaded, or a file system hangs there"
+        return f"did not answer within {limit:g} s; see whether it is overloaded, or a file system hangs there"
     last = last_words(channel)
     return f"its agent ended before it answered: {last}" if last else "the connection ended before it answered"

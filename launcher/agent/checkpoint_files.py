@@ -1,0 +1,121 @@
+"""Read the checkpoints of a workdir: names, size, loss, config, and whether all files are what the manifest says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from typing import Any, Dict, List, Optional, Tuple
+
+MANIFEST = "podrun-manifest.json"
+PINNED = "podrun-pinned"
+LOSS = "metrics/metrics"
+"""Names in a checkpoint, as in `runtime.contract`."""
+NAME = re.compile(r"([0-9]{1,18})(\.(aside|damaged)-[0-9]+)?", re.ASCII)
+_META = "meta/metadata"
+_CHUNK = 1 << 20
+_SHOWN = 5  # differences of a checkpoint that are shown
+
+
+def names_of(folder: str) -> List[str]:
+    """Return the names of all checkpoints by step, those that were set aside after the one in use."""
+    return sorted((name for name in os.listdir(folder) if NAME.fullmatch(name)), key=lambda name: (step_of(name), name))
+
+
+def step_of(name: str) -> int:
+    return int(name.partition(".")[0])
+
+
+def list_checkpoints(folder: str) -> List[Dict[str, Any]]:
+    """Return what is known of each checkpoint, with all files compared with its manifest."""
+    rows = []
+    before: Any = None
+    for name in names_of(folder):
+        path = os.path.join(folder, name)
+        config, loss = _read(path, _META, "config"), _read(path, LOSS, "loss")
+        try:
+            time = os.stat(path).st_mtime
+        except OSError:
+            continue  # a run has removed it meanwhile
+        row = {"name": name, "step": step_of(name), "time": time, "bytes": _size(path)}
+        row["loss"] = loss if isinstance(loss, (int, float)) and loss == loss and abs(loss) != float("inf") else None
+        row["pinned"] = os.path.exists(os.path.join(path, PINNED))
+        row["verified"], row["problem"] = verify(path)
+        row["changes"] = _changes(before, config) if before is not None and config is not None else []
+        before = config if config is not None else before
+        rows.append(row)
+    return rows
+
+
+def _read(path: str, file: str, key: str) -> Any:
+    """Return a value of a file of JSON; None if it cannot be read."""
+    try:
+        with open(os.path.join(path, file), "rb") as opened:
+            return json.loads(opened.read())[key]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _size(path: str) -> int:
+    total = 0
+    for above, _, names in os.walk(path):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(above, name)).st_size
+            except OSError:
+                pass
+    return total
+
+
+def verify(path: str) -> Tuple[bool, Optional[str]]:
+    """Return whether all files are what the manifest says, and else the first that is not; (False, None): no manifest."""
+    try:
+        with open(os.path.join(path, MANIFEST), "rb") as opened:
+            files = [
+                (str(name), int(size), str(sha)) for name, (size, sha) in json.loads(opened.read())["files"].items()
+            ]
+    except FileNotFoundError:
+        return False, None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return False, "%s cannot be read" % MANIFEST
+    for name, size, sha in files:
+        try:
+            now = os.stat(os.path.join(path, name)).st_size
+            if now != size:
+                return False, "%s has %d bytes, not %d" % (name, now, size)
+            if _digest(os.path.join(path, name)) != sha:
+                return False, "%s has changed" % name
+        except FileNotFoundError:
+            return False, "%s is missing" % name
+        except OSError as error:
+            return False, "%s cannot be read: %s" % (name, error.strerror)
+    return True, None
+
+
+def _digest(path: str) -> str:
+    sha = hashlib.sha256()
+    with open(path, "rb") as file:
+        while True:
+            chunk = file.read(_CHUNK)
+            if not chunk:
+                return sha.hexdigest()
+            sha.update(chunk)
+
+
+def _changes(before: Any, after: Any) -> List[str]:
+    """Return `key: before -> after` for the values in which two configs differ."""
+    one, two = _flat(before, ""), _flat(after, "")
+    keys = [key for key in sorted({**one, **two}) if one.get(key) != two.get(key)]
+    rows = ["%s: %s -> %s" % (key, json.dumps(one.get(key)), json.dumps(two.get(key))) for key in keys]
+    more = ["and %d more" % (len(rows) - _SHOWN)] if len(rows) > _SHOWN else []
+    return [row if len(row) <= 120 else row[:117] + "..." for row in rows[:_SHOWN]] + more
+
+
+def _flat(value: Any, prefix: str) -> Dict[str, Any]:
+    if not isinstance(value, dict):
+        return {prefix: value}
+    rows: Dict[str, Any] = {}
+    for key, inner in value.items():
+        rows.update(_flat(inner, "%s.%s" % (prefix, key) if prefix else str(key)))
+    return rows

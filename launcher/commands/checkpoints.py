@@ -1,0 +1,102 @@
+"""`podrun checkpoints`: list and verify the checkpoints of a workdir; drop, keep or restore some."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from podrun.runtime.contract import ExitCode, UserError
+
+from ..inventory.simulated import simulated_pod
+from ..pod.errors import HostError
+from ..pod.pod import Pod
+from ..pod.slices import parse_slice
+from ..remote.ask import ask
+from ..request.hosts import HostSelection, select_hosts
+from ..transport.base import load_transport
+from ..view.text_table import text_table
+from ..view.times import size
+
+_LIMIT = 3600.0  # seconds: every byte of all checkpoints is read
+
+
+@dataclass(frozen=True)
+class CheckpointsRequest:
+    """Command line of `podrun checkpoints`."""
+
+    selection: HostSelection
+    """Whose host 0 sees the workdir; without a pod it is this machine."""
+    workdir: Path
+    action: str | None = None
+    names: tuple[str, ...] = ()
+
+
+def checkpoints(request: CheckpointsRequest) -> int:
+    """Do what was asked for and print a table; return 1 if a checkpoint in use is damaged. Raises UserError."""
+    _check(request)
+    pod, workdir = _find(request)
+    transport = load_transport(pod)
+    try:
+        question = {"workdir": str(workdir), "action": request.action, "names": list(request.names)}
+        answer = ask(transport, pod, pod.hosts[0], "checkpoints", request=question, limit=_LIMIT).answer
+    except HostError as error:
+        raise UserError(str(error)) from None
+    finally:
+        transport.close()
+    if answer["error"] is not None:
+        raise UserError(answer["error"])
+    for line in answer["done"]:
+        print(line)
+    rows = answer["rows"]
+    if request.action is None or request.action == "restore":
+        print(as_table(rows))
+    damaged = any(row["problem"] is not None and row["name"].isdigit() for row in rows)
+    return int(ExitCode.FAILED if damaged else ExitCode.DONE)
+
+
+def _check(request: CheckpointsRequest) -> None:
+    if request.action is not None and not request.names:
+        raise UserError(f"no step: say which, for example podrun checkpoints {request.workdir} {request.action} 100")
+    if request.action == "restore" and len(request.names) > 1:
+        raise UserError("a run goes on from one step; name one")
+
+
+def _find(request: CheckpointsRequest) -> tuple[Pod, Path]:
+    """Return the pod whose first host sees the workdir, and its path there."""
+    selection = request.selection
+    if selection.run is None and not selection.pod.names_pod:
+        return simulated_pod(parse_slice("cpu-1x1")), request.workdir.expanduser().absolute()
+    pod, _ = select_hosts(selection, "checkpoints")
+    if pod.traits.files_are_here:
+        return pod, request.workdir.expanduser().absolute()
+    return pod, pod.workdir_on_hosts(request.workdir)
+
+
+def as_table(rows: list[dict[str, Any]]) -> str:
+    """Return a line for each checkpoint, and below it in which values its job differs from the one above."""
+    cells = [["step", "saved", "size", "loss", "files", ""]]
+    for row in rows:
+        loss = "" if row["loss"] is None else f"{row['loss']:.4g}"
+        cells.append([row["name"], _saved(row["time"]), size(row["bytes"]), loss, _files(row), _notes(row)])
+    lines = text_table(cells, right=(2, 3)).splitlines()
+    blocks = [
+        [line, *(f"    {change}" for change in row["changes"])] for line, row in zip(lines[1:], rows, strict=True)
+    ]
+    return "\n".join([lines[0], *(line for block in blocks for line in block)])
+
+
+def _saved(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+def _files(row: dict[str, Any]) -> str:
+    if row["problem"] is not None:
+        return f"damaged: {row['problem']}"
+    return "verified" if row["verified"] else "no manifest"
+
+
+def _notes(row: dict[str, Any]) -> str:
+    aside = "" if row["name"].isdigit() else "set aside"
+    return ", ".join(note for note in ("kept" if row["pinned"] else "", aside) if note)
