@@ -103,7 +103,7 @@ def describe(error: BaseException) -> str:
     """Return the first lines that the user reads about a failure."""
     if isinstance(error, (UserError, NotFiniteError, SaveError)):
         return str(error)
-    text = f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {error}".removesuffix(": ")
     if isinstance(error, SystemExit):
         if not error.code:
             return "exited with code 0 before training was done"

@@ -78,7 +78,7 @@ class Injection:
         fields = {"host": self.host, "process": self.process}
         fields |= {name: f"{self.parameter:g}" for name, _ in KINDS[self.kind].parameters}
         given = ",".join(f"{key}={value}" for key, value in fields.items() if value is not None)
-        return f"{self.kind}{':' if given else ''}{given}@{self.time}={self.at}"
+        return f"{self.kind}{':' if given else ''}{given}@{self.time}={f'{self.at:g}' if self.time == SECONDS else self.at}"
 
 
 def parse(text: str) -> tuple[Injection | None, list[str]]:
