@@ -84,8 +84,8 @@ class Trainer:
         if self._strategy.saves_in_parts:
             meet("before the first save")
         parts = self._strategy.shares * config.accumulate
-        self._batch_size = padded(self._data.train.size, parts) if config.batch_size == "all" else config.batch_size
         self._consumed = self._data.train.size if config.batch_size == "all" else config.batch_size  # by a step
+        self._batch_size = padded(self._consumed, parts)  # a pod that has lost a host may not divide the job's
         self._epoch_size = config.epoch_size(self._data.train.size)
         self._means = EpochMeans(self._epoch_size) if config.epochs is not None else None
         self._ended_epochs: dict[int, int] = {}  # epoch by the step that ends it
@@ -93,7 +93,7 @@ class Trainer:
         self._window = 1 if jax.default_backend() == "cpu" else 2
         self._in_flight: deque[tuple[int, StepMetrics]] = deque()
         self._stop = StopRequest()
-        self._clock = Clock(self._batch_size, self._task.units_per_example, self._task.unit, self._seconds_at_peak())
+        self._clock = Clock(self._consumed, self._task.units_per_example, self._task.unit, self._seconds_at_peak())
         self._writers: list[Writer] = []
         self._batches: Prefetcher[Batch] | Constant[Batch] | None = None
         self._checkpoints = Checkpoints(workdir.checkpoints, config.checkpoint, self._strategy.saves_in_parts)
@@ -170,11 +170,11 @@ class Trainer:
     def _train_batches(self) -> Prefetcher[Batch] | Constant[Batch]:
         """Return the batches of the steps from the position on, on the devices."""
         examples, shard = self._data.train, self._strategy.data_shard
+        parts = self._strategy.shares * self._config.accumulate
         if self._config.batch_size == "all":
-            parts = self._strategy.shares * self._config.accumulate
             return Constant(self._strategy.shard(full_batch(examples, parts, *shard)))
-        batches = TrainBatches(examples, self._batch_size, *shard, self._config.seed, self._epoch_size)
-        return Prefetcher(lambda at: self._strategy.shard(batches.at(at)), self._position, self._batch_size)
+        batches = TrainBatches(examples, self._consumed, *shard, self._config.seed, self._epoch_size, parts)
+        return Prefetcher(lambda at: self._strategy.shard(batches.at(at)), self._position, self._consumed)
 
     def run(self, until: int | None = None) -> None:
         """Run all remaining steps, or those up to step `until`."""
@@ -312,11 +312,9 @@ class Trainer:
         """Return sums over the split, added up on the host in float64: float32 cannot count a large split exactly."""
         examples, batches = self._data.validation, self._config.eval.batches
         limit = None if batches == "all" else batches
-        size = self._batch_size
-        if self._config.batch_size == "all":
-            size = padded(examples.size, self._strategy.shares)
+        size = examples.size if self._config.batch_size == "all" else self._consumed
         sums: Any = None
-        for batch in evaluation_batches(examples, size, *self._strategy.data_shard, limit):
+        for batch in evaluation_batches(examples, size, *self._strategy.data_shard, limit, self._strategy.shares):
             shard = self._strategy.shard(batch)
             self._beat.part()
             part = jax.device_get(self._strategy.evaluate(self._state, shard))

@@ -11,7 +11,7 @@ from podrun.runtime.contract import Event, EventKind, ExitCode, UserError
 from ..rundir.follow import follow
 from ..rundir.runs import RunDirectory, all_runs, find_run
 from ..supervise.background import take_over
-from ..supervise.run import end_leftovers
+from ..supervise.leftovers import end_leftovers
 
 _LIMIT = 180.0  # seconds; a save that has begun may take a minute
 

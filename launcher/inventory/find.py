@@ -168,10 +168,11 @@ class _Search:
     def _check_hosts(self) -> None:
         if self._listed and self._lister:
             self._check_listed(option_of(self._lister), self._listed)
-            return
         described = None if self._names_hosts else self._described
         if described and described.hosts and self._slice and (what := misfit(self._slice, len(described.hosts))):
             self._rows.append(mistake_row(described.inventory or "hosts", what, described.lines))
+        if self._described and self._slice and (what := _least_problem(self._described.file.min_hosts, self._slice)):
+            self._rows.append(mistake_row("min_hosts", what, self._described.lines))
 
     def _check_listed(self, option: str, listed: Listing) -> None:
         problems = [*duplicates(listed.hosts)]
@@ -210,7 +211,20 @@ class _Search:
             setup=file.setup,
             requirements=self._described.at(file.requirements),
             ports=file.ports,
+            spares=tuple(host for host in self._described.spares if host.name not in {h.name for h in hosts}),
+            min_hosts=file.min_hosts,
         )
+
+
+def _least_problem(least: int | None, slice: Slice) -> str | None:
+    """Return a message if a slice cannot shrink to `least` hosts."""
+    if least is None or least == slice.hosts:
+        return None
+    if least > slice.hosts:
+        return f"{least} is more than the {slice.hosts} of {slice.name}; give at most that"
+    if not slice.can_shrink:
+        return f"{slice.name} cannot go on with fewer hosts: its chips are wired together; remove it, or give `spares`"
+    return None
 
 
 def _join_with_and(places: list[str]) -> str:

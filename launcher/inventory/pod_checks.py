@@ -23,7 +23,10 @@ def check_pod(described: ParsedPodFile, other_hosts: bool = False, env: Mapping[
     """Return all mistakes that the schema cannot see. `other_hosts`: the command line's hosts replace the file's."""
     mistakes = [*_transport(described, other_hosts), *_files(described), *_secrets(described, env)]
     if not other_hosts:
-        mistakes += [(described.inventory or "hosts", what) for what in duplicates(described.hosts)]
+        twice = list(duplicates(described.hosts))
+        mistakes += [(described.inventory or "hosts", what) for what in twice]
+        every = duplicates([*described.hosts, *described.spares])
+        mistakes += [("spares", what) for what in every if what not in twice]
     return [mistake_row(dotted, what, described.lines) for dotted, what in mistakes]
 
 
@@ -53,6 +56,8 @@ def _transport(described: ParsedPodFile, other_hosts: bool) -> Iterator[Mistake]
     if lists_hosts is False and key is not None:
         what = f"{file.transport} means processes on this machine, but there are `{key}`; remove one of the two"
         yield "transport", what
+    elif file.spares and not listed_elsewhere:
+        yield "spares", "take the places of `hosts`, but there are none; a simulated pod needs no spares"
     elif file.hosts == () and not other_hosts:
         yield "hosts", "is empty; name at least one host"
     elif not listed_elsewhere and lists_hosts:

@@ -52,6 +52,11 @@ class ParsedPodFile:
         return () if name is None else INVENTORIES[name].from_key(getattr(self.file, name)).hosts
 
     @property
+    def spares(self) -> tuple[Host, ...]:
+        """Hosts that the file lists as spares."""
+        return tuple(host for entry in self.file.spares for host in entry.hosts())
+
+    @property
     def ssh(self) -> Ssh:
         section = self.file.ssh
         return Ssh(

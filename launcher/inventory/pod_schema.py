@@ -161,6 +161,9 @@ class HostEntry(Section):
         return [Host(*host) for host in zip(names, addresses, internals, strict=True)]
 
 
+HostEntries = Annotated[tuple[Annotated[HostEntry, BeforeValidator(_entry)], ...], BeforeValidator(_hosts)]
+
+
 class SshSection(Section):
     """SSH settings. Values that are not given come from your SSH configuration."""
 
@@ -180,7 +183,11 @@ class PodFile(Section):
 
     slice: SliceName | None = Field(None, description="As --slice: v3-32, gpu-2x8, cpu-2x4.")
     transport: TransportName | None = Field(None, description="local: processes on this machine.")
-    hosts: Annotated[tuple[Annotated[HostEntry, BeforeValidator(_entry)], ...], BeforeValidator(_hosts)] | None = None
+    hosts: HostEntries | None = None
+    spares: HostEntries = Field((), description="Hosts that take the places of lost ones at a restart.")
+    min_hosts: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="A restart goes on with this many if others are lost."
+    )
     ssh: SshSection = SshSection()
     home: HostPath = Field("~/.podrun", description="podrun's folder on the hosts.")
     python: Annotated[str, AfterValidator(_python)] | None = Field(None, description="Interpreter on the hosts.")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -72,11 +72,30 @@ class Pod:
     """A requirements.txt for the workers' virtual environment."""
     ports: tuple[int, int] | None = None
     """First and last port that the coordinator may listen on; None: any."""
+    spares: tuple[Host, ...] = ()
+    """Hosts that take the places of lost ones at a restart."""
+    min_hosts: int | None = None
+    """Number of hosts with which a restart may go on if others are lost; None: all of them."""
 
     @property
     def traits(self) -> Traits:
         """Traits of the pod's transport."""
         return TRAITS[self.transport]
+
+    @property
+    def can_replace(self) -> bool:
+        """Return True if a restart may go on without one of the hosts."""
+        return bool(self.spares) or (self.min_hosts is not None and self.min_hosts < len(self.hosts))
+
+    @property
+    def all_hosts(self) -> tuple[Host, ...]:
+        """Return the hosts and the spares."""
+        return (*self.hosts, *self.spares)
+
+    def with_hosts(self, hosts: Sequence[Host]) -> Pod:
+        """Return the pod of an attempt: these hosts, in the order of their process ids, and a slice of that size."""
+        slice = self.slice.resized(len(hosts)) if self.slice.can_shrink else self.slice
+        return replace(self, hosts=tuple(hosts), slice=slice)
 
     def workdir_on_hosts(self, chosen: Path) -> Path:
         """Return the path of a workdir on the hosts: below the pod's workdir unless it is absolute or begins with `~`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from podrun.runtime.contract import UserError
 
@@ -30,6 +30,21 @@ class Slice:
     @property
     def devices(self) -> int:
         return self.hosts * self.devices_per_host
+
+    @property
+    def can_shrink(self) -> bool:
+        """Return True if some of its hosts are a slice as well. The chips of a TPU slice are wired together."""
+        return self.kind != "tpu"
+
+    def resized(self, hosts: int) -> Slice:
+        """Return a slice of the same devices on fewer hosts. The slice must be able to shrink, or have as many already."""
+        if hosts == self.hosts:
+            return self
+        assert self.can_shrink
+        shape = f"{hosts}x{self.devices_per_host}"
+        return replace(
+            self, name=f"{self.kind}-{shape}", hosts=hosts, chips=hosts * self.devices_per_host, topology=shape
+        )
 
 
 @dataclass(frozen=True)

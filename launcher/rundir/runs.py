@@ -15,16 +15,17 @@ from typing import IO, Any
 
 from podrun.runtime.contract import Event, EventKind, UserError, output_stream
 
-from ..agent.schema import Malformed, count, loads, record, table
+from ..agent.schema import Malformed, count, each, loads, record, table, text
 from ..plan.plan import LaunchPlan
 from ..pod.home import podrun_home, private, private_folder
+from ..pod.pod import Host, Pod
 from .adoption import Adoption
 from .backwards import lines_backwards
 from .events import LIMIT, parse_event
 from .run_state import reduce_events
 from .spec import RunSpec
 
-_ATTEMPT = record({"attempt": count, "log_sizes": table(count)})
+_ATTEMPT = record({"attempt": count, "log_sizes": table(count)}, {"hosts": each(text)})
 _SUPERVISOR = record({"pid": count})
 _LOOK = 0.3  # seconds; longer than any reader holds the lock
 
@@ -94,12 +95,20 @@ class RunDirectory:
             for h in plan.hosts
             for p in h.processes
         }
-        self._write("attempt.json", json.dumps({"attempt": plan.attempt, "log_sizes": sizes}).encode())
+        names = [h.host.name for h in plan.hosts]
+        begun = {"attempt": plan.attempt, "log_sizes": sizes, "hosts": names}
+        self._write("attempt.json", json.dumps(begun).encode())
 
     def attempt(self) -> int | None:
         """Return the number of the last attempt. Raises UserError if its record is damaged."""
         begun = self._begun()
         return None if begun is None else int(begun["attempt"])
+
+    def hosts(self, pod: Pod) -> tuple[Host, ...]:
+        """Return the hosts of the last attempt: fewer than the pod's, or spares. Raises UserError as `attempt` does."""
+        names = (self._begun() or {}).get("hosts")
+        by_name = {host.name: host for host in pod.all_hosts}
+        return pod.hosts if names is None else tuple(by_name[name] for name in names if name in by_name)
 
     def _begun(self) -> dict[str, Any] | None:
         """Return what `begin` has written; None before that. Raises UserError if it is damaged."""

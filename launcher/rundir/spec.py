@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,7 @@ from podrun.runtime.config import Config
 from podrun.runtime.contract import Event, EventKind
 
 from ..plan.plan import OWN_PYTHON, Code, LaunchPlan, Program, make_plan
-from ..pod.pod import Pod
+from ..pod.pod import Host, Pod
 from ..pod.traits import TRAITS
 
 
@@ -34,9 +34,10 @@ class RunSpec:
     inject: tuple[str, ...] = ()
     """Faults that a rehearsal injects, in full."""
 
-    def plan(self, attempt: int, secrets: Mapping[str, str]) -> LaunchPlan:
+    def plan(self, attempt: int, secrets: Mapping[str, str], hosts: Sequence[Host] | None = None) -> LaunchPlan:
+        """Return the plan of an attempt, on all hosts of the pod or on those given."""
         return make_plan(
-            self.pod,
+            self.pod if hosts is None else self.pod.with_hosts(hosts),
             self.job,
             run_id=self.run_id,
             attempt=attempt,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from podrun.runtime.contract import ExitCode
 
@@ -15,8 +15,10 @@ from ..preflight.base import name_hosts
 from ..remote.conversation import deadline, drain
 from ..transport.base import Transport
 from .cause import Failure
+from .seats import Job, seat
 
 LIMIT = 600.0  # seconds for a host to come back; documented in docs/hosts.md
+PATIENCE = 20.0  # seconds, if the run can go on without the host
 ANSWER = 30.0  # seconds for a login shell to run one command: it may wait for a file system that is not mounted yet
 _SILENCE = 3.0  # seconds without an answer until the user is told the hosts
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0  # seconds between two tries
@@ -25,8 +27,11 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0  # seconds between two tries
 class Comeback:
     """Wait for the hosts of a pod."""
 
-    def __init__(self, pod: Pod, transport: Transport, note: Callable[[str], None], limit: float = LIMIT) -> None:
+    def __init__(
+        self, pod: Pod, job: Job, transport: Transport, note: Callable[[str], None], limit: float = LIMIT
+    ) -> None:
         self._pod = pod
+        self._job = job
         self._transport = transport
         self._note = note
         self._limit = limit
@@ -34,18 +39,30 @@ class Comeback:
         """Hosts that the user knows are waited for."""
         self.waited = False
         """True if a host was unreachable or slow to answer, and may have lost its preparation."""
+        self.hosts = pod.hosts
+        """Hosts of the next attempt."""
 
     def wait(self, stopped: Callable[[], bool]) -> Failure | None:
-        """Return when all hosts answer, or when `stopped`; else, after the limit, which one does not."""
-        deadline = time.monotonic() + self._limit
+        """Return when enough hosts answer, or when `stopped`; else, after the limit, which one does not.
+
+        All are enough; and after a while those with which the pod can go on.
+        """
+        start = time.monotonic()
         pause = FIRST_PAUSE
-        while (away := self._away(stopped)) is not None:
+        while (away := self.away(self._pod.hosts, stopped)) is not None:
             if back := sorted(self._told - away.keys()):
                 self._note(f"{name_hosts(back)}: back")
             self._told &= away.keys()
             if not away:
                 return None
-            if time.monotonic() > deadline:
+            if self._pod.can_replace and time.monotonic() - start > min(PATIENCE, self._limit):
+                spares = self.away(self._pod.spares, stopped)
+                if spares is None:
+                    return None
+                if hosts := seat(self._pod, self._job, away.keys() | spares.keys()):
+                    self.hosts = hosts
+                    return None
+            if time.monotonic() - start > self._limit:
                 host, reason = next(iter(away.items()))
                 return Failure(
                     host, None, f"did not come back within {minutes(self._limit)}: {reason}", ExitCode.UNAVAILABLE
@@ -59,13 +76,16 @@ class Comeback:
         self.waited = True
         if away.keys() - self._told:
             self._told |= away.keys()
+            limit = f"{PATIENCE:g} s if it can go on without" if self._pod.can_replace else minutes(self._limit)
             self._note(
-                f"the restart waits for {name_hosts(away)} ({next(iter(away.values()))}), up to {minutes(self._limit)}; "
-                "Ctrl-C ends the run"
+                f"the restart waits for {name_hosts(away)} ({next(iter(away.values()))}), up to {limit}; Ctrl-C ends the run"
             )
 
-    def _away(self, stopped: Callable[[], bool]) -> dict[str, str] | None:
-        """Return the hosts that cannot be reached, with the reason; None if `stopped`, for which nobody waits."""
+    def away(self, hosts: Sequence[Host], stopped: Callable[[], bool], quiet: bool = False) -> dict[str, str] | None:
+        """Return which of the hosts cannot be reached, with the reason; None if `stopped`, for which nobody waits.
+
+        `quiet`: nobody is told of a slow one.
+        """
         silent: dict[str, str] = {}
 
         def ask(host: Host) -> None:
@@ -75,18 +95,18 @@ class Comeback:
             finally:
                 silent.pop(host.name)
 
-        asking = InThread(lambda: fan_out(ask, self._pod.hosts), "comeback")
+        asking = InThread(lambda: fan_out(ask, hosts), "comeback")
         patience = time.monotonic() + _SILENCE
         while not asking.wait(0.1):
             if stopped():
                 return None
-            if time.monotonic() > patience and (waiting := silent.copy()):
+            if not quiet and time.monotonic() > patience and (waiting := silent.copy()):
                 self._tell(waiting)
         if stopped():
             return None
         return {
             host.name: answer.reason if isinstance(answer, HostError) else str(answer)
-            for host, answer in zip(self._pod.hosts, asking.result(), strict=True)
+            for host, answer in zip(hosts, asking.result(), strict=True)
             if answer is not None
         }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
@@ -11,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from podrun.runtime.contract import Event, EventKind, ExitCode, UserError
+from podrun.runtime.contract import EventKind, ExitCode, UserError
 
 from ..plan.plan import LaunchPlan
 from ..pod.secret_values import read_secrets
@@ -20,16 +19,19 @@ from ..rundir.logs import Logs
 from ..rundir.runs import Recorder, RunDirectory
 from ..rundir.spec import RunSpec, start_event
 from ..transport.base import Transport, load_transport
-from ..view.console import Console, NoConsole
+from ..view.console import Console
 from .attempt import Supervisor
 from .comeback import Comeback, sleep
 from .frames import Observer
 from .history import Progress, budget_of, recorded_attempts, restart_event
+from .leftovers import Leftovers
+from .lookout import Lookout
 from .outcome import Outcome
 from .policy import Attempt, Restart, Stop, decide
 from .preparation import Preparation
 from .rehearsal import Rehearsal
 from .report import end_event, report
+from .seats import describe_change, why_not_fewer
 from .signals import Signals
 from .view import View
 
@@ -71,49 +73,10 @@ def run_attempts(
     return code
 
 
-def end_leftovers(spec: RunSpec, directory: RunDirectory, end: Event) -> list[str]:
-    """End processes of an ended run on hosts that were unreachable at its end, and record a new end event.
-
-    Returns what is still not confirmed: `host: reason`. Raises UserError if a podrun supervises the run.
-    """
-    with ExitStack() as stack:
-        stack.enter_context(directory.supervise())
-        plan = spec.plan(directory.attempt() or 0, {})
-        logs = stack.enter_context(Logs(directory.logs))
-        recorder = Recorder(directory.events)
-        stack.callback(recorder.close)
-        transport = load_transport(spec.pod)
-        stack.callback(transport.close)
-        view = View(NoConsole(), recorder)
-        stack.callback(view.close)
-        left = _end_rest(plan, directory, end["left_behind"], transport, logs, view)
-        recorder.event({**end, "time": time.time(), "left_behind": left})
-        return left
-
-
-def _end_rest(
-    plan: LaunchPlan, directory: RunDirectory, left: Sequence[str], transport: Transport, logs: Logs, observer: Observer
-) -> list[str]:
-    """End what an attempt has left on hosts (`left`: `host: ...`). Return what is still not confirmed."""
-    adoption = directory.adoption(plan)
-    hosts = {row.partition(":")[0] for row in left}
-    plan = replace(plan, hosts=tuple(h for h in plan.hosts if h.host.name in hosts))
-    supervisor = Supervisor(plan, transport, logs, observer, adoption)
-    supervisor.interrupt(signal.SIGTERM)
-    return supervisor.run().left_behind
-
-
 def _announcement(outcome: Outcome, plan: LaunchPlan, decision: Restart) -> str:
     where = "" if plan.is_program else " from the last checkpoint"
     when = f", in {decision.after:g} s" if decision.after else ""
-    return f"{outcome.cause}\n{decision.label}{where}{when}"
-
-
-class _NullObserver:
-    """Observer that ignores all events, for work that is not part of the run."""
-
-    def event(self, event: Event) -> None:
-        pass
+    return f"{outcome.cause}\n{decision.label}{where}{when}" if outcome.cause else f"{decision.label}{where}"
 
 
 class _Run:
@@ -137,14 +100,17 @@ class _Run:
         self._progress = Progress(view)
         self._attempts: list[Attempt] = []
         """Attempts that were followed by another."""
+        self._resized = False  # the last attempt was stopped to take hosts back
         self._rehearsal: Rehearsal | None = None
         if spec.inject:
             self._rehearsal = Rehearsal(spec.inject, self._progress, transport, directory.struck())
             self._transport = self._rehearsal.transport
+        self._leftovers = Leftovers(directory, self._transport, logs, self._note)
 
     def execute(self, bundles: Sequence[Bundle], adopt: bool) -> int:
         preparation = Preparation(self._transport, bundles, self._signals, self._tell)
-        plan = self._spec.plan((self._directory.attempt() or 0) if adopt else 0, self._secrets)
+        hosts = self._directory.hosts(self._spec.pod) if adopt else None
+        plan = self._spec.plan((self._directory.attempt() or 0) if adopt else 0, self._secrets, hosts)
         adoption = self._directory.adoption(plan) if adopt else None
         if adopt:
             self._attempts = recorded_attempts(self._directory.read_events(), self._progress)
@@ -160,6 +126,7 @@ class _Run:
         if self._rehearsal and self._rehearsal.left:
             left = ", ".join(self._rehearsal.left)
             self._tell(EventKind.NOTE, message=f"rehearsal: not reached, so not injected: {left}")
+        outcome.left_behind = [*outcome.left_behind, *self._leftovers.unconfirmed]
         self._view.event(end_event(outcome, plan, time.time()))
         self._view.print_directly(lambda: report(outcome, plan, self._directory, self._view))
         return outcome.code
@@ -171,6 +138,8 @@ class _Run:
         if adoption is None:
             self._directory.begin(plan)
             self._progress.event(start_event(plan, self._directory.logs, time.time()))
+            if plan.attempt == 0 and (why := why_not_fewer(plan.pod, plan.job)):
+                self._note(f"`min_hosts` in the pod file does not help this job, which needs all hosts: {why}")
         else:
             self._tell(EventKind.NOTE, message="another supervisor has taken the run over")
         try:
@@ -180,45 +149,62 @@ class _Run:
 
     def _next(self, plan: LaunchPlan, outcome: Outcome) -> tuple[LaunchPlan, bool] | Outcome:
         """Return the plan of the next attempt, and whether its hosts must be prepared; or how the run ends."""
-        attempt = self._progress.attempt(outcome, plan, time.time())
+        attempt = self._progress.attempt(outcome, plan, time.time(), self._resized)
         decision = decide([*self._attempts, attempt], budget_of(plan))
         if isinstance(decision, Stop) or self._signals.received:
             if isinstance(decision, Stop) and decision.why:
-                self._tell(EventKind.NOTE, message=f"no restart: {decision.why}")
+                self._note(f"no restart: {decision.why}")
             return outcome
+        ended = time.monotonic()
         self._attempts.append(attempt)
         self._view.event(restart_event(attempt, _announcement(outcome, plan, decision), time.time()))
         sleep(decision.after, self._is_stopped)
-        comeback = Comeback(plan.pod, self._transport, lambda text: self._tell(EventKind.NOTE, message=text))
-        if plan.code and (failed := comeback.wait(self._is_stopped)):
+        pod = self._spec.pod
+        comeback = Comeback(pod, plan.job, self._transport, self._note)
+        if (plan.code or pod.can_replace) and (failed := comeback.wait(self._is_stopped)):
             return outcome.without_restart(failed.code, [failed])
-        if not self._signals.received and not self._clear(plan, outcome):
+        hosts = comeback.hosts
+        if not self._signals.received and not self._leftovers.clear(plan, outcome, hosts, self._is_stopped, ended):
             return outcome
         if self._signals.received:
             number = self._signals.received[0]
             return outcome.without_restart(128 + number, interrupted_by=number)
         self._spec = replace(self._spec, inject=self._rehearsal.left if self._rehearsal else ())
+        if change := describe_change(pod, plan.pod.hosts, hosts):
+            self._note(change)
         # The disk of a host that was away, or what `setup:` mounts there, may be new.
-        return self._spec.plan(plan.attempt + 1, self._secrets), comeback.waited
+        return self._spec.plan(plan.attempt + 1, self._secrets, hosts), comeback.waited or change is not None
 
     def _is_stopped(self) -> bool:
         return bool(self._signals.received)
 
-    def _clear(self, plan: LaunchPlan, outcome: Outcome) -> bool:
-        """Return False if the failed attempt may still have processes: a new one would write to the same workdir."""
-        if outcome.left_behind:
-            outcome.left_behind = _end_rest(
-                plan, self._directory, outcome.left_behind, self._transport, self._logs, _NullObserver()
-            )
-        if outcome.left_behind:
-            self._view.say("no restart: what is left of this attempt would go on beside it")
-        return not outcome.left_behind
-
     def _tell(self, kind: EventKind, **fields: object) -> None:
         self._progress.event({"event": kind, "time": time.time(), **fields})
 
+    def _note(self, text: str) -> None:
+        self._tell(EventKind.NOTE, message=text)
+
     def _supervise(self, plan: LaunchPlan, adoption: Adoption | None) -> Outcome:
-        supervisor = Supervisor(plan, self._transport, self._logs, self._rehearsal or self._progress, adoption)
+        observer = self._rehearsal or self._progress
+        lookout = self._look_out(plan, observer)
+        supervisor = Supervisor(plan, self._transport, self._logs, lookout or observer, adoption)
         rehearsal = self._rehearsal.during(plan.attempt) if self._rehearsal else nullcontext()
         with self._signals.to(supervisor.interrupt), rehearsal:
-            return supervisor.run()
+            if lookout is None:
+                return supervisor.run()
+            lookout.watch(supervisor)
+            try:
+                return supervisor.run()
+            finally:
+                lookout.close()
+                self._resized = lookout.has_stopped and not self._signals.received
+
+    def _look_out(self, plan: LaunchPlan, observer: Observer) -> Lookout | None:
+        """Return a lookout if the attempt lacks hosts of the pod."""
+        pod = self._spec.pod
+        self._resized = False
+        if len(plan.hosts) == len(pod.hosts):
+            return None
+        missing = [host for host in pod.all_hosts if host not in plan.pod.hosts]
+        comeback = Comeback(pod, plan.job, self._transport, self._note)
+        return Lookout(missing, lambda hosts: comeback.away(hosts, self._is_stopped, quiet=True), observer, self._note)

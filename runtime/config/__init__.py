@@ -6,7 +6,7 @@ choices of a seam are in its file.
 """
 
 from .base import PLUGIN_PATTERN, Plugin, Section
-from .checks import check_files, check_slice
+from .checks import check_files, check_slice, shrinking_problem
 from .job import Config, saved_config, train_schema
 from .sections import Checkpoint, Launch, Variable
 
@@ -21,5 +21,6 @@ __all__ = [
     "check_files",
     "check_slice",
     "saved_config",
+    "shrinking_problem",
     "train_schema",
 ]

@@ -15,6 +15,18 @@ def check_slice(config: Config, devices: int) -> None:
         raise UserError("\n".join(messages))
 
 
+def shrinking_problem(config: Config, devices: int) -> str | None:
+    """Return why a job cannot go on with so many devices, fewer than it began with; None if it can.
+
+    A batch that they do not divide is padded, which a user's task need not know of.
+    """
+    if config.parallel.model_per_device:
+        return "each device trains a model of its own, so their number cannot change"
+    if config.task_is_users and (problem := _batch_problem(config, devices)):
+        return f"{problem}; podrun pads a batch for its own tasks only"
+    return config.parallel.grid.problem(devices)
+
+
 def check_files(config: Config) -> None:
     """Raise UserError if a file that the config names is missing, unreadable or empty on this machine."""
     _check_files(config.data, "data")

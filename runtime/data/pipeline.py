@@ -62,7 +62,10 @@ class ShuffledOrder:
 
 
 class TrainBatches:
-    """This process's part of the global batch at any position. `epoch_size` is that of `ShuffledOrder`."""
+    """This process's part of the global batch at any position. `epoch_size` is that of `ShuffledOrder`.
+
+    If `parts` do not divide the batch, as on a pod that has lost a host, it is padded like that of `full_batch`.
+    """
 
     def __init__(
         self,
@@ -72,12 +75,21 @@ class TrainBatches:
         num_processes: int,
         seed: int,
         epoch_size: int | None = None,
+        parts: int = 1,
     ) -> None:
         self._examples = examples
         self._order = ShuffledOrder(examples.size, seed, epoch_size)
-        self._rows = process_rows(batch_size, process, num_processes)
+        size = padded(batch_size, parts)
+        self._rows = process_rows(size, process, num_processes)
+        self._weights: Array | None = None
+        if size > batch_size:
+            self._weights = padding_weights(self._rows, batch_size, size)
+            self._rows = self._rows.clip(max=batch_size - 1)
 
     def at(self, position: int) -> Batch:
+        if self._weights is not None:
+            batch = self._examples.gather(*self._order.examples(position + self._rows))
+            return {**batch, "weights": self._weights}
         return self._examples.gather(*self._order.run(position + int(self._rows[0]), len(self._rows)))
 
 
@@ -89,8 +101,12 @@ def full_batch(examples: Examples, parts: int, part: int, num_parts: int) -> Bat
     size = padded(examples.size, parts)
     rows = process_rows(size, part, num_parts)
     at = rows.clip(max=examples.size - 1)
-    weights = np.where(rows < examples.size, np.float32(size / examples.size), np.float32(0))
-    return {**examples.gather(at, np.zeros_like(at)), "weights": weights}
+    return {**examples.gather(at, np.zeros_like(at)), "weights": padding_weights(rows, examples.size, size)}
+
+
+def padding_weights(rows: Array, count: int, size: int) -> Array:
+    """Return the weights of rows of a batch of `size`, float32[B]: 0 from row `count` on, and 1 on average over the batch."""
+    return np.where(rows < count, np.float32(size / count), np.float32(0))
 
 
 def batch_shapes(examples: Examples, size: int) -> Batch:
@@ -105,20 +121,20 @@ def padded(size: int, parts: int) -> int:
 
 
 def evaluation_batches(
-    examples: Examples, batch_size: int, process: int, num_processes: int, limit: int | None
+    examples: Examples, batch_size: int, process: int, num_processes: int, limit: int | None, parts: int = 1
 ) -> Iterator[Batch]:
     """Yield this process's part of each evaluation batch, in order: `limit` batches, or the whole split for None.
 
     All processes get the same number of batches of the same shape, [batch_size / num_processes, ...]. Rows beyond the end
-    repeat the last example with weight 0.
+    repeat the last example with weight 0, and so do those that make a batch divisible by `parts`.
     """
     count = -(-examples.size // batch_size)
-    rows = process_rows(batch_size, process, num_processes)
+    rows = process_rows(padded(batch_size, parts), process, num_processes)
     for number in range(count if limit is None else min(limit, count)):
         at = number * batch_size + rows
         batch = examples.gather(at.clip(max=examples.size - 1), np.zeros_like(at))
         weights = batch["weights"]
-        real = (at < examples.size).reshape(-1, *[1] * (weights.ndim - 1))
+        real = ((at < examples.size) & (rows < batch_size)).reshape(-1, *[1] * (weights.ndim - 1))
         yield {**batch, "weights": weights * real}
 
 

@@ -45,7 +45,9 @@ class InMesh:
 class WholeProgram(OnMesh):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.in_shares = self.task.uses_key or self.accumulate > 1 or self.config.batch_size == "all"
+        size = self.config.batch_size
+        has_weights = size == "all" or size % (self.shares * self.accumulate) != 0  # padded
+        self.in_shares = self.task.uses_key or self.accumulate > 1 or has_weights
         self.in_shares |= self.layout.model_state is not None
         scalar = self.replicated
         step = jax.jit(self._pod_step, donate_argnums=0, out_shardings=(self.layout, scalar))

@@ -44,8 +44,9 @@ class Task(ABC):
     def loss(self, params: Params, batch: Batch, key: jax.Array) -> tuple[jax.Array, Scalars]:
         """Return the mean loss over the batch, float32[], and further means to report. `key` is for dropout.
 
-        If the batch is the whole training set, it has `weights`, float32[B], by which each example's share in the means is
-        to be multiplied: 0 on padding, and 1 on average over all devices.
+        If the batch is the whole training set, or is padded because a pod that has lost a host does not divide it, it has
+        `weights`, float32[B], by which each example's share in the means is to be multiplied: 0 on padding, and 1 on average
+        over all devices.
         """
 
     @property

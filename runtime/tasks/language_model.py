@@ -64,7 +64,8 @@ class LanguageModel(Task):
         logits = self._logits(params, tokens[:, :-1], key)
         losses, correct = _next_token(logits, tokens[:, 1:])
         # One mean over the batch, because in a program of the whole pod devices wait for each other at each sum.
-        loss, accuracy = jnp.stack([losses.mean(-1), correct.mean(-1)]).mean(-1)
+        each = jnp.stack([losses.mean(-1), correct.mean(-1)])
+        loss, accuracy = (each * batch["weights"] if "weights" in batch else each).mean(-1)
         return loss, {"accuracy": accuracy}
 
     def evaluate(self, params: Params, batch: Batch) -> Scalars:

@@ -14,10 +14,12 @@ from podrun.launcher.plan.plan import Program
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.rundir.runs import RunDirectory
 from podrun.launcher.rundir.spec import RunSpec
+from podrun.launcher.supervise import leftovers
 from podrun.launcher.supervise import run as attempts
 from podrun.launcher.supervise.cause import Failure
+from podrun.launcher.supervise.leftovers import end_leftovers
 from podrun.launcher.supervise.outcome import Outcome
-from podrun.launcher.supervise.run import end_leftovers, run_attempts
+from podrun.launcher.supervise.run import run_attempts
 from podrun.launcher.view.console import NoConsole
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import ExitCode
@@ -45,6 +47,7 @@ class Unlucky:
 def test_no_restart_beside_what_is_left(left: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(attempts, "Supervisor", Unlucky)
+    monkeypatch.setattr(leftovers, "Supervisor", Unlucky)
     behind = ["host-0: its agent does not answer"]
     ends = [Outcome(1, FAILED, left_behind=behind), Outcome(143, interrupted_by=15, left_behind=left), Outcome(0)]
     monkeypatch.setattr(Unlucky, "outcomes", iter(ends), raising=False)
@@ -61,6 +64,7 @@ def test_a_run_leaves_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """`podrun compare` does many runs in one process."""
     monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(attempts, "Supervisor", Unlucky)
+    monkeypatch.setattr(leftovers, "Supervisor", Unlucky)
     monkeypatch.setattr(Unlucky, "outcomes", iter([Outcome(0), Outcome(143, interrupted_by=15)]), raising=False)
     pod = simulated_pod(parse_slice("cpu-1x1"))
     spec = RunSpec("20260101-000000-abcd", pod, Program(("true",), Launch()), tmp_path / "work", tmp_path)

@@ -118,6 +118,18 @@ def test_parts_of_all_processes_are_the_global_batch(processes: int) -> None:
             np.testing.assert_array_equal(np.concatenate([batch[key] for batch in together]), expected)
 
 
+@pytest.mark.parametrize(("size", "processes", "parts"), [(8, 3, 3), (8, 3, 6), (8, 1, 3), (2, 3, 6), (64, 3, 12)])
+def test_a_batch_that_does_not_divide_is_padded(size: int, processes: int, parts: int) -> None:
+    """Its examples come once and in their order; the weights of the rest are 0, and 1 on average."""
+    whole = TrainBatches(Numbers(100), size, 0, 1, seed=0).at(3 * size)
+    shares = [TrainBatches(Numbers(100), size, p, processes, 0, parts=parts).at(3 * size) for p in range(processes)]
+    assert {len(share["index"]) for share in shares} == {padded(size, parts) // processes}
+    index, weights = (np.concatenate([share[key] for share in shares]) for key in ("index", "weights"))
+    assert index[weights > 0].tolist() == whole["index"].tolist()
+    assert weights.mean() == pytest.approx(1)
+    assert set(weights[:size]) == {np.float32(padded(size, parts) / size)}
+
+
 def test_a_resumed_process_goes_on_with_the_same_batches() -> None:
     """A new object that starts at a position gives what the old one gives there."""
     first = TrainBatches(Numbers(20), 8, 1, 2, seed=7)
@@ -224,6 +236,18 @@ def test_evaluation_limit(limit: int, expected: int) -> None:
     weights = np.concatenate([batch["weights"][:, 0] for batch in batches])
     indices = np.concatenate([batch["index"] for batch in batches])
     assert indices[weights > 0].tolist() == list(range(expected))
+
+
+@pytest.mark.parametrize("limit", [None, 2])
+def test_evaluation_on_a_pod_that_does_not_divide_the_batch(limit: int | None) -> None:
+    """Each batch has the same examples as on the whole pod."""
+    shares = [list(evaluation_batches(Numbers(20), 8, p, 3, limit, parts=6)) for p in range(3)]
+    batches = zip(*shares, strict=True)
+    real = [
+        [i for share in batch for i, w in zip(share["index"], share["weights"][:, 0], strict=True) if w]
+        for batch in batches
+    ]
+    assert real == [list(range(8)), list(range(8, 16)), list(range(16, 20))][:limit]
 
 
 def test_evaluation_keeps_the_weights_of_an_example() -> None:

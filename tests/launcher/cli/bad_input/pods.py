@@ -31,7 +31,30 @@ def pod_file(name: str, what: str, where: str, remedy: str, text: str, *args: st
     return Case(name, what, where, remedy, ("--pod", "pod.yaml", *args, "train.yaml"), files=files, **others)
 
 
+TWO = "slice: cpu-2x1\nhosts: [a, b]\n"
 POD_FILE = [
+    pod_file("spares without hosts", "there are none", "spares", "needs no spares", "slice: cpu-2x1\nspares: [a]\n"),
+    pod_file(
+        "a spare that is a host",
+        "two hosts have the name a",
+        "spares",
+        "its own",
+        TWO + "spares: a\n",
+    ),
+    pod_file(
+        "min_hosts that are more",
+        "5 is more than the 2",
+        "min_hosts",
+        "at most",
+        TWO + "min_hosts: 5\n",
+    ),
+    pod_file(
+        "min_hosts of a TPU slice",
+        "wired together",
+        "min_hosts",
+        "`spares`",
+        "slice: v4-16\nhosts: [a, b]\nmin_hosts: 1\n",
+    ),
     Case("missing", "No such file", "pod file no.yaml", "pod_configs/", ("--pod", "no.yaml", "train.yaml")),
     pod_file("misspelled", "No such file", "pod file pot.yaml", "mean pod.yaml?", "", "--pod", "pot.yaml"),
     pod_file("empty", "is empty", "pod file pod.yaml", "`podrun init` writes one", "# nothing\n"),

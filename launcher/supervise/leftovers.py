@@ -1,0 +1,128 @@
+"""End what attempts have left on hosts: before the next one, which would write to the same workdir, and after the run."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+from podrun.runtime.contract import Event
+
+from ..plan.plan import NETWORK_LEASE, LaunchPlan
+from ..pod.pod import Host
+from ..preflight.base import name_hosts
+from ..rundir.logs import Logs
+from ..rundir.runs import Recorder, RunDirectory
+from ..rundir.spec import RunSpec
+from ..transport.base import Transport, load_transport
+from ..view.console import NoConsole
+from .attempt import Supervisor
+from .comeback import sleep
+from .frames import Observer
+from .outcome import Outcome
+from .view import View
+
+_MARGIN = 2.0  # seconds for an agent to kill its workers, once its lease and their grace are over
+
+
+class Leftovers:
+    """What earlier attempts of a run may have left on hosts that cannot be reached."""
+
+    def __init__(self, directory: RunDirectory, transport: Transport, logs: Logs, note: Callable[[str], None]) -> None:
+        self._directory = directory
+        self._transport = transport
+        self._logs = logs
+        self._note = note
+        self._strays: dict[str, tuple[LaunchPlan, str]] = {}
+        """By host: the plan of its attempt, and `host: reason`."""
+
+    @property
+    def unconfirmed(self) -> list[str]:
+        """Return `host: reason` for each host whose agent, under a long lease, may still have processes."""
+        return [row for plan, row in self._strays.values() if plan.lease > NETWORK_LEASE]
+
+    def clear(
+        self, plan: LaunchPlan, outcome: Outcome, hosts: Sequence[Host], stopped: Callable[[], bool], since: float
+    ) -> bool:
+        """Return False if a new attempt on `hosts` would run beside processes of the one that ended at `since`.
+
+        A host that does not take part in it may be out of reach: its agent, without a word from here for the length of its
+        lease, ends all there.
+        """
+        names = {host.name for host in hosts}
+        away = [row for row in outcome.left_behind if _host(row) not in names]
+        if left := [row for row in outcome.left_behind if _host(row) in names]:
+            left = self._end(plan, left)
+        for host in names & self._strays.keys():
+            left += self._end(self._strays[host][0], [self._strays[host][1]])
+        outcome.left_behind = [*left, *away]
+        if left:
+            self._note("no restart: what is left of this attempt would go on beside it")
+            return False
+        self._strays = {host: stray for host, stray in self._strays.items() if host not in names}
+        self._strays |= {_host(row): (plan, row) for row in away}
+        if away and plan.lease <= NETWORK_LEASE:
+            pause = since + plan.lease + plan.launch.stop_grace + _MARGIN - time.monotonic()
+            if pause > 1:
+                self._note(f"{name_hosts(map(_host, away))} may still end its processes: waiting for {pause:.0f} s")
+            sleep(pause, stopped)
+        return True
+
+    def _end(self, plan: LaunchPlan, rows: Sequence[str]) -> list[str]:
+        return end_rest(plan, self._directory, rows, self._transport, self._logs, _NullObserver())
+
+
+def end_leftovers(spec: RunSpec, directory: RunDirectory, end: Event) -> list[str]:
+    """End processes of an ended run on hosts that were unreachable at its end, and record a new end event.
+
+    Returns what is still not confirmed: `host: reason`. Raises UserError if a podrun supervises the run.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(directory.supervise())
+        logs = stack.enter_context(Logs(directory.logs))
+        recorder = Recorder(directory.events)
+        stack.callback(recorder.close)
+        transport = load_transport(spec.pod)
+        stack.callback(transport.close)
+        view = View(NoConsole(), recorder)
+        stack.callback(view.close)
+        hosts = directory.hosts(spec.pod)
+        names = {_host(row) for row in end["left_behind"]}
+        earlier = [host for host in spec.pod.all_hosts if host not in hosts and host.name in names]
+        left = []
+        for group in (hosts, earlier):  # those of earlier attempts are swept by the run's id
+            rows = [row for row in end["left_behind"] if _host(row) in _names(group)]
+            if rows:
+                plan = spec.plan(directory.attempt() or 0, {}, group)
+                left += end_rest(plan, directory, rows, transport, logs, view)
+        recorder.event({**end, "time": time.time(), "left_behind": left})
+        return left
+
+
+def end_rest(
+    plan: LaunchPlan, directory: RunDirectory, left: Sequence[str], transport: Transport, logs: Logs, observer: Observer
+) -> list[str]:
+    """End what an attempt has left on hosts (`left`: `host: ...`). Return what is still not confirmed."""
+    adoption = directory.adoption(plan)
+    hosts = {_host(row) for row in left}
+    plan = replace(plan, hosts=tuple(h for h in plan.hosts if h.host.name in hosts))
+    supervisor = Supervisor(plan, transport, logs, observer, adoption)
+    supervisor.interrupt(signal.SIGTERM)
+    return supervisor.run().left_behind
+
+
+def _host(row: str) -> str:
+    return row.partition(":")[0]
+
+
+def _names(hosts: Collection[Host]) -> set[str]:
+    return {host.name for host in hosts}
+
+
+class _NullObserver:
+    """Observer that ignores all events, for work that is not part of the run."""
+
+    def event(self, event: Event) -> None:
+        pass

@@ -1,0 +1,61 @@
+"""Decide which hosts the next attempt of a run gets when some of the pod's cannot be reached. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from podrun.runtime.config import Config, shrinking_problem
+
+from ..plan.plan import Program
+from ..pod.pod import Host, Pod
+from ..preflight.base import name_hosts
+
+Job = Config | Program
+
+
+def seat(pod: Pod, job: Job, away: Collection[str]) -> tuple[Host, ...] | None:
+    """Return the hosts of the next attempt, in the order of their process ids; None if they are too few for the pod or job.
+
+    Each host that answers keeps its place. A spare takes the place of one that does not, as long as there are spares; then
+    the others move up. If the job does not fit that many, some are left out.
+    """
+    spares = [host for host in pod.spares if host.name not in away]
+    hosts: list[Host] = []
+    for host in pod.hosts:
+        if host.name not in away:
+            hosts.append(host)
+        elif spares:
+            hosts.append(spares.pop(0))
+    least = len(pod.hosts) if pod.min_hosts is None else pod.min_hosts
+    fitting = (count for count in range(len(hosts), least - 1, -1) if not _misfit(pod, job, count))
+    count = next(fitting, None)
+    return None if count is None else tuple(hosts[:count])
+
+
+def why_not_fewer(pod: Pod, job: Job) -> str | None:
+    """Return why the job cannot go on with fewer hosts although the pod may; None if it can, or need not."""
+    if pod.min_hosts is None:
+        return None
+    reasons = [_misfit(pod, job, count) for count in range(pod.min_hosts, len(pod.hosts))]
+    return reasons[-1] if reasons and all(reasons) else None
+
+
+def _misfit(pod: Pod, job: Job, hosts: int) -> str | None:
+    """Return why the job cannot go on with so many hosts. A user program is asked when it is started."""
+    if hosts == len(pod.hosts) or isinstance(job, Program):
+        return None
+    return shrinking_problem(job, hosts * pod.slice.devices_per_host)
+
+
+def describe_change(pod: Pod, before: Sequence[Host], after: Sequence[Host]) -> str | None:
+    """Return a line for the user about the hosts of the next attempt; None if they are those of the last."""
+    if tuple(before) == tuple(after):
+        return None
+    gone = [host.name for host in before if host not in after]
+    new = [host.name for host in after if host not in before]
+    parts = []
+    if gone:
+        parts.append(f"without {name_hosts(gone)}")
+    if new:
+        parts.append(f"with {name_hosts(new)}")
+    return f"the run goes on {' and '.join(parts)}: {len(after)} of {len(pod.hosts)} hosts"

@@ -1,0 +1,110 @@
+"""A run that loses a host goes on without it, and its losses are those of a run that nothing has disturbed."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..conftest import Sandbox
+from ..pod.conftest import Run
+from .pod import PodSandbox
+from .test_faults import wait_until_gone
+
+STEPS = 40
+FAULTY = Path(__file__).parents[1] / "pod" / "faulty.py"
+JOB = ("small.yaml", f"steps={STEPS}", "checkpoint.every=2", "launch.max_restarts=1")
+
+
+class Paced:
+    """A job that makes as many steps from its start as it is permitted."""
+
+    def __init__(self, pod: PodSandbox) -> None:
+        shutil.copy(FAULTY, pod.path)
+        self._file = pod.path / "shared" / "permitted"
+        self._file.parent.mkdir(exist_ok=True)
+        self.permit(1000)
+        self.data = f"data={{name: 'faulty:held', options: {{file: '{self._file}'}}}}"
+        done = Sandbox(pod.path).podrun("--simulate", "--slice=cpu-4x1", "--workdir=undisturbed", *JOB, self.data)
+        assert done.returncode == 0, done.stderr
+        self.expected = pod.losses("undisturbed")
+        self._pod = pod
+
+    def permit(self, steps: int) -> None:
+        new = self._file.with_suffix(".new")
+        new.write_text(str(steps))
+        new.replace(self._file)
+
+    def check(self) -> None:
+        losses = self._pod.losses("shared/small")
+        assert sorted(losses) == list(range(1, STEPS + 1))
+        assert losses == pytest.approx(self.expected, rel=1e-5)
+
+
+def note(run: Run, text: str) -> dict[str, Any]:
+    return run.wait_for(lambda e: e["event"] == "note" and text in str(e["message"]), 240)
+
+
+def started(run: Run) -> list[dict[str, list[int]]]:
+    """The hosts and processes that each attempt has started, each once."""
+    attempts: list[dict[str, list[int]]] = []
+    for event in run.events:
+        if event["event"] == "start":
+            attempts.append({})
+        elif event["event"] == "host" and event["phase"] == "started":
+            attempts[-1].setdefault(event["host"], []).append(event["process"])
+    return attempts
+
+
+@pytest.mark.long
+def test_a_run_shrinks_and_grows_again(pod: PodSandbox) -> None:
+    """From 4 hosts to 3, which do not divide the batch of 8, and back to 4 at a checkpoint."""
+    job = Paced(pod)
+    job.permit(5)
+    run = pod.run(pod.write_pod(["h0", "h1", "h2", "h3"], min_hosts=3), *JOB, job.data)
+    run.wait_for(lambda e: e["event"] == "checkpoint")
+    pod.hosts.kill("h3")
+    assert note(run, "the run goes on")["message"] == "the run goes on without h3: 3 of 4 hosts"
+    run.wait_for_step(5)
+    pod.hosts.start("h3")
+    note(run, "h3: back")
+    for steps in range(6, 30):  # a stop needs steps to be agreed on, and must find the run at work
+        job.permit(steps)
+        with contextlib.suppress(queue.Empty):
+            run.wait_for(lambda e: e["event"] == "start", 0.5)
+            break
+    else:
+        run.wait_for(lambda e: e["event"] == "start", 240)
+    job.permit(1000)
+    assert run.end(240) == 0, run.stderr
+    assert started(run) == [
+        {"h0": [0], "h1": [1], "h2": [2], "h3": [3]},
+        {"h0": [0], "h1": [1], "h2": [2]},
+        {"h0": [0], "h1": [1], "h2": [2], "h3": [3]},
+    ]
+    lost, resized = run.of("restart")
+    assert lost["message"].startswith("h3: ")
+    assert (lost["ending"], resized["ending"]) == ("lost", "resized")
+    job.check()
+
+
+@pytest.mark.long
+def test_a_spare_replaces_a_host(pod: PodSandbox) -> None:
+    """The lost one cannot be reached to the end; it ends its processes by itself."""
+    job = Paced(pod)
+    job.permit(5)
+    run = pod.run(pod.write_pod(["h0", "h1"], spares=["h2"]), *JOB, job.data)
+    run.wait_for(lambda e: e["event"] == "checkpoint")
+    pod.hosts.cut("h1")
+    assert note(run, "the run goes on")["message"] == "the run goes on without h1 and with h2: 2 of 2 hosts"
+    job.permit(1000)
+    assert run.end(240) == 0, run.stderr
+    (lost,) = run.of("restart")
+    assert lost["message"].startswith("h1: ")
+    assert [attempt.keys() for attempt in started(run)] == [{"h0", "h1"}, {"h0", "h2"}]
+    job.check()
+    wait_until_gone(pod.hosts, ["h0", "h1", "h2"], 60)
