@@ -33,7 +33,7 @@ from .failures import SAVE_GRACE
 from .frames import AgentFrames, Observer
 from .heartbeat import MOST, Heartbeat
 from .last_words import last_words
-from .outcome import Outcome
+from .outcome import Outcome, doing
 from .patience import Patience
 from .watch import ProgressWatch
 
@@ -230,6 +230,7 @@ class Supervisor(AgentFrames):
             first = self._failures.cause(len(self._sessions), self._peer_loss_reporters(), slept)
             outcome.cause = self._with_last_words(first)
             outcome.code = first.code
+            outcome.others = doing(self._processes.values(), besides=first)
         elif self._interrupts:
             outcome.interrupted_by = self._interrupts[0]
             outcome.code = 128 + self._interrupts[0]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from podrun.runtime.contract import Beat, Event, Phase
+from podrun.runtime.lines import PHASES
 
+from ..pod.fold import fold
 from .cause import Failure
 
 
@@ -47,6 +49,25 @@ class Process:
         return self.phase not in (None, Phase.CONNECT)
 
 
+_GROUPS = 4  # of processes that did the same, which a report names
+
+
+def doing(processes: Iterable[Process], besides: Failure) -> str:
+    """Return what all processes but the one that failed were doing: `host-0: training, step 41; host-[2-3]: evaluating`.
+
+    Empty for user programs, which do not say it.
+    """
+    groups: dict[str, list[str]] = {}
+    for p in processes:
+        failed = p.host == besides.host and besides.process in (None, p.process)
+        if p.phase is None or failed:
+            continue
+        step = p.beat.arrived if p.beat else p.step
+        groups.setdefault(PHASES.get(p.phase, p.phase) + (f", step {step}" if step else ""), []).append(p.host)
+    rows = [f"{fold(hosts)}: {what}" for what, hosts in groups.items()]
+    return "; ".join(rows[:_GROUPS]) + " ..." * (len(rows) > _GROUPS)
+
+
 @dataclass
 class Outcome:
     """Outcome of an attempt."""
@@ -54,6 +75,8 @@ class Outcome:
     code: int
     cause: Failure | None = None
     failures: list[Failure] = field(default_factory=list)
+    others: str = ""
+    """What the other processes were doing when the cause ended the attempt."""
     interrupted_by: int | None = None
     saved_step: int | None = None
     """Step of the newest reported checkpoint."""

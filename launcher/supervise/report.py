@@ -60,7 +60,7 @@ def report(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory, view: Vi
         view.say(f"podrun: {last_line(outcome, plan)}")
         _print_left_behind(outcome.left_behind, plan)
         return
-    lines = _evidence(outcome.cause, outcome.failures, plan, directory)
+    lines = _evidence(outcome, outcome.cause, plan, directory)
     _print_left_behind(outcome.left_behind, plan)
     print("\n".join([*lines, f"podrun: {last_line(outcome, plan)}"]), file=sys.stderr, flush=True)
 
@@ -85,14 +85,16 @@ def _tensorboard_hint(host_prefix: str, folder: str) -> str:
     return f"{host_prefix}{folder}  (pip install tensorboard; tensorboard --logdir ...)"
 
 
-def _evidence(cause: Failure, failures: Sequence[Failure], plan: LaunchPlan, directory: RunDirectory) -> list[str]:
+def _evidence(outcome: Outcome, cause: Failure, plan: LaunchPlan, directory: RunDirectory) -> list[str]:
     if cause.code == ExitCode.BAD_CONFIG:
         lines = cause.details.splitlines()
         return lines if len(lines) > 1 else []  # a single line is the last line too
     log = _log_of(cause, plan, directory)
     shown = cause.details.strip().splitlines()[-_TAIL:] or (tail(log, _TAIL) if log else [])
     lines = [f"{cause.host} | {line}" for line in shown]
-    others = [f for f in failures if f is not cause and f.who != cause.who]
+    if outcome.others:
+        lines.append(f"meanwhile: {outcome.others}")
+    others = [f for f in outcome.failures if f is not cause and f.who != cause.who]
     if others:
         lines.append("after that: " + "; ".join(dict.fromkeys(map(_first_line, others[:4]))))
     return [*lines, f"log: {log}"] if log and log.exists() else lines

@@ -65,6 +65,7 @@ def test_hang(start: Start, sandbox: Sandbox, options: tuple[str, ...], what: st
     assert_reported(run, sandbox, rf"failed: host-{host} \(process {host}\): no progress for \d+ s in phase {what}")
 
 
+@pytest.mark.long
 def test_silent_program(start: Start, sandbox: Sandbox) -> None:
     """A user program is stuck when it prints nothing for as long as it was given, and not before."""
     program = "import time; [print(i, flush=True) or time.sleep(0.5) for i in range(8)]; time.sleep(600)"
