@@ -116,7 +116,7 @@ def culprit(standings: Sequence[Standing]) -> tuple[Standing, str]:
         return busy[0], "it computes while the others wait" if len(standings) > 1 else "it computes"
     if len(standings) == 1 or first.beat is None:
         return first, ""
-    at = f"step {first.beat.arrived}" if first.phase in (Phase.COMPILE, Phase.TRAIN) else "there"
+    at = f"step {first.beat.arrived}" if first.phase == Phase.TRAIN else "there"
     return first, f"all {len(standings)} processes have come {'to ' * (at != 'there')}{at}, and all wait"
 
 
