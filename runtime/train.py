@@ -207,6 +207,7 @@ class Trainer:
                 jax.block_until_ready(metrics)
                 self._reporter.phase(Phase.TRAIN)
                 self._clock.start(step)
+                self._checkpoints.prepare()
             if done:
                 self._record(*done)
             self._report_completed_save()

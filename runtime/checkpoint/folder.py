@@ -9,13 +9,15 @@ one that cannot read can say so (restore.py).
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 
@@ -30,10 +32,13 @@ from .damage import (
     save_failure,
     unreadable,
 )
-from .library import META, STATE, Arrays, Manager, open_manager, read_arrays
 from .manifest import Verification, write_manifest
+from .names import META, STATE, Arrays
 from .retention import clear_leftovers, remove_superseded
 from .upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from .library import Manager
 
 T = TypeVar("T")
 
@@ -108,10 +113,17 @@ class CheckpointFolder:
         exact = self.directory / str(step)
         return exact if os.path.lexists(exact) else next(self.directory.glob(f"0*{step}"), exact)
 
+    def prepare(self) -> None:
+        """Import orbax in the background if this process saves, so that the first save need not wait for that."""
+        if self._saves:
+            threading.Thread(target=importlib.import_module, args=(f"{__package__}.library",), daemon=True).start()
+
     @property
     def _manager(self) -> Manager:
         """Make orbax's manager at the first save: it reads all checkpoints that exist, and fails on damaged ones."""
         if self._opened is None:
+            from .library import open_manager
+
             self._opened = open_manager(self.directory, self._in_parts)
         return self._opened
 
@@ -214,6 +226,8 @@ class CheckpointFolder:
         except OSError as error:
             raise unreadable(step, folder, error) from None
         try:
+            from .library import read_arrays
+
             return read_arrays(folder, template)
         except (MemoryError, jax.errors.JaxRuntimeError):  # not the checkpoint's fault
             raise

@@ -10,10 +10,7 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy as policy
 
-Arrays = dict[str, Any]
-"""Nested dictionaries of arrays."""
-
-STATE, META = "state", "meta"
+from .names import META, STATE, Arrays
 
 
 class Manager(ocp.CheckpointManager):

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..contract import UserError
-from .library import Arrays
+from .names import Arrays
 
 Leaf = Any
 Named = dict[tuple[str, ...], Leaf]
