@@ -94,7 +94,7 @@ def time_podrun(hosts: int, devices: int, folder: Path, temperature: str, pod: H
     job.write_text(f"steps: 1000000\nbatch_size: {BATCH}\nmodel: {MODEL}\nlog: {{every: 1, tensorboard: false}}\n")
     where = ["--simulate", "--slice", f"cpu-{hosts}x{devices}"]
     command = [sys.executable, "-m", "podrun.launcher.cli", "--json"]
-    env = {**os.environ, "PODRUN_HOME": str(folder / "podrun"), "HOME": str(home)}
+    env = {**os.environ, "PODRUN_HOME": str(folder / "state"), "HOME": str(home)}
     home.mkdir(exist_ok=True)
     if pod is not None:
         command = [*pod.prefix, *command]
