@@ -116,7 +116,8 @@ def report_failure(error: BaseException, code: int, reporter: Reporter) -> None:
     """Print and report why this process fails. A full disk must not keep it from ending."""
     kind = classify(error)
     text = "".join(traceback.format_exception(error))
-    message, step = describe(error), reporter.step
+    message = describe(error)
+    step = None if isinstance(error, SaveError) else reporter.step  # the text of a SaveError names its step
     try:
         reporter.give_room()
         reporter.event(EventKind.ERROR, kind=kind, message=message, traceback=text, step=step, code=code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import time
@@ -51,6 +52,9 @@ def misbehave(action: str, batch: Batch) -> Batch:
         os.kill(os.getpid(), signal.SIGKILL)
     if action == "segv":
         os.kill(os.getpid(), signal.SIGSEGV)
+    if action == "full":  # from now on this process can write no large file, as on a full disk
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+        return batch
     if action == "hang":
         time.sleep(600)
     if action == "loop":

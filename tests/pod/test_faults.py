@@ -244,6 +244,23 @@ def test_stop_among_evaluations_and_saves(start: Start, sandbox: Sandbox) -> Non
     assert sorted(sandbox.losses("runs/small")) == list(range(1, saved + 1))
 
 
+@pytest.mark.long
+def test_one_process_cannot_write_its_part(start: Start, sandbox: Sandbox) -> None:
+    """Of a state that is saved in parts: that process is named, and the checkpoint before is kept."""
+    job = ("model.width=512", "model.layers=2", "parallel=jit", "parallel.mesh.fsdp=4")
+    run = start(*faulty("full", step=20), *job, "checkpoint.every=5", "checkpoint.keep=1")
+    assert run.end() == 1
+    expected = (
+        r"failed: host-1 \(process 1\): checkpoint (\d+) cannot be saved in \S+: File too large; "
+        r"the last good checkpoint is of step (\d+), and is kept \[exit code 1\]"
+    )
+    told = re.fullmatch(expected, run.last_line)
+    assert told is not None, run.stderr
+    assert int(told[1]) - int(told[2]) == 5
+    assert (sandbox.path / "runs/small/checkpoints" / told[2]).is_dir()
+    assert processes_of(sandbox) == {}
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
 @pytest.mark.parametrize(
     "size", ["4k", pytest.param("500k", marks=pytest.mark.long)], ids=["at the start", "on the way"]
