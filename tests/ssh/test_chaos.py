@@ -1,0 +1,27 @@
+"""A few faults on hosts reached by SSH, judged like those of tests/pod/test_chaos.py; `benchmarks/chaos.py` makes more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ..conftest import make_sandbox
+from ..hosts import Hosts
+from ..pod.chaos import undisturbed
+from .chaos import BY_NAME, SshChaos
+
+CASES = (("power off", "step", True), ("kill the worker", "compile", False))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "phase", "restarts"), CASES, ids=[case[0] for case in CASES])
+def test_a_run_survives_or_ends_as_it_should(
+    hosts: Hosts, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, name: str, phase: str, restarts: bool
+) -> None:
+    """The losses are those of a simulated pod that nothing disturbs, bit for bit."""
+    fault = BY_NAME[name]
+    expected = undisturbed(make_sandbox(tmp_path_factory.mktemp("undisturbed")), phase, fault)
+    result = SshChaos(hosts, tmp_path, fault, phase, 1, restarts).execute(expected)
+    print(result.case, result.last_line)
+    assert result.wrong == [], result.case
