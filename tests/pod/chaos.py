@@ -159,9 +159,7 @@ class Chaos:
         self.fault = fault
         self.phase = phase
         self.process = chance.randrange(HOSTS) if fault.process is None else fault.process
-        self.step = chance.randrange(
-            2, STEPS - 8
-        )  # a stop is agreed on some steps later, and the run must not be done by then
+        self.step = chance.randrange(2, STEPS - 8)  # after a stop come some steps, and it must not be done by then
         self._pause = chance.uniform(0.0, 0.3)
         self.restarts = restarts and fault.restarts
         self.ends = not self.restarts or (phase in EARLY and fault.code not in (0, 69, 75))
