@@ -26,9 +26,14 @@ from .contract import (
 )
 from .worker.progress import Reporter
 from .worker.sigterm import leave_on_sigterm
+from .worker.standby import ARGUMENT, stand_by
 
 
 def main() -> None:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's errors; a stop is a warning
+    if sys.argv[1:] == [ARGUMENT]:
+        stand_by(import_all)
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # the launcher asks for stacks when a pod hangs
     try:
         env = WorkerEnv.from_env()
@@ -49,9 +54,15 @@ def main() -> None:
         os._exit(code)
 
 
+def import_all() -> None:
+    """Import all that every worker needs, which takes seconds."""
+    from . import distributed, train  # noqa: F401
+    from .checkpoint import library  # noqa: F401
+    from .worker import preempt, quiet, rehearsal, workdir  # noqa: F401
+
+
 def run(env: WorkerEnv, reporter: Reporter) -> int:
     """Train, and return the exit code. Raises what went wrong."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's errors; a stop is a warning
     leave_on_sigterm(reporter)
     # Imported here, so that even a broken JAX is reported as an event.
     import jax

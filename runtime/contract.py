@@ -146,6 +146,7 @@ ENV_OWNER = "PODRUN_OWNER"
 ENV_WORKDIR = "PODRUN_WORKDIR"
 ENV_INJECT = "PODRUN_INJECT"  # faults of this process, separated by spaces
 ENV_PID = "PODRUN_PID"  # of the worker, as its host sees it: in a PID namespace it has another one
+ENV_MAIN_PID = "PODRUN_MAIN_PID"  # of the worker as it sees itself
 CONFIG_FILE = "config.json"
 CHECKPOINT_MANIFEST = "podrun-manifest.json"  # in a checkpoint: sizes and digests of its files
 CHECKPOINT_PINNED = "podrun-pinned"  # in a checkpoint that the user keeps

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
-from typing import Any, Dict, List, Optional
+from collections import deque
+from typing import Any, Deque, Dict, Optional
 
 from .protocol import LIMIT, TO_AGENT, Lines, Malformed, parse
 
@@ -24,23 +25,27 @@ class Connection:
         self.lines = Lines(LIMIT)
         self.next = 0  # sequence number of the next state frame to send
         self.offsets: Optional[Dict[str, int]] = None  # stream: bytes the launcher has; None until it has attached
+        self.received: Deque[Frame] = deque()  # frames that are to be handled
 
-    def receive(self) -> List[Frame]:
-        """Return the frames that have arrived. Raises ValueError for a malformed one."""
+    def begin_again(self) -> None:
+        """Begin with the first state frame of another attempt. Frames that have been received stay."""
+        self.next, self.offsets = 0, None
+
+    def receive(self) -> None:
+        """Add the frames that have arrived to `received`. Raises ValueError for a malformed one."""
         try:
             data = self.sock.recv(CHUNK)
         except BlockingIOError:
-            return []
+            return
         except OSError:
             data = b""
         if not data:
             self.close()
-            return []
+            return
         try:
-            return [parse(line, TO_AGENT) for line in self.lines.feed(data)]
+            self.received.extend([parse(line, TO_AGENT) for line in self.lines.feed(data)])
         except Malformed:  # not a launcher, or a broken connection: a launcher will connect again
             self.close()
-            return []
 
     def send(self, frame: Frame) -> None:
         self.unsent += json.dumps(frame).encode() + b"\n"

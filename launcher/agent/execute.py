@@ -62,6 +62,7 @@ class _Command:
         self._pid = os.fork()
         if self._pid == 0:
             try:
+                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
                 become_worker(agent, False, request, dict(os.environ, **request["env"]), output_in)
             except OSError as error:
                 os.write(failure_in, b"%d" % (error.errno or errno.EIO))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Callable, Dict, Optional, Tuple
+from typing import Callable, Dict, Optional, Set, Tuple
 
 from .processes import die_with_parent, parent
 
@@ -33,22 +33,26 @@ class Notice:
 
     def __init__(self) -> None:
         self._reasons: Optional[int] = None
+        self.watchers: Set[int] = set()
+        """Pid of the child, which outlives an attempt."""
 
     def watch(self) -> None:
-        """Start to watch, if this is a machine of Google's. Called before this process has threads or a namespace."""
+        """Start to watch, once, if this is a machine of Google's. Called before this process has threads or a namespace."""
         server = os.environ.get(ENV_SERVER) or (_SERVER if is_google() else None)
-        if server is None:
+        if server is None or self.watchers:
             return
         self._reasons, write_end = os.pipe()
         os.set_blocking(self._reasons, False)
         agent = os.getpid()
-        if os.fork() == 0:
+        pid = os.fork()
+        if pid == 0:
             try:
                 die_with_parent()
                 if parent() == agent:
                     _be_watcher(server, write_end, agent)
             finally:
                 os._exit(0)
+        self.watchers = {pid}
         os.close(write_end)
 
     def reason(self) -> Optional[str]:

@@ -20,11 +20,11 @@ import signal
 import socket
 from typing import Any, Dict, List, Optional, Tuple
 
-from . import relay, serve
+from . import attempts, relay, serve
 from .processes import ended_children, namespaces_work, stat_fields
 from .protocol import MARK
 
-__all__ = ["nursery", "relay", "serve"]  # the modules that every agent of a run needs, imported once
+__all__ = ["attempts", "nursery", "relay", "serve"]  # the modules that every agent of a run needs, imported once
 
 _PACKET = 1 << 16
 _FILES = 3

@@ -6,8 +6,9 @@ import ctypes
 import os
 import signal
 import time
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
-from typing import Callable, Dict, Iterator, List, Tuple
+from typing import AbstractSet, Callable, Dict, Iterator, List, Tuple
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000
@@ -45,12 +46,12 @@ def all_pids() -> List[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def descendants() -> List[int]:
-    """Return the live processes below this one, with those that were orphaned to it."""
+def descendants(spare: AbstractSet[int] = frozenset()) -> List[int]:
+    """Return the live processes below this one, with those that were orphaned to it, but not `spare` and below them."""
     children = _children_listed if os.path.exists("/proc/self/task/%d/children" % os.getpid()) else _children_scanned()
     pids = [os.getpid()]
     for pid in pids:
-        pids += children(pid)
+        pids += [child for child in children(pid) if child not in spare]
     return [pid for pid in pids[1:] if _is_alive(pid)]
 
 
@@ -105,12 +106,17 @@ def reap() -> None:
         pass
 
 
-def kill_descendants(reap: Callable[[], None]) -> List[int]:
+def kill_descendants(reap: Callable[[], None], spare: AbstractSet[int] = frozenset()) -> List[int]:
     """Kill all descendants of this process, which must adopt orphans, until it has no child, not even a zombie.
 
-    Returns the pids that are left after `STUCK` seconds.
+    Children in `spare` live on, with what is below them. Returns the pids that are left after `STUCK` seconds.
     """
-    return kill_until_none(descendants, reap, _childless)
+
+    def childless() -> bool:
+        # Of a process with children that live on, the kernel cannot say that it has no others: the list is read again.
+        return not any(descendants(spare) for _ in range(5)) if spare else _childless()
+
+    return kill_until_none(lambda: descendants(spare), reap, childless)
 
 
 def kill_until_none(
@@ -150,18 +156,38 @@ def _childless() -> bool:
 # --- a PID namespace: when its first process dies, the kernel kills all others ----------------------------------------
 
 
-def enter_pid_namespace() -> bool:
-    """Start the children of this process in a PID namespace that dies with this process, from now on.
+def enter_pid_namespace() -> int:
+    """Start the children of this process in a new PID namespace that dies with this process, from now on.
 
-    Only root may do so. (A user namespace would allow it to others, but sudo and ssh do not work in one.) Returns whether
-    it was possible.
+    Only root may do so. (A user namespace would allow it to others, but sudo and ssh do not work in one.) Returns the pid of
+    its first process, with which all in it end; 0 if it was not possible.
     """
-    if not namespaces_work() or libc().unshare(CLONE_NEWPID) != 0:
-        return False
+    if not namespaces_work():
+        return 0
+    namespace = os.open("/proc/self/ns/pid", os.O_RDONLY)
+    libc().setns(namespace, CLONE_NEWPID)  # from one that was entered before, which may have ended
+    os.close(namespace)
+    if libc().unshare(CLONE_NEWPID) != 0:
+        return 0
     agent = os.getpid()
-    if os.fork() == 0:
+    first = os.fork()
+    if first == 0:
         _be_init(agent)
-    return True
+    return first
+
+
+@contextmanager
+def children_beside(pid: int) -> Iterator[None]:
+    """Start children in the PID namespace of a process: the next ones may be meant for another. Raises OSError."""
+    with ExitStack() as stack:
+        before, beside = (
+            os.open(name, os.O_RDONLY) for name in ("/proc/self/ns/pid_for_children", "/proc/%d/ns/pid" % pid)
+        )
+        for file in (before, beside):
+            stack.callback(os.close, file)
+        stack.callback(libc().setns, before, CLONE_NEWPID)
+        libc().setns(beside, CLONE_NEWPID)
+        yield
 
 
 def mount_own_proc() -> bool:

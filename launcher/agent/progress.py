@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from .connection import Connection, Frame
-from .processes import descendants, mount_own_proc, stat_fields
+from .processes import children_beside, descendants, mount_own_proc, stat_fields
 from .worker import Worker
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def start_spy(worker: Worker, isolated: bool) -> "Optional[subprocess.Popen[byte
         pid = int(
             status_of(worker.pid, b"NSpid")
         )  # as the workers' PID namespace, in which py-spy runs too, numbers it
-        with open(worker.spec["output"], "ab") as out:
+        with open(worker.spec["output"], "ab") as out, children_beside(worker.pid or 0):
             return subprocess.Popen(
                 [spy, "dump", "--native", "--pid", str(pid)],
                 stdin=subprocess.DEVNULL,

@@ -48,6 +48,7 @@ __all__ = [
     "NURSERY",
     "PREEMPTED",
     "SPEC",
+    "STANDBY",
     "STREAM_LIMIT",
     "TO_AGENT",
     "UNHEARD",
@@ -67,6 +68,8 @@ MARK = b"podrun-agent\n"
 """The first line of the agent on stdout. Anything before it was printed by a login script."""
 ISOLATED = ("-I", "-S", "-c")
 """Options of the Python that runs the agent: isolated and without site-packages, as it uses only the standard library."""
+STANDBY = "--standby"
+"""The runtime's argument that makes it import, and wait for what it is to do."""
 NURSERY = "nursery"
 """The agent's command that makes it start further agents as copies of itself."""
 GONE = "no agent here"
@@ -108,7 +111,8 @@ TO_AGENT: Frames = {
     "ping": record({}),
     "stop": record({"grace": number}, {"hurry": flag}),  # hurry: the launcher does not wait for output
     "dump": record({}),
-    "close": record({"offsets": table(count)}),
+    "standby": record({"count": count}),  # how many on this machine; they take memory
+    "close": record({"offsets": table(count)}, {"again": flag}),  # again: the spec of the next attempt may follow
 }
 FROM_AGENT: Frames = {
     "hello": record({"n": count, "pid": count, "python": words, "host": words}),
@@ -116,7 +120,7 @@ FROM_AGENT: Frames = {
     "refused": record({"n": count, "reason": words}),
     "ready": record({"n": count, "port": maybe(port), "address": maybe(ip)}, {"second_port": maybe(port)}),
     "probed": record({"n": count, "error": maybe(words)}),
-    "started": record({"n": count, "process": count, "pid": count}),
+    "started": record({"n": count, "process": count, "pid": count}, {"standby": flag}),
     "output": record({"stream": text, "offset": count, "data": raw}),
     "exit": record(
         {"n": count, "process": count, "code": exit_code, "error": maybe(words), "asked": flag},

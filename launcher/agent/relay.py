@@ -10,9 +10,9 @@ from typing import Tuple
 
 from .connection import CHUNK, Frame
 from .login_folder import expand_spec
-from .private import UnsafeError, private_path
+from .private import UnsafeError
 from .protocol import GONE, SPEC, Malformed, parse
-from .run_folder import LOG, SOCKET
+from .run_folder import LOG, SOCKET, open_folder, use_log
 
 
 def run() -> None:
@@ -46,28 +46,20 @@ def read_line(fd: int) -> Tuple[bytes, bytes]:
 
 def start(spec: Frame) -> int:
     """Make the run folder and its socket, then fork the agent. Returns its pid."""
-    private_path(spec["home"], *os.path.relpath(spec["dir"], spec["home"]).split("/"))
-    os.chdir(spec["dir"])  # a relative name keeps the socket's path below the 107 bytes the kernel allows
-    listener = socket.socket(socket.AF_UNIX)
-    if os.path.exists(SOCKET):
-        os.unlink(SOCKET)
-    listener.bind(SOCKET)
-    listener.listen(4)
-    log = os.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    listener, log = open_folder(spec)
     pid = os.fork()
     if pid:
         listener.close()
         os.close(log)
         return pid
     os.setsid()
-    null = os.open(os.devnull, os.O_RDWR)
-    for source, target in ((null, 0), (log, 1), (log, 2)):
-        os.dup2(source, target)
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    use_log(log)
     code = 1
     try:
-        from .serve import Agent
+        from .attempts import serve_attempts
 
-        Agent(spec, listener).serve()
+        serve_attempts(spec, listener)
         code = 0
     except BaseException:
         import traceback

@@ -1,6 +1,31 @@
-"""File names in an agent's run folder. Their presence shows that an agent has run there."""
+"""An agent's run folder: the socket at which it listens, and its log, which show that an agent has run there."""
 
 from __future__ import annotations
 
+import os
+import socket
+from typing import Any, Dict, Tuple
+
+from .private import private_path
+
 SOCKET = "agent.sock"
 LOG = "agent.log"
+
+
+def open_folder(spec: Dict[str, Any]) -> Tuple[socket.socket, int]:
+    """Make and enter the folder. Returns the socket that listens there, and the open log. Raises OSError, UnsafeError."""
+    private_path(spec["home"], *os.path.relpath(spec["dir"], spec["home"]).split("/"))
+    os.chdir(spec["dir"])  # a relative name keeps the socket's path below the 107 bytes the kernel allows
+    listener = socket.socket(socket.AF_UNIX)
+    if os.path.exists(SOCKET):
+        os.unlink(SOCKET)
+    listener.bind(SOCKET)
+    listener.listen(4)
+    return listener, os.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+
+def use_log(log: int) -> None:
+    """Write what this process prints to the log, which is closed here."""
+    for target in (1, 2):
+        os.dup2(log, target)
+    os.close(log)

@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, List, Optional
 from .address import address_env, only_address, own_address
 from .connection import Connection, Frame
 from .lock import HostLock
+from .login_folder import expand_spec
 from .memory import has_killed, kills, usage
 from .news import News, size_of
 from .notice import Notice
@@ -23,6 +24,7 @@ from .processes import adopt_orphans, ended_children, enter_pid_namespace, kill_
 from .progress import Dump, Progress
 from .protocol import ASKED, INSTRUMENT, PREEMPTED, UNHEARD
 from .run_folder import LOG, SOCKET
+from .standby import Standbys
 from .worker import Worker
 
 TICK = 0.03  # seconds between two checks of growing output files
@@ -37,17 +39,33 @@ LOCK_PATIENCE = 15.0  # seconds to wait for a run that is ending to release the 
 
 
 class Agent:
-    """Serves one launcher connection at a time, and ends when the workers have ended and the launcher has everything."""
+    """Serves one launcher connection at a time, and ends when the workers have ended and the launcher has everything.
 
-    def __init__(self, spec: Frame, listener: socket.socket) -> None:
+    An agent whose attempt may be followed by another waits, without any process but standbys, for the spec of that one.
+    """
+
+    def __init__(
+        self,
+        spec: Frame,
+        listener: socket.socket,
+        lock: HostLock,
+        standbys: Standbys,
+        notice: Notice,
+        connection: Optional[Connection] = None,
+    ) -> None:
         self.spec = spec
         self.listener = listener
-        self.connection: Optional[Connection] = None
+        self.connection = connection
+        if connection is not None:
+            connection.begin_again()
+        self.standbys = standbys
+        self.waits_for_spec = False  # the attempt is over, and another may follow
+        self.next_spec: Optional[Frame] = None
         self.news = News(spec["processes"])
         self.workers = [Worker(w) for w in spec["processes"]]
         self.progress = Progress()
         self.dump: Optional[Dump] = None  # while the workers print their stacks
-        self.lock = HostLock(spec["home"])
+        self.lock = lock
         self.waits_since: Optional[float] = None  # when it began to wait for another run to release the host
         self.next_try = 0.0
         self.ready = False
@@ -63,9 +81,9 @@ class Agent:
         self.kills = kills()  # by the kernel for lack of memory, before the workers started
         self.started = False
         self.stopped = False
-        self.closing: Optional[Dict[str, int]] = None  # after `close`; by stream: bytes the launcher has
+        self.closing: Optional[Frame] = None  # the frame `close`: all that the launcher has
         self.finished = False
-        self.notice = Notice()
+        self.notice = notice
 
     def serve(self) -> None:
         adopt_orphans()
@@ -84,6 +102,9 @@ class Agent:
         while not self.finished:
             for action in (self.get_ready, lambda: self.wait(wake), self.reap, self.enforce, self.keep, self.send_news):
                 self.survive(action)
+        signal.set_wakeup_fd(-1)
+        for fd in (wake, wake_in):
+            os.close(fd)
 
     def survive(self, action: Callable[[], None]) -> None:
         """Run one action of a turn, and survive a shortage of files, memory or disk: the workers would die with the agent."""
@@ -134,7 +155,7 @@ class Agent:
             from .project_copy import copy_code
 
             copy_code(self.spec["code"], "code")
-        self.isolated = enter_pid_namespace()
+        self.isolated = (self.standbys.give_namespace() or enter_pid_namespace()) > 0
         if self.spec["coordinator"]:
             address, allowed = only_address(self.spec["internal"]), self.spec["ports"]
             number = 2 if self.spec["is_program"] and (allowed is None or allowed[0] < allowed[1]) else 1
@@ -166,6 +187,8 @@ class Agent:
             sources.append(connection.sock)
         writable = [connection.sock] if connection and connection.unsent else []
         timeout = self.timeout()
+        if connection and connection.received:
+            timeout = 0.0
         asleep = time.monotonic()
         ready, can_write, _ = select.select(sources, writable, [], timeout)
         # A machine too busy to run this process on time was also too busy to deliver the launcher's frames.
@@ -191,9 +214,11 @@ class Agent:
         try:
             if writable:
                 connection.flush()
-            for frame in connection.receive() if readable else ():
+            if readable:
+                connection.receive()
+            while connection.received and not self.finished:  # the rest is for the next attempt
                 self.heard = time.monotonic()
-                self.handle(connection, frame)
+                self.handle(connection, connection.received.popleft())
         except (OSError, ValueError) as error:
             self.log_error(error)
             connection.close()
@@ -235,8 +260,15 @@ class Agent:
             self.stop(frame["grace"], ASKED)
         elif kind == "dump":
             self.dump = self.dump or Dump(self.workers, self.isolated)
+        elif kind == "standby" and self.started and self.stop_reason is None:
+            self.standbys.start([worker.spec for worker in self.workers], frame["count"])
         elif kind == "close":  # may come before the workers have ended
-            self.closing = frame["offsets"]
+            self.closing = frame
+            if self.stopped:  # at once: the spec of the next attempt may be the next frame
+                self.end_attempt(frame)
+        elif kind == "spec" and self.waits_for_spec:
+            self.next_spec = expand_spec(frame)
+            self.finished = True
 
     def start_workers(self, env: Dict[str, str]) -> None:
         if self.ports:
@@ -246,15 +278,17 @@ class Agent:
         self.news.grew = time.monotonic()
         for worker in self.workers:
             try:
-                worker.start(env, self.isolated)
+                if not self.standbys.become(worker, env):
+                    worker.start(env, self.isolated)
             except OSError as error:  # no process, or no file for its output
                 worker.error, worker.code = "%s: %s" % (error.filename or "fork", error.strerror), 127
                 self.report("exit", process=worker.process, code=127, error=worker.error, asked=False)
             if worker.error is None:
-                self.report("started", process=worker.process, pid=worker.pid)
+                self.report("started", process=worker.process, pid=worker.pid, standby=worker.stood_by)
 
     def stop(self, grace: float, reason: str) -> None:
         """Send SIGTERM now, and SIGKILL after `grace` seconds. A later stop may move that moment."""
+        self.finished = self.finished or self.waits_for_spec
         if self.stop_reason is None:
             self.stop_reason = reason
             for worker in self.workers:
@@ -263,11 +297,12 @@ class Agent:
 
     def preempt(self) -> None:
         """Let the workers save and stop: the machine shuts down, or SLURM or its owner needs it."""
-        if self.stop_reason is None:
+        if self.stop_reason is None or self.waits_for_spec:
             self.stop(self.spec["grace"] + SAVE_GRACE, PREEMPTED + (self.notice.reason() or "SIGTERM to its agent"))
 
     def reap(self) -> None:
         for pid, code in ended_children():
+            self.standbys.ended(pid)
             for worker in self.workers:
                 if worker.pid == pid:
                     worker.code = code
@@ -292,15 +327,24 @@ class Agent:
             end = min(self.spec["grace"], (self.kill_at or now + self.spec["grace"]) - now)
             self.stop(max(0.0, end), "%s for %g s" % (UNHEARD, lease))
         self.lease_expired = silent
-        if self.stopped and self.closing is not None:
-            self.remove_files(self.closing)
+        if self.waits_for_spec and self.current_connection() is None:
             self.finished = True
+        if self.stopped and self.closing is not None:
+            self.end_attempt(self.closing)
         if self.kill_at is None or self.stopped:
             return
         if now >= self.kill_at or not any(w.running for w in self.workers):
-            left = kill_descendants(self.reap)
+            left = kill_descendants(self.reap, self.standbys.spared | self.notice.watchers)
             self.stopped = True
             self.report("stopped", reason=self.stop_reason, left=left, kept=self.remove_code())
+
+    def end_attempt(self, close: Frame) -> None:
+        """Remove the attempt's files, and end, unless another attempt may follow."""
+        if not self.waits_for_spec:
+            self.remove_files(close["offsets"])
+        self.closing = None
+        self.waits_for_spec = close.get("again", False)
+        self.finished = not self.waits_for_spec
 
     def keep(self) -> None:
         """Keep the host's lock, and mark the run's folders as in use, while it has processes."""
@@ -356,6 +400,6 @@ class Agent:
                 self.report("dumped", processes=stuck)
                 self.dump = None
         connection = self.current_connection()
-        if connection:
+        if connection and not self.waits_for_spec:
             self.progress.send(self.workers, connection)
             self.news.send(connection)

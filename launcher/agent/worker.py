@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Dict, Optional
+from typing import Dict, Optional, Tuple
 
 from .connection import Frame
 from .private import restore_umask
@@ -21,25 +21,20 @@ class Worker:
         self.pid: Optional[int] = None
         self.code: Optional[int] = None  # negative: the signal that ended it
         self.error: Optional[str] = None  # why it could not be started
+        self.stood_by = False  # it was a standby, and has imported already
 
     def start(self, extra_env: Dict[str, str], isolated: bool) -> None:
         """Start the process and set `pid`, and `error` if that fails. `isolated`: the agent has entered a PID namespace."""
-        out = os.open(self.spec["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        failure, failure_in = os.pipe()  # closed by a successful exec
-        env = worker_env(self.spec, extra_env)
-        agent = os.getpid()
-        self.pid = os.fork()
-        if self.pid == 0:
-            try:
-                become_worker(agent, isolated, self.spec, env, out)
-            except BaseException as error:
-                os.write(failure_in, start_failure(error, self.spec["argv"][0]).encode("utf-8", "replace")[:1000])
-            finally:
-                os._exit(127)
-        os.close(out)
-        os.close(failure_in)
-        self.error = os.read(failure, 1000).decode("utf-8", "replace") or None
-        os.close(failure)
+        stdin = os.open(os.devnull, os.O_RDONLY)
+        out = self.open_output()
+        try:
+            self.pid, self.error = fork_worker(self.spec, worker_env(self.spec, extra_env), isolated, stdin, out)
+        finally:
+            os.close(stdin)
+            os.close(out)
+
+    def open_output(self) -> int:
+        return os.open(self.spec["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     @property
     def running(self) -> bool:
@@ -54,8 +49,27 @@ class Worker:
                 pass
 
 
+def fork_worker(spec: Frame, env: Dict[str, str], isolated: bool, stdin: int, out: int) -> Tuple[int, Optional[str]]:
+    """Start the process. Returns its pid, and why it could not become the program."""
+    failure, failure_in = os.pipe()  # closed by a successful exec
+    agent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.dup2(stdin, 0)
+            become_worker(agent, isolated, spec, env, out)
+        except BaseException as error:
+            os.write(failure_in, start_failure(error, spec["argv"][0]).encode("utf-8", "replace")[:1000])
+        finally:
+            os._exit(127)
+    os.close(failure_in)
+    reason = os.read(failure, 1000).decode("utf-8", "replace") or None
+    os.close(failure)
+    return pid, reason
+
+
 def become_worker(agent: int, isolated: bool, spec: Frame, env: Dict[str, str], out: int) -> None:
-    """Turn a forked child into a worker: its own session, killed with the agent, no stdin, output to `out`."""
+    """Turn a forked child into a worker: its own session, killed with the agent, output to `out`. Its stdin stays."""
     os.setsid()
     die_with_parent()
     if parent() != agent:  # the agent died before the line above
@@ -68,7 +82,6 @@ def become_worker(agent: int, isolated: bool, spec: Frame, env: Dict[str, str], 
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(out, 1)
     os.dup2(out, 2)
     os.chdir(spec["cwd"])

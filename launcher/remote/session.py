@@ -40,14 +40,11 @@ class Session:
         self.host = plan.host.name
         self.trouble = ""
         """Reason why the agent could not be reached again, since its last frame."""
-        self._progressed = time.monotonic()
         self._heard = time.monotonic()
         self._delivering = False
         self._transport = transport
         self._pod = pod
-        self._plan = plan
-        self._spec = spec
-        self._on_frame = on_frame
+        self._set_attempt(plan, spec, on_frame)
         self._channel: Channel | None = None
         self._connected = 0.0
         self._asked = 0.0
@@ -56,18 +53,12 @@ class Session:
         self._silence = max(SILENCE, 0.4 * (attached_lease(pod) if lease == DETACHED_LEASE else lease))
         self._sending = threading.Lock()
         self._ending = threading.Lock()
-        self._offsets: dict[str, int] = {}
-        self._next = 0
         self._closed = False
-        self.has_stopped = False
-        """The agent has confirmed with its last frame that all processes there have ended."""
         self._awaited = False  # `close` waits until the agent has been told
         self._told_close = False
         self._cut: Channel | None = None  # the last channel that did not end by itself
-        self._spoken = threading.Event()  # set by the first frame, or the end of the connection
-        self._standing: dict[str, tuple[float, Frame]] = {}
-        self._processes = {p.process_id for p in plan.processes}
-        self._streams = {name(number) for number in self._processes for name in (output_stream, events_stream)}
+        self._is_kept = False  # the agent waits for the next attempt
+        self._goes_on = False
         self._thread = threading.Thread(target=self._receive, name=f"session-{self.host}", daemon=True)
 
     def open(self) -> None:
@@ -76,6 +67,11 @@ class Session:
         The wait spaces out the start of many agents, so that they do not compete for the processor. An agent that sends
         nothing in time is not an error yet.
         """
+        if self._goes_on:
+            self._transmit({"type": "spec", **self._spec})
+            self._attach()
+            self._spoken.wait(FIRST_WORD)
+            return
         channel = open_agent(self._transport, self._pod, self._plan.host, "run", self._spec["run"])
         if self._closed:
             channel.close()  # without a spec it ends by itself
@@ -89,17 +85,46 @@ class Session:
             self.send({"type": "close", "offsets": {}})
         self._spoken.wait(FIRST_WORD)
 
+    def keep(self) -> None:
+        """Let the agent, which has stopped, wait for the next attempt; `go_on` or `close` must follow."""
+        self._is_kept = True
+        self.send({"type": "close", "offsets": dict(self._offsets), "again": True})
+
+    def go_on(self, plan: HostPlan, spec: dict[str, Any], on_frame: OnFrame) -> bool:
+        """Be the session of another attempt, which `open` then starts with the agent that was kept.
+
+        Returns False if that agent may be gone, or its host: then this session can only be closed.
+        """
+        with self._ending:
+            if not self._is_kept or self._closed or self.silence > SILENCE:
+                return False
+            self._is_kept, self._goes_on = False, True
+            self._set_attempt(plan, spec, on_frame)
+        return True
+
+    def _set_attempt(self, plan: HostPlan, spec: dict[str, Any], on_frame: OnFrame) -> None:
+        self._plan, self._spec, self._on_frame = plan, spec, on_frame
+        self._offsets: dict[str, int] = {}
+        self._next = 0
+        self._standing: dict[str, tuple[float, Frame]] = {}
+        self._processes = {p.process_id for p in plan.processes}
+        self._streams = {name(number) for number in self._processes for name in (output_stream, events_stream)}
+        self._spoken = threading.Event()  # set by the first frame, or the end of the connection
+        self._progressed = time.monotonic()
+        self.has_stopped = False
+        """The agent has confirmed with its last frame that all processes there have ended."""
+
     def adopt(self, offsets: dict[str, int]) -> None:
         """Attach to an agent that another launcher started; `offsets`: bytes of each stream that are recorded already."""
         self._offsets = offsets
         self._thread.start()
 
     def send(self, frame: Frame, wait: bool = True) -> None:
-        """Send a frame if there is a connection; `go` and `stop` are sent again after a reconnect.
+        """Send a frame if there is a connection; `go`, `standby` and `stop` are sent again after a reconnect.
 
         `wait`: wait while another frame is being sent; otherwise this frame is dropped.
         """
-        if frame["type"] in ("go", "stop"):
+        if frame["type"] in ("go", "standby", "stop"):
             self._standing[frame["type"]] = time.monotonic(), frame
         self._transmit(frame, wait)
 
@@ -175,6 +200,12 @@ class Session:
         """Return whether the session is closed, and the agent has been told so if that is awaited."""
         return self._closed and (self._told_close or not self._awaited)
 
+    def _is_left(self) -> bool:
+        """Return whether the connection of a kept agent has ended, by which that agent ends as well."""
+        with self._ending:
+            self._closed = self._closed or self._is_kept
+            return self._is_kept
+
     def _dismiss(self) -> None:
         """Tell the agent to end, without delivering its frames: the session was closed while this connection was made."""
         assert self._channel is not None
@@ -231,7 +262,7 @@ class Session:
         """Reattach until the session is closed or the host reports that the agent is gone; return its message."""
         if self._channel is not None:
             self._read_channel()
-        while not self._is_finished():
+        while not (self._is_finished() or self._is_left()):
             try:
                 self._channel = open_agent(
                     self._transport, self._pod, self._plan.host, "attach", str(self._plan.directory)

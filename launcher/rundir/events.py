@@ -117,7 +117,7 @@ _OF_LAUNCHER: dict[str, Check] = {
     EventKind.RESTART: record(_RESTART),
     EventKind.END: record(_END, {"process": maybe(count), "left_behind": each(text)}),
 }
-_STARTED = record({"process": count, "pid": count})
+_STARTED = record({"process": count, "pid": count}, {"standby": flag})
 _AGENT = record({"pid": count})
 _SENT = record({"host": text, "process": count})
 """Fields that the supervisor adds to an event of a worker."""

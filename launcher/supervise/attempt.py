@@ -32,6 +32,7 @@ from .cause import Failure, Sign
 from .failures import SAVE_GRACE
 from .frames import AgentFrames, Observer
 from .heartbeat import MOST, Heartbeat
+from .kept import KeptAgents
 from .last_words import last_words
 from .outcome import Outcome, doing
 from .patience import Patience
@@ -52,9 +53,15 @@ class Supervisor(AgentFrames):
     """Execute one plan. `interrupt` is the user's wish to stop: once gracefully, twice at once."""
 
     def __init__(
-        self, plan: LaunchPlan, transport: Transport, logs: Logs, observer: Observer, adoption: Adoption | None = None
+        self,
+        plan: LaunchPlan,
+        transport: Transport,
+        logs: Logs,
+        observer: Observer,
+        adoption: Adoption | None = None,
+        kept: KeptAgents | None = None,
     ) -> None:
-        super().__init__(plan, transport, logs, observer, adoption)
+        super().__init__(plan, transport, logs, observer, adoption, kept)
         self._transport = transport
         self._opening: Opening | None = None
         self._unopened: set[str] = set()
@@ -183,10 +190,18 @@ class Supervisor(AgentFrames):
             self._pump()
         self._finished = True
         self._frame_slots.release(len(self._sessions))  # frames are no longer handled, so no session may wait for that
-        fan_out(lambda session: session.close(5.0 if session.has_stopped else 0.5), list(self._sessions.values()))
+        fan_out(self._leave, list(self._sessions.values()))
         for host in self._stopped.keys() - self._incomplete:  # no session writes to their logs any more
             for stream in self._streams[host]:
                 self._end_log(host, stream)
+
+    def _leave(self, session: Session) -> None:
+        """Keep an agent for the next attempt, if there may be one and nothing is left there; else let it end."""
+        reusable = session.has_stopped and session.host in self._reusable
+        if self._kept is not None and self._kept.wanted and reusable and self._failures and not self._interrupts:
+            self._kept.keep(session)
+        else:
+            session.close(5.0 if session.has_stopped else 0.5)
 
     def _grace(self) -> float:
         """Return the seconds that the workers need to end, once the user wants to stop."""

@@ -24,6 +24,7 @@ from . import cause
 from .awake import AwakeClock
 from .cause import LAUNCHER, Failure
 from .failures import Failures
+from .kept import KeptAgents
 from .outcome import Process
 
 MAX_PENDING_FRAMES = 256  # frames that wait to be handled; then the hosts wait
@@ -40,9 +41,18 @@ class AgentFrames:
     """The state of an attempt, as its agents report it. Handlers are called one after another, by who takes `_pending`."""
 
     def __init__(
-        self, plan: LaunchPlan, transport: Transport, logs: Logs, observer: Observer, adoption: Adoption | None = None
+        self,
+        plan: LaunchPlan,
+        transport: Transport,
+        logs: Logs,
+        observer: Observer,
+        adoption: Adoption | None = None,
+        kept: KeptAgents | None = None,
     ) -> None:
+        """Make the state of an attempt that has not begun. `kept`: agents of this run's last attempt, and place for these."""
         self._plan = plan
+        self._kept = kept
+        self._without_step: set[tuple[str, int]] = set()  # processes whose first step no standby may slow down
         self._logs = logs
         self._observer = observer
         self._adoption = adoption
@@ -51,7 +61,9 @@ class AgentFrames:
         """Pending actions: frames of hosts, and calls from other threads of this process."""
         self._handlers = self._frame_handlers()
         self._sessions = {
-            h.host.name: Session(transport, plan.pod, h, plan.spec(h), self._on_frame) for h in plan.hosts
+            h.host.name: (kept and kept.session(h, plan.spec(h), self._on_frame))
+            or Session(transport, plan.pod, h, plan.spec(h), self._on_frame)
+            for h in plan.hosts
         }
         self._processes = {
             (h.host.name, p.process_id): Process(h.host.name, p.process_id) for h in plan.hosts for p in h.processes
@@ -61,6 +73,8 @@ class AgentFrames:
             for h in plan.hosts
             for p in h.processes
         }
+        if kept is not None and kept.wanted and not plan.is_program:
+            self._without_step = set(self._processes)
         self._event_lines = {process: Lines(events.LIMIT) for process in self._processes}
         self._warned: set[tuple[str, int]] = set()  # processes whose malformed events have been reported
         self._streams = {h.host.name: [output_stream(p.process_id) for p in h.processes] for h in plan.hosts}
@@ -69,6 +83,7 @@ class AgentFrames:
         self._probed: set[str] = set()
         self._dumped: set[str] = set()  # hosts whose processes have printed their stacks, since that was asked last
         self._stopped: dict[str, list[int]] = {}
+        self._reusable: set[str] = set()  # hosts that stopped only because they were asked to, and have nothing left
         self._lost: dict[str, str | None] = {}  # None: the host is lost, but nothing is left running on it
         self._unreached: set[str] = set()
         self._frame_slots = threading.Semaphore(MAX_PENDING_FRAMES)
@@ -171,7 +186,8 @@ class AgentFrames:
 
     def _on_started(self, host: str, frame: Frame) -> None:
         self._processes[host, frame["process"]].pid = frame["pid"]
-        self._tell_start(host=host, phase="started", process=frame["process"], pid=frame["pid"])
+        standby = {"standby": True} if frame.get("standby") else {}
+        self._tell_start(host=host, phase="started", process=frame["process"], pid=frame["pid"], **standby)
 
     def _on_events(self, host: str, frame: Frame) -> None:
         number = int(frame["stream"].removesuffix(".events"))
@@ -225,6 +241,7 @@ class AgentFrames:
             self._started_fresh |= process.phase == Phase.COMPILE
         elif kind == EventKind.STEP:
             process.step = event["step"]
+            self._have_standbys((host, number))
         elif kind in (EventKind.CHECKPOINT, EventKind.RESUME):
             self._saved_step = event["step"]
         elif kind == EventKind.ERROR:
@@ -253,6 +270,17 @@ class AgentFrames:
             process = self._processes[host, row["process"]]
             process.state, process.load = row["state"], row["load"]
 
+    def _have_standbys(self, stepped: tuple[str, int]) -> None:
+        """Let interpreters for the next attempt start, once all processes have made a step."""
+        if stepped not in self._without_step:
+            return
+        self._without_step.remove(stepped)
+        if not self._without_step:
+            here = self._plan.pod.traits.is_one_machine
+            for host in self._plan.hosts:
+                count = len(self._processes) if here else len(host.processes)
+                self._sessions[host.host.name].send({"type": "standby", "count": count})
+
     def _on_exit(self, host: str, frame: Frame) -> None:
         process = self._processes[host, frame["process"]]
         process.exit_code = code = frame["code"]
@@ -278,6 +306,8 @@ class AgentFrames:
 
     def _on_stopped(self, host: str, frame: Frame) -> None:
         self._stopped[host] = frame["left"]
+        if frame["reason"] == ASKED and not frame["left"]:
+            self._reusable.add(host)
         self._tell(EventKind.HOST, host=host, phase="stopped", reason=frame["reason"], left=frame["left"])
         if frame["kept"]:
             self._tell(EventKind.NOTE, message=f"what the program wrote on {host} stays in {frame['kept']}")

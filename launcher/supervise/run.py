@@ -24,10 +24,11 @@ from .attempt import Supervisor
 from .comeback import Comeback, sleep
 from .frames import Observer
 from .history import Progress, budget_of, recorded_attempts, restart_event
+from .kept import KeptAgents
 from .leftovers import Leftovers
 from .lookout import Lookout
 from .outcome import Outcome
-from .policy import Attempt, Restart, Stop, decide
+from .policy import Attempt, Ending, Restart, Stop, decide
 from .preparation import Preparation
 from .rehearsal import Rehearsal
 from .report import end_event, report
@@ -64,7 +65,10 @@ def run_attempts(
         stack.callback(view.close)
         run = _Run(spec, directory, view, logs, signals, transport, secrets)
         try:
-            code = run.execute(bundles, adopt)
+            try:
+                code = run.execute(bundles, adopt)
+            finally:
+                run.dismiss()
         except UserError as error:  # recorded, so that nobody waits for the run
             directory.record_end(str(error).partition("\n")[0], ExitCode.BAD_CONFIG)
             raise
@@ -101,6 +105,7 @@ class _Run:
         self._attempts: list[Attempt] = []
         """Attempts that were followed by another."""
         self._resized = False  # the last attempt was stopped to take hosts back
+        self._kept = KeptAgents()
         self._rehearsal: Rehearsal | None = None
         if spec.inject:
             self._rehearsal = Rehearsal(spec.inject, self._progress, transport, directory.struck())
@@ -123,6 +128,7 @@ class _Run:
                 break
             (plan, unprepared), adoption = following, None
             prepare = partial(preparation.prepare_again, plan, outcome) if unprepared else None
+        self._kept.dismiss()
         if self._rehearsal and self._rehearsal.left:
             left = ", ".join(self._rehearsal.left)
             self._tell(EventKind.NOTE, message=f"rehearsal: not reached, so not injected: {left}")
@@ -161,7 +167,9 @@ class _Run:
         sleep(decision.after, self._is_stopped)
         pod = self._spec.pod
         comeback = Comeback(pod, plan.job, self._transport, self._note)
-        if (plan.code or pod.can_replace) and (failed := comeback.wait(self._is_stopped)):
+        if (pod.can_replace or (plan.code and not self._kept.hold(plan))) and (
+            failed := comeback.wait(self._is_stopped)
+        ):
             return outcome.without_restart(failed.code, [failed])
         hosts = comeback.hosts
         if not self._signals.received and not self._leftovers.clear(plan, outcome, hosts, self._is_stopped, ended):
@@ -178,6 +186,10 @@ class _Run:
     def _is_stopped(self) -> bool:
         return bool(self._signals.received)
 
+    def dismiss(self) -> None:
+        """End the agents that were kept for another attempt."""
+        self._kept.dismiss()
+
     def _tell(self, kind: EventKind, **fields: object) -> None:
         self._progress.event({"event": kind, "time": time.time(), **fields})
 
@@ -185,9 +197,12 @@ class _Run:
         self._tell(EventKind.NOTE, message=text)
 
     def _supervise(self, plan: LaunchPlan, adoption: Adoption | None) -> Outcome:
+        failed = sum(attempt.ending is not Ending.PREEMPTED for attempt in self._attempts)
+        self._kept.wanted = failed < budget_of(plan).failures
         observer = self._rehearsal or self._progress
         lookout = self._look_out(plan, observer)
-        supervisor = Supervisor(plan, self._transport, self._logs, lookout or observer, adoption)
+        supervisor = Supervisor(plan, self._transport, self._logs, lookout or observer, adoption, self._kept)
+        self._kept.dismiss()  # those of hosts that have no part in this attempt
         rehearsal = self._rehearsal.during(plan.attempt) if self._rehearsal else nullcontext()
         with self._signals.to(supervisor.interrupt), rehearsal:
             if lookout is None:

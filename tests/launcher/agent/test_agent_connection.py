@@ -18,7 +18,10 @@ from typing import Any
 import pytest
 
 from podrun.launcher.agent import project_copy, serve
+from podrun.launcher.agent.lock import HostLock
 from podrun.launcher.agent.main import MARK
+from podrun.launcher.agent.notice import Notice
+from podrun.launcher.agent.standby import Standbys
 from podrun.launcher.plan.agent_file import agent_file
 
 from ...pythons import other_python
@@ -253,6 +256,7 @@ def test_code_that_cannot_be_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(project_copy, "remove_code", fail)
-    agent = serve.Agent({"processes": [], "home": str(tmp_path), "code": "bundle"}, socket.socket())
+    spec = {"processes": [], "home": str(tmp_path), "code": "bundle"}
+    agent = serve.Agent(spec, socket.socket(), HostLock(str(tmp_path)), Standbys(), Notice())
     assert agent.remove_code() == str(tmp_path / "code")
     agent.listener.close()

@@ -65,7 +65,7 @@ def test_a_process_that_was_not_seen(marked: Marked) -> None:
 import podrun.launcher.agent.processes as p
 child = subprocess.Popen(["sleep", "60"])
 blind, real = [1, 1, 1], p.descendants
-p.descendants = lambda: [] if blind and blind.pop() else real()
+p.descendants = lambda *spare: [] if blind and blind.pop() else real()
 print(p.kill_descendants(child.poll), child.returncode, real(), len(blind), flush=True)
 """
     assert line(marked.start(code)) == "[] -9 [] 0"
@@ -96,7 +96,7 @@ time.sleep(60)
 
 
 DAEMON = """
-isolated = enter_pid_namespace() if sys.argv[1] == "namespace" else False
+isolated = enter_pid_namespace() > 0 if sys.argv[1] == "namespace" else False
 worker = os.fork()
 if worker == 0:
     os.setsid()
@@ -182,7 +182,7 @@ def test_the_files_of_an_agent_are_not_kept_open_in_its_namespace(marked: Marked
     code = """
 import select
 read, write = os.pipe()
-isolated = enter_pid_namespace()
+isolated = enter_pid_namespace() > 0
 os.close(write)
 print(isolated, bool(select.select([read], [], [], 30)[0]), flush=True)
 """
@@ -206,7 +206,7 @@ def test_without_a_namespace_the_worker_dies(marked: Marked) -> None:
 def test_nobody_else_enters_a_namespace(marked: Marked) -> None:
     """Without root it is not tried, and nothing is left of the trial."""
     code = "os.geteuid = lambda: 1000\nprint(enter_pid_namespace(), descendants())"
-    assert line(marked.start(code)) == "False []"
+    assert line(marked.start(code)) == "0 []"
 
 
 PROC = """
@@ -243,3 +243,22 @@ def test_a_proc_that_shows_the_own_namespace(marked: Marked) -> None:
     assert not sees_agent
     assert pid < 10 and count <= 3
     assert line(process) == "true"
+
+
+SPARED = """
+first = enter_pid_namespace()
+spared = subprocess.Popen(["sleep", "60"])
+second = enter_pid_namespace()
+ended = subprocess.Popen(["sh", "-c", "sleep 60 & wait"])
+left = kill_descendants(reap, {first, spared.pid} - {0})
+print(left == [], sorted(descendants()) == sorted({first, spared.pid} - {0}), first != second or first == 0, flush=True)
+third = enter_pid_namespace()
+print(subprocess.run(["true"]).returncode, kill_descendants(reap), descendants(), flush=True)
+"""
+
+
+def test_children_that_are_spared_live_on(marked: Marked) -> None:
+    """Each namespace of children ends without the other, and a new one can follow."""
+    agent = marked.start(SPARED)
+    assert line(agent) == "True True True"
+    assert line(agent) == "0 [] []"

@@ -16,8 +16,10 @@ import pytest
 from podrun.launcher.agent import serve
 from podrun.launcher.agent.lock import HostLock, current_holder
 from podrun.launcher.agent.news import News
+from podrun.launcher.agent.notice import Notice
 from podrun.launcher.agent.port import RefusedError
 from podrun.launcher.agent.serve import Agent
+from podrun.launcher.agent.standby import Standbys
 
 PROCESS = {"process": 0, "argv": ["true"], "env": {}, "path": {}, "threads": None, "cwd": "."}
 PROCESS |= {"output": "0.out", "events": "0.events", "beat": "0.beat"}
@@ -27,14 +29,14 @@ PROCESS |= {"output": "0.out", "events": "0.events", "beat": "0.beat"}
 def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     """An agent in a folder of its own, that has not begun to serve."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(serve, "enter_pid_namespace", lambda: False)
+    monkeypatch.setattr(serve, "enter_pid_namespace", lambda: 0)
     used = tmp_path / "bundle"
     used.mkdir(mode=0o700)
     spec = {"run": "r-1", "home": str(tmp_path), "dir": str(tmp_path), "lease": 60.0, "grace": 5.0, "code": None}
     spec |= {"files": {"config.json": "secret"}, "uses": [str(used)], "exclusive": False, "coordinator": False}
     spec |= {"ports": None, "internal": None, "processes": [PROCESS]}
     with socket.socket() as listener:
-        yield Agent(spec, listener)
+        yield Agent(spec, listener, HostLock(str(tmp_path)), Standbys(), Notice())
 
 
 def test_files_of_a_run_are_for_nobody_else(agent: Agent) -> None:

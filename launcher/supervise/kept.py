@@ -1,0 +1,56 @@
+"""Keep the agents of a failed attempt for the next one, with their connections and the interpreters that stand by."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from ..plan.plan import LEASE, HostPlan, LaunchPlan
+from ..pod.fan_out import fan_out
+from ..remote.session import OnFrame, Session
+from .heartbeat import Heartbeat
+
+
+class KeptAgents:
+    """The sessions of agents that wait for the next attempt. They live on as long as these are pinged."""
+
+    def __init__(self) -> None:
+        self.wanted = False
+        """Another attempt may follow the one in progress."""
+        self._sessions: dict[str, Session] = {}
+        self._heartbeat: Heartbeat | None = None
+        self._lock = threading.Lock()
+
+    def keep(self, session: Session) -> None:
+        """Keep an agent that has confirmed that none of its attempt's processes are left. Called from several threads."""
+        session.keep()
+        with self._lock:
+            self._sessions[session.host] = session
+            self._heartbeat = self._heartbeat or Heartbeat(self._all, LEASE)
+
+    def session(self, plan: HostPlan, spec: dict[str, Any], on_frame: OnFrame) -> Session | None:
+        """Return the session of the host's kept agent, for the attempt of `plan`; None if there is none."""
+        with self._lock:
+            session = self._sessions.pop(plan.host.name, None)
+        if session is not None and not session.go_on(plan, spec, on_frame):
+            session.close()
+            return None
+        return session
+
+    def hold(self, plan: LaunchPlan) -> bool:
+        """Return whether an agent of every host is kept: then all hosts are there, with what was prepared on them."""
+        with self._lock:
+            return all((s := self._sessions.get(h.host.name)) is not None and s.is_open for h in plan.hosts)
+
+    def dismiss(self) -> None:
+        """End the agents that are still kept."""
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+            self._heartbeat = None
+        sessions = self._all()
+        self._sessions.clear()
+        fan_out(Session.close, sessions)
+
+    def _all(self) -> list[Session]:
+        with self._lock:
+            return list(self._sessions.values())
