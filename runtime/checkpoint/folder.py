@@ -155,7 +155,6 @@ class CheckpointFolder:
                     return None
                 time.sleep(_POLL)
         except Exception as error:
-            self._saving = self._upkeep = None
             raise self._failure(step, error) from error
         self._saving = self._upkeep = None
         return step
@@ -179,7 +178,9 @@ class CheckpointFolder:
         remove_superseded({s: self.path(s) for s in self.steps()}, self._keep, self._keep_best)
 
     def _failure(self, step: int, error: Exception) -> SaveError:
-        """Return the error of a save that has failed, with the checkpoint that is left."""
+        """Forget a save that has failed, and return its error, with the checkpoint that is left."""
+        self._saving = self._upkeep = None
+        self._opened = None  # orbax's manager would raise the same error again at the next save
         last = next((older for older in self.steps() if older < step), None)
         return SaveError(save_failure(step, self.directory, last, error))
 
@@ -210,6 +211,8 @@ class CheckpointFolder:
         return DamagedCheckpointError(step, self.path(step) / _METADATA, no_metadata(error))
 
     def close(self) -> None:
+        """Wait for a save that goes on, and for what follows it. Raises SaveError if it fails."""
+        self.completed(wait=True)
         if self._opened is not None:
             self._opened.close()
 
