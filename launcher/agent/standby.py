@@ -56,9 +56,11 @@ class Standbys:
     def become(self, worker: Worker, extra_env: Dict[str, str]) -> bool:
         """Let a standby become this worker, if there is one for it. Returns whether there was."""
         standby = self._waiting.pop(worker.process, None)
-        if standby is None or not standby.become(worker.spec, worker_env(worker.spec, extra_env)):
+        if standby is None:
             return False
-        os.close(worker.open_output())
+        os.close(worker.open_output())  # before the orders: the standby opens it as soon as it has them
+        if not standby.become(worker.spec, worker_env(worker.spec, extra_env)):
+            return False
         worker.pid, worker.stood_by = standby.pid, True
         return True
 
