@@ -262,9 +262,7 @@ def test_one_process_cannot_write_its_part(start: Start, sandbox: Sandbox) -> No
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
-@pytest.mark.parametrize(
-    "size", ["4k", pytest.param("1m", marks=pytest.mark.long)], ids=["at the start", "on the way"]
-)
+@pytest.mark.parametrize("size", ["4k", pytest.param("1m", marks=pytest.mark.long)], ids=["at the start", "on the way"])
 def test_full_home(sandbox: Sandbox, size: str) -> None:
     """The last line says so when podrun's own folder is full."""
     home = sandbox.path / "home"

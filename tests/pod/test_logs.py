@@ -58,7 +58,7 @@ def test_what_a_program_prints_while_gloo_connects_is_kept(sandbox: Sandbox) -> 
     (sandbox.path / "talk.py").write_text(TALK)
     done = sandbox.podrun("--slice", "cpu-1x1", "--simulate", "--", sys.executable, "talk.py")
     assert done.returncode == 0, done.stderr
-    assert [line for line in done.stdout.splitlines() if line.startswith(("say", "[Gloo]"))] == [
+    assert [line for line in done.stdout.splitlines() if line.startswith(("say", "[Gloo]", "1"))] == [
         "say before",
         "say [Gloo] inside",
         "[Gloo] Rank 0 is not connected",
@@ -73,6 +73,9 @@ print("say before")
 with without_gloo_lines():
     os.write(1, b"say [Gloo] inside\\n")
     os.write(1, b"[Gloo] Rank 0 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3\\n")
+    os.write(1, b"[Gloo] Rank [Gloo] Rank 3 is connected to 3 peer ranks. ")
+    os.write(1, b"Expected number of connected peer ranks is : 3\\n")
+    os.write(1, b"1 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3\\n")
     os.write(1, b"[Gloo] Rank 0 is not connected\\n")
     os.write(1, b"say the last without an end")
 """
