@@ -65,7 +65,10 @@ class LanguageModel(Task):
         losses, correct = _next_token(logits, tokens[:, 1:])
         # One mean over the batch, because in a program of the whole pod devices wait for each other at each sum.
         each = jnp.stack([losses.mean(-1), correct.mean(-1)])
-        loss, accuracy = (each * batch["weights"] if "weights" in batch else each).mean(-1)
+        weights = batch.get("weights")
+        if weights is not None and weights.ndim == 1:  # those of tokens are for evaluation
+            each = each * weights
+        loss, accuracy = each.mean(-1)
         return loss, {"accuracy": accuracy}
 
     def evaluate(self, params: Params, batch: Batch) -> Scalars:

@@ -294,7 +294,8 @@ class Chaos:
             self._wrong("cause", str(causes))
 
     def check_processes(self) -> None:
-        if self.run.process.returncode < 0:  # nobody tells the agents, so they wait for their lease
+        # Agents that nobody can tell wait for their lease.
+        if self.run.process.returncode < 0 or self.fault.name == "link down for good":
             wait_until(lambda: not self.processes(), "the end of all processes", 120)
         if left := self.processes():
             self._wrong("processes", str(left))
