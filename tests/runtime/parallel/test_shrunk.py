@@ -39,6 +39,7 @@ def test_training_on_padded_batches_is_that_on_the_examples(name: str, accumulat
     assert_close(state.params, params)
 
 
+@pytest.mark.long
 def test_a_language_model_weighs_its_examples() -> None:
     start = text_reference()[0]
     orders = [TrainBatches(text().train, SIZE, 0, 1, seed=0, parts=parts) for parts in (1, 8)]
