@@ -52,6 +52,8 @@ def checkpoints() -> None:
 def _folder(workdir: str) -> str:
     """Return the folder of the checkpoints, which has some. Raises RequestError."""
     folder = os.path.join(workdir, FOLDER)
+    if os.path.isfile(workdir):
+        raise RequestError("%s is a file; a workdir is the folder that a run writes to" % workdir)
     if not os.path.isdir(workdir):
         above, name = os.path.split(workdir)
         near = difflib.get_close_matches(name, _names_in(above), n=1)

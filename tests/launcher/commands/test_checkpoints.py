@@ -138,6 +138,7 @@ def test_mistakes(ask: Ask, workdir: Path) -> None:
     )
     assert ask(folder=Path("/none/such"))["error"].endswith("is it on another machine (--pod)?")
     assert "has no checkpoints" in ask(folder=workdir.parent)["error"]
+    assert "is a file" in ask(folder=Path(__file__))["error"]
     for owner, text in (("", "another run"), ("r-1 (pid 7 on h)", "run r-1 (pid 7 on h); `podrun stop r-1` ends it")):
         with (workdir / ".podrun-lock").open("w") as lock:
             lock.write(owner)
