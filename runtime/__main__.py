@@ -57,7 +57,7 @@ def main() -> None:
 def import_all() -> None:
     """Import all that every worker needs, which takes seconds."""
     from . import distributed, train  # noqa: F401
-    from .checkpoint import library  # noqa: F401
+    from .checkpoint import orbax_files  # noqa: F401
     from .worker import preempt, quiet, rehearsal, workdir  # noqa: F401
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, List, Tuple
 
 from .private import private_path
+from .protocol import INSTRUMENT
 
 SOCKET = "agent.sock"
 LOG = "agent.log"
@@ -29,3 +31,21 @@ def use_log(log: int) -> None:
     for target in (1, 2):
         os.dup2(log, target)
     os.close(log)
+
+
+def remove_folder(folder: str, files: List[str]) -> None:
+    """Remove the files from the folder, which is left for that, and the folder itself if it is empty then."""
+    for name in [SOCKET, LOG, *files]:
+        try:
+            os.unlink(name)
+        except OSError:
+            pass
+    if INSTRUMENT in {os.path.dirname(name) for name in files}:
+        shutil.rmtree(INSTRUMENT, ignore_errors=True)  # Python has kept compiled code there
+    os.chdir("/")
+    for _ in range(3):  # this folder, the run's hosts folder, and the run's folder
+        try:
+            os.rmdir(folder)
+        except OSError:
+            return  # it holds other hosts' folders, or files of the user program
+        folder = os.path.dirname(folder)

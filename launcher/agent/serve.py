@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import signal
 import socket
 import sys
@@ -22,8 +21,8 @@ from .port import RefusedError, probe, release, reserve_port
 from .private import UnsafeError, is_private
 from .processes import adopt_orphans, ended_children, enter_pid_namespace, kill_descendants
 from .progress import Dump, Progress
-from .protocol import ASKED, INSTRUMENT, PREEMPTED, UNHEARD
-from .run_folder import LOG, SOCKET
+from .protocol import ASKED, PREEMPTED, UNHEARD
+from .run_folder import remove_folder
 from .standby import Standbys
 from .worker import Worker
 
@@ -377,21 +376,7 @@ class Agent:
         """Remove this run's files from the host, except output that the launcher does not have."""
         delivered = [name for name in self.news.streams if size_of(name) <= offsets.get(name, 0)]
         beats = [w.spec["beat"] for w in self.workers]
-        for name in [SOCKET, LOG, *self.spec["files"], *beats, *delivered]:
-            try:
-                os.unlink(name)
-            except OSError:
-                pass
-        if INSTRUMENT in {os.path.dirname(name) for name in self.spec["files"]}:
-            shutil.rmtree(INSTRUMENT, ignore_errors=True)  # Python has kept compiled code there
-        os.chdir("/")
-        folder = self.spec["dir"]
-        for _ in range(3):  # this folder, the run's hosts folder, and the run's folder
-            try:
-                os.rmdir(folder)
-            except OSError:
-                return  # it holds other hosts' folders, or files of the user program
-            folder = os.path.dirname(folder)
+        remove_folder(self.spec["dir"], [*self.spec["files"], *beats, *delivered])
 
     def send_news(self) -> None:
         if self.dump is not None:

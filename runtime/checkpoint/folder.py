@@ -38,7 +38,7 @@ from .retention import clear_leftovers, remove_superseded
 from .upkeep import Upkeep
 
 if TYPE_CHECKING:
-    from .library import Manager
+    from .orbax_files import Manager
 
 T = TypeVar("T")
 
@@ -116,13 +116,13 @@ class CheckpointFolder:
     def prepare(self) -> None:
         """Import orbax in the background if this process saves, so that the first save need not wait for that."""
         if self._saves:
-            threading.Thread(target=importlib.import_module, args=(f"{__package__}.library",), daemon=True).start()
+            threading.Thread(target=importlib.import_module, args=(f"{__package__}.orbax_files",), daemon=True).start()
 
     @property
     def _manager(self) -> Manager:
         """Make orbax's manager at the first save: it reads all checkpoints that exist, and fails on damaged ones."""
         if self._opened is None:
-            from .library import open_manager
+            from .orbax_files import open_manager
 
             self._opened = open_manager(self.directory, self._in_parts)
         return self._opened
@@ -229,7 +229,7 @@ class CheckpointFolder:
         except OSError as error:
             raise unreadable(step, folder, error) from None
         try:
-            from .library import read_arrays
+            from .orbax_files import read_arrays
 
             return read_arrays(folder, template)
         except (MemoryError, jax.errors.JaxRuntimeError):  # not the checkpoint's fault

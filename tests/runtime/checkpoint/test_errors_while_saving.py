@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from podrun.runtime.checkpoint import library
+from podrun.runtime.checkpoint import orbax_files
 from podrun.runtime.checkpoint.store import Checkpoints
 from podrun.runtime.config import Checkpoint
 from podrun.runtime.contract import SaveError
@@ -84,12 +84,12 @@ def test_a_save_that_goes_on_is_not_waited_for(tmp_path: Path, in_parts: bool) -
 def test_an_error_that_orbax_s_own_thread_got_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """That thread waits for the other processes then, so this one has to learn of the error and end."""
 
-    def fail(manager: library.Manager) -> None:
+    def fail(manager: orbax_files.Manager) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(library.ocp.CheckpointManager, "_wait_for_checkpointers", fail)
-    monkeypatch.setattr(library.ocp.CheckpointManager, "check_for_errors", lambda manager: None)
-    manager = library.Manager.__new__(library.Manager)
+    monkeypatch.setattr(orbax_files.ocp.CheckpointManager, "_wait_for_checkpointers", fail)
+    monkeypatch.setattr(orbax_files.ocp.CheckpointManager, "check_for_errors", lambda manager: None)
+    manager = orbax_files.Manager.__new__(orbax_files.Manager)
     with pytest.raises(OSError, match="No space"):
         manager._wait_for_checkpointers()
     with pytest.raises(OSError, match="No space"):
