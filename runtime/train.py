@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -25,6 +26,7 @@ from .config import Config, saved_config
 from .contract import EventKind, NotFiniteError, Phase, UserError, Workdir, WorkerEnv
 from .data import load_dataset
 from .data.pipeline import Constant, Prefetcher, TrainBatches, batch_shapes, evaluation_batches, full_batch, padded
+from .data.saved_tokenizer import Saved, restored_tokenizer, saved_form
 from .distributed import agree, meet
 from .measure.epochs import EpochMeans
 from .measure.flops import step_flops
@@ -96,7 +98,9 @@ class Trainer:
         self._clock = Clock(self._consumed, self._task.units_per_example, self._task.unit, self._seconds_at_peak())
         self._writers: list[Writer] = []
         self._batches: Prefetcher[Batch] | Constant[Batch] | None = None
-        self._checkpoints = Checkpoints(workdir.checkpoints, config.checkpoint, self._strategy.saves_in_parts)
+        self._checkpoints = Checkpoints(
+            workdir.checkpoints, config.checkpoint, self._strategy.saves_in_parts, saved_form(self._data.tokenizer)
+        )
         self._state: TrainState
         self._step = 0
         self._position = 0
@@ -149,6 +153,7 @@ class Trainer:
         """Go on from a checkpoint. The schedule is for the total number of steps with this job's batches."""
         self._step = self._saved = restored.step
         self._position = restored.position
+        self._use_tokenizer(restored.tokenizer)
         if self._means is not None:
             self._means.restore(restored.epoch_means)
             if self._config.drop_last:
@@ -160,6 +165,14 @@ class Trainer:
         self._state = self._strategy.place(restored.state)
         if self._process == 0:
             self._report_resume(restored)
+
+    def _use_tokenizer(self, saved: Saved | None) -> None:
+        """Sample text with the checkpoint's tokenizer if this job names none."""
+        if saved is None or self._data.tokenizer is not None or not self._config.sample.tokens:
+            return
+        self._data = replace(self._data, tokenizer=restored_tokenizer(saved))
+        self._task = make_task(self._config, self._data)
+        self._strategy = self._make_strategy()
 
     def _report_resume(self, restored: Restored) -> None:
         self._reporter.event(EventKind.RESUME, step=restored.step)

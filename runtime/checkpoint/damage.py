@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..data import saved_tokenizer
 from ..measure.epochs import check_saved
 
 _META_KINDS = {"config": dict, "position": int, "fingerprint": str, "shapes": dict}
@@ -69,6 +70,8 @@ def check_job(meta: Any) -> None:
         raise TypeError("shapes.params is no dict")
     if meta.get("epoch_means") is not None:
         check_saved(meta["epoch_means"])
+    if meta.get("tokenizer") is not None:
+        saved_tokenizer.check_saved(meta["tokenizer"])
 
 
 def is_host_fault(error: Exception) -> bool:

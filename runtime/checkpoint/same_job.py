@@ -8,6 +8,7 @@ from typing import Any, get_args
 from ..config import Config, saved_config
 from ..config.base import name_of
 from ..config.job import tunable_keys
+from ..data.saved_tokenizer import Saved, difference
 
 _SECTIONS = ("task", "model", "optimizer", "parallel", "ema")
 _SHOWN = 8
@@ -17,7 +18,7 @@ Row = tuple[str, Any, Any]
 
 
 def obstacles(
-    meta: dict[str, Any], config: Config, fingerprint: bytes, shapes: dict[str, Any]
+    meta: dict[str, Any], config: Config, fingerprint: bytes, shapes: dict[str, Any], tokenizer: Saved | None = None
 ) -> list[tuple[str, str]]:
     """Return why a checkpoint with this `meta` cannot be resumed: (key, reason) rows, none if it can.
 
@@ -26,6 +27,7 @@ def obstacles(
         config: this job.
         fingerprint: digest of this job's data.
         shapes: the shape of every array of this job's state.
+        tokenizer: this job's tokenizer.
     """
     saved, now = _completed(meta["config"]), saved_config(config)
     rows = [
@@ -35,6 +37,8 @@ def obstacles(
     ]
     if meta["fingerprint"] != fingerprint.hex():
         rows.append(("data", f"not the same as it was (data.name {saved['data']['name']}, now {now['data']['name']})"))
+        if (other := difference(meta.get("tokenizer"), tokenizer)) is not None:
+            rows.append(("data.tokenizer", f"another: {other}"))
     if not rows and config.parallel.model_per_device:
         before, after = [_first_shape(shapes["params"])[0] for shapes in (meta["shapes"], shapes)]
         if before != after:
@@ -61,10 +65,12 @@ def refusal(workdir: object, step: int, rows: list[tuple[str, str]]) -> str:
     )
 
 
-def changes(saved: dict[str, Any], config: Config) -> list[str]:
+def changes(meta: dict[str, Any], config: Config, tokenizer: Saved | None = None) -> list[str]:
     """Return `key: before -> after` for every value in which this job differs from the job of the checkpoint."""
-    before, now = _completed(saved), saved_config(config)
-    return [f"{key}: {_plain(old)} -> {_plain(new)}" for key, old, new in differences("", before, now)]
+    before, now = _completed(meta["config"]), saved_config(config)
+    rows = [f"{key}: {_plain(old)} -> {_plain(new)}" for key, old, new in differences("", before, now)]
+    other = difference(meta.get("tokenizer"), tokenizer)
+    return rows if other is None else [*rows, f"the tokenizer: {other}"]
 
 
 def differences(prefix: str, before: Any, after: Any) -> list[Row]:

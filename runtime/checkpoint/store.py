@@ -8,6 +8,7 @@ from typing import Any
 
 from ..config import Checkpoint, Config, saved_config
 from ..contract import UserError
+from ..data.saved_tokenizer import Saved
 from ..state import StateDict
 from .damage import check_job
 from .folder import CheckpointFolder
@@ -25,14 +26,26 @@ class Restored:
     """`key: before -> after` for every value in which this job differs from that of the checkpoint."""
     epoch_means: dict[str, Any] | None
     """The value of `EpochMeans.saved` at the save, if the job counts epochs."""
+    tokenizer: Saved | None
+    """The tokenizer at the save, if the job had one of podrun's."""
 
 
 class Checkpoints(CheckpointFolder):
     """The checkpoints of one workdir."""
 
-    def __init__(self, directory: Path, section: Checkpoint, in_parts: bool = False) -> None:
-        """Open the directory. `in_parts`: every process saves its part of the state; else process 0 saves all of it."""
+    def __init__(
+        self, directory: Path, section: Checkpoint, in_parts: bool = False, tokenizer: Saved | None = None
+    ) -> None:
+        """Open the directory.
+
+        Args:
+            directory: the folder of the checkpoints, which is made.
+            section: which are kept.
+            in_parts: every process saves its part of the state; else process 0 saves all of it.
+            tokenizer: this job's tokenizer, which is saved with each checkpoint and compared with the restored one's.
+        """
         super().__init__(directory, section.keep, section.keep_best, in_parts)
+        self._tokenizer = tokenizer
 
     def save(
         self,
@@ -51,6 +64,7 @@ class Checkpoints(CheckpointFolder):
             "fingerprint": fingerprint.hex(),
             "shapes": shapes_of(state),
             "epoch_means": epoch_means,
+            "tokenizer": self._tokenizer,
         }
         self.write(step, state, meta, loss)
 
@@ -63,12 +77,14 @@ class Checkpoints(CheckpointFolder):
 
         def use(meta: dict[str, Any]) -> Restored:
             try:
-                rows = obstacles(meta, config, fingerprint, shapes_of(template))
-                changed = changes(meta["config"], config)
+                rows = obstacles(meta, config, fingerprint, shapes_of(template), self._tokenizer)
+                changed = changes(meta, config, self._tokenizer)
             except (KeyError, TypeError, AttributeError, StopIteration, IndexError) as error:
                 raise self.no_metadata(step, error) from None
             if rows:
                 raise UserError(refusal(self.directory.parent, step, rows))
-            return Restored(step, self.read_state(step, template), meta["position"], changed, meta.get("epoch_means"))
+            state = self.read_state(step, template)
+            self._tokenizer = self._tokenizer or meta.get("tokenizer")  # later checkpoints must not lose it
+            return Restored(step, state, meta["position"], changed, meta.get("epoch_means"), meta.get("tokenizer"))
 
         return self.read(step, check_job, use)

@@ -32,6 +32,17 @@ class Characters:
     def __init__(self, text: str) -> None:
         self._code_points = np.unique(_code_points(text))
 
+    @classmethod
+    def of(cls, code_points: list[int]) -> Characters:
+        """Return the tokenizer with these `code_points`."""
+        return cls("".join(map(chr, code_points)))
+
+    @property
+    def code_points(self) -> list[int]:
+        """Return the code point of each token."""
+        points: list[int] = self._code_points.tolist()
+        return points
+
     @property
     def vocabulary(self) -> int:
         return len(self._code_points)
@@ -77,6 +88,19 @@ class BytePairs:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         return cls(tokenizer)
+
+    @classmethod
+    def from_json(cls, text: str) -> BytePairs:
+        """Return the tokenizer of a text that `to_json` gave. Raises UserError if the library refuses it, or is missing."""
+        library = _tokenizers()
+        try:
+            return cls(library.Tokenizer.from_str(text))
+        except Exception as error:  # the library raises bare Exception
+            raise UserError(f"the checkpoint's tokenizer cannot be read by the tokenizers library: {error}") from None
+
+    def to_json(self) -> str:
+        """Return the text of a tokenizer.json."""
+        return str(self._tokenizer.to_str())
 
     @classmethod
     def train(cls, text: str, vocabulary: int) -> BytePairs:

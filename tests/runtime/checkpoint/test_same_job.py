@@ -118,8 +118,8 @@ def test_the_message() -> None:
 
 def test_changes_are_told() -> None:
     """Allowed ones are told, too; texts as they are, all else as JSON."""
-    assert changes(saved_config(job()), job()) == []
-    told = changes(saved_config(job()), job(steps=9, parallel={"name": "pmap"}, ema=0.5))
+    assert changes({"config": saved_config(job())}, job()) == []
+    told = changes({"config": saved_config(job())}, job(steps=9, parallel={"name": "pmap"}, ema=0.5))
     assert "steps: 6 -> 9" in told and "parallel.name: jit -> pmap" in told and "ema: null -> 0.5" in told
 
 
@@ -128,8 +128,8 @@ def test_a_checkpoint_of_an_older_version() -> None:
     saved = saved_config(job())
     older = {key: value for key, value in saved.items() if key != "ema"}
     older["optimizer"] = {key: value for key, value in saved["optimizer"].items() if key != "b2"}
-    assert changes(older, job()) == []
-    assert "unknown: 1 -> null" in changes({**saved, "unknown": 1}, job())
+    assert changes({"config": older}, job()) == []
+    assert "unknown: 1 -> null" in changes({"config": {**saved, "unknown": 1}}, job())
 
 
 def test_differences_between_trees() -> None:
@@ -150,3 +150,16 @@ def test_shapes_of_a_state() -> None:
     """Below the names that it has; what is None has no shape."""
     state = {"params": {"a": np.zeros((2, 3)), "none": None}, "step": np.zeros(())}
     assert shapes_of(state) == {"params": {"a": [2, 3]}, "step": []}
+
+
+def test_a_tokenizer_that_differs() -> None:
+    """Part of the reason if the data is not the same, else a change; older checkpoints have none."""
+    meta = {"config": saved_config(job()), "fingerprint": b"x".hex(), "shapes": SHAPES}
+    told = "byte in the checkpoint, char in this job"
+    now = {"name": "char", "code_points": [1]}
+    with_one = {**meta, "tokenizer": {"name": "byte"}}
+    assert obstacles(with_one, job(), b"x", SHAPES, now) == []
+    assert obstacles(with_one, job(), b"y", SHAPES, now)[1:] == [("data.tokenizer", f"another: {told}")]
+    assert changes(with_one, job(), now) == [f"the tokenizer: {told}"]
+    assert len(obstacles(meta, job(), b"y", SHAPES, now)) == 1
+    assert changes(meta, job(), now) == []

@@ -1,0 +1,92 @@
+"""Save a tokenizer as JSON with a checkpoint, make it anew from there, and compare it with that of a job."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from .base import Tokenizer
+from .tokenizers import BytePairs, Bytes, Characters
+
+Saved = dict[str, Any]
+"""JSON: {"name": "byte"}, {"name": "char", "code_points": [10, 32, ...]} or {"name": "bpe", "file": a tokenizer.json}."""
+
+_LAST_CODE_POINT = 0x10FFFF
+
+
+def saved_form(tokenizer: Tokenizer | None) -> Saved | None:
+    """Return a tokenizer as JSON. None for none, and for a user's, of which podrun knows only the methods."""
+    if isinstance(tokenizer, Bytes):
+        return {"name": "byte"}
+    if isinstance(tokenizer, Characters):
+        return {"name": "char", "code_points": tokenizer.code_points}
+    if isinstance(tokenizer, BytePairs):
+        return {"name": "bpe", "file": tokenizer.to_json()}
+    return None
+
+
+def check_saved(saved: Any) -> None:
+    """Raise ValueError, KeyError or TypeError for what `saved_form` cannot have returned."""
+    name = saved["name"]
+    if name == "char":
+        points = saved["code_points"]
+        if not all(isinstance(point, int) and 0 <= point <= _LAST_CODE_POINT for point in points):
+            raise ValueError("a character of the tokenizer is none")
+        if not points or points != sorted(set(points)):
+            raise ValueError("the characters of the tokenizer are not in order")
+    elif name == "bpe":
+        tokens = _parts(saved["file"])["vocabulary"]
+        if not all(isinstance(index, int) for index in tokens.values()):
+            raise TypeError("the tokenizer's ids are no integers")
+    elif name != "byte":
+        raise ValueError(f"no tokenizer is called {name!r:.40}")
+
+
+def restored_tokenizer(saved: Saved) -> Tokenizer:
+    """Return the tokenizer that `saved_form` has saved. Raises UserError if its library is missing or refuses it."""
+    if saved["name"] == "char":
+        return Characters.of(saved["code_points"])
+    return Bytes() if saved["name"] == "byte" else BytePairs.from_json(saved["file"])
+
+
+def difference(saved: Saved | None, now: Saved | None) -> str | None:
+    """Return how a checkpoint's tokenizer differs from that of this job; None if it does not, or if one is not known."""
+    if saved is None or now is None or saved == now:
+        return None
+    if saved["name"] != now["name"]:
+        return f"{saved['name']} in the checkpoint, {now['name']} in this job"
+    if saved["name"] == "char":
+        return _other_characters(set(saved["code_points"]), set(now["code_points"]))
+    return _other_pairs(_parts(saved["file"]), _parts(now["file"]))
+
+
+def _other_characters(before: set[int], after: set[int]) -> str:
+    rows = [
+        f"{len(points)} only in {where}, such as {chr(min(points))!a}"
+        for points, where in ((before - after, "the checkpoint"), (after - before, "this job"))
+        if points
+    ]
+    return f"its characters: {', '.join(rows)}"
+
+
+def _other_pairs(before: dict[str, Any], after: dict[str, Any]) -> str | None:
+    old, new = ({index: token for token, index in tokens["vocabulary"].items()} for tokens in (before, after))
+    others = sorted(index for index in old.keys() | new.keys() if old.get(index) != new.get(index))
+    if others:
+        first = others[0]
+        tokens = [json.dumps(side[first]) if first in side else "none" for side in (old, new)]
+        where = f"{first} is {tokens[0]} in the checkpoint, {tokens[1]} in this job"
+        return f"{len(others)} of {len(old)} tokens are others: {where}"
+    keys = [key for key in before if before[key] != after[key]]
+    return f"its {', '.join(keys)}" if keys else None
+
+
+def _parts(file: str) -> dict[str, Any]:
+    """Return what decides the ids of a text. Raises ValueError, KeyError or TypeError for what is no tokenizer.json."""
+    given = json.loads(file)
+    model, added = given["model"], {token["content"]: token["id"] for token in given.get("added_tokens") or []}
+    pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model.get("merges", [])]  # both forms exist
+    if not isinstance(model["vocab"], dict):
+        raise TypeError("the tokenizer's vocabulary is no table")
+    rules = {key: given.get(key) for key in ("normalizer", "pre_tokenizer", "decoder")}
+    return {"vocabulary": {**model["vocab"], **added}, "merges": pairs, **rules}
