@@ -31,6 +31,7 @@ FLOORS = {
             "staging",
             "rundir",
             "view",
+            "results",
         ),
         *("preflight", "request", "supervise", "compare", "commands", "cli"),
     ),

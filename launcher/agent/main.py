@@ -55,6 +55,10 @@ def main(argv: List[str]) -> None:
         from .checkpoints import checkpoints
 
         checkpoints()
+    elif command == "files" and not args:
+        from .send_files import send_files
+
+        send_files()
     elif _ANSWERS.get(command) == len(args):
         from .answer import COMMANDS
 

@@ -38,7 +38,9 @@ __all__ = [
     "ANSWERS",
     "ASKED",
     "EXTENSION",
+    "FILES_LIMIT",
     "FROM_AGENT",
+    "FROM_FILES",
     "FROM_PREPARE",
     "GONE",
     "ISOLATED",
@@ -46,6 +48,7 @@ __all__ = [
     "MARK",
     "MISSING",
     "NURSERY",
+    "PIECE",
     "PREEMPTED",
     "SPEC",
     "STANDBY",
@@ -102,6 +105,10 @@ LIMIT = 16 << 20
 """Most bytes in a line. The largest lines are a spec with its files, and the answer of `clean`."""
 STREAM_LIMIT = 1 << 20
 """Most bytes in a frame of FROM_AGENT: output comes in 64 KiB pieces, and a byte may take six characters in JSON."""
+PIECE = 1 << 18
+"""Most bytes of a file behind a frame `data` of FROM_FILES."""
+FILES_LIMIT = 100000
+"""Most files of a folder that are sent."""
 
 TO_AGENT: Frames = {
     "spec": record({"run": text, "processes": each(anything, 1)}),  # its other fields are read only by `run`
@@ -171,6 +178,15 @@ FROM_PREPARE: Frames = {
     "ready": record({}),
     "done": record({"python": text, "facts": maybe(FACTS), "pruned": count}),
     "error": record({"what": text, "remedy": text}),
+}
+FROM_FILES: Frames = {
+    "folder": record({"path": words, "run": maybe(words)}),  # run: the last that used the folder as its workdir
+    "file": record({"path": text, "size": count}),
+    "listed": record({"left_out": count}),
+    "sending": record({"offset": count, "size": count}),
+    "data": record({"size": count}),
+    "sent": record({"digest": text}),
+    "failed": record({"error": words, "gone": flag}),
 }
 _ERROR = record({"error": maybe(text)})
 _LEFT_FOLDER = record({"run": text, "path": text, "bytes": count, "age": number})

@@ -1,6 +1,8 @@
-"""Commands about runs that exist: `ps`, `status`, `logs`, `attach`, `stop`. Added to the main group by `root.py`."""
+"""Commands about runs that exist: `ps`, `status`, `logs`, `attach`, `stop`, `pull`. Added to the main group by `root.py`."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import click
 
@@ -115,4 +117,46 @@ def stop(run: str | None, now: bool) -> None:
     guard(action)
 
 
-COMMANDS: tuple[click.Command, ...] = (ps, status, logs, attach, stop)
+def _complete_results(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return what begins with the typed text: as the first word also the runs."""
+    from ..results.selection import KINDS
+    from ..rundir.runs import all_runs
+
+    runs = [] if ctx.params.get("words") else [run.run_id for run in all_runs()]
+    return [word for word in [*KINDS, *runs] if word.startswith(incomplete)]
+
+
+@click.command()
+@click.argument(
+    "words",
+    nargs=-1,
+    metavar="[RUN] [metrics|samples|checkpoints|logs|STEP ...]",
+    shell_complete=_complete_results,
+)
+@click.option("--to", type=click.Path(path_type=Path), metavar="DIR", help="[default: pulled/NAME-OF-THE-WORKDIR]")
+def pull(words: tuple[str, ...], to: Path | None) -> None:
+    """Bring the results of a run here: all of them, or metrics, samples, checkpoints, logs, or checkpoints by step.
+
+    RUN is the beginning or the end of a run's id; without it, the newest run. It may still go on.
+    Every digest is verified. Called again it brings only what is missing, also after an interruption.
+    DIR can be used as a workdir: the same job with --workdir DIR goes on from its newest checkpoint.
+
+    \b
+    Exit code: 0 all is here, 1 a checkpoint is damaged on its host, 69 the host cannot be reached.
+
+    \b
+    Examples:
+      podrun pull
+      podrun pull 4f2a metrics 2000 --to results
+    """
+
+    def action() -> int:
+        from ..commands.pull import PullRequest
+        from ..commands.pull import pull as pull_request
+
+        return pull_request(PullRequest(words, to))
+
+    guard(action)
+
+
+COMMANDS: tuple[click.Command, ...] = (ps, status, logs, attach, stop, pull)

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,11 +115,16 @@ def make(sandbox: Sandbox) -> Make:
     """Makes a run of two hosts that began `age` seconds ago."""
 
     def made(
-        run_id: str, age: float = 120.0, hosts: dict[str, list[int]] | None = None, begin: bool = True, **start: Any
+        run_id: str,
+        age: float = 120.0,
+        hosts: dict[str, list[int]] | None = None,
+        begin: bool = True,
+        workdir: Path = sandbox.path,
+        **start: Any,
     ) -> Made:
         pod = replace(simulated_pod(parse_slice("cpu-2x1")), home=str(sandbox.path / "home"), python=sys.executable)
         program = Program(("python", "train.py"), Launch())
-        directory = RunDirectory.create(RunSpec(run_id, pod, program, sandbox.path, sandbox.path))
+        directory = RunDirectory.create(RunSpec(run_id, pod, program, workdir, sandbox.path))
         run = Made(directory, hosts or {"host-0": [0], "host-1": [1]}, time.time() - age)
         if begin:
             run.start(**start)

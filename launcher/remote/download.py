@@ -1,0 +1,168 @@
+"""Fetch files of a folder on a host, each from where an earlier fetch has ended. Nothing that the host sends is trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ..agent.protocol import FILES_LIMIT, FROM_FILES, LIMIT, PIECE, Malformed, parse
+from ..agent.schema import short
+from ..pod.errors import HostError
+from ..pod.pod import Host, Pod
+from ..transport.base import Transport
+from .conversation import deadline, last_words, send_frame
+from .open_agent import open_agent
+
+_SILENCE = 120.0  # seconds for the next part of an answer
+_READING = 20e6  # bytes a second, or more, that a host reads and hashes
+_LONGEST_NAME = 255  # bytes of a file's name
+_LONGEST_PATH = 1024  # bytes
+
+
+class FileFailedError(Exception):
+    """One file cannot be sent; the text is the host's reason."""
+
+    def __init__(self, reason: str, gone: bool) -> None:
+        super().__init__(reason)
+        self.gone = gone
+        """The file does not exist any more."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Files of a folder on a host."""
+
+    sizes: dict[str, int]
+    """Maps the path of each file in the folder to its size in bytes."""
+    left_out: int
+    """Number of links, pipes and unprintable names, which are not sent."""
+
+
+class Incoming:
+    """The rest of a file, while it arrives."""
+
+    def __init__(self, folder: RemoteFolder, offset: int, size: int) -> None:
+        self._folder = folder
+        self.offset = offset
+        """Number of the first byte that comes; 0 also if what the launcher has is not the beginning of this file."""
+        self.size = size
+        """Size of the whole file, in bytes."""
+        self.digest = ""
+        """SHA-256 of the whole file, once all of it has arrived."""
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the bytes from `offset` on. Raises FileFailedError, HostError."""
+        left = self.size - self.offset
+        while True:
+            frame = self._folder.frame("data", "sent")
+            if frame["type"] == "sent":
+                break
+            if not 0 < frame["size"] <= min(PIECE, left):
+                raise self._folder.refuse("sends more of a file than it has announced")
+            left -= frame["size"]
+            yield self._folder.take(frame["size"])
+        if left:
+            raise self._folder.refuse("sends less of a file than it has announced")
+        self.digest = frame["digest"]
+
+
+class RemoteFolder:
+    """A folder on a host, over a connection of its own. To be closed."""
+
+    def __init__(self, transport: Transport, pod: Pod, host: Host, folder: str) -> None:
+        """Raises HostError if the host cannot be asked, FileFailedError if it has no such folder."""
+        self._host = host
+        self._unread = bytearray()
+        self._channel = open_agent(transport, pod, host, "files")
+        try:
+            send_frame(self._channel, {"folder": folder})
+            about = self.frame("folder")
+        except BaseException:
+            self.close()
+            raise
+        self.path: str = about["path"]
+        """Absolute path on the host."""
+        self.last_run: str | None = about["run"]
+        """The run that was the last to claim the folder as its workdir."""
+
+    def list_files(self) -> Listing:
+        """Return the files of the folder. Raises HostError, also for paths that lead out of it, FileFailedError."""
+        send_frame(self._channel, {"type": "list"})
+        sizes: dict[str, int] = {}
+        while (frame := self.frame("file", "listed"))["type"] == "file":
+            path = frame["path"]
+            if (why := why_no_path(path)) or path in sizes or len(sizes) == FILES_LIMIT:
+                raise self.refuse(why or f"lists {short(path)} twice, or too many files")
+            sizes[path] = frame["size"]
+        for path in sizes:
+            parts = path.split("/")
+            if any("/".join(parts[:n]) in sizes for n in range(1, len(parts))):
+                raise self.refuse(f"lists {short(path)} below a file")
+        return Listing(sizes, frame["left_out"])
+
+    def get(self, path: str, have: int = 0, digest: str = "") -> Incoming:
+        """Ask for a file, of which the first `have` bytes with that SHA-256 are here. Raises FileFailedError, HostError."""
+        send_frame(self._channel, {"type": "get", "path": path, "have": have, "digest": digest})
+        frame = self.frame("sending", patience=have / _READING)
+        if frame["offset"] not in (0, have) or frame["offset"] > frame["size"]:
+            raise self.refuse("sends another part of a file than it was asked for")
+        return Incoming(self, frame["offset"], frame["size"])
+
+    def frame(self, *kinds: str, patience: float = 0.0) -> dict[str, Any]:
+        """Return the next frame, of one of these kinds; wait `patience` seconds longer. Raises FileFailedError, HostError."""
+        with deadline(_SILENCE + patience, self._channel.close) as late:
+            while (end := self._unread.find(b"\n")) < 0:
+                if len(self._unread) > LIMIT:
+                    raise self.refuse("sends a line without an end")
+                self._receive(late.is_set)
+        line = bytes(self._unread[:end])
+        del self._unread[: end + 1]
+        try:
+            frame = parse(line, FROM_FILES)
+        except Malformed as why:
+            raise self.refuse(f"sends what it should not: {why}") from None
+        if frame["type"] == "failed":
+            raise FileFailedError(frame["error"], frame["gone"])
+        if frame["type"] not in kinds:
+            raise self.refuse(f"sends what it should not: {frame['type']} where {' or '.join(kinds)} comes")
+        return frame
+
+    def take(self, size: int) -> bytes:
+        """Return exactly `size` bytes. Raises HostError."""
+        with deadline(_SILENCE, self._channel.close) as late:
+            while len(self._unread) < size:
+                self._receive(late.is_set)
+        data = bytes(self._unread[:size])
+        del self._unread[:size]
+        return data
+
+    def refuse(self, why: str) -> HostError:
+        """Close the connection, and return the error to raise for a host that does not keep to the rules."""
+        self.close()
+        return HostError(self._host.name, why)
+
+    def close(self) -> None:
+        """Close the connection; safe to call twice."""
+        self._channel.close()
+
+    def _receive(self, is_late: Any) -> None:
+        data = self._channel.receive()
+        if data:
+            self._unread += data
+            return
+        words = last_words(self._channel)
+        late = f"sent nothing for {_SILENCE:g} s" if is_late() else "the connection ended in the middle"
+        raise self.refuse(f"{late}: {words}" if words else late)
+
+
+def why_no_path(path: str) -> str | None:
+    """Return why a text cannot be the path of a file inside a folder; None if it can."""
+    parts = path.split("/")
+    if {"", ".", ".."} & set(parts):
+        return f"names a file outside its folder: {short(path)}"
+    if not path.isprintable():
+        return f"names a file with characters that cannot be printed: {short(path)}"
+    if len(path.encode()) > _LONGEST_PATH or any(len(part.encode()) > _LONGEST_NAME for part in parts):
+        return f"names a file with too long a name: {short(path)}"
+    return None

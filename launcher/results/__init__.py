@@ -1,0 +1,1 @@
+"""Bring the results of a run to this machine."""

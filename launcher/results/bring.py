@@ -1,0 +1,191 @@
+"""Bring results from a host into a folder here: only what is missing, each file and each checkpoint whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from podrun.runtime.contract import CHECKPOINT_MANIFEST
+
+from ..pod.errors import HostError
+from ..remote.download import FileFailedError, Listing, RemoteFolder
+from ..view.times import size as size_text
+from .folder import DigestError, HomeFolder, digest_of
+from .manifest import LIMIT, Files, is_complete, parse_manifest, remove_others
+from .selection import Selection, checkpoint_path, find_steps
+
+_ROUNDS = 3  # listings, if checkpoints are removed while they are brought
+_TRIES = 2  # for a file that has arrived damaged
+
+Say = Callable[[str], None]
+Progress = Callable[[str, int, int], None]
+"""Called with what is being brought, the bytes of it that are here, and those that it has."""
+
+
+@dataclass
+class Brought:
+    """Counts of what one `Bringing` has done."""
+
+    files: int = 0
+    checkpoints: list[int] = field(default_factory=list)
+    present: int = 0
+    """Files and checkpoints that were here already, unchanged."""
+    sent: int = 0
+    """Bytes that were received."""
+    problems: list[str] = field(default_factory=list)
+    """Results that cannot be brought, each with the reason."""
+
+
+class _DamagedError(Exception):
+    """A checkpoint on the host is not what its manifest says."""
+
+
+class Bringing:
+    """One transfer from a folder on a host to one here."""
+
+    def __init__(self, remote: RemoteFolder, host: str, home: HomeFolder, say: Say, progress: Progress) -> None:
+        self._remote = remote
+        self._host = host
+        self._home = home
+        self._say = say
+        self._progress = progress
+        self.brought = Brought()
+
+    def run(self, listing: Listing, selection: Selection) -> Brought:
+        """Bring what is selected of the files that are listed. Raises HostError, OSError, FileFailedError, UserError."""
+        finished: set[int] = set()
+        for _ in range(_ROUNDS):
+            steps = find_steps(listing.sizes)
+            chosen = [step for step in selection.checkpoints(steps.complete) if step not in finished]
+            removed = [step for step in chosen if not self._bring_checkpoint(step, listing)]
+            finished |= {*chosen} - {*removed}
+            self._bring_files(selection.files(listing.sizes))
+            if not removed:
+                break
+            for step in removed:
+                self._say(f"checkpoint {step} was removed on {self._host} while it was brought; looking for newer ones")
+            listing = self._remote.list_files()
+        if selection.has_checkpoints:
+            for step in steps.incomplete:
+                if step not in finished and (not selection.steps or step in selection.steps):
+                    self._say(f"checkpoint {step} on {self._host} is not complete; left out")
+        return self.brought
+
+    # --- files ---
+
+    def _bring_files(self, paths: list[str]) -> None:
+        for path in paths:
+            try:
+                self._bring_file(path)
+            except FileFailedError as error:
+                if not error.gone:
+                    self.brought.problems.append(f"{path} on {self._host}: {error}")
+
+    def _bring_file(self, path: str) -> None:
+        for _ in range(_TRIES):
+            have, digest = self._home.start_of(path)
+            incoming = self._remote.get(path, have, digest)
+            if incoming.offset == incoming.size == have and not self._home.part(path).exists():
+                for _ in incoming.pieces():
+                    pass
+                if (self._home.path / path).is_file():
+                    self.brought.present += 1
+                    return
+            try:
+                self._home.receive(path, incoming, self._counter(path, incoming.offset, incoming.size))
+            except DigestError:
+                continue
+            self._home.place(path)
+            self.brought.files += 1
+            self._say(f"{path}  {size_text(incoming.size)}")
+            return
+        raise HostError(self._host, f"has sent {path} twice with another digest than it has computed")
+
+    def _counter(self, what: str, before: int, total: int) -> Callable[[int], None]:
+        """Return a function that counts the bytes which arrive, and shows how far it is."""
+        here = before
+
+        def count(received: int) -> None:
+            nonlocal here
+            here += received
+            self.brought.sent += received
+            self._progress(what, here, total)
+
+        return count
+
+    # --- checkpoints ---
+
+    def _bring_checkpoint(self, step: int, listing: Listing) -> bool:
+        """Bring a checkpoint, and return whether it still exists on the host."""
+        base = checkpoint_path(step)
+        try:
+            manifest = self._read(f"{base}/{CHECKPOINT_MANIFEST}")
+            if is_complete(self._home.path / base, manifest):
+                self.brought.present += 1
+                return True
+            files = _parse(manifest)
+            remove_others(self._home.part(base), files)
+            total = sum(size for size, _ in files.values())
+            here = 0
+            for name, (size, digest) in files.items():
+                self._bring_part(
+                    f"{base}/{name}", size, digest, listing, self._counter(f"checkpoint {step}", here, total)
+                )
+                here += size
+        except FileFailedError as error:
+            if error.gone:
+                self._home.drop_part(base)
+                return False
+            self._leave_out(step, str(error))
+            return True
+        except _DamagedError as why:
+            self._leave_out(step, f"it is damaged there: {why}")
+            return True
+        part = self._home.part(base)
+        part.mkdir(parents=True, exist_ok=True)
+        (part / CHECKPOINT_MANIFEST).write_bytes(manifest)
+        self._home.place(base)
+        self.brought.checkpoints.append(step)
+        self._say(f"checkpoint {step}  {size_text(total)}")
+        return True
+
+    def _leave_out(self, step: int, why: str) -> None:
+        self._home.drop_part(checkpoint_path(step))
+        self.brought.problems.append(f"checkpoint {step} on {self._host} is left out: {why}")
+
+    def _bring_part(self, path: str, size: int, digest: str, listing: Listing, count: Callable[[int], None]) -> None:
+        """Bring one file of a checkpoint. Raises _DamagedError, FileFailedError, HostError, OSError."""
+        part = self._home.part(path)
+        if part.is_file() and part.stat().st_size == size and digest_of(part).hexdigest() == digest:
+            return
+        if path not in listing.sizes:
+            raise _DamagedError(f"{Path(path).name} is missing")
+        if listing.sizes[path] != size:
+            raise _DamagedError(f"{Path(path).name} has {listing.sizes[path]} bytes, not {size}")
+        for _ in range(_TRIES):
+            incoming = self._remote.get(path, *self._home.start_of(path))
+            if incoming.size != size:
+                raise self._remote.refuse(f"announces {incoming.size} bytes of {path}, but has listed {size}")
+            try:
+                self._home.receive(path, incoming, count)
+            except DigestError:
+                continue
+            if incoming.digest != digest:
+                raise _DamagedError(f"{Path(path).name} has changed")
+            return
+        raise HostError(self._host, f"has sent {path} twice with another digest than it has computed")
+
+    def _read(self, path: str) -> bytes:
+        """Return the content of a small file. Raises _DamagedError, FileFailedError, HostError."""
+        incoming = self._remote.get(path)
+        if incoming.size > LIMIT:
+            raise self._remote.refuse(f"announces {incoming.size} bytes of {path}")
+        return b"".join(incoming.pieces())
+
+
+def _parse(manifest: bytes) -> Files:
+    try:
+        return parse_manifest(manifest)
+    except ValueError as why:
+        raise _DamagedError(why) from None

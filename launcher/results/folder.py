@@ -1,0 +1,141 @@
+"""Folder on this machine that results are brought to. What has arrived only in part is kept aside, for the next time."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from podrun.runtime.contract import UserError, Workdir
+
+if TYPE_CHECKING:
+    from ..remote.download import Incoming
+
+_OURS = ".podrun-pull"
+_SOURCE = "source.json"
+_PARTS = "parts"
+_CHUNK = 1 << 20
+
+
+class DigestError(Exception):
+    """A file has arrived with another digest than the host has computed."""
+
+
+class HomeFolder:
+    """The folder, held by this process until it is closed."""
+
+    def __init__(self, path: Path, source: str) -> None:
+        """Make the folder if it does not exist. Raises UserError if it cannot be written, or holds anything else.
+
+        `source` says where its contents are from, such as `host-0:/runs/train`.
+        """
+        self.path = path
+        self._lock = -1
+        remedy = "choose another with --to DIR"
+        try:
+            self._check(source, remedy)
+            (path / _OURS / _PARTS).mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(path / _OURS / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            (path / _OURS / _SOURCE).write_text(json.dumps({"source": source}))
+        except BlockingIOError:
+            self.close()
+            raise UserError(f"another podrun pull writes to {path} now; wait for it, or {remedy}") from None
+        except OSError as error:
+            self.close()
+            raise UserError(f"cannot write to {path}: {error.strerror}; {remedy}") from None
+
+    def _check(self, source: str, remedy: str) -> None:
+        """Raise UserError if the folder has other contents than what was brought from `source`."""
+        try:
+            before = str(json.loads((self.path / _OURS / _SOURCE).read_bytes())["source"])
+        except FileNotFoundError:
+            if self.path.is_dir() and any(name != _OURS for name in os.listdir(self.path)):
+                raise UserError(
+                    f"{self.path} is not empty, and its files were not brought by podrun pull; {remedy}"
+                ) from None
+            return
+        except (ValueError, KeyError, TypeError):
+            before = "somewhere else"
+        if before != source:
+            raise UserError(f"{self.path} holds what was brought from {before}, not from {source}; {remedy}")
+        if Workdir(self.path).lock.exists():
+            raise UserError(f"a run has used {self.path} as its workdir since results were brought there; {remedy}")
+
+    def close(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def part(self, path: str) -> Path:
+        """Return where a file is kept while it is not complete."""
+        return self.path / _OURS / _PARTS / path
+
+    def start_of(self, path: str) -> tuple[int, str]:
+        """Return size and SHA-256 of what is here of a file: of a part of it, or of its last complete state."""
+        file = self.part(path) if self.part(path).is_file() else self.path / path
+        return (file.stat().st_size, digest_of(file).hexdigest()) if file.is_file() else (0, "")
+
+    def receive(self, path: str, incoming: Incoming, progress: Callable[[int], None]) -> None:
+        """Write a file's part to its end, and call `progress` with the size of each piece. Raises DigestError, OSError.
+
+        Raises what `Incoming.pieces` raises; the part stays then.
+        """
+        part = self.part(path)
+        part.parent.mkdir(parents=True, exist_ok=True)
+        if incoming.offset and not part.is_file():
+            shutil.copyfile(self.path / path, part)
+        if incoming.size - incoming.offset > shutil.disk_usage(part.parent).free:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(part))
+        with part.open("r+b" if incoming.offset else "wb") as file:
+            sha = digest_of(part, incoming.offset) if incoming.offset else hashlib.sha256()
+            file.seek(incoming.offset)
+            file.truncate()
+            for data in incoming.pieces():
+                file.write(data)
+                sha.update(data)
+                progress(len(data))
+        if sha.hexdigest() != incoming.digest:
+            part.unlink()
+            raise DigestError(path)
+
+    def place(self, path: str) -> None:
+        """Give a part, a file or a folder, its final name, in place of what has it. Raises OSError."""
+        part, final = self.part(path), self.path / path
+        final.parent.mkdir(parents=True, exist_ok=True)
+        if not part.is_dir():
+            part.replace(final)
+            return
+        if final.exists():
+            before = self.part(f"{path}.before")
+            shutil.rmtree(before, ignore_errors=True)
+            final.rename(before)
+            part.rename(final)
+            shutil.rmtree(before, ignore_errors=True)
+            return
+        part.rename(final)
+
+    def drop_part(self, path: str) -> None:
+        """Remove what is here of an incomplete file or folder."""
+        shutil.rmtree(self.part(path), ignore_errors=True)
+        self.part(path).unlink(missing_ok=True)
+
+    def drop_parts(self) -> None:
+        """Remove all that is incomplete."""
+        shutil.rmtree(self.path / _OURS / _PARTS, ignore_errors=True)
+
+
+def digest_of(path: Path, size: int | None = None) -> hashlib._Hash:
+    """Return the SHA-256 of a file, or of its first `size` bytes. Raises OSError."""
+    sha = hashlib.sha256()
+    with path.open("rb") as file:
+        while data := file.read(_CHUNK if size is None else min(_CHUNK, size)):
+            sha.update(data)
+            size = None if size is None else size - len(data)
+    return sha

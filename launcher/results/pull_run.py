@@ -1,0 +1,148 @@
+"""Pull the results of a run: find a host that has them, and bring them into a folder here."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from podrun.runtime.contract import UserError
+
+from ..pod.errors import HostError
+from ..pod.pod import Host
+from ..remote.download import FileFailedError, RemoteFolder
+from ..rundir.runs import RunDirectory
+from ..rundir.spec import RunSpec
+from ..transport.base import Transport
+from .bring import Bringing, Brought, Progress, Say
+from .folder import HomeFolder, digest_of
+from .selection import Selection, find_steps
+
+PULLED = Path("pulled")
+"""Folder for the folders that results are brought to, unless the user names one."""
+_LOGS = "logs"
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """Results that are here now."""
+
+    folder: Path
+    brought: Brought
+
+    @property
+    def problems(self) -> list[str]:
+        return self.brought.problems
+
+
+def default_folder(spec: RunSpec) -> Path:
+    """Return the folder that a run's results are brought to unless the user names another: it has the workdir's name."""
+    return PULLED / (spec.workdir.name or spec.run_id)
+
+
+def pull_run(
+    transport: Transport, directory: RunDirectory, selection: Selection, folder: Path, say: Say, progress: Progress
+) -> Pulled:
+    """Bring what is selected of a run into the folder.
+
+    Raises UserError, and HostError if no host that has the results could be asked, or it fails in the middle.
+    """
+    spec = directory.spec()
+    if spec.pod.traits.files_are_here and folder.resolve() == spec.workdir.resolve():
+        raise UserError(
+            f"the results of {directory.run_id} are in {folder} already; bring them elsewhere with --to DIR"
+        )
+    if selection.kinds == {"logs"} and not selection.steps:
+        with _home(folder, spec) as home, _explain_failures(folder, spec.pod.hosts[0]):
+            return Pulled(folder, _copy_logs(directory, home, Brought()))
+    host, remote = _open(transport, directory, spec, say)
+    try:
+        with _explain_failures(folder, host):
+            listing = remote.list_files()
+        selection.checkpoints(
+            find_steps(listing.sizes).complete
+        )  # a step that is missing is said before anything is made
+        with _home(folder, spec) as home, _explain_failures(folder, host):
+            here = "" if spec.pod.traits.files_are_here else f"{host.name}:"
+            say(f"podrun: pulling {here}{remote.path} to {folder}")
+            bringing = Bringing(remote, host.name, home, say, progress)
+            brought = bringing.run(listing, selection)
+            if selection.has_logs:
+                _copy_logs(directory, home, brought)
+            if selection.is_everything and not brought.problems:
+                home.drop_parts()
+            if listing.left_out and selection.is_everything:
+                say(f"{listing.left_out} links, or names that cannot be printed, in {remote.path} are left out")
+        return Pulled(folder, brought)
+    finally:
+        remote.close()
+
+
+def _open(transport: Transport, directory: RunDirectory, spec: RunSpec, say: Say) -> tuple[Host, RemoteFolder]:
+    """Return the workdir on the host of process 0, or on another that sees the same. Raises HostError, UserError."""
+    first, *others = directory.hosts(spec.pod)
+    folder = os.fspath(spec.workdir)
+    try:
+        return first, RemoteFolder(transport, spec.pod, first, folder)
+    except FileFailedError as error:
+        raise UserError(
+            f"run {directory.run_id} has no results on {first.name}: {error}; it has not begun to write any, or they were "
+            "removed"
+        ) from None
+    except HostError as error:
+        failed = error
+    for host in others:
+        try:
+            remote = RemoteFolder(transport, spec.pod, host, folder)
+        except (FileFailedError, HostError):
+            continue
+        if remote.last_run == directory.run_id:
+            say(f"podrun: {failed}; {host.name} sees the same folder")
+            return host, remote
+        remote.close()
+    raise failed
+
+
+@contextmanager
+def _home(folder: Path, spec: RunSpec) -> Iterator[HomeFolder]:
+    home = HomeFolder(folder, f"{spec.pod.hosts[0].address}:{spec.workdir}")
+    try:
+        yield home
+    finally:
+        home.close()
+
+
+@contextmanager
+def _explain_failures(folder: Path, host: Host) -> Iterator[None]:
+    """Turn errors of this machine's disk, and of the workdir on the host, into sentences. Raises UserError, HostError."""
+    try:
+        yield
+    except FileFailedError as error:
+        raise HostError(host.name, str(error)) from None
+    except OSError as error:
+        place = error.filename or folder
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(
+                f"no space left on the disk of {folder}; free some, and the same command goes on from what is here"
+            ) from None
+        raise UserError(f"cannot write {place}: {error.strerror}; choose another folder with --to DIR") from None
+
+
+def _copy_logs(directory: RunDirectory, home: HomeFolder, brought: Brought) -> Brought:
+    """Copy the logs, which are in the run directory on this machine."""
+    for source in sorted(directory.logs.glob("*.log")):
+        path = f"{_LOGS}/{source.name}"
+        final = home.path / path
+        if final.is_file() and digest_of(final).digest() == digest_of(source).digest():
+            brought.present += 1
+            continue
+        part = home.part(path)
+        part.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, part)
+        home.place(path)
+        brought.files += 1
+    return brought

@@ -1,0 +1,245 @@
+"""Results of a run are brought home by a real agent: whole, verified, and nothing of them twice."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podrun.launcher.pod.errors import HostError
+from podrun.launcher.remote.download import Incoming, RemoteFolder
+from podrun.launcher.transport.local import LocalTransport
+from podrun.runtime.contract import UserError
+
+from .conftest import Pulling, contents, make_checkpoint
+
+
+def test_all_of_it(pulling: Pulling) -> None:
+    """A second time nothing is sent but manifests; what the run has added follows alone."""
+    pulled = pulling.pull()
+    assert contents(pulling.home) == {**contents(pulling.workdir), "logs/host-0.log": b"a line\n"}
+    assert pulled.brought.checkpoints == [20, 10] and pulled.problems == []
+    assert pulling.lines[0] == f"podrun: pulling {pulling.workdir} to {pulling.home}"
+
+    assert pulling.pull().brought.sent == 0
+    with (pulling.workdir / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2}\n')
+    make_checkpoint(pulling.workdir, 30, size=1000)
+    shutil.rmtree(pulling.workdir / "checkpoints" / "10")
+    brought = pulling.pull().brought
+    assert (brought.checkpoints, brought.files, brought.sent) == ([30], 1, 12 + 1000 + len('{"step": 30}'))
+    assert contents(pulling.home).items() > contents(pulling.workdir).items()  # checkpoint 10 stays here
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["metrics"], {"metrics.jsonl", "config.yaml", "tensorboard"}),
+        (["samples"], {"sample.txt"}),
+        (["checkpoints"], {"checkpoints"}),
+        (["10"], {"checkpoints"}),
+        (["logs"], {"logs"}),
+        (["metrics", "logs", "20"], {"metrics.jsonl", "config.yaml", "tensorboard", "logs", "checkpoints"}),
+    ],
+)
+def test_a_part_of_it(pulling: Pulling, words: list[str], names: set[str]) -> None:
+    pulling.pull(*words)
+    assert {path.name for path in pulling.home.iterdir()} == {*names, ".podrun-pull"}
+    steps = {path.name for path in pulling.home.glob("checkpoints/*")}
+    assert steps == ({word for word in words if word.isdigit()} or ({"10", "20"} if "checkpoints" in words else set()))
+
+
+def test_an_interrupted_transfer_goes_on_where_it_ended(pulling: Pulling, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then the checkpoint does not have its name; what was received is not sent again."""
+    pieces = Incoming.pieces
+    size = make_checkpoint(pulling.workdir, 30, size=1_000_000).joinpath("state/d/data").stat().st_size
+
+    def cut(self: Incoming) -> Iterator[bytes]:
+        for data in pieces(self):
+            yield data
+            if self.size == size:
+                raise HostError("host-0", "the connection ended in the middle")
+
+    monkeypatch.setattr(Incoming, "pieces", cut)
+    with pytest.raises(HostError):
+        pulling.pull("30")
+    assert not (pulling.home / "checkpoints").exists()
+    part = pulling.home / ".podrun-pull/parts/checkpoints/30/state/d/data"
+    received = part.stat().st_size
+    assert 0 < received < size
+
+    monkeypatch.setattr(Incoming, "pieces", pieces)
+    assert pulling.pull("30").brought.sent == size - received
+    assert contents(pulling.home / "checkpoints/30") == contents(pulling.workdir / "checkpoints/30")
+    assert not part.exists()
+
+
+def test_a_part_of_something_else_is_not_continued(pulling: Pulling) -> None:
+    part = pulling.home / ".podrun-pull/parts/checkpoints/20"
+    (part / "state/d").mkdir(parents=True)
+    (part / "state/d/data").write_bytes(b"x" * 1000)
+    (part / "rest of another").write_bytes(b"x")
+    pulling.pull("20")
+    assert contents(pulling.home / "checkpoints/20") == contents(pulling.workdir / "checkpoints/20")
+
+
+def test_a_checkpoint_that_is_damaged_here_is_repaired(pulling: Pulling) -> None:
+    pulling.pull()
+    (pulling.home / "checkpoints/20/state/d/data").write_bytes(b"")
+    (pulling.home / "checkpoints/10/podrun-manifest.json").unlink()
+    assert pulling.pull().brought.checkpoints == [20, 10]
+    assert contents(pulling.home).items() >= contents(pulling.workdir).items()
+
+
+def test_metrics_that_were_cut_begin_afresh(pulling: Pulling) -> None:
+    """A run that resumes removes later records."""
+    pulling.pull("metrics")
+    (pulling.workdir / "metrics.jsonl").write_text('{"step": 1}\n{"step": 7}\n')
+    pulling.pull("metrics")
+    assert (pulling.home / "metrics.jsonl").read_text() == '{"step": 1}\n{"step": 7}\n'
+
+
+def test_an_incomplete_checkpoint_is_left_out(pulling: Pulling) -> None:
+    make_checkpoint(pulling.workdir, 30, manifest=False)
+    make_checkpoint(pulling.workdir, 40).rename(pulling.workdir / "checkpoints/40.orbax-checkpoint-tmp-7")
+    make_checkpoint(pulling.workdir, 50).rename(pulling.workdir / "checkpoints/50.damaged-1")
+    assert pulling.pull().brought.checkpoints == [20, 10]
+    assert "checkpoint 30 on host-0 is not complete; left out" in pulling.lines
+    with pytest.raises(UserError, match="no complete checkpoint of step 30; complete ones: 10, 20"):
+        pulling.pull("30")
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda f: (f / "state/d/data").write_bytes(b"x" * 300_000), "data has changed"),
+        (lambda f: (f / "state/d/data").write_bytes(b"x"), "data has 1 bytes, not 300000"),
+        (lambda f: (f / "empty").unlink(), "empty is missing"),
+        (lambda f: (f / "podrun-manifest.json").write_text("{"), "podrun-manifest.json cannot be read"),
+        (
+            lambda f: (f / "podrun-manifest.json").write_text('{"files": {"../x": [1, ""]}}'),
+            "podrun-manifest.json names a file outside its folder: '../x'",
+        ),
+    ],
+)
+def test_a_checkpoint_that_is_damaged_on_the_host_is_named(pulling: Pulling, damage: Any, why: str) -> None:
+    damage(pulling.workdir / "checkpoints/20")
+    pulled = pulling.pull()
+    assert pulled.problems == [f"checkpoint 20 on host-0 is left out: it is damaged there: {why}"]
+    assert pulled.brought.checkpoints == [10]
+    assert not (pulling.home / "checkpoints/20").exists()
+
+
+def test_a_checkpoint_that_is_removed_meanwhile(pulling: Pulling, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said, and what has come since is brought."""
+    listing = RemoteFolder.list_files
+
+    def list_files(self: RemoteFolder) -> Any:
+        result = listing(self)
+        if (pulling.workdir / "checkpoints/20").exists():
+            shutil.rmtree(pulling.workdir / "checkpoints/20")
+            make_checkpoint(pulling.workdir, 30)
+        return result
+
+    monkeypatch.setattr(RemoteFolder, "list_files", list_files)
+    assert pulling.pull("checkpoints").brought.checkpoints == [10, 30]
+    assert "checkpoint 20 was removed on host-0 while it was brought; looking for newer ones" in pulling.lines
+
+
+def test_what_is_no_file_is_left_out(pulling: Pulling) -> None:
+    os.symlink("/etc/passwd", pulling.workdir / "link")
+    os.symlink("/etc", pulling.workdir / "folder")
+    os.mkfifo(pulling.workdir / "pipe")
+    (pulling.workdir / "two\nlines").write_text("x")
+    pulling.pull()
+    assert f"4 links, or names that cannot be printed, in {pulling.workdir} are left out" in pulling.lines
+    assert {"link", "folder", "pipe", "two\nlines"}.isdisjoint(path.name for path in pulling.home.iterdir())
+
+
+def test_another_host_that_sees_the_folder(pulling: Pulling, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only if it is the workdir of this very run."""
+    opened = LocalTransport.open
+
+    def open_(self: LocalTransport, host: Any, argv: Any) -> Any:
+        if host.name == "host-0":
+            raise HostError("host-0", "it is off")
+        return opened(self, host, argv)
+
+    monkeypatch.setattr(LocalTransport, "open", open_)
+    pulling.pull("samples")
+    assert pulling.lines[0] == "podrun: host-0: it is off; host-1 sees the same folder"
+    (pulling.workdir / ".podrun-lock").write_text("20260131-110000-aaaa (pid 8 on host-1)")
+    with pytest.raises(HostError, match="host-0: it is off"):
+        pulling.pull("samples")
+
+
+# --- folders here ---
+
+
+def test_a_folder_that_holds_anything_else(pulling: Pulling, tmp_path: Path) -> None:
+    pulling.home.mkdir()
+    (pulling.home / "mine").touch()
+    with pytest.raises(UserError, match=r"home is not empty, and its files were not brought by podrun pull; choose"):
+        pulling.pull()
+    (pulling.home / "mine").unlink()
+    pulling.pull("samples")
+    source = pulling.home / ".podrun-pull/source.json"
+    source.write_text(json.dumps({"source": "host-9:/elsewhere"}))
+    with pytest.raises(UserError, match=r"holds what was brought from host-9:/elsewhere, not from .*work; choose"):
+        pulling.pull()
+
+
+def test_a_folder_that_a_run_has_used_since(pulling: Pulling) -> None:
+    """Its metrics would be lost."""
+    pulling.pull("samples")
+    (pulling.home / ".podrun-lock").touch()
+    with pytest.raises(UserError, match=r"a run has used .* as its workdir since results were brought there"):
+        pulling.pull()
+
+
+def test_two_at_once(pulling: Pulling) -> None:
+    pulling.pull("samples")
+    with open(pulling.home / ".podrun-pull/lock") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="another podrun pull writes to"):
+            pulling.pull("samples")
+
+
+def test_a_folder_that_cannot_be_written(pulling: Pulling) -> None:
+    pulling.home.touch()
+    with pytest.raises(UserError, match=r"cannot write to .*home: Not a directory; choose another with --to DIR"):
+        pulling.pull()
+
+
+def test_a_full_disk(pulling: Pulling, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said before anything is sent, and the next time goes on."""
+    free = shutil.disk_usage(pulling.workdir)._replace(free=100_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _: free)
+        with pytest.raises(
+            UserError, match=r"no space left on the disk of .*; free some, and the same command goes on"
+        ):
+            pulling.pull()
+    pulling.pull()
+    assert contents(pulling.home).items() >= contents(pulling.workdir).items()
+
+
+def test_a_run_without_results(pulling: Pulling) -> None:
+    shutil.rmtree(pulling.workdir)
+    with pytest.raises(UserError, match=r"has no results on host-0: there is no folder .*work; it has not begun"):
+        pulling.pull()
+    assert not pulling.home.exists()
+    pulling.pull("logs")
+    assert contents(pulling.home) == {"logs/host-0.log": b"a line\n"}
+
+
+def test_a_run_whose_results_are_there_already(pulling: Pulling) -> None:
+    pulling.home = pulling.workdir
+    with pytest.raises(UserError, match=r"are in .*work already; bring them elsewhere with --to DIR"):
+        pulling.pull()
