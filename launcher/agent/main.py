@@ -43,6 +43,10 @@ def main(argv: List[str]) -> None:
         from .prepare import prepare
 
         prepare()
+    elif command == "bring" and not args:
+        from .bring import bring
+
+        bring()
     elif command == "execute" and not args:
         from .execute import execute
 

@@ -3,6 +3,8 @@
 home/agents/HASH.pyz               the agent, with the code compiled for the Python that stored it
 home/bundles/KIND-HASH/            code, unpacked
 home/envs/KEY/                     virtual environments
+home/data/files/SHA256             data that was brought, by its content
+home/data/sets/HASH/               the same files under their names
 home/runs/RUN/hosts/HOST.ATTEMPT/  an agent's folder: spec, output, events
 """
 
@@ -13,6 +15,9 @@ import posixpath
 AGENTS = "agents"
 BUNDLES = "bundles"
 ENVIRONMENTS = "envs"
+DATA = "data"
+DATA_FILES = "files"
+DATA_SETS = "sets"
 RUNS = "runs"
 HOSTS = "hosts"
 
@@ -35,6 +40,16 @@ def environments_folder(home: str) -> str:
 def environment_python(home: str, key: str) -> str:
     """Return the interpreter of a virtual environment."""
     return posixpath.join(environments_folder(home), key, "bin", "python")
+
+
+def data_folder(home: str) -> str:
+    """Return the folder of all data that was brought."""
+    return posixpath.join(home, DATA)
+
+
+def data_set_folder(home: str, name: str) -> str:
+    """Return the folder in which the files of a set have their names."""
+    return posixpath.join(data_folder(home), DATA_SETS, name)
 
 
 def hosts_folder(home: str, run: str) -> str:

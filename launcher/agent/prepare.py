@@ -10,14 +10,13 @@ The command ends with its stdin, whatever it is doing, and kills every process t
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
-import time
 from typing import Any, Dict, List, Optional
 
 from .environment import Environments, find_python
+from .launcher import Launcher
 from .places import BUNDLES, bundle_folder
 from .private import UnsafeError, private_path
 from .problem import Problem, cannot_write
@@ -25,7 +24,7 @@ from .processes import adopt_orphans, kill_descendants, reap
 from .protocol import ENV_PROJECT
 from .stdin import GoneError, Part, Stdin
 from .store import missing, prune, unpack
-from .tool import ALIVE, ToolError, Tools
+from .tool import ToolError, Tools
 
 SETUP_LIMIT = 1800.0  # seconds for one setup command
 
@@ -63,34 +62,6 @@ def _kill_all() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     kill_descendants(reap)
-
-
-class Launcher:
-    """The connection to the launcher."""
-
-    def __init__(self, stdin: Stdin) -> None:
-        self.stdin = stdin
-        self._spoke = time.monotonic()
-
-    def answer(self, kind: str, **fields: Any) -> None:
-        """Send a frame. Raises GoneError."""
-        data = json.dumps(dict(fields, type=kind)).encode() + b"\n"
-        try:
-            while data:
-                data = data[os.write(1, data) :]
-        except BrokenPipeError:
-            raise GoneError()
-        self._spoke = time.monotonic()
-
-    def answer_if_there(self, kind: str, **fields: Any) -> None:
-        try:
-            self.answer(kind, **fields)
-        except GoneError:
-            pass
-
-    def alive(self) -> None:
-        if time.monotonic() - self._spoke > ALIVE:
-            self.answer("alive")
 
 
 class Preparation:

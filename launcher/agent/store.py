@@ -16,7 +16,7 @@ from .private import is_private
 from .problem import Problem, cannot_write
 from .processes import libc
 
-KEEP = {"project": 5, "podrun": 3, "env": 3}
+KEEP = {"project": 5, "podrun": 3, "env": 3, "data": 3}
 """Number of unused folders of each kind that are kept."""
 RECENT = 3600.0  # seconds since its last use for which a folder may be in use; runs mark theirs every `serve.SIGN`
 DONE = "podrun.json"
@@ -55,13 +55,13 @@ def unpack(home: str, name: str, source: Any) -> None:
     if match is None:
         raise Problem("%r is not the name of a bundle" % name, "use the same version of podrun on both sides")
     target = bundle_folder(home, name)
-    unfinished = _beside(target, "new")
+    unfinished = beside(target, "new")
     try:
         os.makedirs(unfinished)
         extract(source, unfinished, match.group(2))
-        _flush(unfinished)
+        flush(unfinished)
         if not is_private(target):
-            _remove(target)
+            remove(target)
         try:
             os.rename(unfinished, target)
         except OSError:
@@ -75,7 +75,7 @@ def unpack(home: str, name: str, source: Any) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _flush(folder: str) -> None:
+def flush(folder: str) -> None:
     """Flush the folder's file system to disk before the rename that marks it complete: the machine may lose power."""
     fd = os.open(folder, os.O_RDONLY)
     try:
@@ -96,7 +96,7 @@ def prune(home: str, keep: Iterable[str]) -> int:
         for place, (used, folder) in enumerate(sorted(folders, reverse=True)):
             spare = place >= KEEP[kind] and newest - used > RECENT and folder not in kept
             if spare and removed < _MOST:
-                removed += _remove(folder)
+                removed += remove(folder)
     for parent in (BUNDLES, ENVIRONMENTS):
         _remove_unfinished(os.path.join(home, parent))
     _remove_unfinished_environments(environments_folder(home))
@@ -110,7 +110,7 @@ def environments_of(home: str) -> List[Tuple[str, float]]:
 
 def remove_environments(folders: Iterable[str]) -> int:
     """Remove environments; return how many could be removed."""
-    return sum(map(_remove, folders))
+    return sum(map(remove, folders))
 
 
 def _by_kind(home: str) -> Dict[str, List[Tuple[float, str]]]:
@@ -158,7 +158,7 @@ def _remove_unfinished_environments(envs: str) -> None:
             os.utime(fd)
             now = os.fstat(fd).st_mtime  # by the file system's clock, not this host's
             if not is_complete(folder) and now - max(_time(folder), _time(folder + ".txt")) > RECENT:
-                if _remove(folder) or not os.path.exists(folder):
+                if remove(folder) or not os.path.exists(folder):
                     os.unlink(folder + ".txt")
         except OSError:
             pass  # it is being built, or it is gone
@@ -171,9 +171,9 @@ def is_complete(environment: str) -> bool:
     return os.path.exists(os.path.join(environment, DONE))
 
 
-def _remove(folder: str) -> bool:
+def remove(folder: str) -> bool:
     """Remove a folder. It is renamed first, so that no process finds it half removed."""
-    doomed = _beside(folder, "old")
+    doomed = beside(folder, "old")
     try:
         os.rename(folder, doomed)
     except OSError:
@@ -182,7 +182,7 @@ def _remove(folder: str) -> bool:
     return True
 
 
-def _beside(folder: str, state: str) -> str:
+def beside(folder: str, state: str) -> str:
     """Return a temporary name beside the folder that is unique among all processes and hosts that share the place."""
     return "%s.%s.%s.%d" % (folder, state, socket.gethostname(), os.getpid())
 

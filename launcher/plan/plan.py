@@ -8,7 +8,7 @@ import posixpath
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -30,6 +30,7 @@ from ..agent.places import agent_folder, environments_folder
 from ..agent.protocol import INSTRUMENT
 from ..pod.pod import Host, Pod
 from .agent_file import agent_command
+from .data_set import DataSet
 from .program import filled, instrument_files, program_env
 
 LEASE = 10.0  # seconds without a word from the launcher after which the agents of an attached run stop
@@ -110,6 +111,8 @@ class LaunchPlan:
     hosts: tuple[HostPlan, ...] = field(repr=False)
     inject: tuple[str, ...] = ()
     """Faults that a rehearsal injects."""
+    data: DataSet | None = None
+    """Data that is brought to the hosts; the job has its paths there."""
 
     @property
     def launch(self) -> Launch:
@@ -166,7 +169,9 @@ class LaunchPlan:
             return []
         python = PurePosixPath(self.code.python)
         in_environment = PurePosixPath(environments_folder(self.pod.home)) in python.parents
-        return [self.code.project, self.code.podrun, *([str(python.parents[1])] if in_environment else [])]
+        environment = [str(python.parents[1])] if in_environment else []
+        data = [self.data.folder(self.pod.home)] if self.data else []
+        return [self.code.project, self.code.podrun, *environment, *data]
 
     def _path(self, host: HostPlan) -> dict[str, list[str]]:
         """Return the folders that precede the host's own in the workers' PATH and PYTHONPATH."""
@@ -190,6 +195,8 @@ class LaunchPlan:
         ]
         if self.code:
             lines += [f"project {self.code.project}", f"podrun  {self.code.podrun}"]
+        if self.data:
+            lines += self.data.render(self.pod.home)
         for host in self.hosts:
             lines += ["", f"{host.host.name} ({host.host.address})", f"  agent    {shlex.join(host.agent)}"]
             for process in host.processes:
@@ -217,6 +224,7 @@ class LaunchPlan:
                 "slice": self.pod.slice.name,
                 "transport": self.pod.transport,
                 "workdir": str(self.workdir),
+                "data": [asdict(key) for key in self.data.keys] if self.data else [],
                 "hosts": [
                     {"host": h.host.name, "address": h.host.address, **self._spec(h, hidden)} for h in self.hosts
                 ],
@@ -238,6 +246,7 @@ def make_plan(
     detached: bool = False,
     owner: str = "",
     inject: tuple[str, ...] = (),
+    data: DataSet | None = None,
 ) -> LaunchPlan:
     """Return the plan of one attempt. Paths are those on the hosts."""
     if isinstance(job, Config):
@@ -265,7 +274,7 @@ def make_plan(
         for number, host in enumerate(pod.hosts)
     )
     lease = DETACHED_LEASE if detached else attached_lease(pod)
-    return LaunchPlan(run_id, attempt, pod, job, workdir, lease, code, python, dict(secrets or {}), hosts, inject)
+    return LaunchPlan(run_id, attempt, pod, job, workdir, lease, code, python, dict(secrets or {}), hosts, inject, data)
 
 
 def _program_argv(program: Program, python: str) -> tuple[str, ...]:

@@ -101,9 +101,11 @@ def resolve_request(request: Request) -> tuple[ResolvedRequest | None, list[str]
     if pod and launch.process_per == "device" and pod.platform == "tpu":
         problems.append("launch.process_per: device: a TPU host has one process; remove it, or use a gpu or cpu slice")
     inject = attempt(lambda: resolve_injections(request.inject, pod, launch.process_per, bool(request.program)))
-    if isinstance(job, Config) and is_local:  # the hosts use this machine's files
+    if isinstance(job, Config) and (is_local or job.brings_data):  # the hosts use this machine's files
         config = job
         attempt(lambda: check_files(config))
+    if isinstance(job, Config) and is_local:
+        config = job
         attempt(lambda: _check_python(config))
     elif isinstance(job, Program) and is_local:
         program = job

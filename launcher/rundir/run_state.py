@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from podrun.runtime.contract import Event, EventKind, Phase
 
-_SLOW = ("sync", "environment", "setup-commands")
+_SLOW = ("sync", "environment", "setup-commands", "data")
 """Phases of a host that take long, and whose message says how far it is."""
 
 

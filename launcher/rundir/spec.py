@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from podrun.runtime.config import Config
 from podrun.runtime.contract import Event, EventKind
 
+from ..plan.data_set import DataSet
 from ..plan.plan import OWN_PYTHON, Code, LaunchPlan, Program, make_plan
 from ..pod.pod import Host, Pod
 from ..pod.traits import TRAITS
@@ -33,6 +34,8 @@ class RunSpec:
     """Owner of the train.yaml that named the workdir; empty if the user chose the workdir, or it is on this machine."""
     inject: tuple[str, ...] = ()
     """Faults that a rehearsal injects, in full."""
+    data: DataSet | None = None
+    """Data that is brought to the hosts; `job` has its paths there."""
 
     def plan(self, attempt: int, secrets: Mapping[str, str], hosts: Sequence[Host] | None = None) -> LaunchPlan:
         """Return the plan of an attempt, on all hosts of the pod or on those given."""
@@ -48,6 +51,7 @@ class RunSpec:
             detached=self.detached,
             owner=self.owner,
             inject=self.inject,
+            data=self.data,
         )
 
     def to_json(self) -> bytes:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..agent.protocol import FROM_PREPARE, Malformed, parse, short
+from ..agent.protocol import FROM_PREPARE, short
 from ..pod.errors import HostError
 from ..pod.fan_out import fan_out
 from ..pod.in_thread import InThread
 from ..pod.pod import Host, Pod
 from ..remote.clock import with_skew
-from ..remote.conversation import last_words, lines, send, send_frame
 from ..remote.open_agent import open_agent
-from ..transport.base import Channel, Transport
+from ..transport.base import Transport
 from .bundles import Bundle
+from .conversation import HostConversation
 from .preparations import Channels, EndedError, Refusal
 from .requirements import (
     DEFAULT_PYTHON,
@@ -32,8 +31,6 @@ __all__ = ["EndedError", "Prepared", "environment_key", "prepare_hosts", "worker
 Tell = Callable[[str, str, str], None]
 """Callback for (host, phase, message), called from many threads; phases: reach, sync, environment, setup, checked."""
 
-SILENCE = 300.0  # seconds without a frame after which a host is given up; a waiting agent sends one every few seconds
-_CHUNK = 1 << 18
 _HIDDEN = "(secret)"
 _SHORT = 4  # shorter values are not hidden: they would match everywhere
 
@@ -88,7 +85,7 @@ def prepare_hosts(
             tell(host.name, phase, hide(message))
 
         say("reach", host.address)
-        with _Conversation(host, open_channels.add(open_agent(transport, pod, host, "prepare")), refused) as agent:
+        with HostConversation(host, open_channels.add(open_agent(transport, pod, host, "prepare")), refused) as agent:
             try:
                 return _prepare(agent, _for_host(request, host), by_name, say)
             except EndedError:
@@ -131,13 +128,13 @@ def _for_host(request: Mapping[str, Any], host: Host) -> Mapping[str, Any]:
 
 
 def _prepare(
-    agent: _Conversation, request: Mapping[str, Any], bundles: Mapping[str, Bundle], say: Callable[[str, str], None]
+    agent: HostConversation, request: Mapping[str, Any], bundles: Mapping[str, Bundle], say: Callable[[str, str], None]
 ) -> Prepared:
     """Send the request and answer the agent's frames until it is done. Raises HostError."""
     agent.send_frame(request)
     sent: list[Bundle] = []
     asked = 0.0
-    for frame in agent.frames():
+    for frame in agent.frames(FROM_PREPARE):
         kind = frame["type"]
         if kind == "need":
             unknown = [name for name in frame["bundles"] if name not in bundles]
@@ -167,64 +164,6 @@ def _prepare(
             names = tuple(bundle.name for bundle in sent)
             return Prepared(frame["python"], names, sum(len(b.data) for b in sent), facts, frame["pruned"])
     raise agent.lost()
-
-
-class _Conversation:
-    """Receives frames from an agent and sends bytes to it. Closes the channel of an agent that stays silent."""
-
-    def __init__(self, host: Host, channel: Channel, refused: Refusal) -> None:
-        self.host = host
-        self._channel = channel
-        self._refused = refused
-        self._heard = time.monotonic()
-        self._silent = False
-        self._finished = threading.Event()
-
-    def __enter__(self) -> _Conversation:
-        threading.Thread(target=self._watch, name=f"prepare-{self.host.name}", daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._finished.set()
-        self._channel.close()
-
-    def _watch(self) -> None:
-        while not self._finished.wait(min(1.0, SILENCE / 4)):
-            if time.monotonic() - self._heard > SILENCE:
-                self._silent = True
-                self._channel.close()  # ends the wait in `frames`
-                return
-
-    def send_frame(self, frame: Mapping[str, Any]) -> None:
-        if send_frame(self._channel, frame):
-            self._hear()
-
-    def send(self, data: bytes) -> None:
-        """Send in pieces, so that a slow host does not count as silent. `frames` reports a lost connection."""
-        for start in range(0, len(data), _CHUNK):
-            if not send(self._channel, data[start : start + _CHUNK]):
-                return
-            self._hear()
-
-    def _hear(self) -> None:
-        self._heard = time.monotonic()
-
-    def frames(self) -> Iterator[dict[str, Any]]:
-        """Yield frames until the agent ends. Raises HostError for a malformed frame."""
-        try:
-            for line in lines(self._channel, heard=self._hear):
-                yield parse(line, FROM_PREPARE)
-        except Malformed as why:
-            raise HostError(self.host.name, f"sent a malformed frame: {why}") from None
-
-    def lost(self) -> HostError:
-        if self._silent:
-            return HostError(self.host.name, f"not a word for {SILENCE:g} s while it was prepared; is it still up?")
-        if self._refused.ended:
-            return EndedError(self.host.name, "was ended")
-        last = last_words(self._channel)
-        why = f": {last}" if last else ""
-        return HostError(self.host.name, f"the connection was lost while it was prepared{why}; run podrun again")
 
 
 def _hider(values: Iterator[str]) -> Callable[[str], str]:

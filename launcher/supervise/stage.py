@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -9,12 +10,15 @@ from podrun.runtime.config import Config
 from podrun.runtime.contract import ExitCode
 
 from ..agent.places import bundle_folder
+from ..plan.data_set import count_files, megabytes
 from ..plan.plan import Code, LaunchPlan
 from ..pod.errors import HostError
 from ..preflight.base import Finding, name_hosts
 from ..preflight.rules import apply_rules, fatal_findings
 from ..rundir.spec import RunSpec
+from ..staging.bring import Brought, bring_data
 from ..staging.bundles import Bundle, podrun_bundle, project_bundle
+from ..staging.find_data import find_data
 from ..staging.prepare import EndedError, Prepared, prepare_hosts, worker_python
 from ..staging.requirements import check_runtime_packages
 from ..transport.base import Transport
@@ -30,7 +34,7 @@ Note = Callable[..., None]
 
 
 def with_code(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
-    """Return the spec for remote hosts, and their bundles. Raises UserError if the project cannot be sent,
+    """Return the spec for remote hosts, and their bundles. Raises UserError if the project or the data cannot be sent,
     or if the requirements lack packages of podrun's runtime.
     """
     if isinstance(spec.job, Config):
@@ -39,7 +43,11 @@ def with_code(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
     podrun = podrun_bundle()
     home = spec.pod.home
     code = Code(bundle_folder(home, project.name), subfolder, bundle_folder(home, podrun.name), worker_python(spec.pod))
-    return replace(spec, code=code), (project, podrun)
+    spec = replace(spec, code=code)
+    if isinstance(spec.job, Config) and spec.job.brings_data:
+        data = find_data(spec.job)
+        spec = replace(spec, data=data, job=data.on_hosts(spec.job, home))
+    return spec, (project, podrun)
 
 
 def stage_hosts(
@@ -76,9 +84,33 @@ def stage_hosts(
     facts = {host: p.facts or {} for host, p in prepared.items()}
     findings = apply_rules(pod, facts, program=plan.is_program)
     _warn(findings, note)
-    return [
+    failures = [
         Failure(name_hosts(finding.hosts), None, finding.what, ExitCode.UNAVAILABLE, details=finding.remedy)
         for finding in fatal_findings(findings)
+    ]
+    return failures or _bring(plan, transport, tell, note)
+
+
+def _bring(plan: LaunchPlan, transport: Transport, tell: Tell, note: Note) -> list[Failure]:
+    """Bring the job's data to the hosts. Return the failures."""
+    if plan.data is None:
+        return []
+    start = time.monotonic()
+    answers = bring_data(plan.pod, transport, plan.data, lambda host, text: tell(host, "data", text), note)
+    hosts = [answer for answer in answers.values() if isinstance(answer, Brought)]
+    if any(host.received for host in hosts):
+        sent, passed_on = sum(host.from_launcher for host in hosts), sum(host.from_hosts for host in hosts)
+        receivers = sum(bool(host.received) for host in hosts)
+        note(
+            f"data brought to {receivers} of {len(answers)} hosts in {time.monotonic() - start:.1f} s: "
+            f"{megabytes(sent)} sent from here, {megabytes(passed_on)} from host to host"
+        )
+    elif hosts:
+        note(f"the data is on all hosts already ({count_files(len(plan.data.names))}, {megabytes(plan.data.size)})")
+    return [
+        Failure(host, None, answer.reason, ExitCode.UNAVAILABLE)
+        for host, answer in answers.items()
+        if isinstance(answer, HostError)
     ]
 
 

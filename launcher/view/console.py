@@ -24,6 +24,7 @@ _PHASE_WORDS = {
     "environment": "building the environment",
     "setup-commands": "running the setup commands",
     "checked": "checked",
+    "data": "bringing the data",
     "hello": "agent started",
     "ready": "ready",
     "started": "starting Python and JAX",
@@ -158,8 +159,8 @@ class PlainConsole:
             self.say(step_line(event))
 
     def _building(self, event: Event) -> str | None:
-        """Return the first host's progress with its environment or setup commands, which take minutes."""
-        if event["event"] != EventKind.HOST or event["phase"] not in ("environment", "setup-commands"):
+        """Return the first host's progress with its environment, setup commands or data, which take minutes."""
+        if event["event"] != EventKind.HOST or event["phase"] not in ("environment", "setup-commands", "data"):
             return None
         first = self._state.start is not None and event["host"] == next(iter(self._state.start["hosts"]))
         return f"{event['host']}: {event['message']}" if first and event.get("message") else None

@@ -6,7 +6,7 @@ choices of a seam are in its file.
 """
 
 from .base import PLUGIN_PATTERN, Plugin, Section
-from .checks import check_files, check_slice, shrinking_problem
+from .checks import NamedFiles, check_files, check_slice, files_of, shrinking_problem
 from .job import Config, saved_config, train_schema
 from .sections import Checkpoint, Launch, Variable
 
@@ -15,11 +15,13 @@ __all__ = [
     "Checkpoint",
     "Config",
     "Launch",
+    "NamedFiles",
     "Plugin",
     "Section",
     "Variable",
     "check_files",
     "check_slice",
+    "files_of",
     "saved_config",
     "shrinking_problem",
     "train_schema",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, GetCoreSchemaHandler, Tag
@@ -50,9 +51,9 @@ Tuned = Annotated[T, Tunable()]
 
 @dataclass(frozen=True)
 class ReadsFiles:
-    """Mark a field that names files: `check(value, key)` raises UserError if they are missing on this machine."""
+    """Mark a field that names files: `check(value, key)` returns them, or raises UserError if they are missing here."""
 
-    check: Callable[[Any, str], object]
+    check: Callable[[Any, str], Sequence[Path]]
 
 
 class Choice:

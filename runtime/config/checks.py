@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
 from ..contract import UserError
 from .base import ReadsFiles, Section, nearest_multiples
 from .job import Config
@@ -29,18 +33,33 @@ def shrinking_problem(config: Config, devices: int) -> str | None:
 
 def check_files(config: Config) -> None:
     """Raise UserError if a file that the config names is missing, unreadable or empty on this machine."""
-    _check_files(config.data, "data")
+    files_of(config)
 
 
-def _check_files(section: Section, key: str) -> None:
+@dataclass(frozen=True)
+class NamedFiles:
+    """A key of the data that names files, its value, and the files."""
+
+    key: str
+    value: str | Path
+    files: tuple[Path, ...]
+
+
+def files_of(config: Config) -> list[NamedFiles]:
+    """Return the files that the data names. Raises UserError if one is missing, unreadable or empty on this machine."""
+    return list(_files_of(config.data, "data"))
+
+
+def _files_of(section: Section, key: str) -> Iterator[NamedFiles]:
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
         if isinstance(value, Section):
-            _check_files(value, f"{key}.{name}")
+            yield from _files_of(value, f"{key}.{name}")
         if value is not None:
             for mark in field.metadata:
                 if isinstance(mark, ReadsFiles):
-                    mark.check(value, f"{key}.{name}")
+                    files = mark.check(value, f"{key}.{name}")
+                    yield NamedFiles(f"{key}.{name}", value, tuple(files))
 
 
 def _batch_problem(config: Config, devices: int) -> str | None:

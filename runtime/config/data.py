@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from .base import Choice, Finite, Fraction, Named, Natural, NaturalFloat, Plugin, Positive, ReadsFiles, Section
-from .files import check_file, idx_files, record_files, text_files
+from .files import idx_files, one_file, record_files, text_files
 from .task import ExampleKind
 
-ReadFile = Annotated[Path, ReadsFiles(check_file)]
-OptionalFile = Annotated[Path | None, ReadsFiles(check_file)]
+ReadFile = Annotated[Path, ReadsFiles(one_file)]
+OptionalFile = Annotated[Path | None, ReadsFiles(one_file)]
 Records = Annotated[
     str, Field(min_length=1, description="One file, a folder, or a glob pattern."), ReadsFiles(record_files)
 ]
@@ -49,7 +50,28 @@ class DataSource(Section):
     """The kinds of examples that it can give."""
 
 
-class TextData(DataSource):
+class FileData(DataSource):
+    """Base of those that read files."""
+
+    bring: bool = Field(
+        False,
+        description="The files are on the machine that starts the run: they are brought to hosts that are other machines.",
+    )
+
+    @model_validator(mode="after")
+    def _check_bring(self) -> FileData:
+        if self.bring:
+            for name in type(self).model_fields:
+                url = re.match(r"(gs|s3|https?):/", str(getattr(self, name)))
+                if url:
+                    raise ValueError(
+                        f"bring: {name} is in a bucket or on a server ({url[1]}://...), and bring is for files of this "
+                        "machine; remove `bring`, or copy the files here and give their path"
+                    )
+        return self
+
+
+class TextData(FileData):
     """Text files: one file, a folder (its files in sorted order), or a glob pattern."""
 
     examples = ("tokens",)
@@ -68,7 +90,7 @@ class PythonSourceData(DataSource):
     validation: Fraction = Field(0.1, description="Share of the text, from its end, kept for validation.")
 
 
-class TokensData(DataSource):
+class TokensData(FileData):
     """A binary file of token ids, mapped into memory; made by any tokenizer beforehand."""
 
     examples = ("tokens",)
@@ -85,7 +107,7 @@ Held = Annotated[float, Field(ge=0, lt=1)]
 Classes = Annotated[int, Field(ge=2)]
 
 
-class IdxData(DataSource):
+class IdxData(FileData):
     """Images and labels in the files of MNIST (http://yann.lecun.com/exdb/mnist/), plain or .gz; values become 0 to 1."""
 
     examples = ("labels",)
@@ -152,7 +174,7 @@ class SineData(DataSource):
         return ends
 
 
-class NpzData(DataSource):
+class NpzData(FileData):
     """Arrays from a NumPy .npz file: x and y, or x_train, y_train, x_test and y_test; the first axis is the example."""
 
     examples = ("labels", "values")
@@ -164,7 +186,7 @@ class NpzData(DataSource):
     classes: Classes | None = Field(None, description="If y is a label; without it the highest label + 1.")
 
 
-class ParquetData(DataSource):
+class ParquetData(FileData):
     """Parquet files, read into memory by pyarrow (podrun[records]): a row is an example."""
 
     examples = ("labels", "values")
@@ -178,7 +200,7 @@ class ParquetData(DataSource):
     classes: Classes | None = Field(None, description="If y is a label; without it the highest label + 1.")
 
 
-class ArrayRecordData(DataSource):
+class ArrayRecordData(FileData):
     """ArrayRecord files, read by grain as they are needed (podrun[records]): a record is an .npz archive of an example."""
 
     examples = ("labels", "values")

@@ -53,6 +53,12 @@ def idx_file(folder: Path, name: str, key: str = "data.path") -> Path:
     return existing[0]
 
 
+def one_file(path: Path, key: str) -> list[Path]:
+    """Return the file. Raises UserError if it is missing, unreadable or empty."""
+    check_file(path, key)
+    return [path.expanduser()]
+
+
 def check_file(path: Path, key: str, may_be_empty: bool = False) -> None:
     """Raise UserError if the file is missing, unreadable or empty."""
     try:

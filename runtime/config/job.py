@@ -9,7 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ..contract import UserError
 from .base import Natural, Plugin, Positive, PositiveFloat, Probability, Section, Tunable, name_of
-from .data import Data, PythonSourceData
+from .data import Data, FileData, PythonSourceData
 from .model import GPT2Model, Model
 from .optimizer import AdamW, FirstOrder, Optimizer, Schedule
 from .parallel import Parallel, Pmap
@@ -56,6 +56,11 @@ class Config(Section):
     def task_is_users(self) -> bool:
         """Return whether the task is the user's own code, of which nothing is known."""
         return self.task not in TASKS
+
+    @property
+    def brings_data(self) -> bool:
+        """Return whether the data is brought from the machine that starts the run to hosts that are other machines."""
+        return isinstance(self.data, FileData) and self.data.bring
 
     @field_validator("epochs")
     @classmethod

@@ -13,7 +13,7 @@ import pytest
 
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Host
-from podrun.launcher.staging import prepare as prepare_module
+from podrun.launcher.staging import conversation
 from podrun.launcher.staging.prepare import Prepared, prepare_hosts
 from podrun.launcher.transport.local import LocalChannel, LocalTransport
 
@@ -119,13 +119,13 @@ def test_secrets_are_in_no_command_line(case: Case) -> None:
 
 
 def test_a_host_that_says_nothing_is_given_up(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare_module, "SILENCE", 1.0)
+    monkeypatch.setattr(conversation, "SILENCE", 1.0)
     stop = ("kill -STOP $PPID; sleep 1000",)
     assert "not a word for 1 s" in case.refused(setup=stop)
 
 
 def test_a_long_silence_of_a_command_is_none_of_the_host(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare_module, "SILENCE", 6.0)
+    monkeypatch.setattr(conversation, "SILENCE", 6.0)
     case.prepared(setup=("sleep 7",))
 
 

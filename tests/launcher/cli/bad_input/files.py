@@ -26,6 +26,20 @@ FILES = [
     Case("no such home", "home directory", "data.path", "give a file", override("data.path=~no-such-user/a.txt")),
     Case("missing tokenizer.json", "cannot read tokenizer.json", "data.tokenizer.file", "that exists", override(BPE)),
     Case("tokens", "cannot read a.bin", "data.path", "that exists", override("data={name: tokens, path: a.bin}")),
+    Case(
+        "data to bring from a bucket",
+        "bring is for files of this machine",
+        "data.text: bring: path is in a bucket",
+        "remove `bring`",
+        override("data.path=gs://bucket/a.txt", "data.bring=true"),
+    ),
+    Case(
+        "missing data to bring to hosts",
+        "no file, folder or match for 'a.txt'",
+        "data.path",
+        "a path that exists",
+        ("-s", "cpu-2x1", "--hosts", "a,b", "train.yaml", "data.path=a.txt", "data.bring=true"),
+    ),
     Case("workdir is a file", "is a file, not a folder", "workdir", "--workdir DIR", (*override(), "-w", "text.txt")),
     Case(
         "workdir below a file", "is a file, not", "text.txt/run", "--workdir DIR", (*override(), "-w", "text.txt/run")

@@ -1,0 +1,201 @@
+"""Pass data on from host to host: a host listens for others of its pod, and sends them the pieces that it has.
+
+Both ends prove that they know the secret of this transfer, which came to them over the launcher's connections. The child
+names the pieces that it lacks; the parent sends each as soon as it has it, and says every few seconds that it is alive.
+Pieces are not encrypted; the child checks each by its digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import socket
+import struct
+import threading
+from typing import Callable, Iterator, List, Optional, Tuple
+
+from .data_files import DataFiles
+
+_NONCE = 32
+_HEADER = struct.Struct(">QI")  # number of the piece, bytes that follow
+_ALIVE = (1 << 64) - 1  # in place of a number
+_ANSWER = 5.0  # seconds for each step of the handshake
+_SILENCE = 30.0  # seconds without a word after which a parent is given up
+_BEAT = 5.0  # seconds between two signs of life
+_SEND = 120.0  # seconds for a child to take a piece
+_MOST = 64  # connections at once
+_REQUEST_LIMIT = 64 << 20
+
+
+class BrokenError(Exception):
+    """The other host cannot be used; the message says why."""
+
+
+# --- parent -----------------------------------------------------------------------------------------------------------
+
+
+class Server:
+    """Sends pieces to the hosts that ask for them, until it is closed."""
+
+    def __init__(self, listener: socket.socket, secret: bytes, files: DataFiles) -> None:
+        self._listener = listener
+        self._secret = secret
+        self._files = files
+        self._places = threading.Semaphore(_MOST)
+        threading.Thread(target=self._accept, name="peers", daemon=True).start()
+
+    def close(self) -> None:
+        try:
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        except OSError:
+            pass
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            self._places.acquire()
+            try:
+                connection = self._listener.accept()[0]
+            except OSError:  # closed
+                return
+            threading.Thread(target=self._serve, args=(connection,), name="peer", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with connection:
+                connection.settimeout(_ANSWER)
+                self._welcome(connection)
+                self._send_pieces(connection, _read_request(connection))
+                connection.settimeout(_ANSWER)
+                connection.recv(1)  # the child closes first: this end keeps its port free of TIME_WAIT
+        except (OSError, BrokenError, ValueError):
+            pass  # the child takes another parent
+        finally:
+            self._places.release()
+
+    def _welcome(self, connection: socket.socket) -> None:
+        """Let the child prove that it knows the secret, and prove the same. Raises BrokenError, OSError."""
+        nonce = os.urandom(_NONCE)
+        connection.sendall(nonce)
+        answer = bytes(receive(connection, 2 * _NONCE))
+        theirs, proof = answer[:_NONCE], answer[_NONCE:]
+        if not hmac.compare_digest(proof, _proof(self._secret, b"child", nonce, theirs)):
+            raise BrokenError("it does not know the secret")
+        connection.sendall(_proof(self._secret, b"parent", nonce, theirs))
+
+    def _send_pieces(self, connection: socket.socket, wanted: List[int]) -> None:
+        left = set(wanted)
+        known = 0
+        connection.settimeout(_SEND)
+        while left:
+            news = self._files.wait_for_news(known, _BEAT)
+            known += len(news)
+            if not news:
+                if self._files.ended:
+                    return
+                connection.sendall(_HEADER.pack(_ALIVE, 0))
+            for number in news:
+                if number in left:
+                    left.remove(number)
+                    self._send(connection, number)
+
+    def _send(self, connection: socket.socket, number: int) -> None:
+        piece = self._files.pieces[number]
+        connection.sendall(_HEADER.pack(number, piece.size), socket.MSG_MORE)
+        with open(self._files.open_piece(number), "rb") as file:
+            connection.sendfile(file, piece.offset, piece.size)
+
+
+def _read_request(connection: socket.socket) -> List[int]:
+    size = struct.unpack(">I", receive(connection, 4))[0]
+    if size > _REQUEST_LIMIT:
+        raise BrokenError("its request is too long")
+    return [number for first, last in json.loads(receive(connection, size)) for number in range(first, last + 1)]
+
+
+# --- child ------------------------------------------------------------------------------------------------------------
+
+
+def fetch(
+    address: str, secret: bytes, wanted: List[int], size_of: Callable[[int], int]
+) -> Iterator[Tuple[int, bytearray]]:
+    """Yield (number, bytes) of pieces that a parent at `host:port` sends, in any order. Raises BrokenError."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), _ANSWER) as connection:
+            connection.settimeout(_ANSWER)
+            _join(connection, secret)
+            request = json.dumps(_ranges(wanted)).encode()
+            connection.sendall(struct.pack(">I", len(request)) + request)
+            connection.settimeout(_SILENCE)
+            yield from _pieces(connection, set(wanted), size_of)
+    except socket.timeout:
+        raise BrokenError("it does not answer")
+    except OSError as error:
+        raise BrokenError(error.strerror or str(error))
+
+
+def _join(connection: socket.socket, secret: bytes) -> None:
+    """Prove to the parent that this host knows the secret, and let it prove the same."""
+    theirs, nonce = bytes(receive(connection, _NONCE)), os.urandom(_NONCE)
+    connection.sendall(nonce + _proof(secret, b"child", theirs, nonce))
+    if not hmac.compare_digest(receive(connection, _NONCE), _proof(secret, b"parent", theirs, nonce)):
+        raise BrokenError("it does not know the secret")
+
+
+def _pieces(
+    connection: socket.socket, wanted: "set[int]", size_of: Callable[[int], int]
+) -> Iterator[Tuple[int, bytearray]]:
+    while wanted:
+        number, size = _HEADER.unpack(receive(connection, _HEADER.size))
+        if number == _ALIVE and not size:
+            continue
+        if number not in wanted or size != size_of(number):
+            raise BrokenError("it sent what nobody has asked for")
+        wanted.remove(number)
+        yield number, receive(connection, size)
+
+
+def _ranges(numbers: List[int]) -> List[Tuple[int, int]]:
+    """Return sorted numbers as (first, last) of each run without a gap."""
+    ranges: List[Tuple[int, int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1] = (ranges[-1][0], number)
+        else:
+            ranges.append((number, number))
+    return ranges
+
+
+# --- both -------------------------------------------------------------------------------------------------------------
+
+
+def receive(connection: socket.socket, size: int) -> bytearray:
+    """Return exactly `size` bytes. Raises BrokenError if the connection ends before that, OSError."""
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        count = connection.recv_into(view)
+        if not count:
+            raise BrokenError("the connection ended")
+        view = view[count:]
+    return data
+
+
+def _proof(secret: bytes, role: bytes, parents_nonce: bytes, childs_nonce: bytes) -> bytes:
+    message = b"podrun data " + role + parents_nonce + childs_nonce
+    return hmac.new(secret, message, hashlib.sha256).digest()
+
+
+def listen(address: Optional[str], ports: Optional[List[int]]) -> Optional[socket.socket]:
+    """Return a socket that listens at this host's address; None if the address is unknown or no port is free."""
+    from .port import RefusedError, reserve_port
+
+    if not address:
+        return None
+    try:
+        return reserve_port(ports, address)
+    except (RefusedError, OSError):
+        return None

@@ -1,0 +1,99 @@
+"""Data that is brought to the hosts: the files, their names there, and the job with the paths there. PURE."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+from podrun.runtime.config import Config, Section
+
+from ..agent.places import data_set_folder
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file of this machine, by its content."""
+
+    path: str
+    """Absolute path here."""
+    sha256: str
+    size: int
+    pieces: tuple[str, ...]
+    """The SHA-256 of each piece of `agent.data_set.PIECE` bytes."""
+
+
+@dataclass(frozen=True)
+class DataKey:
+    """A key of the job that names files."""
+
+    key: str
+    """Dotted, as in `data.path`."""
+    here: str
+    """Its value on this machine."""
+    inside: str
+    """Path of its value in the set."""
+    files: int
+    size: int
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """All data of a job."""
+
+    keys: tuple[DataKey, ...]
+    names: tuple[tuple[str, str], ...]
+    """Pairs of a path in the set and the SHA-256 of its file."""
+    files: tuple[DataFile, ...]
+    """The files, each content once."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of the set. The same names with the same content give the same one."""
+        return hashlib.sha256(json.dumps(sorted(self.names)).encode()).hexdigest()[:16]
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+    def folder(self, home: str) -> str:
+        """Return the folder of the set on a host."""
+        return data_set_folder(home, self.name)
+
+    def render(self, home: str) -> list[str]:
+        """Return a line for each key: what is brought, from where, and where to."""
+        return [
+            f"brings  {key.key}: {count_files(key.files)}, {megabytes(key.size)}, from {key.here} "
+            f"to {posixpath.join(self.folder(home), key.inside)}"
+            for key in self.keys
+        ]
+
+    def on_hosts(self, job: Config, home: str) -> Config:
+        """Return the job with the paths on the hosts."""
+        data: Any = job.data
+        for key in self.keys:
+            _, *path = key.key.split(".")
+            data = _with(data, path, posixpath.join(self.folder(home), key.inside))
+        return job.model_copy(update={"data": data})
+
+
+def _with(section: Section, path: Sequence[str], value: str) -> Section:
+    """Return the section with another value of a field, or of one in a section below it."""
+    before = getattr(section, path[0])
+    if len(path) > 1:
+        after: Any = _with(before, path[1:], value)
+    else:
+        after = Path(value) if isinstance(before, PurePath) else value
+    return section.model_copy(update={path[0]: after})
+
+
+def count_files(number: int) -> str:
+    return "1 file" if number == 1 else f"{number} files"
+
+
+def megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"

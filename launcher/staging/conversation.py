@@ -1,0 +1,77 @@
+"""Talk with the agent that prepares a host."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..agent.protocol import Frames, Malformed, parse
+from ..pod.errors import HostError
+from ..pod.pod import Host
+from ..remote.conversation import last_words, lines, send, send_frame
+from ..transport.base import Channel
+from .preparations import EndedError, Refusal
+
+SILENCE = 300.0  # seconds without a frame after which a host is given up; a waiting agent sends one every few seconds
+_CHUNK = 1 << 18
+
+
+class HostConversation:
+    """Receives frames from an agent and sends bytes to it. Closes the channel of an agent that stays silent."""
+
+    def __init__(self, host: Host, channel: Channel, refused: Refusal) -> None:
+        self.host = host
+        self._channel = channel
+        self._refused = refused
+        self._heard = time.monotonic()
+        self._silent = False
+        self._finished = threading.Event()
+
+    def __enter__(self) -> HostConversation:
+        threading.Thread(target=self._watch, name=f"prepare-{self.host.name}", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._finished.set()
+        self._channel.close()
+
+    def _watch(self) -> None:
+        while not self._finished.wait(min(1.0, SILENCE / 4)):
+            if time.monotonic() - self._heard > SILENCE:
+                self._silent = True
+                self._channel.close()  # ends the wait in `frames`
+                return
+
+    def send_frame(self, frame: Mapping[str, Any]) -> None:
+        if send_frame(self._channel, frame):
+            self.hear()
+
+    def send(self, data: bytes) -> None:
+        """Send in pieces, so that a slow host does not count as silent. `frames` reports a lost connection."""
+        for start in range(0, len(data), _CHUNK):
+            if not send(self._channel, data[start : start + _CHUNK]):
+                return
+            self.hear()
+
+    def hear(self) -> None:
+        """Note that the host is alive, or not expected to say anything now."""
+        self._heard = time.monotonic()
+
+    def frames(self, kinds: Frames) -> Iterator[dict[str, Any]]:
+        """Yield frames of these kinds until the agent ends. Raises HostError for a malformed frame."""
+        try:
+            for line in lines(self._channel, heard=self.hear):
+                yield parse(line, kinds)
+        except Malformed as why:
+            raise HostError(self.host.name, f"sent a malformed frame: {why}") from None
+
+    def lost(self) -> HostError:
+        if self._silent:
+            return HostError(self.host.name, f"not a word for {SILENCE:g} s while it was prepared; is it still up?")
+        if self._refused.ended:
+            return EndedError(self.host.name, "was ended")
+        last = last_words(self._channel)
+        why = f": {last}" if last else ""
+        return HostError(self.host.name, f"the connection was lost while it was prepared{why}; run podrun again")

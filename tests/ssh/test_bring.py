@@ -1,0 +1,54 @@
+"""Data that is on the launcher's machine alone, and a job on hosts that are other machines."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from .pod import PodSandbox
+from .test_run import events_of
+
+
+def notes(pod: PodSandbox) -> list[str]:
+    return [event["message"] for event in events_of(pod) if event["event"] == "note"]
+
+
+def stores(pod: PodSandbox) -> list[Path]:
+    return [pod.hosts.home_of(name) / ".podrun" / "data" for name in pod.hosts.names]  # type: ignore[union-attr]
+
+
+@pytest.mark.long
+def test_a_job_whose_data_is_here_alone(pod: PodSandbox) -> None:
+    """It is brought once, from host to host but for the first; the next start finds it there."""
+    hosts = pod.hosts.names
+    option = pod.write_pod(hosts)
+    size = (pod.path / "text.txt").stat().st_size
+    dry = pod.podrun(option, "--dry-run", "train.yaml", "data.bring=true")
+    assert "brings  data.path: 1 file" in dry.stdout and "/text.txt to ~/.podrun/data/sets/" in dry.stdout
+    for expected in (f"data brought to {len(hosts)} of {len(hosts)} hosts in ", "the data is on all hosts already"):
+        done = pod.podrun(option, "train.yaml", "data.bring=true")
+        assert done.returncode == 0, done.stderr
+        assert [note for note in notes(pod) if note.startswith(expected)], notes(pod)
+    for store in stores(pod):
+        [file] = (store / "files").iterdir()
+        assert file.stat().st_size == size
+        shutil.rmtree(store)
+
+
+@pytest.mark.long
+def test_hosts_that_cannot_reach_each_other(pod: PodSandbox) -> None:
+    """A firewall between them: they say whom they cannot reach, and the launcher sends to each."""
+    hosts = pod.hosts.names
+    option = pod.write_pod(hosts, ports=[41000, 41001])
+    for name in hosts[1:]:
+        for port in (41000, 41001):
+            pod.hosts.block(hosts[0], port, source=pod.hosts.address(name), how="REJECT")  # type: ignore[union-attr]
+    done = pod.podrun(option, "train.yaml", "data.bring=true")
+    assert done.returncode != 0  # nor can they reach the coordinator
+    size = (pod.path / "text.txt").stat().st_size
+    assert [n for n in notes(pod) if "h1: cannot get data from h0 at " in n and "Connection refused" in n], notes(pod)
+    for store in stores(pod):
+        assert [file.stat().st_size for file in (store / "files").iterdir()] == [size]
+        shutil.rmtree(store)
