@@ -29,7 +29,7 @@ FILES = [
     Case(
         "data to bring from a bucket",
         "bring is for files of this machine",
-        "data.text: bring: path is in a bucket",
+        "data: bring: path is in a bucket",
         "remove `bring`",
         override("data.path=gs://bucket/a.txt", "data.bring=true"),
     ),
