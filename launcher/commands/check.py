@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import threading
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ..inventory.find import PodRequest, find_pod
@@ -32,6 +32,7 @@ class CheckRequest:
 def check(request: CheckRequest) -> int:
     """Print the table. Return 0, 2 if a finding is fatal, or 69 if a host cannot be used. Raises UserError."""
     pod = find_pod(request.pod)
+    pod = replace(pod, hosts=pod.all_hosts)  # a spare must be as ready as the others
     workdir = _find_workdir(pod, request.workdir)
     progress = _Progress()
     transport = load_transport(pod)

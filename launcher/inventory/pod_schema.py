@@ -184,7 +184,7 @@ class PodFile(Section):
     slice: SliceName | None = Field(None, description="As --slice: v3-32, gpu-2x8, cpu-2x4.")
     transport: TransportName | None = Field(None, description="local: processes on this machine.")
     hosts: HostEntries | None = None
-    spares: HostEntries = Field((), description="Hosts that take the places of lost ones at a restart.")
+    spares: HostEntries = Field((), description="Hosts that take the places of those that are lost or not ready.")
     min_hosts: Annotated[int, Field(ge=1)] | None = Field(
         None, description="A restart goes on with this many if others are lost."
     )

@@ -73,9 +73,9 @@ class Pod:
     ports: tuple[int, int] | None = None
     """First and last port that the coordinator may listen on; None: any."""
     spares: tuple[Host, ...] = ()
-    """Hosts that take the places of lost ones at a restart."""
+    """Hosts that take the places of those that are lost, or not ready at the start."""
     min_hosts: int | None = None
-    """Number of hosts with which a restart may go on if others are lost; None: all of them."""
+    """Number of hosts with which the run may go on if others are lost, or not ready; None: all of them."""
 
     @property
     def traits(self) -> Traits:
@@ -84,7 +84,7 @@ class Pod:
 
     @property
     def can_replace(self) -> bool:
-        """Return True if a restart may go on without one of the hosts."""
+        """Return True if the run may go on without one of the hosts."""
         return bool(self.spares) or (self.min_hosts is not None and self.min_hosts < len(self.hosts))
 
     @property

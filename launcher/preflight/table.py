@@ -159,7 +159,9 @@ def render(report: Report, width: int, colour: bool) -> str:
     """Return the table, and one line that says whether a run can start."""
     pod = report.pod
     paint, width = _painter(colour), max(width, _NARROWEST)
-    title = f"{pod.slice.name}: {_count(len(pod.hosts), 'host')} of {_count(pod.slice.devices_per_host, 'device')}"
+    spares = f", {_count(len(pod.spares), 'spare')} among them" if pod.spares else ""
+    devices = _count(pod.slice.devices_per_host, "device")
+    title = f"{pod.slice.name}: {_count(len(pod.hosts), 'host')} of {devices}{spares}"
     lines = [*(paint(line, _BOLD) for line in wrap(title, width)), ""]
     for row in make_rows(report):
         lines += _row_lines(row, len(pod.hosts), width, paint)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from podrun.runtime.contract import ExitCode
 
@@ -28,13 +28,21 @@ class Comeback:
     """Wait for the hosts of a pod."""
 
     def __init__(
-        self, pod: Pod, job: Job, transport: Transport, note: Callable[[str], None], limit: float = LIMIT
+        self,
+        pod: Pod,
+        job: Job,
+        transport: Transport,
+        note: Callable[[str], None],
+        limit: float = LIMIT,
+        unfit: Collection[str] = (),
     ) -> None:
+        """Begin. `unfit`: names of hosts that answer, but could not be prepared, and get no part in the next attempt."""
         self._pod = pod
         self._job = job
         self._transport = transport
         self._note = note
         self._limit = limit
+        self._unfit = frozenset(unfit)
         self._told: set[str] = set()
         """Hosts that the user knows are waited for."""
         self.waited = False
@@ -49,19 +57,20 @@ class Comeback:
         """
         start = time.monotonic()
         pause = FIRST_PAUSE
-        while (away := self.away(self._pod.hosts, stopped)) is not None:
+        while (away := self.away(self._fit(self._pod.hosts), stopped)) is not None:
             if back := sorted(self._told - away.keys()):
                 self._note(f"{name_hosts(back)}: back")
             self._told &= away.keys()
-            if not away:
+            if not away and not self._unfit:
                 return None
-            if self._pod.can_replace and time.monotonic() - start > min(PATIENCE, self._limit):
-                spares = self.away(self._pod.spares, stopped)
+            if not away or (self._pod.can_replace and time.monotonic() - start > min(PATIENCE, self._limit)):
+                spares = self.away(self._fit(self._pod.spares), stopped)
                 if spares is None:
                     return None
-                if hosts := seat(self._pod, self._job, away.keys() | spares.keys()):
+                if hosts := seat(self._pod, self._job, away.keys() | spares.keys() | self._unfit):
                     self.hosts = hosts
                     return None
+                away = away or spares
             if time.monotonic() - start > self._limit:
                 host, reason = next(iter(away.items()))
                 return Failure(
@@ -71,6 +80,9 @@ class Comeback:
             sleep(pause, stopped)
             pause = min(2 * pause, LONGEST_PAUSE)
         return None
+
+    def _fit(self, hosts: Sequence[Host]) -> list[Host]:
+        return [host for host in hosts if host.name not in self._unfit]
 
     def _tell(self, away: Mapping[str, str]) -> None:
         self.waited = True

@@ -27,6 +27,7 @@ class Ending(StrEnum):
     LOST = "lost"  # a host or its agent was lost
     PREEMPTED = "preempted"  # all processes were asked to stop from outside, and saved
     RESIZED = "resized"  # podrun stopped it to go on with other hosts
+    UNFIT = "unfit"  # nothing was started, because hosts were not ready that the run can do without
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,9 @@ class Restart:
 def decide(attempts: Sequence[Attempt], budget: Budget) -> Stop | Restart:
     """Return what follows the last of a run's attempts, of which there is one at least."""
     last = attempts[-1]
+    if last.ending is Ending.UNFIT:
+        return Restart(0.0, "another start")
+    attempts = [attempt for attempt in attempts if attempt.ending is not Ending.UNFIT]
     if last.ending in (Ending.DONE, Ending.STOPPED) or not (budget.failures or budget.preemptions):
         return Stop("")
     if why := _is_hopeless(attempts):

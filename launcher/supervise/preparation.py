@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from podrun.runtime.contract import EventKind
@@ -11,7 +11,7 @@ from podrun.runtime.contract import EventKind
 from ..plan.plan import LaunchPlan
 from ..pod.in_thread import InThread
 from ..transport.base import Transport
-from .comeback import FIRST_PAUSE, LIMIT, LONGEST_PAUSE, minutes, sleep
+from .comeback import FIRST_PAUSE, LIMIT, LONGEST_PAUSE, PATIENCE, minutes, sleep
 from .outcome import Outcome
 from .signals import Signals
 
@@ -63,16 +63,23 @@ class Preparation:
         number = self._signals.received[0]
         return Outcome(128 + number, interrupted_by=number, unprepared=True)
 
-    def prepare_again(self, plan: LaunchPlan, last_outcome: Outcome) -> Outcome | None:
-        """Prepare for a restart: a host that has come back may not have mounted everything yet, so this has some time."""
-        deadline, pause = time.monotonic() + LIMIT, FIRST_PAUSE
+    def prepare_again(
+        self, plan: LaunchPlan, last_outcome: Outcome, can_do_without: Callable[[Outcome], bool]
+    ) -> Outcome | None:
+        """Prepare for a restart: a host that has come back may not have mounted everything yet, so this has some time.
+
+        It has less if `can_do_without` the hosts that are not ready.
+        """
+        started, pause = time.monotonic(), FIRST_PAUSE
         last_cause = ""
         while (outcome := self.prepare(plan)) is not None:
-            if outcome.cause is None or time.monotonic() > deadline:
+            limit = PATIENCE if can_do_without(outcome) else LIMIT
+            if outcome.cause is None or time.monotonic() - started > limit:
                 return last_outcome.without_restart(outcome.code, outcome.failures, outcome.interrupted_by)
             if last_cause != (last_cause := str(outcome.cause)):
-                limit = f"podrun prepares again, up to {minutes(LIMIT)}; Ctrl-C ends the run"
-                self._tell(EventKind.NOTE, message=f"cannot restart yet: {last_cause}; {limit}")
+                patience = f"{PATIENCE:g} s, and then goes on without" if limit == PATIENCE else minutes(LIMIT)
+                what = f"podrun prepares again, up to {patience}; Ctrl-C ends the run"
+                self._tell(EventKind.NOTE, message=f"cannot restart yet: {last_cause}; {what}")
             sleep(pause, lambda: bool(self._signals.received))
             pause = min(2 * pause, LONGEST_PAUSE)
         return None

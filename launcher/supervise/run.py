@@ -14,6 +14,7 @@ from podrun.runtime.contract import EventKind, ExitCode, UserError
 
 from ..plan.plan import LaunchPlan
 from ..pod.secret_values import read_secrets
+from ..preflight.base import name_hosts
 from ..rundir.adoption import Adoption
 from ..rundir.logs import Logs
 from ..rundir.runs import Recorder, RunDirectory
@@ -32,7 +33,7 @@ from .policy import Attempt, Ending, Restart, Stop, decide
 from .preparation import Preparation
 from .rehearsal import Rehearsal
 from .report import end_event, report
-from .seats import describe_change, why_not_fewer
+from .seats import can_do_without, describe_change, why_not_fewer
 from .signals import Signals
 from .view import View
 
@@ -78,7 +79,7 @@ def run_attempts(
 
 
 def _announcement(outcome: Outcome, plan: LaunchPlan, decision: Restart) -> str:
-    where = "" if plan.is_program else " from the last checkpoint"
+    where = "" if plan.is_program or outcome.unprepared else " from the last checkpoint"
     when = f", in {decision.after:g} s" if decision.after else ""
     return f"{outcome.cause}\n{decision.label}{where}{when}" if outcome.cause else f"{decision.label}{where}"
 
@@ -105,6 +106,8 @@ class _Run:
         self._attempts: list[Attempt] = []
         """Attempts that were followed by another."""
         self._resized = False  # the last attempt was stopped to take hosts back
+        self._unfit: set[str] = set()
+        """Hosts that answer, but could not be prepared while the run could do without them."""
         self._kept = KeptAgents()
         self._rehearsal: Rehearsal | None = None
         if spec.inject:
@@ -127,7 +130,7 @@ class _Run:
                 outcome = following
                 break
             (plan, unprepared), adoption = following, None
-            prepare = partial(preparation.prepare_again, plan, outcome) if unprepared else None
+            prepare = partial(preparation.prepare_again, plan, outcome, self._can_do_without) if unprepared else None
         self._kept.dismiss()
         if self._rehearsal and self._rehearsal.left:
             left = ", ".join(self._rehearsal.left)
@@ -156,6 +159,8 @@ class _Run:
     def _next(self, plan: LaunchPlan, outcome: Outcome) -> tuple[LaunchPlan, bool] | Outcome:
         """Return the plan of the next attempt, and whether its hosts must be prepared; or how the run ends."""
         attempt = self._progress.attempt(outcome, plan, time.time(), self._resized)
+        if attempt.ending is Ending.UNPREPARED and self._can_do_without(outcome):
+            attempt = replace(attempt, ending=Ending.UNFIT)
         decision = decide([*self._attempts, attempt], budget_of(plan))
         if isinstance(decision, Stop) or self._signals.received:
             if isinstance(decision, Stop) and decision.why:
@@ -166,7 +171,9 @@ class _Run:
         self._view.event(restart_event(attempt, _announcement(outcome, plan, decision), time.time()))
         sleep(decision.after, self._is_stopped)
         pod = self._spec.pod
-        comeback = Comeback(pod, plan.job, self._transport, self._note)
+        if attempt.ending is Ending.UNFIT:
+            self._give_up(outcome)
+        comeback = Comeback(pod, plan.job, self._transport, self._note, unfit=self._unfit)
         if (pod.can_replace or (plan.code and not self._kept.hold(plan))) and (
             failed := comeback.wait(self._is_stopped)
         ):
@@ -182,6 +189,21 @@ class _Run:
             self._note(change)
         # The disk of a host that was away, or what `setup:` mounts there, may be new.
         return self._spec.plan(plan.attempt + 1, self._secrets, hosts), comeback.waited or change is not None
+
+    def _can_do_without(self, outcome: Outcome) -> bool:
+        """Return whether another attempt can be made without the hosts that kept this one from starting."""
+        failed = {failure.host for failure in outcome.failures}
+        return can_do_without(self._spec.pod, self._spec.job, failed, self._unfit)
+
+    def _give_up(self, outcome: Outcome) -> None:
+        """Note as unfit the hosts that answer and still could not be prepared. Of the others nothing more is known."""
+        failed = {failure.host for failure in outcome.failures}
+        pod = self._spec.pod
+        asked = [host for host in pod.all_hosts if host.name in failed]
+        away = Comeback(pod, self._spec.job, self._transport, self._note).away(asked, self._is_stopped, quiet=True)
+        self._unfit |= failed - (away or {}).keys()
+        if unfit := sorted(failed & self._unfit):
+            self._note(f"{name_hosts(unfit)}: has no part in this run any more, because it could not be prepared")
 
     def _is_stopped(self) -> bool:
         return bool(self._signals.received)
@@ -220,6 +242,6 @@ class _Run:
         self._resized = False
         if len(plan.hosts) == len(pod.hosts):
             return None
-        missing = [host for host in pod.all_hosts if host not in plan.pod.hosts]
+        missing = [host for host in pod.all_hosts if host not in plan.pod.hosts and host.name not in self._unfit]
         comeback = Comeback(pod, plan.job, self._transport, self._note)
         return Lookout(missing, lambda hosts: comeback.away(hosts, self._is_stopped, quiet=True), observer, self._note)

@@ -32,6 +32,12 @@ def seat(pod: Pod, job: Job, away: Collection[str]) -> tuple[Host, ...] | None:
     return None if count is None else tuple(hosts[:count])
 
 
+def can_do_without(pod: Pod, job: Job, failed: Collection[str], unfit: Collection[str]) -> bool:
+    """Return whether the run can start without the hosts that could not be prepared, and those that are unfit already."""
+    names = {host.name for host in pod.all_hosts}
+    return bool(failed) and names.issuperset(failed) and seat(pod, job, {*failed, *unfit}) is not None
+
+
 def why_not_fewer(pod: Pod, job: Job) -> str | None:
     """Return why the job cannot go on with fewer hosts although the pod may; None if it can, or need not."""
     if pod.min_hosts is None:

@@ -97,6 +97,7 @@ FULL = r"host-\d \(process \d\): .*No space left on device"
 _FSDP = (*WIDE, "parallel=jit", f"parallel.mesh.fsdp={HOSTS}")
 _SHORT, _SOON = ("step", "evaluate"), ("launch.stall_timeout=5",)  # elsewhere a hang is allowed many times as long
 _STOP = ("stop:host={p}@step=5", "slow:host={p}@step=6")  # it goes on to print its stacks, and must not finish
+_ASKED = ("sigterm:host={p}@{at}", "slow:seconds=0.1")  # the run must not finish before all have agreed to stop
 FAULTS = (
     Fault("kill the worker", 137, WORKER + "was ended by SIGKILL", strike=_kill_worker),
     Fault("kill the coordinator", 137, WORKER + "was ended by SIGKILL", ("kill:host=0@{at}",), process=0),
@@ -111,7 +112,7 @@ FAULTS = (
     Fault("exit 7", 7, WORKER + "exited with code 7", ("exit:host={p},code=7@{at}",)),
     Fault("segfault", 139, WORKER + "was ended by SIGSEGV", ("segfault:host={p}@{at}",)),
     Fault("out of memory", 1, WORKER + "MemoryError", ("oom:host={p}@{at}",)),
-    Fault("SIGTERM", 75, WORKER + "was asked to stop", ("sigterm:host={p}@{at}",), phases=("step", "evaluate", "save")),
+    Fault("SIGTERM", 75, WORKER + "was asked to stop", _ASKED, phases=("step", "evaluate", "save")),
     Fault("NaN", 1, r"host-\d .*is not finite in step", ("nan:host={p}@{at}",), phases=("step",)),
     Fault("hang in a lock", 77, WORKER + "no progress", ("hang:host={p}@{at}",), phases=_SHORT, options=_SOON),
     Fault("SIGSTOP", 77, WORKER + "no progress.* is stopped", _STOP, phases=("step",), options=_SOON),

@@ -173,8 +173,9 @@ def test_the_command(client: Client, tmp_path: Path) -> None:
     hosts = client.hosts
     fake_package(hosts.home_of("h0") / "site-of-h0", "jax", "0.10.7")
     pod = {
-        "slice": "cpu-4x1",
-        "hosts": [{"name": name, "address": hosts.address(name)} for name in hosts.names],
+        "slice": "cpu-3x1",
+        "hosts": [{"name": name, "address": hosts.address(name)} for name in hosts.names[:-1]],
+        "spares": [{"name": hosts.names[-1], "address": hosts.address(hosts.names[-1])}],
         "ssh": {"user": "root", "key": str(hosts.key), "known_hosts": str(hosts.known_hosts)},
         "python": sys.executable,
         "env": {"PYTHONPATH": f"{hosts.home_inside()}/site-of-h0"},
@@ -183,6 +184,7 @@ def test_the_command(client: Client, tmp_path: Path) -> None:
     (tmp_path / "pod.yaml").write_text(json.dumps(pod))
     done = hosts.run([sys.executable, "-m", "podrun.launcher.cli", "check", "--pod", str(tmp_path / "pod.yaml")])
     assert done.returncode == 2, done.stderr
+    assert done.stdout.startswith("cpu-3x1: 4 hosts of 1 device, 1 spare among them")
     assert "error: h0: jax 0.10.7, but jax" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("not ready: 1 error")
     assert done.stderr == ""

@@ -108,3 +108,16 @@ def test_a_spare_replaces_a_host(pod: PodSandbox) -> None:
     assert [attempt.keys() for attempt in started(run)] == [{"h0", "h1"}, {"h0", "h2"}]
     job.check()
     wait_until_gone(pod.hosts, ["h0", "h1", "h2"], 60)
+
+
+@pytest.mark.long
+def test_hosts_that_are_not_ready_at_the_start_are_replaced(pod: PodSandbox) -> None:
+    """One is off, and the first spare cannot be prepared."""
+    job = Paced(pod)
+    pod.hosts.kill("h1")
+    setup = ['test "$(hostname)" != h2']
+    run = pod.run(pod.write_pod(["h0", "h1"], spares=["h2", "h3"], setup=setup), *JOB, job.data)
+    assert run.end(240) == 0, run.stderr
+    assert started(run)[-1] == {"h0": [0], "h3": [1]}
+    assert [event["ending"] for event in run.of("restart")] == ["unfit", "unfit"]
+    job.check()

@@ -21,6 +21,7 @@ FAILED = Attempt(Ending.FAILED, 1, "ValueError: boom in step 5", trained=True)
 OTHER = replace(FAILED, what="exited with code 3 after step 7", code=3)
 LOST = Attempt(Ending.LOST, ExitCode.UNAVAILABLE, "its agent ended", trained=True)
 STALLED = Attempt(Ending.FAILED, ExitCode.STALLED, "stands still in step 5", trained=True)
+UNFIT = Attempt(Ending.UNFIT, ExitCode.UNAVAILABLE, "no route to host")
 PREEMPTED = Attempt(Ending.PREEMPTED, ExitCode.PREEMPTED, "was asked to stop", trained=True)
 KILLED = Attempt(Ending.FAILED, 137, "was ended by SIGKILL after step 5", trained=True)
 QUICK = Attempt(Ending.FAILED, 1, "exited with code 1", seconds=3, silent_program=True)
@@ -75,12 +76,18 @@ def test_a_run_ends(attempts: list[Attempt], why: str) -> None:
         ([*[LOST] * 3, PREEMPTED], "restart after preemption 1 of 5"),
         ([*[PREEMPTED] * 5, LOST], "restart 1 of 3"),
         ([*[LOST] * 3, *[PREEMPTED] * 5, Attempt(Ending.RESIZED, 143)], "restart with all hosts"),
+        ([FAILED, UNFIT], "another start"),
+        ([UNFIT, FAILED, UNFIT, OTHER], "restart 2 of 3"),
     ],
 )
 def test_a_run_is_started_again(attempts: list[Attempt], label: str) -> None:
     decision = decide(attempts, BUDGET)
     assert isinstance(decision, Restart), decision
     assert decision.label == label
+
+
+def test_a_host_that_is_not_ready_is_no_failure_of_the_job() -> None:
+    assert decide([UNFIT], Budget(0, 0)) == Restart(0.0, "another start")
 
 
 @pytest.mark.parametrize("attempt", [FAILED, LOST, PREEMPTED, QUICK])

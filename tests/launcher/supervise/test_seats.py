@@ -16,7 +16,7 @@ from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.supervise import comeback
 from podrun.launcher.supervise.comeback import Comeback
 from podrun.launcher.supervise.lookout import Lookout
-from podrun.launcher.supervise.seats import describe_change, seat, why_not_fewer
+from podrun.launcher.supervise.seats import can_do_without, describe_change, seat, why_not_fewer
 from podrun.launcher.transport.base import Channel, Transport
 from podrun.launcher.transport.local import LocalTransport
 from podrun.runtime.config import Config, Launch
@@ -109,6 +109,29 @@ def test_a_spare_is_asked_only_after_a_while(monkeypatch: pytest.MonkeyPatch) ->
     assert waiting.wait(lambda: False) is None
     assert waiting.hosts == (H[0], S[1], *H[2:])
     assert not notes  # nobody waited
+
+
+def test_a_host_that_could_not_be_prepared_is_passed_over() -> None:
+    pod = replace(POD, spares=tuple(S))
+    waiting = Comeback(pod, PROGRAM, (transport := Partly({"s0"})), [].append, unfit={"h1"})
+    assert waiting.wait(lambda: False) is None
+    assert waiting.hosts == (H[0], S[1], *H[2:])
+    assert "h1" not in transport.asked
+
+
+@pytest.mark.parametrize(
+    ("failed", "unfit", "possible"),
+    [
+        ({"h1"}, set(), True),
+        ({"h1"}, {"s0"}, True),
+        ({"h1", "s1"}, {"s0"}, False),
+        ({"h1", "h2", "h3"}, set(), False),
+        ({"h[1-2]"}, set(), False),  # a finding about a group of hosts, which another host does not mend
+        (set(), set(), False),
+    ],
+)
+def test_what_a_run_can_start_without(failed: set[str], unfit: set[str], possible: bool) -> None:
+    assert can_do_without(replace(POD, spares=tuple(S)), PROGRAM, failed, unfit) == possible
 
 
 def test_too_few_hosts_are_waited_for_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
