@@ -309,6 +309,9 @@ class Chaos:
         logged = [int(n) for n in re.findall(rb"^step (\d+)/", log.read_bytes(), re.MULTILINE)] if log.exists() else []
         reported = [event["step"] for event in self.run.of("step") if event["process"] == 0]
         missing = [step for step in reported[:-1] if step not in logged]
+        stranded = self.fault.code == 69 and self.process == 0  # its last lines may stay on a host out of reach
+        if missing and stranded and min(missing) > max(logged, default=0):
+            missing = []
         if missing or len(logged) > len(reported) + HOSTS:
             self._wrong("lines", f"of the steps {reported[-5:]} the log has {logged[-5:]}; missing {missing[:5]}")
 
