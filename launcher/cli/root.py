@@ -52,6 +52,7 @@ class _DefaultRun(click.Group):
             at = args.index("--")
             ctx.meta[PROGRAM] = tuple(args[at + 1 :])
             args = args[:at] or ["run"]
+        args = ["--pull=" if word == "--pull" else word for word in args]  # what follows is a job, not its folder
         known = {"--help", "-h", "--version", *self.commands}
         if args and args[0] not in known:
             self._check_spelling(ctx, args[0])
@@ -141,6 +142,7 @@ def main() -> None:
 @click.option(
     "--detach", "-d", is_flag=True, help="Come back when all hosts have started; the run goes on without you."
 )
+@click.option("--pull", metavar="[=DIR]", help="At the end, bring metrics, samples and the newest checkpoint to DIR.")
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines.")
 @click.option(
     "--inject",
@@ -157,6 +159,7 @@ def run(
     workdir: Path | None,
     dry_run: bool,
     detach: bool,
+    pull: str | None,
     as_json: bool,
     inject: tuple[str, ...],
     **where: Any,
@@ -194,6 +197,7 @@ def run(
                 program=program,
                 detach=detach,
                 inject=inject,
+                pull=pull,
                 where=pod_request(where, train),
             )
         )

@@ -9,12 +9,11 @@ from pathlib import Path
 from podrun.runtime.contract import ExitCode, UserError
 
 from ..pod.errors import HostError
-from ..results.pull_run import Pulled, default_folder, pull_run
+from ..results.pull_run import default_folder, pull_run
 from ..results.selection import near_kind, parse_selection, selects
 from ..rundir.runs import RunDirectory, all_runs, find_run
 from ..transport.base import load_transport
 from ..view.overwritten import OverwrittenLine
-from ..view.times import size
 
 
 @dataclass(frozen=True)
@@ -44,20 +43,8 @@ def pull(request: PullRequest) -> int:
             transport.close()
     for problem in pulled.problems:
         print(f"podrun: {problem}", file=sys.stderr)
-    print(describe(pulled))
+    print(f"podrun: pulled {pulled.describe()}")
     return int(ExitCode.FAILED if pulled.problems else ExitCode.DONE)
-
-
-def describe(pulled: Pulled) -> str:
-    """Return `podrun: pulled 2 checkpoints and 3 files, 1.2 MB received; 4 were here already: pulled/train`."""
-    counts = [
-        f"{number} {name if number == 1 else name + 's'}"
-        for number, name in ((len(pulled.brought.checkpoints), "checkpoint"), (pulled.brought.files, "file"))
-        if number
-    ]
-    what = f"{' and '.join(counts)}, {size(pulled.brought.sent)} received" if counts else "nothing new"
-    present = f"; {pulled.brought.present} unchanged" if pulled.brought.present else ""
-    return f"podrun: pulled {what}{present}: {pulled.folder}"
 
 
 def _split(words: tuple[str, ...]) -> tuple[RunDirectory, tuple[str, ...]]:

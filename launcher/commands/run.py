@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from podrun.runtime.contract import ExitCode, UserError
 
 from ..pod.secret_values import read_secrets
 from ..request.request import Request, make_workdir, owner_of_workdir, resolve_request
+from ..results.pull_run import check_folder, default_folder
 from ..rundir.runs import RunDirectory, new_run_id
 from ..rundir.spec import RunSpec
 from ..supervise.run import run_attempts
@@ -34,6 +36,8 @@ def run(request: Request) -> int:
         from ..supervise.stage import with_code
 
         spec, bundles = with_code(spec)
+    if request.pull is not None:
+        spec = replace(spec, pull=Path(request.pull or default_folder(spec)).expanduser().absolute())
     secrets = read_secrets(pod)
     if request.dry_run:
         plan = spec.plan(0, secrets)
@@ -41,6 +45,8 @@ def run(request: Request) -> int:
         return ExitCode.DONE
     if pod.traits.files_are_here and (isinstance(job, Config) or request.workdir):
         make_workdir(workdir)
+    if spec.pull:
+        check_folder(spec, spec.pull)
     directory = RunDirectory.create(spec)
     if request.detach:
         from ..supervise.background import start_in_background

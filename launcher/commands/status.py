@@ -13,7 +13,7 @@ from podrun.runtime.contract import ExitCode
 from podrun.runtime.lines import clock, describe_late, describe_step, out_of
 
 from ..pod.fold import fold
-from ..pod.traits import reached
+from ..pod.traits import location, reached
 from ..rundir.read_state import read_state
 from ..rundir.run_state import ProcessState, RunState
 from ..rundir.run_summary import RunStatus, Summary, summarize
@@ -89,7 +89,11 @@ def _headline(summary: Summary, details: RunState) -> str:
 def _facts(directory: RunDirectory, summary: Summary, details: RunState) -> list[tuple[str, str]]:
     hosts = "1 host" if summary.hosts == 1 else f"{summary.hosts} hosts"
     facts = [("slice", f"{summary.slice}, {hosts} {reached(summary.transport)}")]
-    facts.append(("program" if summary.program else "workdir", shorten(summary.job, 200)))
+    if summary.program or not details.start:
+        facts.append(("program" if summary.program else "workdir", shorten(summary.job, 200)))
+    else:
+        place = location(summary.job, summary.transport, next(iter(details.start["hosts"]), ""))
+        facts.append(("workdir", shorten(place, 200)))
     if details.start and not summary.has_ended:
         facts.append(("phase", _phase(details)))
     facts += _step_facts(summary, details)

@@ -54,6 +54,15 @@ LISTED = "ssh"
 """Transport to hosts that are listed, unless the pod file names another."""
 
 
+def location(path: str, transport: str, host: str) -> str:
+    """Return where a path of `host` is for this machine: `host-0:/runs/train`, or the path itself if the files are here.
+
+    Transports that this version does not know are taken for remote ones. A URL is the same everywhere.
+    """
+    is_here = transport in TRAITS and TRAITS[transport].files_are_here
+    return path if is_here or "://" in path else f"{host}:{path}"
+
+
 def reached(transport: str) -> str:
     """Return how the hosts of a transport are reached, also of one that this version does not know."""
     return TRAITS[transport].reached if transport in TRAITS else f"reached by {transport}"

@@ -40,6 +40,8 @@ class Request:
     detach: bool = False
     inject: tuple[str, ...] = ()
     """Faults of a rehearsal, as typed."""
+    pull: str | None = None
+    """Folder for the results at the end of the run; empty: the one that `podrun pull` takes; None: they are not brought."""
 
     @property
     def name(self) -> str:

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 
 from podrun.runtime.contract import UserError, Workdir
 
+from ..staging.project_files import PULLED_MARK
+
 if TYPE_CHECKING:
     from ..remote.download import Incoming
 
-_OURS = ".podrun-pull"
+_OURS = PULLED_MARK
 _SOURCE = "source.json"
 _PARTS = "parts"
 _CHUNK = 1 << 20

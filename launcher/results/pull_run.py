@@ -18,6 +18,7 @@ from ..remote.download import FileFailedError, RemoteFolder
 from ..rundir.runs import RunDirectory
 from ..rundir.spec import RunSpec
 from ..transport.base import Transport
+from ..view.times import size
 from .bring import Bringing, Brought, Progress, Say
 from .folder import HomeFolder, digest_of
 from .selection import Selection, find_steps
@@ -38,10 +39,30 @@ class Pulled:
     def problems(self) -> list[str]:
         return self.brought.problems
 
+    def describe(self) -> str:
+        """Return `2 checkpoints and 3 files, 1.2 MB received; 4 unchanged: pulled/train`."""
+        numbers = {"checkpoint": len(self.brought.checkpoints), "file": self.brought.files}
+        counts = [f"{n} {name if n == 1 else name + 's'}" for name, n in numbers.items() if n]
+        what = f"{' and '.join(counts)}, {size(self.brought.sent)} received" if counts else "nothing new"
+        present = f"; {self.brought.present} unchanged" if self.brought.present else ""
+        return f"{what}{present}: {self.folder}"
+
 
 def default_folder(spec: RunSpec) -> Path:
     """Return the folder that a run's results are brought to unless the user names another: it has the workdir's name."""
     return PULLED / (spec.workdir.name or spec.run_id)
+
+
+def check_folder(spec: RunSpec, folder: Path) -> None:
+    """Raise UserError if results of the run cannot be brought to the folder, which is made."""
+    _check_not_workdir(spec, folder)
+    with _home(folder, spec):
+        pass
+
+
+def _check_not_workdir(spec: RunSpec, folder: Path) -> None:
+    if spec.pod.traits.files_are_here and folder.resolve() == spec.workdir.resolve():
+        raise UserError(f"{folder} is the workdir of the run: its results are there already; choose another folder")
 
 
 def pull_run(
@@ -52,10 +73,7 @@ def pull_run(
     Raises UserError, and HostError if no host that has the results could be asked, or it fails in the middle.
     """
     spec = directory.spec()
-    if spec.pod.traits.files_are_here and folder.resolve() == spec.workdir.resolve():
-        raise UserError(
-            f"the results of {directory.run_id} are in {folder} already; bring them elsewhere with --to DIR"
-        )
+    _check_not_workdir(spec, folder)
     if selection.kinds == {"logs"} and not selection.steps:
         with _home(folder, spec) as home, _explain_failures(folder, spec.pod.hosts[0]):
             return Pulled(folder, _copy_logs(directory, home, Brought()))

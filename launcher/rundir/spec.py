@@ -36,6 +36,8 @@ class RunSpec:
     """Faults that a rehearsal injects, in full."""
     data: DataSet | None = None
     """Data that is brought to the hosts; `job` has its paths there."""
+    pull: Path | None = None
+    """Folder on the launcher's machine that results are brought to at the end."""
 
     def plan(self, attempt: int, secrets: Mapping[str, str], hosts: Sequence[Host] | None = None) -> LaunchPlan:
         """Return the plan of an attempt, on all hosts of the pod or on those given."""

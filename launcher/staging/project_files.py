@@ -26,6 +26,8 @@ _JUNK = {
 }
 _JUNK_ENDINGS = (".pyc", ".egg-info")
 _WORKDIR_MARK = ".podrun-lock"  # marks the workdir of a run
+PULLED_MARK = ".podrun-pull"
+"""Folder in a folder that results of a run were brought to."""
 
 Ignored = Callable[[str], bool]
 """Predicate: the path below the root is left out. The path of a folder ends with a slash."""
@@ -161,10 +163,10 @@ def _is_junk(name: str) -> bool:
 
 
 def _is_generated(folder: str) -> bool:
-    """Return whether a folder is a virtual environment, a run's workdir, or podrun's own folder."""
+    """Return whether a folder is a virtual environment, a run's workdir, results of a run, or podrun's own folder."""
     if os.path.abspath(folder) == os.fspath(podrun_home()):
         return True
-    return any(os.path.lexists(os.path.join(folder, mark)) for mark in ("pyvenv.cfg", _WORKDIR_MARK))
+    return any(os.path.lexists(os.path.join(folder, mark)) for mark in ("pyvenv.cfg", _WORKDIR_MARK, PULLED_MARK))
 
 
 # --- with git ---------------------------------------------------------------------------------------------------------

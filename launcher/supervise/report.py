@@ -12,6 +12,7 @@ from podrun.runtime.config import Config
 from podrun.runtime.contract import Event, EventKind, ExitCode, Workdir
 
 from ..plan.plan import LaunchPlan
+from ..pod.traits import location
 from ..rundir.logs import tail
 from ..rundir.runs import RunDirectory
 from .cause import Failure
@@ -71,18 +72,24 @@ def _result_paths(plan: LaunchPlan, directory: RunDirectory) -> str:
     if not isinstance(plan.job, Config):
         return logs
     workdir = Workdir(plan.workdir)
-    host_prefix = "" if plan.pod.traits.files_are_here else f"{plan.hosts[0].host.name}:"
-    lines = [f"metrics      {host_prefix}{workdir.metrics}", f"checkpoints  {host_prefix}{workdir.checkpoints}"]
+    lines = [f"metrics      {_place(plan, workdir.metrics)}", f"checkpoints  {_place(plan, workdir.checkpoints)}"]
     if plan.job.log.tensorboard:
-        lines.append(f"tensorboard  {_tensorboard_hint(host_prefix, str(workdir.tensorboard))}")
+        lines.append(f"tensorboard  {_tensorboard_hint(plan, workdir.tensorboard)}")
+    if not plan.pod.traits.files_are_here:
+        lines.append(f"             `podrun pull {plan.run_id}` brings them here")
     return "\n".join([*lines, logs])
 
 
-def _tensorboard_hint(host_prefix: str, folder: str) -> str:
+def _place(plan: LaunchPlan, path: Path) -> str:
+    """Return where a path of process 0 is for this machine."""
+    return location(str(path), plan.pod.transport, plan.hosts[0].host.name)
+
+
+def _tensorboard_hint(plan: LaunchPlan, folder: Path) -> str:
     """Return a command that works here, or the folder and what to install: podrun needs no TensorBoard to write its files."""
-    if not host_prefix and shutil.which("tensorboard"):
-        return f"tensorboard --logdir {shlex.quote(folder)}"
-    return f"{host_prefix}{folder}  (pip install tensorboard; tensorboard --logdir ...)"
+    if plan.pod.traits.files_are_here and shutil.which("tensorboard"):
+        return f"tensorboard --logdir {shlex.quote(str(folder))}"
+    return f"{_place(plan, folder)}  (pip install tensorboard; tensorboard --logdir ...)"
 
 
 def _evidence(outcome: Outcome, cause: Failure, plan: LaunchPlan, directory: RunDirectory) -> list[str]:

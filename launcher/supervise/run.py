@@ -31,6 +31,7 @@ from .lookout import Lookout
 from .outcome import Outcome
 from .policy import Attempt, Ending, Restart, Stop, decide
 from .preparation import Preparation
+from .pull_results import pull_results
 from .rehearsal import Rehearsal
 from .report import end_event, report
 from .seats import can_do_without, describe_change, why_not_fewer
@@ -132,6 +133,8 @@ class _Run:
             (plan, unprepared), adoption = following, None
             prepare = partial(preparation.prepare_again, plan, outcome, self._can_do_without) if unprepared else None
         self._kept.dismiss()
+        if self._spec.pull:
+            pull_results(self._transport, self._directory, self._spec.pull, self._note, self._signals.received)
         if self._rehearsal and self._rehearsal.left:
             left = ", ".join(self._rehearsal.left)
             self._tell(EventKind.NOTE, message=f"rehearsal: not reached, so not injected: {left}")

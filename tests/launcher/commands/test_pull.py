@@ -49,7 +49,7 @@ def test_it_is_brought_and_said_where_to(workdir: Path, podrun: Podrun) -> None:
         (["17"], "there is no complete checkpoint of step 17; complete ones: none"),
         (["2031", "17"], "there is no complete checkpoint of step 17"),
         (["--to", "/proc/here"], "cannot write to /proc/here: No such file or directory; choose another with --to DIR"),
-        (["--to", "work"], "are in work already"),
+        (["--to", "work"], "work is the workdir of the run: its results are there already"),
     ],
 )
 def test_mistakes(workdir: Path, podrun: Podrun, words: list[str], message: str) -> None:

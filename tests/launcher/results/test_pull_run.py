@@ -241,5 +241,7 @@ def test_a_run_without_results(pulling: Pulling) -> None:
 
 def test_a_run_whose_results_are_there_already(pulling: Pulling) -> None:
     pulling.home = pulling.workdir
-    with pytest.raises(UserError, match=r"are in .*work already; bring them elsewhere with --to DIR"):
+    with pytest.raises(
+        UserError, match=r"work is the workdir of the run: its results are there already; choose another"
+    ):
         pulling.pull()

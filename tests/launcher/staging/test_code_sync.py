@@ -155,7 +155,15 @@ def test_a_folder_that_became_a_link_is_not_followed(tree: Path, tmp_path: Path)
 def test_without_git_it_is_the_folder(tmp_path: Path) -> None:
     write(tmp_path, "train.py", "lib/a.py", ".hidden", "lib/__pycache__/a.pyc", "b.pyc", "p.egg-info/PKG-INFO")
     write(tmp_path, ".venv/x", "venv/x", "myenv/pyvenv.cfg", "myenv/x", "node_modules/x", ".mypy_cache/x")
-    write(tmp_path, "runs/tiny/.podrun-lock", "runs/tiny/metrics.jsonl", "runs/mine.py", ".git.py")
+    write(
+        tmp_path,
+        "runs/tiny/.podrun-lock",
+        "runs/tiny/metrics.jsonl",
+        "pulled/a/.podrun-pull/lock",
+        "pulled/a/x",
+        "runs/mine.py",
+        ".git.py",
+    )
     assert names(tmp_path) == {"train.py", "lib/a.py", ".hidden", "runs/mine.py", ".git.py"}
     assert names(tmp_path / "lib") == {"a.py"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -46,6 +47,23 @@ def test_where_everything_is(
         "metrics      /w/metrics.jsonl",
         "checkpoints  /w/checkpoints",
         *board,
+        "logs         /runs/r/logs",
+        "podrun: done",
+    ]
+
+
+def test_results_on_a_host_say_so() -> None:
+    """Their paths are no paths of this machine; the command that brings them is named."""
+    job = Config.model_validate({"steps": 3, "batch_size": 64, "log": {"tensorboard": True}})
+    plan = plan_of(job)
+    plan = replace(plan, pod=replace(plan.pod, transport="ssh"))
+    out = io.StringIO()
+    report(Outcome(0), plan, RunDirectory(Path("/runs/r")), cast(View, PlainConsole(out)))
+    assert out.getvalue().splitlines() == [
+        "metrics      host-0:/w/metrics.jsonl",
+        "checkpoints  host-0:/w/checkpoints",
+        "tensorboard  host-0:/w/tensorboard  (pip install tensorboard; tensorboard --logdir ...)",
+        "             `podrun pull r` brings them here",
         "logs         /runs/r/logs",
         "podrun: done",
     ]

@@ -1,0 +1,41 @@
+"""Bring the results here at the end of a run, also of one that has failed. The end of the run does not depend on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from podrun.runtime.contract import UserError
+
+from ..pod.errors import HostError
+from ..pod.in_thread import InThread
+from ..results.pull_run import pull_run
+from ..results.selection import BRIEF
+from ..rundir.runs import RunDirectory
+from ..transport.base import Transport
+
+_LIMIT = 1800.0  # seconds
+_INTERRUPTED_LIMIT = 60.0  # seconds, after a Ctrl-C or SIGTERM
+_LOOK = 0.1  # seconds between two looks for a signal
+
+
+def pull_results(
+    transport: Transport, directory: RunDirectory, folder: Path, note: Callable[[str], None], signals: Sequence[int]
+) -> None:
+    """Bring metrics, samples and the newest checkpoint, and `note` the result. One more signal, or the limit, ends it."""
+    before = len(signals)
+    deadline = time.monotonic() + (_INTERRUPTED_LIMIT if before else _LIMIT)
+    work = InThread(lambda: pull_run(transport, directory, BRIEF, folder, lambda _: None, lambda *_: None), "pull")
+    while not work.wait(_LOOK):
+        if len(signals) > before or time.monotonic() > deadline:
+            note(f"not all results are in {folder} yet; `podrun pull {directory.run_id} --to {folder}` goes on")
+            return
+    try:
+        pulled = work.result()
+    except (UserError, HostError) as error:
+        note(f"cannot pull the results: {error}; `podrun pull {directory.run_id} --to {folder}` tries again")
+        return
+    for problem in pulled.problems:
+        note(problem)
+    note(f"pulled {pulled.describe()}")
