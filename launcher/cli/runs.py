@@ -1,4 +1,4 @@
-"""Commands about runs that exist: `ps`, `status`, `logs`, `attach`, `stop`, `pull`. Added to the main group by `root.py`."""
+"""Commands about runs that exist: `ps`, `status`, `logs`, `attach`, `stop`, `pull`, `export`; `root.py` adds them."""
 
 from __future__ import annotations
 
@@ -159,4 +159,38 @@ def pull(words: tuple[str, ...], to: Path | None) -> None:
     guard(action)
 
 
-COMMANDS: tuple[click.Command, ...] = (ps, status, logs, attach, stop, pull)
+@click.command()
+@click.argument("target", metavar="RUN|WORKDIR")
+@click.option(
+    "--step", type=click.IntRange(min=0), metavar="N", help="The checkpoint of this step.  [default: the newest]"
+)
+@click.option("--format", "form", type=click.Choice(["safetensors", "npz"]), default="safetensors", show_default=True)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A new file.  [default: WORKDIR-STEP.FORMAT, here]",
+)
+def export(target: str, step: int | None, form: str, output: Path | None) -> None:
+    """Write the model of a checkpoint to one file, under the names that it gives its arrays.
+
+    The weights are those that are evaluated: the moving average if the job has one (ema), else the parameters. Config
+    and tokenizer are in the file's metadata, a BPE also in a tokenizer.json beside it. The checkpoint is verified first.
+
+    \b
+    Examples:
+      podrun export 4f2a
+      podrun export runs/train --step 2000 --format npz -o model.npz
+    """
+
+    def action() -> int:
+        from ..commands.export import ExportRequest
+        from ..commands.export import export as execute_request
+
+        return execute_request(ExportRequest(target, step, form, output))
+
+    guard(action)
+
+
+COMMANDS: tuple[click.Command, ...] = (ps, status, logs, attach, stop, pull, export)

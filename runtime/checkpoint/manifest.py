@@ -56,6 +56,10 @@ def verify(step: int, folder: Path, full: bool) -> None:
     for name, (size, sha) in files.items():
         if name in _NOT_NEEDED:
             continue
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise DamagedCheckpointError(
+                step, path, f"not a manifest (it names {name!r:.80}, outside of the checkpoint)"
+            )
         try:
             now = (folder / name).stat().st_size
             if now != size:

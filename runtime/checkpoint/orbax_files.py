@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy as policy
 
@@ -65,6 +66,35 @@ def read_arrays(folder: Path, template: Arrays) -> Arrays:
         return state
     finally:
         reader.close()
+
+
+class ArrayReader:
+    """Read the arrays of a state one by one, without a template. Raises whatever orbax raises for a damaged one."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open the state in `folder`, and read names, shapes and types of its arrays."""
+        alone = _alone()
+        handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
+        self._folder = folder
+        self._reader = ocp.Checkpointer(handler, multiprocessing_options=alone)
+        leaves = jax.tree.leaves_with_path(self._reader.metadata(folder).item_metadata.tree)
+        self.arrays = {
+            tuple(jax.tree_util.keystr((key,), simple=True) for key in path): (tuple(leaf.shape), np.dtype(leaf.dtype))
+            for path, leaf in leaves
+        }
+
+    def read(self, place: tuple[str, ...]) -> np.ndarray[Any, Any]:
+        """Return one array."""
+        shape, dtype = self.arrays[place]
+        item: Any = np.empty(shape, dtype)
+        args: Any = ocp.RestoreArgs(restore_type=np.ndarray)
+        for key in reversed(place):
+            item, args = {key: item}, {key: args}
+        request = ocp.args.PyTreeRestore(item=item, restore_args=args, partial_restore=True)
+        value: Any = self._reader.restore(self._folder, args=request)
+        for key in place:
+            value = value[key]
+        return np.asarray(value)
 
 
 def _alone() -> ocp.options.MultiprocessingOptions:

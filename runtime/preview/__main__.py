@@ -3,30 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-import traceback
-from pathlib import Path
 from typing import Any
 
-from ..contract import ExitCode, UserError
-
-
-def main() -> None:
-    """Exit with 0 and a report, 2 and a mistake of the user, or 1 and any other error."""
-    out = os.dup(1)
-    os.dup2(2, 1)  # output of libraries is no part of the report
-    try:
-        code, answer = ExitCode.DONE, _answer(json.loads(sys.stdin.read()))
-    except UserError as error:
-        code, answer = ExitCode.BAD_CONFIG, str(error)
-    except Exception as error:
-        traceback.print_exc()
-        code, answer = ExitCode.FAILED, _describe(error)
-    with os.fdopen(out, "w", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(f"{answer}\n")
-    sys.stdout.flush()
-    os._exit(code)
+from ..worker.answer import answer_question
 
 
 def _answer(request: dict[str, Any]) -> str:
@@ -55,16 +34,5 @@ def _answer_arrays(request: dict[str, Any]) -> str:
     return json.dumps(asdict(report), indent=1) if request["json"] else text(report)
 
 
-def _describe(error: Exception) -> str:
-    """Return an error and its place: the last line of code that is not a library's."""
-    frames = traceback.extract_tb(error.__traceback__)
-    user_frames = [
-        frame for frame in frames if "site-packages" not in frame.filename and "podrun" not in frame.filename
-    ]
-    frame = (user_frames or frames)[-1]
-    first = (str(error).strip() or "no message").splitlines()[0][:300]
-    return f"{type(error).__name__}: {first}\nin {Path(frame.filename).name}, line {frame.lineno}: {frame.line}"
-
-
 if __name__ == "__main__":
-    main()
+    answer_question(_answer)

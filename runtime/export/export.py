@@ -1,0 +1,203 @@
+"""Write the model of a checkpoint, as it is evaluated, to one file."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..checkpoint.damage import DamagedCheckpointError, HostFaultError, check_job, read_meta, unreadable
+from ..checkpoint.manifest import verify
+from ..checkpoint.names import META, STATE
+from ..contract import CHECKPOINT_MANIFEST, UserError
+from .formats import FORMATS, Described
+
+_META = Path(META, "metadata")
+_SHOWN = 12  # steps in a message
+_HEADER = 64 << 10  # bytes that a file has besides its arrays and metadata, at least
+
+
+@dataclass(frozen=True)
+class Report:
+    """What has been written."""
+
+    file: str
+    step: int
+    weights: str
+    """`ema` or `params`: the part of the state that is evaluated."""
+    arrays: int
+    parameters: int
+    bytes: int
+    tokenizer: str | None
+    """The tokenizer.json beside the file, if the job has a BPE."""
+    verified: bool
+    """False if the checkpoint has no manifest."""
+
+
+def export(workdir: Path, step: int | None, form: str, file: str | None = None) -> Report:
+    """Write the model of a step, without one the newest, to `file`, without one to WORKDIR-STEP.FORMAT here.
+
+    `form` is a key of `FORMATS`.
+
+    Raises UserError for what the user can mend: no such checkpoint, a damaged one, a file in the way, a full disk.
+    """
+    folder = _find(workdir, step)
+    number = int(folder.name)
+    output = Path(file or f"{workdir.resolve().name}-{number}.{form}").absolute()
+    _check_new(output)
+    try:
+        verify(number, folder, full=True)
+        meta = read_meta(number, folder, _META, _check)
+        weights = "ema" if "ema" in meta["shapes"] else "params"
+        if (meta.get("tokenizer") or {}).get("name") == "bpe":
+            _check_new(_tokenizer_path(output))
+        written = _write(folder, weights, form, output, _metadata(number, weights, meta))
+    except (DamagedCheckpointError, HostFaultError) as error:
+        raise UserError(f"{error}; `podrun checkpoints {workdir}` lists which are whole") from None
+    tokenizer = _write_tokenizer(output, meta.get("tokenizer"))
+    verified = (folder / CHECKPOINT_MANIFEST).exists()
+    return Report(str(output), number, weights, *written, output.stat().st_size, tokenizer, verified)
+
+
+def _find(workdir: Path, step: int | None) -> Path:
+    """Return the folder of the step, or of the newest. Raises UserError."""
+    folder = workdir / "checkpoints"
+    try:
+        paths = {int(path.name): path for path in folder.iterdir() if re.fullmatch("[0-9]{1,18}", path.name)}
+    except OSError as error:
+        raise UserError(
+            f"{folder} cannot be read: {error.strerror}; a workdir is the folder that a run writes to"
+        ) from None
+    if not paths:
+        raise UserError(f"{folder} has no complete checkpoints; a workdir is the folder that a run writes to")
+    if step is None:
+        return paths[max(paths)]
+    if step not in paths:
+        steps = sorted(paths)
+        more = f"{len(steps) - _SHOWN} more, " if len(steps) > _SHOWN else ""
+        raise UserError(
+            f"{folder} has no checkpoint of step {step}; there are {more}{', '.join(map(str, steps[-_SHOWN:]))}"
+        )
+    return paths[step]
+
+
+def _check(meta: Any) -> None:
+    """Raise UserError for the checkpoint of a user program, and what `check_job` raises."""
+    if isinstance(meta, dict) and "arrays" in meta and "config" not in meta:
+        raise UserError(
+            "the checkpoint is of a program with podrun.steps, of whose state podrun does not know which part is the model; "
+            "open it with orbax (docs/checkpoints.md)"
+        )
+    check_job(meta)
+
+
+def _metadata(step: int, weights: str, meta: dict[str, Any]) -> dict[str, str]:
+    """Return what the file says of itself: strings, as safetensors has them."""
+    named = {"format": "np", "step": str(step), "weights": weights, "config": json.dumps(meta["config"])}
+    if meta.get("tokenizer") is not None:
+        named["tokenizer"] = json.dumps(meta["tokenizer"])
+    return named
+
+
+def _write(folder: Path, weights: str, form: str, output: Path, metadata: dict[str, str]) -> tuple[int, int]:
+    """Write the file, whole or not at all. Return the number of its arrays, and of the parameters in them."""
+    from ..checkpoint.orbax_files import ArrayReader
+
+    number, state = int(folder.name), folder / STATE
+    try:
+        reader = ArrayReader(state)
+        places = _places(reader.arrays, weights)
+    except Exception as error:
+        raise unreadable(number, state, error) from None
+    if not any(place[0] == weights for place in places.values()):
+        raise DamagedCheckpointError(number, state, f"it has no arrays of {weights}")
+    arrays = {name: reader.arrays[place] for name, place in places.items()}
+    _check_room(arrays, output, len(str(metadata)))
+
+    def read(name: str) -> np.ndarray[Any, Any]:
+        try:
+            return reader.read(places[name])
+        except Exception as error:
+            raise unreadable(number, state, error) from None
+
+    with _new_file(output) as file:
+        FORMATS[form](file, arrays, read, metadata)
+    return len(arrays), sum(math.prod(shape) for name, (shape, _) in arrays.items() if places[name][0] == weights)
+
+
+def _places(arrays: dict[tuple[str, ...], Any], weights: str) -> dict[str, tuple[str, ...]]:
+    """Return where each array of the model is in the state, by the name that the model gives it."""
+    places = {".".join(place[1:]): place for place in arrays if place[0] == weights}
+    for place in arrays:
+        if place[0] == "model_state":
+            name = ".".join(place[1:])
+            places[name if name not in places else f"model_state.{name}"] = place
+    return places
+
+
+def _check_room(arrays: Described, output: Path, metadata: int) -> None:
+    """Raise UserError if the largest array cannot be in memory, or all of them not on the disk."""
+    sizes = {name: math.prod(shape) * dtype.itemsize for name, (shape, dtype) in arrays.items()}
+    largest = max(sizes, key=lambda name: sizes[name])
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if sizes[largest] > memory:
+        raise UserError(
+            f"the array {largest} has {sizes[largest] / 1e9:.3g} GB, and this machine {memory / 1e9:.3g} GB of memory; "
+            "export it on a larger one"
+        )
+    needed = sum(sizes.values()) + metadata + _HEADER
+    try:
+        free = shutil.disk_usage(output.parent).free
+    except OSError as error:
+        raise UserError(f"{output} cannot be written: {output.parent}: {error.strerror}") from None
+    if needed > free:
+        raise UserError(
+            f"{output} cannot be written: it takes {needed / 1e9:.3g} GB, and {free / 1e9:.3g} GB are free there; free some, "
+            "or choose another place with --output FILE"
+        )
+
+
+def _write_tokenizer(output: Path, saved: Any) -> str | None:
+    """Write a BPE beside the file, for the tokenizers library. Return its path; None for other tokenizers."""
+    if saved is None or saved["name"] != "bpe":
+        return None
+    path = _tokenizer_path(output)
+    with _new_file(path) as file:
+        file.write_text(saved["file"], encoding="utf-8")
+    return str(path)
+
+
+def _tokenizer_path(output: Path) -> Path:
+    return output.with_name(f"{output.stem}.tokenizer.json")
+
+
+def _check_new(path: Path) -> None:
+    if os.path.lexists(path):
+        raise UserError(f"{path} exists; choose another name with --output FILE, or remove it")
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[Path]:
+    """Yield a path to write to, which gets the name `path` once all of it is on the disk. Raises UserError."""
+    _check_new(path)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield fresh
+        with fresh.open("rb") as file:
+            os.fsync(file.fileno())
+        fresh.rename(path)
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written: {error.strerror}; choose another place with --output FILE"
+        ) from None
+    finally:
+        fresh.unlink(missing_ok=True)

@@ -1,0 +1,41 @@
+"""Answer one question of the launcher in a process of its own: JSON from stdin, text to stdout."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..contract import ExitCode, UserError
+
+
+def answer_question(work: Callable[[dict[str, Any]], str]) -> None:
+    """Exit with 0 and what `work` returns, 2 and a mistake of the user, or 1 and any other error."""
+    out = os.dup(1)
+    os.dup2(2, 1)  # output of libraries is no part of the answer
+    try:
+        code, answer = ExitCode.DONE, work(json.loads(sys.stdin.read()))
+    except UserError as error:
+        code, answer = ExitCode.BAD_CONFIG, str(error)
+    except Exception as error:
+        traceback.print_exc()
+        code, answer = ExitCode.FAILED, _describe(error)
+    with os.fdopen(out, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(f"{answer}\n")
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def _describe(error: Exception) -> str:
+    """Return an error and its place: the last line of code that is not a library's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    user_frames = [
+        frame for frame in frames if "site-packages" not in frame.filename and "podrun" not in frame.filename
+    ]
+    frame = (user_frames or frames)[-1]
+    first = (str(error).strip() or "no message").splitlines()[0][:300]
+    return f"{type(error).__name__}: {first}\nin {Path(frame.filename).name}, line {frame.lineno}: {frame.line}"
