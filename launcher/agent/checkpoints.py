@@ -1,7 +1,7 @@
-"""`agent checkpoints`: list and verify the checkpoints of a workdir; drop, keep or restore some. One JSON line in, one out.
+"""`agent checkpoints`: list and verify the checkpoints of a workdir, or change some. One JSON line in, one out.
 
-The request: {"workdir", "action", "names"}; `action` is null, "drop", "keep" or "restore". A name is a step, or that of a
-checkpoint that was set aside: `20.damaged-1`, `20.aside-1`.
+The request: {"workdir", "action", "names"}; `action` is null, "drop", "keep", "unpin" or "restore". A name is a step, or
+that of a checkpoint that was set aside: `20.damaged-1`, `20.aside-1`.
 
 The answer: {"error", "workdir", "done", "rows"}; `rows` are those after the action.
 """
@@ -101,7 +101,7 @@ def _act(folder: str, action: str, names: List[str]) -> List[str]:
     chosen = [_resolve(folder, name, aside=action == "restore") for name in names]
     if action == "restore":
         return _restore(folder, chosen[0])
-    return [(_drop if action == "drop" else _pin)(folder, name) for name in chosen]
+    return [{"drop": _drop, "keep": _pin, "unpin": _unpin}[action](folder, name) for name in chosen]
 
 
 def _resolve(folder: str, name: str, aside: bool) -> str:
@@ -130,6 +130,14 @@ def _pin(folder: str, name: str) -> str:
     with open(os.path.join(folder, name, PINNED), "w"):
         pass
     return "%s is kept, however many newer ones there are" % name
+
+
+def _unpin(folder: str, name: str) -> str:
+    try:
+        os.unlink(os.path.join(folder, name, PINNED))
+    except FileNotFoundError:
+        return "%s was not kept before" % name
+    return "%s is not kept any more: it goes when it is superseded" % name
 
 
 def _restore(folder: str, name: str) -> List[str]:

@@ -122,7 +122,12 @@ def clean(run: str | None, older_than: str | None, dry_run: bool, yes: bool, **w
 @_WHERE
 @click.option("--run", metavar="RUN", help="The hosts of a run.")
 @click.argument("workdir", type=click.Path(path_type=Path))
-@click.argument("action", required=False, type=click.Choice(["drop", "keep", "restore"]), metavar="[drop|keep|restore")
+@click.argument(
+    "action",
+    required=False,
+    type=click.Choice(["drop", "keep", "unpin", "restore"]),
+    metavar="[drop|keep|unpin|restore",
+)
 @click.argument("steps", nargs=-1, metavar="STEP ...]")
 def checkpoints(workdir: Path, action: str | None, steps: tuple[str, ...], run: str | None, **where: Any) -> None:
     """List the checkpoints of a workdir, and compare every file with its digest.
@@ -130,10 +135,12 @@ def checkpoints(workdir: Path, action: str | None, steps: tuple[str, ...], run: 
     \b
     drop STEP ...   Remove them.
     keep STEP ...   Keep them, however many newer ones there are.
+    unpin STEP ...  Undo that.
     restore STEP    The next start goes on from it: newer ones are set aside, none is deleted.
                     Also brings back one that was set aside: 20.damaged-1, 20.aside-1.
 
-    With a pod the workdir is the one that its first host sees. Exit code 1 if a checkpoint is damaged.
+    With a pod the workdir is the one that its first host sees, with a run the one of process 0.
+    Exit code 1 if a checkpoint is damaged.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`podrun checkpoints`: list and verify the checkpoints of a workdir; drop, keep or restore some."""
+"""`podrun checkpoints`: list and verify the checkpoints of a workdir; drop, keep, unpin or restore some."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from podrun.runtime.contract import ExitCode, UserError
 
 from ..inventory.simulated import simulated_pod
 from ..pod.errors import HostError
-from ..pod.pod import Pod
+from ..pod.pod import Host, Pod
 from ..pod.slices import parse_slice
 from ..remote.ask import ask
 from ..request.hosts import HostSelection, select_hosts
@@ -36,11 +36,11 @@ class CheckpointsRequest:
 def checkpoints(request: CheckpointsRequest) -> int:
     """Do what was asked for and print a table; return 1 if a checkpoint in use is damaged. Raises UserError."""
     _check(request)
-    pod, workdir = _find(request)
+    pod, host, workdir = _find(request)
     transport = load_transport(pod)
     try:
         question = {"workdir": str(workdir), "action": request.action, "names": list(request.names)}
-        answer = ask(transport, pod, pod.hosts[0], "checkpoints", request=question, limit=_LIMIT).answer
+        answer = ask(transport, pod, host, "checkpoints", request=question, limit=_LIMIT).answer
     except HostError as error:
         raise UserError(str(error)) from None
     finally:
@@ -63,15 +63,17 @@ def _check(request: CheckpointsRequest) -> None:
         raise UserError("a run goes on from one step; name one")
 
 
-def _find(request: CheckpointsRequest) -> tuple[Pod, Path]:
-    """Return the pod whose first host sees the workdir, and its path there."""
+def _find(request: CheckpointsRequest) -> tuple[Pod, Host, Path]:
+    """Return the pod, its host that sees the workdir, and the path there. Of a run that is the host of process 0."""
     selection = request.selection
     if selection.run is None and not selection.pod.names_pod:
-        return simulated_pod(parse_slice("cpu-1x1")), request.workdir.expanduser().absolute()
-    pod, _ = select_hosts(selection, "checkpoints")
+        pod = simulated_pod(parse_slice("cpu-1x1"))
+        return pod, pod.hosts[0], request.workdir.expanduser().absolute()
+    pod, run = select_hosts(selection, "checkpoints")
+    host = (run.hosts(pod) if run else pod.hosts)[0]
     if pod.traits.files_are_here:
-        return pod, request.workdir.expanduser().absolute()
-    return pod, pod.workdir_on_hosts(request.workdir)
+        return pod, host, request.workdir.expanduser().absolute()
+    return pod, host, pod.workdir_on_hosts(request.workdir)
 
 
 def as_table(rows: list[dict[str, Any]]) -> str:
