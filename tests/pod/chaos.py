@@ -306,7 +306,8 @@ class Chaos:
         if self.run.process.returncode < 0:
             return
         log = Path(self.run.of("start")[0]["logs"]) / f"{self.host(0)}.log"
-        logged = [int(n) for n in re.findall(rb"^step (\d+)/", log.read_bytes(), re.MULTILINE)] if log.exists() else []
+        # Tracebacks that orbax's threads print at the same time come in pieces, so a step may begin within one's line.
+        logged = [int(n) for n in re.findall(rb"\bstep (\d+)/", log.read_bytes())] if log.exists() else []
         reported = [event["step"] for event in self.run.of("step") if event["process"] == 0]
         missing = [step for step in reported[:-1] if step not in logged]
         stranded = self.fault.code == 69 and self.process == 0  # its last lines may stay on a host out of reach
