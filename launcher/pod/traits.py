@@ -60,7 +60,7 @@ def location(path: str, transport: str, host: str) -> str:
     Transports that this version does not know are taken for remote ones. A URL is the same everywhere.
     """
     is_here = transport in TRAITS and TRAITS[transport].files_are_here
-    return path if is_here or "://" in path else f"{host}:{path}"
+    return path if is_here or not host or "://" in path else f"{host}:{path}"
 
 
 def reached(transport: str) -> str:

@@ -25,12 +25,12 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass
 class Brought:
-    """Counts of what one `Bringing` has done."""
+    """Results that were brought, over any number of connections."""
 
-    files: int = 0
+    files: set[str] = field(default_factory=set)
     checkpoints: list[int] = field(default_factory=list)
-    present: int = 0
-    """Files and checkpoints that were here already, unchanged."""
+    unchanged: set[str] = field(default_factory=set)
+    """Files and checkpoints that were here already."""
     sent: int = 0
     """Bytes that were received."""
     problems: list[str] = field(default_factory=list)
@@ -44,15 +44,18 @@ class _DamagedError(Exception):
 class Bringing:
     """One transfer from a folder on a host to one here."""
 
-    def __init__(self, remote: RemoteFolder, host: str, home: HomeFolder, say: Say, progress: Progress) -> None:
+    def __init__(
+        self, remote: RemoteFolder, host: str, home: HomeFolder, brought: Brought, say: Say, progress: Progress
+    ) -> None:
+        """`brought` is filled."""
         self._remote = remote
         self._host = host
         self._home = home
         self._say = say
         self._progress = progress
-        self.brought = Brought()
+        self._brought = brought
 
-    def run(self, listing: Listing, selection: Selection) -> Brought:
+    def run(self, listing: Listing, selection: Selection) -> None:
         """Bring what is selected of the files that are listed. Raises HostError, OSError, FileFailedError, UserError."""
         finished: set[int] = set()
         for _ in range(_ROUNDS):
@@ -70,7 +73,6 @@ class Bringing:
             for step in steps.incomplete:
                 if step not in finished and (not selection.steps or step in selection.steps):
                     self._say(f"checkpoint {step} on {self._host} is not complete; left out")
-        return self.brought
 
     # --- files ---
 
@@ -80,7 +82,7 @@ class Bringing:
                 self._bring_file(path)
             except FileFailedError as error:
                 if not error.gone:
-                    self.brought.problems.append(f"{path} on {self._host}: {error}")
+                    self._brought.problems.append(f"{path} on {self._host}: {error}")
 
     def _bring_file(self, path: str) -> None:
         for _ in range(_TRIES):
@@ -90,14 +92,14 @@ class Bringing:
                 for _ in incoming.pieces():
                     pass
                 if (self._home.path / path).is_file():
-                    self.brought.present += 1
+                    self._brought.unchanged.add(path)
                     return
             try:
                 self._home.receive(path, incoming, self._counter(path, incoming.offset, incoming.size))
             except DigestError:
                 continue
             self._home.place(path)
-            self.brought.files += 1
+            self._brought.files.add(path)
             self._say(f"{path}  {size_text(incoming.size)}")
             return
         raise HostError(self._host, f"has sent {path} twice with another digest than it has computed")
@@ -109,7 +111,7 @@ class Bringing:
         def count(received: int) -> None:
             nonlocal here
             here += received
-            self.brought.sent += received
+            self._brought.sent += received
             self._progress(what, here, total)
 
         return count
@@ -122,7 +124,7 @@ class Bringing:
         try:
             manifest = self._read(f"{base}/{CHECKPOINT_MANIFEST}")
             if is_complete(self._home.path / base, manifest):
-                self.brought.present += 1
+                self._brought.unchanged.add(base)
                 return True
             files = _parse(manifest)
             remove_others(self._home.part(base), files)
@@ -146,13 +148,13 @@ class Bringing:
         part.mkdir(parents=True, exist_ok=True)
         (part / CHECKPOINT_MANIFEST).write_bytes(manifest)
         self._home.place(base)
-        self.brought.checkpoints.append(step)
+        self._brought.checkpoints.append(step)
         self._say(f"checkpoint {step}  {size_text(total)}")
         return True
 
     def _leave_out(self, step: int, why: str) -> None:
         self._home.drop_part(checkpoint_path(step))
-        self.brought.problems.append(f"checkpoint {step} on {self._host} is left out: {why}")
+        self._brought.problems.append(f"checkpoint {step} on {self._host} is left out: {why}")
 
     def _bring_part(self, path: str, size: int, digest: str, listing: Listing, count: Callable[[int], None]) -> None:
         """Bring one file of a checkpoint. Raises _DamagedError, FileFailedError, HostError, OSError."""

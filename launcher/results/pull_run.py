@@ -14,6 +14,7 @@ from podrun.runtime.contract import UserError
 
 from ..pod.errors import HostError
 from ..pod.pod import Host
+from ..pod.traits import location
 from ..remote.download import FileFailedError, RemoteFolder
 from ..rundir.runs import RunDirectory
 from ..rundir.spec import RunSpec
@@ -21,11 +22,12 @@ from ..transport.base import Transport
 from ..view.times import size
 from .bring import Bringing, Brought, Progress, Say
 from .folder import HomeFolder, digest_of
-from .selection import Selection, find_steps
+from .selection import Selection, checkpoint_path, find_steps
 
 PULLED = Path("pulled")
 """Folder for the folders that results are brought to, unless the user names one."""
 _LOGS = "logs"
+_CONNECTIONS = 10  # if each has brought something before it ended
 
 
 @dataclass(frozen=True)
@@ -37,15 +39,17 @@ class Pulled:
 
     @property
     def problems(self) -> list[str]:
-        return self.brought.problems
+        """Results that could not be brought, each once, however many connections there were."""
+        return list(dict.fromkeys(self.brought.problems))
 
     def describe(self) -> str:
         """Return `2 checkpoints and 3 files, 1.2 MB received; 4 unchanged: pulled/train`."""
-        numbers = {"checkpoint": len(self.brought.checkpoints), "file": self.brought.files}
+        brought = {*self.brought.files, *map(checkpoint_path, self.brought.checkpoints)}
+        unchanged = len(self.brought.unchanged - brought)
+        numbers = {"checkpoint": len(self.brought.checkpoints), "file": len(self.brought.files)}
         counts = [f"{n} {name if n == 1 else name + 's'}" for name, n in numbers.items() if n]
         what = f"{' and '.join(counts)}, {size(self.brought.sent)} received" if counts else "nothing new"
-        present = f"; {self.brought.present} unchanged" if self.brought.present else ""
-        return f"{what}{present}: {self.folder}"
+        return f"{what}{f'; {unchanged} unchanged' if unchanged else ''}: {self.folder}"
 
 
 def default_folder(spec: RunSpec) -> Path:
@@ -74,30 +78,50 @@ def pull_run(
     """
     spec = directory.spec()
     _check_not_workdir(spec, folder)
+    brought = Brought()
     if selection.kinds == {"logs"} and not selection.steps:
         with _home(folder, spec) as home, _explain_failures(folder, spec.pod.hosts[0]):
-            return Pulled(folder, _copy_logs(directory, home, Brought()))
-    host, remote = _open(transport, directory, spec, say)
-    try:
-        with _explain_failures(folder, host):
-            listing = remote.list_files()
-        selection.checkpoints(
-            find_steps(listing.sizes).complete
-        )  # a step that is missing is said before anything is made
-        with _home(folder, spec) as home, _explain_failures(folder, host):
-            here = "" if spec.pod.traits.files_are_here else f"{host.name}:"
-            say(f"podrun: pulling {here}{remote.path} to {folder}")
-            bringing = Bringing(remote, host.name, home, say, progress)
-            brought = bringing.run(listing, selection)
-            if selection.has_logs:
-                _copy_logs(directory, home, brought)
-            if selection.is_everything and not brought.problems:
-                home.drop_parts()
-            if listing.left_out and selection.is_everything:
-                say(f"{listing.left_out} links, or names that cannot be printed, in {remote.path} are left out")
-        return Pulled(folder, brought)
-    finally:
-        remote.close()
+            _copy_logs(directory, home, brought)
+            return Pulled(folder, brought)
+    for connections_left in reversed(range(_CONNECTIONS)):
+        before = brought.sent
+        host, remote = _open(transport, directory, spec, say)
+        try:
+            _bring(remote, host, directory, selection, folder, brought, say, progress)
+            break
+        except HostError as error:
+            if brought.sent == before or not connections_left:
+                raise
+            say(f"podrun: {error}; it goes on over a new connection")
+        finally:
+            remote.close()
+    return Pulled(folder, brought)
+
+
+def _bring(
+    remote: RemoteFolder,
+    host: Host,
+    directory: RunDirectory,
+    selection: Selection,
+    folder: Path,
+    brought: Brought,
+    say: Say,
+    progress: Progress,
+) -> None:
+    """Bring what is selected over one connection. Raises UserError, HostError."""
+    spec = directory.spec()
+    with _explain_failures(folder, host):
+        listing = remote.list_files()
+    selection.checkpoints(find_steps(listing.sizes).complete)  # raises for a missing step before anything is made
+    with _home(folder, spec) as home, _explain_failures(folder, host):
+        say(f"podrun: pulling {location(remote.path, spec.pod.transport, host.name)} to {folder}")
+        Bringing(remote, host.name, home, brought, say, progress).run(listing, selection)
+        if selection.has_logs:
+            _copy_logs(directory, home, brought)
+        if selection.is_everything and not brought.problems:
+            home.drop_parts()
+        if listing.left_out and selection.is_everything:
+            say(f"{listing.left_out} links, or names that cannot be printed, in {remote.path} are left out")
 
 
 def _open(transport: Transport, directory: RunDirectory, spec: RunSpec, say: Say) -> tuple[Host, RemoteFolder]:
@@ -150,17 +174,16 @@ def _explain_failures(folder: Path, host: Host) -> Iterator[None]:
         raise UserError(f"cannot write {place}: {error.strerror}; choose another folder with --to DIR") from None
 
 
-def _copy_logs(directory: RunDirectory, home: HomeFolder, brought: Brought) -> Brought:
+def _copy_logs(directory: RunDirectory, home: HomeFolder, brought: Brought) -> None:
     """Copy the logs, which are in the run directory on this machine."""
     for source in sorted(directory.logs.glob("*.log")):
         path = f"{_LOGS}/{source.name}"
         final = home.path / path
         if final.is_file() and digest_of(final).digest() == digest_of(source).digest():
-            brought.present += 1
+            brought.unchanged.add(path)
             continue
         part = home.part(path)
         part.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, part)
         home.place(path)
-        brought.files += 1
-    return brought
+        brought.files.add(path)

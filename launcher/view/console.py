@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 from podrun.runtime.contract import Event, EventKind, Phase
 from podrun.runtime.lines import PHASES, clock, describe_step, milestone, out_of, step_line
 
-from ..pod.traits import reached
+from ..pod.traits import location, reached
 from ..rundir.run_state import RunState
 from .printable import printable, without_colours
 from .terminal import unguarded
@@ -47,7 +47,8 @@ def headline(start: Event) -> str:
     kind = reached(start["transport"])
     devices = "1 device" if start["devices"] == 1 else f"{start['devices']} devices"
     lines = [f"podrun {start['run_id']}: {start['slice']} = {hosts} x {devices}, {kind}"]
-    lines += [f"  program {start['program']}"] if start["program"] else [f"  workdir {start['workdir']}"]
+    workdir = location(start["workdir"], start["transport"], next(iter(start["hosts"]), ""))
+    lines += [f"  program {start['program']}"] if start["program"] else [f"  workdir {workdir}"]
     if start.get("python"):  # which of the machine's it is, if just `python` was typed
         lines.append(f"  python  {start['python']}")
     return "\n".join([*lines, f"  logs    {start['logs']}"])

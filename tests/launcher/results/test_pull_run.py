@@ -33,7 +33,11 @@ def test_all_of_it(pulling: Pulling) -> None:
     make_checkpoint(pulling.workdir, 30, size=1000)
     shutil.rmtree(pulling.workdir / "checkpoints" / "10")
     brought = pulling.pull().brought
-    assert (brought.checkpoints, brought.files, brought.sent) == ([30], 1, 12 + 1000 + len('{"step": 30}'))
+    assert (brought.checkpoints, brought.files, brought.sent) == (
+        [30],
+        {"metrics.jsonl"},
+        12 + 1000 + len('{"step": 30}'),
+    )
     assert contents(pulling.home).items() > contents(pulling.workdir).items()  # checkpoint 10 stays here
 
 
@@ -64,10 +68,10 @@ def test_an_interrupted_transfer_goes_on_where_it_ended(pulling: Pulling, monkey
         for data in pieces(self):
             yield data
             if self.size == size:
-                raise HostError("host-0", "the connection ended in the middle")
+                raise KeyboardInterrupt
 
     monkeypatch.setattr(Incoming, "pieces", cut)
-    with pytest.raises(HostError):
+    with pytest.raises(KeyboardInterrupt):
         pulling.pull("30")
     assert not (pulling.home / "checkpoints").exists()
     part = pulling.home / ".podrun-pull/parts/checkpoints/30/state/d/data"
@@ -78,6 +82,37 @@ def test_an_interrupted_transfer_goes_on_where_it_ended(pulling: Pulling, monkey
     assert pulling.pull("30").brought.sent == size - received
     assert contents(pulling.home / "checkpoints/30") == contents(pulling.workdir / "checkpoints/30")
     assert not part.exists()
+
+
+def test_a_connection_that_ends_is_followed_by_another(pulling: Pulling, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as each brings something."""
+    pieces = Incoming.pieces
+    connections = 0
+
+    def cut(self: Incoming) -> Iterator[bytes]:
+        nonlocal connections
+        for number, data in enumerate(pieces(self)):
+            if number == 1:
+                connections += 1
+                raise self._folder.refuse("the connection ended in the middle")
+            yield data
+
+    monkeypatch.setattr(Incoming, "pieces", cut)
+    make_checkpoint(pulling.workdir, 30, size=1_000_000)
+    brought = pulling.pull("30").brought
+    assert contents(pulling.home / "checkpoints/30") == contents(pulling.workdir / "checkpoints/30")
+    assert connections == 3
+    assert brought.sent == 1_000_000 + len('{"step": 30}')
+    assert "podrun: host-0: the connection ended in the middle; it goes on over a new connection" in pulling.lines
+
+
+def test_a_connection_that_brings_nothing_is_the_last(pulling: Pulling, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(self: Incoming) -> Iterator[bytes]:
+        raise self._folder.refuse("the connection ended in the middle")
+
+    monkeypatch.setattr(Incoming, "pieces", cut)
+    with pytest.raises(HostError, match=r"^host-0: the connection ended in the middle$"):
+        pulling.pull("20")
 
 
 def test_a_part_of_something_else_is_not_continued(pulling: Pulling) -> None:

@@ -30,7 +30,12 @@ def notes(monkeypatch: pytest.MonkeyPatch, pull: Any, signals: list[int]) -> lis
 
 
 def test_what_came_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    brought = Brought(files=1, checkpoints=[20], sent=1500, problems=["checkpoint 10 on h0 is left out: it is damaged"])
+    brought = Brought(
+        files={"metrics.jsonl"},
+        checkpoints=[20],
+        sent=1500,
+        problems=["checkpoint 10 on h0 is left out: it is damaged"],
+    )
     lines = notes(monkeypatch, lambda *_: Pulled(Path("here"), brought), [])
     assert lines == [*brought.problems, "pulled 1 checkpoint and 1 file, 1.5 kB received: here"]
 
