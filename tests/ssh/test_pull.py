@@ -14,6 +14,7 @@ from podrun.launcher.view.times import size
 
 from ..hosts import Hosts, wait_until
 from .pod import PodSandbox
+from .test_run import newest
 
 BIG = "checkpoints/20/state/data"
 
@@ -64,16 +65,22 @@ def test_an_interrupted_pull_goes_on(pod: PodSandbox, hosts: Hosts) -> None:
 
 
 @pytest.mark.long
-def test_a_trained_run_goes_on_here(pod: PodSandbox) -> None:
-    """Its paths name the host, the hint brings them, and a simulated pod resumes from them."""
-    option = pod.write_pod(["h1"], workdir=None)
+def test_a_trained_run_goes_on_here(pod: PodSandbox, hosts: Hosts) -> None:
+    """Its paths name the host of process 0, the command that is named brings them, and a simulated pod resumes from them."""
+    option = pod.write_pod(["h1", "h2"], workdir=None)
     ran = pod.podrun(option, "--pull", "small.yaml", "checkpoint.every=3")
     assert ran.returncode == 0, ran.stderr
     assert "metrics      h1:~/.podrun/workdirs/small/metrics.jsonl" in ran.stdout
     assert "`podrun pull " in ran.stdout
     listed = pod.podrun("checkpoints", option, "small")
     assert [line.split()[0] for line in listed.stdout.splitlines()[1:]] == ["3", "6"]
+    listed = pod.podrun("checkpoints", "--run", newest(pod).name, "small")
+    assert listed.stdout.count("verified") == 2
     assert pod.podrun("pull").returncode == 0
+    workdir = hosts.home_of("h1") / ".podrun" / "workdirs" / "small"
+    assert {name: sha for name, sha in digests(pod.path / "pulled/small").items() if "logs/" not in name} == digests(
+        workdir
+    )
     command = [sys.executable, "-m", "podrun.launcher.cli", "--simulate", "--slice=cpu-2x1", "--workdir=pulled/small"]
     resumed = subprocess.run(
         [*command, "small.yaml", "steps=8"], cwd=pod.path, env=pod.env, capture_output=True, text=True, timeout=240
