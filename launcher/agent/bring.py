@@ -21,10 +21,11 @@ from collections import deque
 from typing import Any, Deque, Dict, List, Set
 
 from .address import only_address, peer_address
-from .data_files import DataFiles, DigestError, prune_data, store_id
+from .data_files import DataFiles, DigestError, store_id
 from .data_set import File
 from .disk import ROOM
 from .launcher import Launcher
+from .old_data import prune_data
 from .peers import BrokenError, Server, fetch, listen
 from .places import data_set_folder
 from .private import UnsafeError

@@ -2,10 +2,11 @@
 
 The request: {"home", "host", "older_than", "run", "remove"}. `host` is the launcher's name for this host: hosts may share
 a home, so only folders of that name belong to it. `run` limits the search to one run. `remove` names the runs whose
-leftovers are removed, if they still are leftovers; null removes nothing.
+leftovers are removed, if they still are leftovers; null removes nothing. Sets of data that was brought are listed with the
+environments, under another `kind`.
 
 The answer: {"folders": [{"run", "path", "bytes", "age"}], "processes": [{"run", "pid", "command"}], "environments":
-[{"path", "bytes", "age", "due"}], "removed", "left", "pruned"}.
+[{"kind", "path", "bytes", "age", "due"}], "removed", "left", "pruned"}.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import time
 from typing import Any, Dict, List, Optional, Set
 
+from .old_data import prune_data, sets_of
 from .places import RUNS, hosts_folder
 from .processes import all_pids, kill_until_none, stat_fields
 from .protocol import ENV_HOST, ENV_RUN
@@ -39,17 +41,19 @@ def clean() -> None:
         answer.update(leftovers.remove(set(request["remove"])))
         if request["run"] is None:
             due = [environment["path"] for environment in environments if environment["due"]]
-            answer["pruned"] = remove_environments(due) + prune(home, [])
+            answer["pruned"] = remove_environments(due) + prune(home, []) + prune_data(home, [])
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
 
 
 def list_environments(home: str, older_than: float) -> List[Dict[str, Any]]:
-    """Return the virtual environments with size, seconds since their last use, and whether they are `due` for removal."""
+    """Return environments and sets of data: size, seconds since their last use, whether they are `due` for removal."""
     rows = []
-    for path, used in environments_of(home):
-        age = max(0.0, time.time() - used)
-        rows.append({"path": path, "bytes": _measure(path)[0], "age": age, "due": age >= max(older_than, IN_USE)})
+    for kind, folders in (("environment", environments_of(home)), ("data set", sets_of(home))):
+        for path, used in folders:
+            age = max(0.0, time.time() - used)
+            due = age >= max(older_than, IN_USE)
+            rows.append({"kind": kind, "path": path, "bytes": _measure(path)[0], "age": age, "due": due})
     return rows
 
 

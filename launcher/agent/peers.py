@@ -79,7 +79,7 @@ class Server:
         """Let the child prove that it knows the secret, and prove the same. Raises BrokenError, OSError."""
         nonce = os.urandom(_NONCE)
         connection.sendall(nonce)
-        answer = bytes(receive(connection, 2 * _NONCE))
+        answer = receive(connection, 2 * _NONCE)
         theirs, proof = answer[:_NONCE], answer[_NONCE:]
         if not hmac.compare_digest(proof, _proof(self._secret, b"child", nonce, theirs)):
             raise BrokenError("it does not know the secret")
@@ -94,7 +94,7 @@ class Server:
             known += len(news)
             if not news:
                 if self._files.ended:
-                    return
+                    raise BrokenError("no more pieces will come")
                 connection.sendall(_HEADER.pack(_ALIVE, 0))
             for number in news:
                 if number in left:
@@ -120,8 +120,11 @@ def _read_request(connection: socket.socket) -> List[int]:
 
 def fetch(
     address: str, secret: bytes, wanted: List[int], size_of: Callable[[int], int]
-) -> Iterator[Tuple[int, bytearray]]:
-    """Yield (number, bytes) of pieces that a parent at `host:port` sends, in any order. Raises BrokenError."""
+) -> Iterator[Tuple[int, memoryview]]:
+    """Yield (number, bytes) of pieces that a parent at `host:port` sends, in any order. Raises BrokenError.
+
+    The bytes are valid until the next piece.
+    """
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), _ANSWER) as connection:
@@ -139,7 +142,7 @@ def fetch(
 
 def _join(connection: socket.socket, secret: bytes) -> None:
     """Prove to the parent that this host knows the secret, and let it prove the same."""
-    theirs, nonce = bytes(receive(connection, _NONCE)), os.urandom(_NONCE)
+    theirs, nonce = receive(connection, _NONCE), os.urandom(_NONCE)
     connection.sendall(nonce + _proof(secret, b"child", theirs, nonce))
     if not hmac.compare_digest(receive(connection, _NONCE), _proof(secret, b"parent", theirs, nonce)):
         raise BrokenError("it does not know the secret")
@@ -147,7 +150,8 @@ def _join(connection: socket.socket, secret: bytes) -> None:
 
 def _pieces(
     connection: socket.socket, wanted: "set[int]", size_of: Callable[[int], int]
-) -> Iterator[Tuple[int, bytearray]]:
+) -> Iterator[Tuple[int, memoryview]]:
+    buffer = memoryview(bytearray(max(map(size_of, wanted), default=0)))  # one for all: memory that is new costs time
     while wanted:
         number, size = _HEADER.unpack(receive(connection, _HEADER.size))
         if number == _ALIVE and not size:
@@ -155,7 +159,8 @@ def _pieces(
         if number not in wanted or size != size_of(number):
             raise BrokenError("it sent what nobody has asked for")
         wanted.remove(number)
-        yield number, receive(connection, size)
+        receive_into(connection, buffer[:size])
+        yield number, buffer[:size]
 
 
 def _ranges(numbers: List[int]) -> List[Tuple[int, int]]:
@@ -172,16 +177,20 @@ def _ranges(numbers: List[int]) -> List[Tuple[int, int]]:
 # --- both -------------------------------------------------------------------------------------------------------------
 
 
-def receive(connection: socket.socket, size: int) -> bytearray:
+def receive(connection: socket.socket, size: int) -> bytes:
     """Return exactly `size` bytes. Raises BrokenError if the connection ends before that, OSError."""
     data = bytearray(size)
-    view = memoryview(data)
+    receive_into(connection, memoryview(data))
+    return bytes(data)
+
+
+def receive_into(connection: socket.socket, view: memoryview) -> None:
+    """Fill `view`. Raises BrokenError if the connection ends before that, OSError."""
     while view:
         count = connection.recv_into(view)
         if not count:
             raise BrokenError("the connection ended")
         view = view[count:]
-    return data
 
 
 def _proof(secret: bytes, role: bytes, parents_nonce: bytes, childs_nonce: bytes) -> bytes:

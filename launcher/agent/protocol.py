@@ -191,7 +191,7 @@ FROM_FILES: Frames = {
 _ERROR = record({"error": maybe(text)})
 _LEFT_FOLDER = record({"run": text, "path": text, "bytes": count, "age": number})
 _LEFT_PROCESS = record({"run": text, "pid": count, "command": text})
-_ENVIRONMENT = record({"path": text, "bytes": count, "age": number, "due": flag})
+_ENVIRONMENT = record({"kind": text, "path": text, "bytes": count, "age": number, "due": flag})
 _CHECKPOINT = record(
     dict(
         {"name": text, "step": count, "time": number, "bytes": count, "loss": maybe(number), "pinned": flag},

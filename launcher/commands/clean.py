@@ -56,7 +56,7 @@ class _Leftovers:
 
     @property
     def due(self) -> list[dict[str, Any]]:
-        """Return the environments that no run has used for long."""
+        """Return the environments and sets of data that no run has used for long."""
         return [e for environments in self.environments.values() for e in environments if e["due"]]
 
 
@@ -170,7 +170,7 @@ class _Hosts:
             pruned += answer.get("pruned", 0)
             if answer["left"]:
                 problems.append(f"{host}: processes {', '.join(map(str, answer['left']))} cannot be ended")
-        done = [(folders, "folder"), (processes, "process"), (pruned, "old bundle or environment")]
+        done = [(folders, "folder"), (processes, "process"), (pruned, "old bundle, environment or data set")]
         if counts := [_count(number, what) for number, what in done if number]:
             print(f"removed {', '.join(counts)} on the hosts")
         return problems
@@ -211,7 +211,7 @@ def _as_table(leftovers: _Leftovers) -> str:
         for environment in environments:
             if environment["due"]:
                 used = f"last used {duration(environment['age'])} ago"
-                rows.append([host, "environment", used, size(environment["bytes"]), environment["path"]])
+                rows.append([host, environment["kind"], used, size(environment["bytes"]), environment["path"]])
     for host, processes in leftovers.processes.items():
         for process in processes:
             about = f"{process['pid']} of run {process['run']}"
@@ -219,18 +219,25 @@ def _as_table(leftovers: _Leftovers) -> str:
     return text_table(rows, right=(3,))
 
 
+_RULES = {
+    "environment": "an environment may go when no run has used it for {} (--older-than); a run builds it again",
+    "data set": "a data set may go when no run has used it for {} (--older-than); a run brings it again",
+}
+
+
 def _kept_lines(leftovers: _Leftovers, older_than: str) -> list[str]:
-    """Return a line for each group of hosts that keep the same environments, and when those may go."""
-    hosts: dict[str, list[str]] = {}
-    for host, environments in leftovers.environments.items():
-        kept = [environment for environment in environments if not environment["due"]]
-        if kept:
-            total = size(sum(environment["bytes"] for environment in kept))
-            used = duration(min(environment["age"] for environment in kept))
-            hosts.setdefault(f"{_count(len(kept), 'environment')} ({total}), last used {used} ago", []).append(host)
-    lines = [f"kept on {fold(names)}: {what}" for what, names in hosts.items()]
-    rule = f"an environment may go when no run has used it for {older_than} (--older-than); a run builds it again"
-    return [*lines, rule] if lines else []
+    """Return a line for each group of hosts that keep the same environments or data, and when those may go."""
+    lines = []
+    for kind, rule in _RULES.items():
+        hosts: dict[str, list[str]] = {}
+        for host, environments in leftovers.environments.items():
+            if kept := [row for row in environments if row["kind"] == kind and not row["due"]]:
+                total = size(sum(row["bytes"] for row in kept))
+                used = duration(min(row["age"] for row in kept))
+                hosts.setdefault(f"{_count(len(kept), kind)} ({total}), last used {used} ago", []).append(host)
+        lines += [f"kept on {fold(names)}: {what}" for what, names in hosts.items()]
+        lines += [rule.format(older_than)] * bool(hosts)
+    return lines
 
 
 def _summary(leftovers: _Leftovers) -> str:
@@ -241,8 +248,9 @@ def _summary(leftovers: _Leftovers) -> str:
     parts = [f"{_count(len(leftovers.runs), 'run')} here ({size(bytes_here)})"] if leftovers.runs else []
     if folders:
         parts.append(f"{_count(len(folders), 'folder')} ({size(sum(f['bytes'] for f in folders))})")
-    if leftovers.due:
-        parts.append(f"{_count(len(leftovers.due), 'environment')} ({size(sum(e['bytes'] for e in leftovers.due))})")
+    for kind in _RULES:
+        if due := [row for row in leftovers.due if row["kind"] == kind]:
+            parts.append(f"{_count(len(due), kind)} ({size(sum(row['bytes'] for row in due))})")
     if processes:
         parts.append(f"{_count(len(processes), 'process')}, by SIGKILL")
     return " and ".join(parts)

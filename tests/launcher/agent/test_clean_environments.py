@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from podrun.launcher.agent.clean import IN_USE, list_environments
+from podrun.launcher.agent.old_data import prune_data
 from podrun.launcher.agent.store import environments_of, lock_path, prune, remove_environments
 
 DAY = 24 * 3600.0
@@ -61,3 +62,40 @@ def test_an_unfinished_environment_is_removed_and_pushes_out_no_other(tmp_path: 
     left = {path.name for path in (tmp_path / "envs").glob("[!.]*")}
     kept = [*good, building, f"{building}.txt", fresh, f"{fresh}.txt"]
     assert left == {Path(path).name for path in kept}
+
+
+def make_set(home: Path, name: str, age: float, *shared: str) -> Path:
+    """A set with a file of its own, and files that others have, too."""
+    files, folder = home / "data" / "files", home / "data" / "sets" / name
+    files.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True)
+    (home / "data" / "lock").touch()
+    for file in (name, *shared):
+        (files / file).touch()
+        os.link(files / file, folder / file)
+    os.utime(folder, (time.time() - age, time.time() - age))
+    return folder
+
+
+def test_sets_of_data_go_by_age_and_their_files_with_them(tmp_path: Path) -> None:
+    """A file that another set has stays, and so does what a transfer has left, for a week."""
+    old, new = make_set(tmp_path, "a" * 16, 8 * DAY, "both"), make_set(tmp_path, "b" * 16, DAY, "both")
+    for name, age in (("young.part", DAY), ("old.part", 8 * DAY)):
+        part = tmp_path / "data" / "files" / name
+        part.touch()
+        os.utime(part, (time.time() - age, time.time() - age))
+    rows = list_environments(str(tmp_path), 7 * DAY)
+    assert {row["path"]: (row["kind"], row["due"]) for row in rows} == {
+        str(old): ("data set", True),
+        str(new): ("data set", False),
+    }
+    remove_environments([str(old)])
+    prune_data(str(tmp_path), [])
+    assert {path.name for path in (tmp_path / "data" / "files").iterdir()} == {"b" * 16, "both", "young.part"}
+
+
+def test_the_sets_that_were_used_last_stay(tmp_path: Path) -> None:
+    """Three of them, and those of the last hour, and that of this start."""
+    sets = [make_set(tmp_path, f"{n:016x}", n * DAY) for n in range(6)]
+    assert prune_data(str(tmp_path), [str(sets[5])]) == 2
+    assert {path.name for path in (tmp_path / "data" / "sets").iterdir()} == {s.name for s in (*sets[:3], sets[5])}
