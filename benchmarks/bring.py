@@ -214,7 +214,7 @@ def pieces_there(hosts: Hosts, name: str, data: Path) -> int:
     """Return the bytes of whole pieces that a host has, looked at from outside."""
     from podrun.launcher.agent.data_set import PIECE
 
-    there = 0
+    total = 0
     for path in data.iterdir():
         content = path.read_bytes()
         files = store(hosts, name) / "files"
@@ -222,8 +222,8 @@ def pieces_there(hosts: Hosts, name: str, data: Path) -> int:
         held = next((p.read_bytes() for p in (files / digest, files / f"{digest}.part") if p.exists()), b"")
         for start in range(0, len(content), PIECE):
             piece = content[start : start + PIECE]
-            there += len(piece) * (held[start : start + PIECE] == piece)
-    return there
+            total += len(piece) * (held[start : start + PIECE] == piece)
+    return total
 
 
 def check(hosts: Hosts, data: Path) -> None:
