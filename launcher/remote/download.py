@@ -81,7 +81,7 @@ class RemoteFolder:
         except BaseException:
             self.close()
             raise
-        self.path: str = about["path"]
+        self.path = _in_one_line(about["path"])
         """Absolute path on the host."""
         self.last_run: str | None = about["run"]
         """The run that was the last to claim the folder as its workdir."""
@@ -123,7 +123,7 @@ class RemoteFolder:
         except Malformed as why:
             raise self.refuse(f"sends what it should not: {why}") from None
         if frame["type"] == "failed":
-            raise FileFailedError(frame["error"], frame["gone"])
+            raise FileFailedError(_in_one_line(frame["error"]), frame["gone"])
         if frame["type"] not in kinds:
             raise self.refuse(f"sends what it should not: {frame['type']} where {' or '.join(kinds)} comes")
         return frame
@@ -154,6 +154,11 @@ class RemoteFolder:
         words = last_words(self._channel)
         late = f"sent nothing for {_SILENCE:g} s" if is_late() else "the connection ended in the middle"
         raise self.refuse(f"{late}: {words}" if words else late)
+
+
+def _in_one_line(text: str) -> str:
+    """Return a host's text so that it cannot look like lines of podrun's own."""
+    return " ".join(text.split())
 
 
 def why_no_path(path: str) -> str | None:
