@@ -62,16 +62,18 @@ def restore(like: Any, *, folder: Folder | None = None, step: int | None = None)
     with _opened(folder, like, keep=1) as checkpoints:
         if step is None:
             return checkpoints.newest(like, current().reporter)
-        return step, checkpoints.restore(step, like)
+        return step, checkpoints.restore(step, like, current().reporter)
 
 
 @contextmanager
 def _opened(folder: Folder | None, like: Any, keep: int) -> Iterator[ProgramCheckpoints]:
     session = current()
     if folder is None:
-        session.claim()
-    directory = session.workdir.checkpoints if folder is None else Path(folder).expanduser().absolute()
-    checkpoints = ProgramCheckpoints(directory, like, keep)
+        directory, storage = session.workdir.checkpoints, session.storage
+    else:
+        directory = Path(folder).expanduser().absolute()
+        storage = session.storage_of(directory)
+    checkpoints = ProgramCheckpoints(directory, like, keep, storage)
     try:
         yield checkpoints
     finally:

@@ -61,10 +61,10 @@ class Steps:
         """Number of steps done."""
         self._save_every = save_every
         self._session = current()
-        self._session.agree_on_workdir()
+        storage = self._session.storage
         self._session.total = total
         self._reporter = self._session.reporter
-        self._checkpoints = ProgramCheckpoints(self._session.workdir.checkpoints, state, keep)
+        self._checkpoints = ProgramCheckpoints(self._session.workdir.checkpoints, state, keep, storage)
         newest = self._checkpoints.newest(state, self._reporter)
         if newest is not None:
             self.step, self.state = newest

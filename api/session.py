@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 import sys
@@ -13,9 +14,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from podrun.runtime.checkpoint.pieces import connect
 from podrun.runtime.contract import ENV_COORDINATOR, ENV_WORKDIR, Phase, Workdir, WorkerEnv
 from podrun.runtime.distributed import agree, gather, initialize
 from podrun.runtime.measure.writers import JsonLines
+from podrun.runtime.storage import make_storage
+from podrun.runtime.storage.base import Storage
+from podrun.runtime.storage.shared_folder import SHARED_FOLDER
 from podrun.runtime.worker.mistakes import explain_mistakes
 from podrun.runtime.worker.preempt import LocalStop, StopRequest, report_sigterm
 from podrun.runtime.worker.progress import Reporter
@@ -114,20 +119,38 @@ class Session:
             self._token.unlink()
             self._claimed = True
 
-    def agree_on_workdir(self) -> None:
-        """Claim the workdir, and check that it is the same folder on all hosts, on all processes together.
+    @cached_property
+    def storage(self) -> Storage:
+        """Claim the workdir, and return the storage that it turns out to be: all processes ask for it together.
 
         Raises UserError.
         """
         self.claim()
-        if not self.in_pod:
-            return
+        storage = self.storage_of(self.workdir.path)
+        if self.env.process_id == 0 and (summary := storage.summary(self.workdir.path)):
+            self.reporter.note(summary)
+        return storage
+
+    def storage_of(self, folder: Path) -> Storage:
+        """Return the storage that a folder turns out to be: all processes ask for it together. Process 0 makes the folder.
+
+        A folder in which process 0 cannot write is taken for a shared one: checkpoints can be read from it.
+        """
+        if not self.in_pod or self.env.num_processes == 1:
+            return SHARED_FOLDER
+        token = folder / self._token.name
         if self.env.process_id == 0:
-            self._token.touch()
-        gather([0])  # the token is there
-        agree(self.env, self._token, b"")
+            with contextlib.suppress(OSError):  # a folder that is only read, on all hosts
+                folder.mkdir(parents=True, exist_ok=True)
+                token.touch()
+        if not gather([token.exists()])[0, 0]:
+            return SHARED_FOLDER
+        storage = make_storage(self.env, agree(self.env, token, b""))
         if self.env.process_id == 0:
-            self._token.unlink()
+            token.unlink()
+        if not storage.everyone_reads:
+            connect()
+        return storage
 
     @property
     def _token(self) -> Path:

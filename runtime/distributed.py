@@ -152,8 +152,8 @@ def _count_devices() -> tuple[int, int]:
         raise
 
 
-def agree(env: WorkerEnv, token: Path, fingerprint: bytes) -> None:
-    """Raise UserError unless all processes see process 0's `token` file and have the same data.
+def agree(env: WorkerEnv, token: Path, fingerprint: bytes) -> bool:
+    """Return whether all processes see process 0's `token` file. Raises UserError unless they have the same data.
 
     Process 0 must have written the token before it called `initialize`, which is a barrier.
 
@@ -163,18 +163,13 @@ def agree(env: WorkerEnv, token: Path, fingerprint: bytes) -> None:
         fingerprint: digest of the training data.
     """
     everyone = gather([token.exists(), zlib.crc32(fingerprint)])
-    blind = np.flatnonzero(everyone[:, 0] == 0)
-    if blind.size:
-        raise UserError(
-            f"workdir {token.parent} is not the same directory on all hosts: {_processes(blind)} cannot see what "
-            "process 0 wrote there; give a directory that all hosts share with --workdir"
-        )
     different = np.flatnonzero(everyone[:, 1] != everyone[0, 1])
     if different.size:
         raise UserError(
             f"the training data of {_processes(different)} differs from that of process 0: "
             "every host must have the same files (data in train.yaml)"
         )
+    return bool(everyone[:, 0].all())
 
 
 def meet(name: str) -> None:

@@ -20,6 +20,7 @@ import jax
 import numpy as np
 import yaml
 
+from .checkpoint.pieces import connect
 from .checkpoint.restore import restore_newest
 from .checkpoint.store import Checkpoints, Restored
 from .config import Config, saved_config
@@ -38,6 +39,7 @@ from .parallel import make_strategy
 from .parallel.base import Strategy
 from .parallel.metrics import StepMetrics
 from .state import Batch, TrainState
+from .storage import make_storage
 from .tasks import make_task
 from .worker.preempt import Preempted, StopRequest
 from .worker.progress import Reporter
@@ -77,13 +79,15 @@ class Trainer:
         self._data = load_dataset(config)
         token = workdir.token(env.run_id, env.attempt)
         self._beat.part()
-        agree(env, token, self._data.fingerprint)
+        self._storage = make_storage(env, agree(env, token, self._data.fingerprint))
         if self._process == 0:
             token.unlink()
         self._task = make_task(config, self._data)
         self._steps = config.total_steps(self._data.train.size)
         self._strategy = self._make_strategy()
-        if self._strategy.saves_in_parts:
+        if not self._storage.everyone_reads:
+            connect()
+        elif self._strategy.saves_in_parts:
             meet("before the first save")
         parts = self._strategy.shares * config.accumulate
         self._consumed = self._data.train.size if config.batch_size == "all" else config.batch_size  # by a step
@@ -99,7 +103,11 @@ class Trainer:
         self._writers: list[Writer] = []
         self._batches: Prefetcher[Batch] | Constant[Batch] | None = None
         self._checkpoints = Checkpoints(
-            workdir.checkpoints, config.checkpoint, self._strategy.saves_in_parts, saved_form(self._data.tokenizer)
+            workdir.checkpoints,
+            config.checkpoint,
+            self._strategy.saves_in_parts,
+            saved_form(self._data.tokenizer),
+            self._storage,
         )
         self._state: TrainState
         self._step = 0
@@ -126,6 +134,8 @@ class Trainer:
 
     def start(self) -> None:
         """Set up the initial or restored state, data from its position on, and the writers."""
+        if self._process == 0 and (summary := self._storage.summary(self._workdir.path)):
+            self._reporter.note(summary)
         restored = restore_newest(
             self._checkpoints, self._strategy.template, self._config, self._data.fingerprint, self._reporter
         )
@@ -136,6 +146,7 @@ class Trainer:
         if self._process == 0:
             self._write_config()
             self._writers = make_writers(self._config, self._workdir, self._step, self._reporter.note)
+            self._storage.after_write()
         if self._step < self._steps:
             self._batches = self._train_batches()
 
@@ -249,6 +260,7 @@ class Trainer:
             text = after_training(params, self._reporter) if after_training is not None else None
             if text is not None:
                 replace_text(self._workdir.sample, text)
+                self._storage.after_write()
                 self._reporter.event(EventKind.TEXT, text=text)
 
     def close(self) -> None:
@@ -256,6 +268,9 @@ class Trainer:
             self._batches.close()
         for writer in self._writers:
             writer.close()
+        if self._process == 0:
+            self._storage.after_write()
+            self._storage.close()
 
     # --- metrics ---
 
@@ -291,8 +306,7 @@ class Trainer:
         values = {**values, **self._scores.pop(step, {})}
         if logged:
             record = {**self._task.train_metrics(values), **self._clock.rates()}
-            for writer in self._writers:
-                writer.write(step, "train", record)
+            self._write(step, "train", record)
             self._reporter.progress(step, self._steps, record)
         if self._means is not None:
             self._means.add(values)
@@ -300,10 +314,16 @@ class Trainer:
                 self._record_epoch(step, epoch, self._task.train_metrics(self._means.take()))
 
     def _record_epoch(self, step: int, epoch: int, means: dict[str, float]) -> None:
-        for writer in self._writers:
-            writer.write(step, "epoch", {"epoch": epoch, **means})
+        self._write(step, "epoch", {"epoch": epoch, **means})
         if self._process == 0:
             self._reporter.event(EventKind.EPOCH, step=step, epoch=epoch, epochs=self._config.epochs, **means)
+
+    def _write(self, step: int, kind: str, metrics: dict[str, Any]) -> None:
+        if self._process != 0:
+            return
+        for writer in self._writers:
+            writer.write(step, kind, metrics)
+        self._storage.after_write()
 
     def _is_logged(self, step: int) -> bool:
         return _due(step, self._config.log.every) or step == self._steps
@@ -316,8 +336,7 @@ class Trainer:
         with self._clock.paused("evaluation"):
             metrics = self._strategy.summarize(self._evaluation_sums())
         self._evaluated = (self._step, metrics["loss"])
-        for writer in self._writers:
-            writer.write(self._step, "eval", metrics)
+        self._write(self._step, "eval", metrics)
         if self._process == 0:
             self._reporter.event(EventKind.EVAL, step=self._step, **metrics)
         self._reporter.phase(Phase.TRAIN)

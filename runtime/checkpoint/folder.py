@@ -3,8 +3,9 @@
 Asynchronous, atomic, one copy of the state. orbax refuses the host-local arrays of a multi-process pmap, so a state that is
 the same everywhere is saved as numpy arrays, by process 0 alone: orbax then needs no barrier between processes, in which all
 would wait forever for one whose disk is full. A state of which each process has a part is saved by all, as arrays over all
-processes. On disk both are the same, so either is restored from either. Every process reads alone, without a barrier, so that
-one that cannot read can say so (restore.py).
+processes, or gathered on process 0 if only that sees the folder. On disk all are the same, so each is restored from each.
+Every process reads alone, without a barrier, so that one that cannot read can say so (restore.py); or process 0 reads for
+all (process_zero.py).
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import jax
 
 from ..contract import CHECKPOINT_LOSS, SaveError, UserError
+from ..storage.base import Storage
+from ..storage.shared_folder import SHARED_FOLDER
 from ..worker.workdir import check_folder, damaged_name
 from .damage import (
     DamagedCheckpointError,
@@ -34,6 +38,7 @@ from .damage import (
 )
 from .manifest import Verification, write_manifest
 from .names import META, STATE, Arrays
+from .pieces import gather_whole
 from .retention import clear_leftovers, remove_superseded
 from .upkeep import Upkeep
 
@@ -47,34 +52,52 @@ _POLL = 0.02  # seconds
 _AGAIN = 1.0  # seconds before a failed read is retried
 
 
+@dataclass(frozen=True)
+class Target(Generic[T]):
+    """A T that a checkpoint is restored into."""
+
+    check: Callable[[Any], None]
+    """See `read_meta`."""
+    accept: Callable[[int, dict[str, Any], Arrays], None]
+    """Called with step, meta and template, raises UserError if the checkpoint is of another job."""
+    template: Callable[[], Arrays]
+    """Returns arrays like those that are wanted: numpy's, or jax's with their shardings."""
+    build: Callable[[int, dict[str, Any], Arrays], T]
+    """Called with step, meta and arrays."""
+
+
 class CheckpointFolder:
     """The checkpoints in one folder."""
 
-    def __init__(self, directory: Path, keep: int, keep_best: int = 0, in_parts: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        keep: int,
+        keep_best: int = 0,
+        in_parts: bool = False,
+        storage: Storage = SHARED_FOLDER,
+    ) -> None:
         """Open the directory.
 
         Args:
             directory: the folder of the checkpoints, which is made.
             keep: number of the newest checkpoints to keep.
             keep_best: number of checkpoints with the lowest loss to keep besides.
-            in_parts: every process saves its part of the state; else process 0 saves all of it.
+            in_parts: every process has a part of the state; else process 0 has all of it.
+            storage: where the folder is.
 
         Raises:
             UserError: it cannot be made.
         """
         self.directory = directory
         self._keep, self._keep_best = keep, keep_best
-        self._in_parts = in_parts
+        self.storage = storage
+        self._in_parts = in_parts and storage.everyone_reads
+        self._gathers = in_parts and not storage.everyone_reads
         self._primary = jax.process_index() == 0
-        self._saves = self._primary or in_parts
-        try:
-            check_folder(directory)
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(
-                f"checkpoints cannot be kept in {directory}: {error.strerror}; move away what is there, or choose another "
-                "workdir with --workdir DIR"
-            ) from None
+        self._saves = self._primary or self._in_parts
+        if self._primary or storage.everyone_reads:
+            _make(directory)
         if self._primary:
             clear_leftovers(directory)
         self._opened: Manager | None = None
@@ -96,7 +119,9 @@ class CheckpointFolder:
         Called by process 0. Raises UserError if it cannot be renamed.
         """
         before = self.path(step)
-        return _rename(before, damaged_name(before.with_name(str(step))))
+        after = _rename(before, damaged_name(before.with_name(str(step))))
+        self.storage.after_removal(before)
+        return after
 
     def set_losses_aside(self) -> None:
         """Rename files of losses that cannot be read, because orbax reads those of all checkpoints. Called by process 0."""
@@ -130,8 +155,10 @@ class CheckpointFolder:
     def write(self, step: int, state: Arrays, meta: dict[str, Any], loss: float | None = None) -> None:
         """Start to save, after waiting for an earlier save. `loss` is the validation loss at this step, if known.
 
-        Raises SaveError if that, or the earlier one, fails.
+        All processes call it together. Raises SaveError if that, or the earlier one, fails.
         """
+        if self._gathers:
+            state = gather_whole(state) or {}
         if not self._saves:
             return
         try:
@@ -175,7 +202,9 @@ class CheckpointFolder:
 
     def _finish_save(self, step: int) -> None:
         write_manifest(self.path(step))
-        remove_superseded({s: self.path(s) for s in self.steps()}, self._keep, self._keep_best)
+        self.storage.after_save(self.path(step))
+        for folder in remove_superseded({s: self.path(s) for s in self.steps()}, self._keep, self._keep_best):
+            self.storage.after_removal(folder)
 
     def _failure(self, step: int, error: Exception) -> SaveError:
         """Forget a save that has failed, and return its error, with the checkpoint that is left."""
@@ -183,6 +212,17 @@ class CheckpointFolder:
         self._opened = None  # orbax's manager would raise the same error again at the next save
         last = next((older for older in self.steps() if older < step), None)
         return SaveError(save_failure(step, self.directory, last, error))
+
+    def load(self, step: int, target: Target[T]) -> T:
+        """Return what `target` makes of a checkpoint that this process reads alone. Raises as `read` does."""
+
+        template = target.template()
+
+        def use(meta: dict[str, Any]) -> T:
+            target.accept(step, meta, template)
+            return target.build(step, meta, self.read_state(step, template))
+
+        return self.read(step, target.check, use)
 
     def read(self, step: int, check: Callable[[Any], None], use: Callable[[dict[str, Any]], T]) -> T:
         """Return `use(meta)` for the checkpoint's meta, tried again once if this host cannot read a file now.
@@ -197,6 +237,8 @@ class CheckpointFolder:
 
     def _read(self, step: int, check: Callable[[Any], None], use: Callable[[dict[str, Any]], T]) -> T:
         """Read once, while the files are compared with the manifest. Process 0 checks all digests."""
+        if self._primary:
+            self.storage.fetch(self.path(step))
         verification = Verification(step, self.path(step), full=self._primary)
         try:
             value = use(read_meta(step, self.path(step), _METADATA, check))
@@ -236,6 +278,17 @@ class CheckpointFolder:
             raise
         except Exception as error:
             raise unreadable(step, folder, error) from error
+
+
+def _make(directory: Path) -> None:
+    try:
+        check_folder(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"checkpoints cannot be kept in {directory}: {error.strerror}; move away what is there, or choose another "
+            "workdir with --workdir DIR"
+        ) from None
 
 
 def _rename(before: Path, after: Path) -> Path:

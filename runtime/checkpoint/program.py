@@ -7,9 +7,12 @@ from typing import Any
 
 from ..contract import UserError
 from ..distributed import meet
+from ..storage.base import Storage
+from ..storage.shared_folder import SHARED_FOLDER
 from ..worker.progress import Reporter
 from . import trees
-from .folder import CheckpointFolder
+from .folder import CheckpointFolder, Target
+from .process_zero import restore_from_process_zero
 from .restore import newest_readable
 
 _ARRAYS = "arrays"
@@ -23,12 +26,12 @@ class ProgramCheckpoints(CheckpointFolder):
     on all processes, and is saved by process 0.
     """
 
-    def __init__(self, directory: Path, like: Any, keep: int) -> None:
-        """Open the directory, for states of the structure, shapes and layout of `like`. Raises UserError."""
+    def __init__(self, directory: Path, like: Any, keep: int, storage: Storage = SHARED_FOLDER) -> None:
+        """Open the directory in `storage`, for states of the structure, shapes and layout of `like`. Raises UserError."""
         self._described = trees.described(like)
         in_parts = trees.spans_processes(like)
-        super().__init__(directory, keep, in_parts=in_parts)
-        if in_parts:
+        super().__init__(directory, keep, in_parts=in_parts, storage=storage)
+        if in_parts and storage.everyone_reads:
             meet("before the first save")
 
     def save(self, step: int, state: Any) -> None:
@@ -40,22 +43,29 @@ class ProgramCheckpoints(CheckpointFolder):
             )
         self.write(step, trees.savable(state), {_ARRAYS: arrays})
 
-    def restore(self, step: int, like: Any) -> Any:
+    def restore(self, step: int, like: Any, reporter: Reporter) -> Any:
         """Return the state of a step, laid out as `like`.
 
         Raises UserError if it has other arrays, DamagedCheckpointError, HostFaultError.
         """
-
-        def use(meta: dict[str, Any]) -> Any:
-            if meta[_ARRAYS] != (expected := trees.described(like)):
-                raise UserError(_other_arrays(self.directory, step, meta[_ARRAYS], expected))
-            return trees.restored(like, self.read_state(step, trees.template(like)))
-
-        return self.read(step, self._check, use)
+        if self.storage.everyone_reads:
+            return self.load(step, self._target(like))
+        chosen = restore_from_process_zero(self, lambda read: (step, read(step)), self._target(like), reporter)
+        assert chosen is not None
+        return chosen[1]
 
     def newest(self, like: Any, reporter: Reporter) -> tuple[int, Any] | None:
         """Return step and state of the newest checkpoint that all processes can read, as `restore_newest` does."""
-        return newest_readable(self, lambda step: self.restore(step, like), reporter)
+        return newest_readable(self, self._target(like), reporter)
+
+    def _target(self, like: Any) -> Target[Any]:
+        def accept(step: int, meta: dict[str, Any], _: Any) -> None:
+            if meta[_ARRAYS] != (expected := trees.described(like)):
+                raise UserError(_other_arrays(self.directory, step, meta[_ARRAYS], expected))
+
+        return Target(
+            self._check, accept, lambda: trees.template(like), lambda _, __, arrays: trees.restored(like, arrays)
+        )
 
     def _check(self, meta: Any) -> None:
         """Raise UserError for a checkpoint of a train.yaml, TypeError or KeyError for one that `save` cannot have written."""

@@ -32,16 +32,17 @@ def superseded(
     return [step for step in steps if step not in kept]
 
 
-def remove_superseded(folders: Mapping[int, Path], keep: int, keep_best: int) -> None:
-    """Remove the checkpoints that are not kept any more. Raises OSError."""
+def remove_superseded(folders: Mapping[int, Path], keep: int, keep_best: int) -> list[Path]:
+    """Remove the checkpoints that are not kept any more, and return their folders. Raises OSError."""
     losses = {step: _loss(folder) for step, folder in folders.items()}
     pinned = [step for step, folder in folders.items() if (folder / CHECKPOINT_PINNED).exists()]
-    for step in superseded(losses, keep, keep_best, pinned):
-        before = folders[step]
+    gone = [folders[step] for step in superseded(losses, keep, keep_best, pinned)]
+    for before in gone:
         after = before.with_name(before.name + _REMOVED)
         shutil.rmtree(after, ignore_errors=True)
         before.rename(after)
         shutil.rmtree(after, ignore_errors=True)
+    return gone
 
 
 def clear_leftovers(directory: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from ..config import Checkpoint, Config, saved_config
 from ..contract import UserError
 from ..data.saved_tokenizer import Saved
 from ..state import StateDict
+from ..storage.base import Storage
+from ..storage.shared_folder import SHARED_FOLDER
 from .damage import check_job
-from .folder import CheckpointFolder
+from .folder import CheckpointFolder, Target
 from .same_job import changes, obstacles, refusal, shapes_of
 
 
@@ -34,17 +37,23 @@ class Checkpoints(CheckpointFolder):
     """The checkpoints of one workdir."""
 
     def __init__(
-        self, directory: Path, section: Checkpoint, in_parts: bool = False, tokenizer: Saved | None = None
+        self,
+        directory: Path,
+        section: Checkpoint,
+        in_parts: bool = False,
+        tokenizer: Saved | None = None,
+        storage: Storage = SHARED_FOLDER,
     ) -> None:
         """Open the directory.
 
         Args:
             directory: the folder of the checkpoints, which is made.
             section: which are kept.
-            in_parts: every process saves its part of the state; else process 0 saves all of it.
+            in_parts: every process has a part of the state; else process 0 has all of it.
             tokenizer: this job's tokenizer, which is saved with each checkpoint and compared with the restored one's.
+            storage: where the directory is.
         """
-        super().__init__(directory, section.keep, section.keep_best, in_parts)
+        super().__init__(directory, section.keep, section.keep_best, in_parts, storage)
         self._tokenizer = tokenizer
 
     def save(
@@ -74,17 +83,23 @@ class Checkpoints(CheckpointFolder):
         Raises UserError if it is of another model, optimizer or data, DamagedCheckpointError if it is damaged, and
         HostFaultError if this host has tried twice and cannot read it now.
         """
+        return self.load(step, self.target(lambda: template, config, fingerprint))
 
-        def use(meta: dict[str, Any]) -> Restored:
+    def target(self, template: Callable[[], StateDict], config: Config, fingerprint: bytes) -> Target[Restored]:
+        """Return what a checkpoint of this job is restored into: arrays as those of `template`."""
+
+        def accept(step: int, meta: dict[str, Any], arrays: StateDict) -> None:
             try:
-                rows = obstacles(meta, config, fingerprint, shapes_of(template), self._tokenizer)
-                changed = changes(meta, config, self._tokenizer)
+                rows = obstacles(meta, config, fingerprint, shapes_of(arrays), self._tokenizer)
+                changes(meta, config, self._tokenizer)
             except (KeyError, TypeError, AttributeError, StopIteration, IndexError) as error:
                 raise self.no_metadata(step, error) from None
             if rows:
                 raise UserError(refusal(self.directory.parent, step, rows))
-            state = self.read_state(step, template)
+
+        def build(step: int, meta: dict[str, Any], state: StateDict) -> Restored:
+            changed = changes(meta, config, self._tokenizer)
             self._tokenizer = self._tokenizer or meta.get("tokenizer")  # later checkpoints must not lose it
             return Restored(step, state, meta["position"], changed, meta.get("epoch_means"), meta.get("tokenizer"))
 
-        return self.read(step, check_job, use)
+        return Target(check_job, accept, template, build)

@@ -1,7 +1,7 @@
 """The contract of a storage: where checkpoints, metrics and the other results of a run are kept.
 
-podrun works on files in a folder, the workdir, of which only process 0 writes metrics, config and text. What a storage says and
-does is the rest: whether the other processes see that folder, and what follows once something has been written there. All
+podrun works on files in a folder, the workdir, of which only process 0 writes metrics, config and text. What a storage says
+and does is the rest: whether the other processes see that folder, and what follows once something has been written there. All
 methods are called on process 0 alone, and raise UserError for what the user can mend. The order of the calls:
 
 - `summary`, once, when all processes have met

@@ -41,13 +41,6 @@ def test_a_setup_command_that_fails(pod: PodSandbox) -> None:
 
 
 @pytest.mark.long
-def test_a_workdir_that_is_not_shared(pod: PodSandbox) -> None:
-    """The workers find it out, when all of them have started."""
-    option = pod.write_pod(NAMES, workdir=f"{pod.hosts.home_inside()}/runs")
-    assert_refused(pod, option, "/runs/small is not the same directory on ")
-
-
-@pytest.mark.long
 def test_a_run_that_is_fine(pod: PodSandbox) -> None:
     """Once the command is back every process has agreed with the others; the run goes on and ends well."""
     done = pod.podrun(pod.write_pod(NAMES), "--detach", "small.yaml", "steps=2")

@@ -336,15 +336,6 @@ def test_a_busy_port_range(pod: PodSandbox) -> None:
     assert "failed: h0: no port of [8476, 8476] is free" in said
 
 
-@pytest.mark.long
-def test_workdir_that_is_not_shared(pod: PodSandbox) -> None:
-    """Each host has a home of its own."""
-    option = pod.write_pod(["h0", "h1"], workdir="~/mine")
-    done = pod.podrun(option, "train.yaml")
-    assert done.returncode == 2
-    assert "is not the same directory on all hosts" in done.stderr
-
-
 def test_ctrl_c_while_hosts_are_made_ready(pod: PodSandbox) -> None:
     """A setup command that takes long ends with it."""
     run = pod.run(pod.write_pod(["h0", "h1"], setup=["sleep 300"]), "--", "true")
