@@ -18,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from podrun.runtime.checkpoint import trees
 from podrun.runtime.checkpoint.program import ProgramCheckpoints
 from podrun.runtime.contract import UserError
+from podrun.runtime.worker.progress import Reporter
 
 MESH = Mesh(np.array(jax.devices()[:4]), ("data",))
 
@@ -27,7 +28,7 @@ def through_disk(folder: Path, state: Any, like: Any) -> Any:
     checkpoints.save(1, state)
     assert checkpoints.completed(wait=True) == 1
     checkpoints.close()
-    return ProgramCheckpoints(folder, like, keep=1).restore(1, like)
+    return ProgramCheckpoints(folder, like, keep=1).restore(1, like, Reporter(None))
 
 
 @jax.tree_util.register_dataclass
@@ -117,7 +118,7 @@ def test_arrays_that_change_while_they_are_saved(tmp_path: Path) -> None:
     checkpoints.save(1, state)
     state["x"] += 1
     checkpoints.completed(wait=True)
-    assert not checkpoints.restore(1, state)["x"].any()
+    assert not checkpoints.restore(1, state, Reporter(None))["x"].any()
     checkpoints.close()
 
 
