@@ -211,7 +211,7 @@ def run(
 @click.option("--hosts", metavar="LIST", help="Names, addresses, ranges (tpu-[0-3]), a hostfile, or local.")
 @click.option("--user", metavar="NAME", help="User on the hosts.  [default: from your SSH configuration]")
 @click.option("--key", metavar="FILE", help="Private key.  [default: your SSH agent and configuration]")
-@click.option("--workdir", "-w", metavar="DIR", help="Folder that all hosts share, for checkpoints.")
+@click.option("--workdir", "-w", metavar="DIR", help="Folder for the results; shared, or on the first host.")
 @click.option("--python", metavar="PATH", help="Python 3.11+ on the hosts.")
 @click.option("--yes", "-y", is_flag=True, help="Ask nothing; what is not given is left out.")
 @click.option("--force", is_flag=True, help="Write over a file that exists.")

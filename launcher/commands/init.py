@@ -45,7 +45,7 @@ QUESTIONS = (
     Question("hosts", f"Its hosts: names, addresses, ranges (tpu-[0-3]), a hostfile, or {LOCAL}", required=True),
     Question("user", "User there (empty: as in your SSH configuration)", remote=True),
     Question("key", "Private key (empty: your SSH agent and configuration)", remote=True),
-    Question("workdir", "Folder that all hosts share, for checkpoints (empty: say it later)", remote=True),
+    Question("workdir", "Folder for checkpoints; the hosts need not share it (empty: say it later)", remote=True),
     Question("python", "Python 3.11+ with JAX and flax there (empty: podrun makes an environment)", remote=True),
 )
 
@@ -245,7 +245,7 @@ def _rest(values: Values) -> list[str]:
         return f"{setting:<36}  # {comment}"
 
     return [
-        line("workdir", "/mnt/shared/runs", "a folder that all hosts share; it holds a folder for each run"),
+        line("workdir", "/mnt/shared/runs", "holds a folder for each run; the hosts need not share it"),
         line("python", "/opt/venv/bin/python", "Python 3.11+ on the hosts"),
         line(
             "requirements",

@@ -191,7 +191,9 @@ class PodFile(Section):
     ssh: SshSection = SshSection()
     home: HostPath = Field("~/.podrun", description="podrun's folder on the hosts.")
     python: Annotated[str, AfterValidator(_python)] | None = Field(None, description="Interpreter on the hosts.")
-    workdir: HostPath | None = Field(None, description="Folder that all hosts share; it holds a folder for each run.")
+    workdir: HostPath | None = Field(
+        None, description="Holds a folder for each run; the first host keeps it if they do not share it."
+    )
     env: dict[Variable, str] = Field(default={}, description="Environment variables of the workers.")
     secrets: Annotated[tuple[Annotated[str, AfterValidator(_secret)], ...], BeforeValidator(_secrets)] = Field(
         (), description="Names of variables whose values are in your environment or in secrets_file."

@@ -59,7 +59,7 @@ class Pod:
     python: str | None = None
     """Interpreter on the hosts."""
     workdir: str | None = None
-    """Folder on the hosts, shared by all of them, that holds a folder for each run."""
+    """Folder on the hosts that holds a folder for each run. If they do not share it, the first host keeps the results."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment variables for the workers and setup commands."""
     secrets: tuple[str, ...] = ()

@@ -179,10 +179,13 @@ def _try_workdir(report: Report, transport: Transport, workdir: str, say: Say) -
         return
     errors = _errors(answers)
     report.shared = None if errors else workdir
-    remedy = "mount the same file system there on all hosts, or choose a folder that they share with --workdir"
+    remedy = (
+        f"podrun's own runtime then keeps checkpoints and metrics on {first.name} alone; for a program that needs a shared "
+        "folder mount the same file system there on all hosts, or choose a folder that they share with --workdir"
+    )
     for why, hosts in group(errors):
         what = f"cannot see what {first.name} writes to the workdir {workdir}: {why}"
-        report.findings.append(Finding(hosts, what, _workdir_remedy(pod, remedy), not pod.setup, "workdir"))
+        report.findings.append(Finding(hosts, what, _workdir_remedy(pod, remedy), False, "workdir"))
 
 
 def _workdir_remedy(pod: Pod, remedy: str) -> str:

@@ -161,8 +161,10 @@ def test_a_host_that_is_down(check: Check, client: Client) -> None:
 
 def test_a_workdir_that_is_not_shared(check: Check, client: Client) -> None:
     """Each host has a home of its own, and /tmp in common."""
-    text = explain(check(workdir=f"{client.hosts.home_inside()}/runs").findings)
+    report = check(workdir=f"{client.hosts.home_inside()}/runs")
+    text = explain(report.findings)
     assert text.startswith("h1, h2, h3: cannot see what h0 writes to the workdir")
+    assert "keeps checkpoints and metrics on h0 alone" in text and report.code == 0
     assert "--workdir" in text
     assert not list(client.hosts.home_of("h0").glob(".podrun-check*"))
     assert check(workdir="/tmp").shared == "/tmp"
