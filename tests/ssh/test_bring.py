@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 
+from ..hosts import wait_until
 from .pod import PodSandbox
 from .test_run import events_of
 
@@ -17,6 +19,12 @@ def notes(pod: PodSandbox) -> list[str]:
 
 def stores(pod: PodSandbox) -> list[Path]:
     return [pod.hosts.home_of(name) / ".podrun" / "data" for name in pod.hosts.names]  # type: ignore[union-attr]
+
+
+def agents(pod: PodSandbox) -> list[str]:
+    """Return the command lines of agents on all hosts."""
+    processes = [p for name in pod.hosts.names for p in pod.hosts.processes(name)]  # type: ignore[union-attr]
+    return [process.args for process in processes if "podrun_agent" in process.args]
 
 
 @pytest.mark.long
@@ -52,3 +60,19 @@ def test_hosts_that_cannot_reach_each_other(pod: PodSandbox) -> None:
     for store in stores(pod):
         assert [file.stat().st_size for file in (store / "files").iterdir()] == [size]
         shutil.rmtree(store)
+
+
+@pytest.mark.long
+def test_ctrl_c_in_the_middle(pod: PodSandbox) -> None:
+    """Nothing is left running, and a file that has its name is whole."""
+    option = pod.write_pod(pod.hosts.names)
+    (pod.path / "text.txt").write_bytes(b"some text, again and again\n" * 2_000_000)
+    run = pod.run(option, "train.yaml", "data.bring=true", "steps=1")
+    wait_until(lambda: any(list(s.glob("files/*")) for s in stores(pod)), "data on a host", 120)
+    run.process.send_signal(signal.SIGINT)
+    assert run.process.wait(120) == 130
+    wait_until(lambda: not agents(pod), "agents to end", 60)
+    for store in stores(pod):
+        whole = [file for file in (store / "files").glob("*") if file.suffix != ".part"]
+        assert all(file.stat().st_size == (pod.path / "text.txt").stat().st_size for file in whole)
+        shutil.rmtree(store, ignore_errors=True)
