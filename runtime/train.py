@@ -72,6 +72,7 @@ class Trainer:
     def __init__(self, config: Config, env: WorkerEnv, workdir: Workdir, reporter: Reporter) -> None:
         self._config = config
         self._workdir = workdir
+        self._attempt = env.attempt
         self._reporter = reporter
         self._beat = reporter.beat
         self._process = jax.process_index()
@@ -140,6 +141,7 @@ class Trainer:
             self._checkpoints, self._strategy.template, self._config, self._data.fingerprint, self._reporter
         )
         if restored is None:
+            self._tell_of_lost_disk()
             self._state = self._strategy.init()
         else:
             self._resume(restored)
@@ -149,6 +151,15 @@ class Trainer:
             self._storage.after_write()
         if self._step < self._steps:
             self._batches = self._train_batches()
+
+    def _tell_of_lost_disk(self) -> None:
+        """Warn of a restart without a checkpoint on process 0's disk: another host may have been the first one."""
+        if self._process == 0 and self._attempt and not self._storage.everyone_reads:
+            where = self._storage.where(self._workdir.path)
+            self._reporter.note(
+                f"the run has started again, but there is no checkpoint on {where}: it begins with step 1. If another host was "
+                "the first one before, checkpoints may be on its disk"
+            )
 
     def _write_config(self) -> None:
         path = self._workdir.config

@@ -75,3 +75,22 @@ def test_a_run_is_killed_and_resumes_bit_for_bit(pod: PodSandbox, strategy: list
     assert resumed.returncode == 0, resumed.stderr
     assert "resumed from the checkpoint of step" in resumed.stdout
     assert losses(pod, kept_in(pod.hosts, "h3")) == expected
+
+
+@pytest.mark.long
+def test_a_loop_of_the_users_own(pod: PodSandbox) -> None:
+    """Its state is divided over the processes: process 0 gathers it, and gives each its part."""
+    option = pod_file(pod, NAMES)
+    program = pod.add("own_disk.py")
+    folder = pod.hosts.home_of("h0") / "runs" / "own_disk"
+    shutil.rmtree(folder, ignore_errors=True)
+    for steps in ("6", "9"):
+        done = pod.podrun(option, "--", "python3", program, steps)
+        assert done.returncode == 0, done.stderr
+    assert "resumed from the checkpoint of step 6" in done.stdout
+    resumed = losses(pod, folder)
+    shutil.rmtree(folder)
+    done = pod.podrun(option, "--", "python3", program, "9")
+    assert done.returncode == 0, done.stderr
+    assert losses(pod, folder) == resumed and len(resumed) == 9
+    assert not (pod.hosts.home_of("h1") / "runs").exists()
