@@ -157,8 +157,8 @@ class Trainer:
         if self._process == 0 and self._attempt and not self._storage.everyone_reads:
             where = self._storage.where(self._workdir.path)
             self._reporter.note(
-                f"the run has started again, but there is no checkpoint on {where}: it begins with step 1. If another host was "
-                "the first one before, checkpoints may be on its disk"
+                f"the run has started again, but there is no checkpoint on {where}: it begins with "
+                "step 1. If another host was the first one before, checkpoints may be on its disk"
             )
 
     def _write_config(self) -> None:
