@@ -7,15 +7,16 @@ initial state and the first step of the same model by a plain pmap. Each process
 take turns. What podrun adds is the launcher, the agents, the barrier, its other imports, the data, the check that all hosts
 agree, and opening the checkpoint directory.
 
-*cold*: nothing was compiled before. *warm*: the same once more, with what the cold start has left on the hosts, against the
-yardstick with JAX's own cache, which a run before has filled. Wall seconds and CPU seconds of all processes, medians; ratios
-run by run. 4x8 is v3-32. `--ssh` (as root): four hosts in network namespaces with a home of their own each, one
-device on each, against the same bare processes on this machine, which need no SSH.
+*cold*: no program was compiled before; Python's bytecode is there, as pip leaves it. *warm*: the same once more, with what the
+cold start has left on the hosts, against the yardstick with JAX's own cache, which a run before has filled. Wall seconds and CPU
+seconds of all processes, medians; ratios run by run. 4x8 is v3-32. `--ssh` (as root): four hosts in network namespaces with a
+home of their own each, one device on each, against the same bare processes on this machine, which need no SSH.
 """
 
 from __future__ import annotations
 
 import argparse
+import compileall
 import contextlib
 import os
 import resource
@@ -57,6 +58,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.ssh and (reason := why_not()):
         raise SystemExit(f"startup.py: {reason}")
+    os.environ["PYTHONDONTWRITEBYTECODE"] = ""  # where it is set, Python compiles podrun's source at every start
+    for package in ("runtime", "launcher", "api"):  # as pip does for an installed package
+        compileall.compile_dir(ROOT / package, quiet=1)
     print(f"{'':16}{'wall, s':^24}{'CPU time, s':^24}   medians of {options.runs} runs")
     print(f"{'':16}{'podrun':>8}{'bare':>8}{'ratio':>8}{'podrun':>8}{'bare':>8}{'ratio':>8}")
     for slice in options.slices.split(","):

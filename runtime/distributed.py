@@ -184,6 +184,8 @@ def gather(values: Sequence[int]) -> np.ndarray:
     Over all devices, as a training step communicates: gloo connects them at the first call and gives processes 30 s to come
     to it. `initialize` calls it when they have just met; compiling, or reading data, may take some much longer than others.
     """
+    if jax.process_count() == 1:  # nothing to communicate, so nothing to compile before the first step
+        return np.array([values], np.uint32)
     devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
     mesh = Mesh(np.array(devices), ("device",))
     local = np.tile(np.array(values, np.uint32), (jax.local_device_count(), 1))

@@ -160,7 +160,9 @@ class Supervisor(AgentFrames):
         if self._watch.is_stuck(self._hears):
             self._tell(EventKind.NOTE, message="nothing moves any more: all processes print their stacks to the logs")
             self._dump_stacks()
-            self._failures.add(self._watch.failure())
+            failure = self._watch.failure()
+            self._tell_early(failure)
+            self._failures.add(failure)
 
     def _hears(self, host: str) -> bool:
         return self._sessions[host].silence < max(SILENT_AFTER, SILENT_PER_HOST * len(self._sessions))
@@ -339,8 +341,15 @@ class Supervisor(AgentFrames):
         for p in [p for p in missing if p.phase is None] or missing:
             doing = f"is still in phase {p.phase}" if p.phase else "did not say anything"
             what = f"{doing} {limit:g} s after its start (launch.start_timeout)"
-            self._failures.add(Failure(p.host, p.process, what, ExitCode.UNAVAILABLE))
+            failure = Failure(p.host, p.process, what, ExitCode.UNAVAILABLE)
+            if not self._failures:
+                self._tell_early(failure)
+            self._failures.add(failure)
         self._dump_stacks()
+
+    def _tell_early(self, failure: Failure) -> None:
+        """Name who is to blame before the stop, which may take long where a host does not answer."""
+        self._tell(EventKind.NOTE, message=f"{failure}; stopping all")
 
     # --- sessions ---
 
@@ -350,12 +359,14 @@ class Supervisor(AgentFrames):
         return [session for host, session in self._sessions.items() if session.is_open and host not in gone]
 
     def _dump_stacks(self) -> None:
-        """Let all processes print their stacks to the logs, and wait until they have."""
+        """Let all processes print their stacks to the logs, and wait until they have, on hosts that answer and run any."""
         self._dumped.clear()
         self._send_all({"type": "dump"})
+        running = {p.host for p in self._processes.values() if p.pid and p.exit_code is None}
         end = self._clock.now() + DUMP_TIMEOUT
         while self._clock.now() < end and not self._interrupts:
-            if all(session.host in self._dumped for session in self._unconfirmed()):
+            awaited = (s.host for s in self._unconfirmed() if s.host in running and self._hears(s.host))
+            if self._dumped.issuperset(awaited):
                 return
             self._pump()
 

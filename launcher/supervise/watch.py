@@ -17,7 +17,7 @@ from .hang import Pace, Standing
 from .outcome import Process
 from .stragglers import Late, Stragglers
 
-_LOOK = 0.5  # seconds between two looks at all processes
+_LOOK = 0.25  # seconds between two looks at all processes
 _COMPARE = 1.0  # seconds between two comparisons of their waiting: agents send no more beats than that
 
 

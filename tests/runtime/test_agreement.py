@@ -174,6 +174,7 @@ def test_gather_takes_one_row_of_each_process(monkeypatch: pytest.MonkeyPatch) -
     def mesh(order: np.ndarray, names: tuple[str]) -> None:
         seen.extend((device.process_index, device.id) for device in order)
 
+    monkeypatch.setattr(jax, "process_count", lambda: 3)
     monkeypatch.setattr(jax, "devices", lambda: devices)
     monkeypatch.setattr(jax, "local_device_count", lambda: 2)
     monkeypatch.setattr(distributed, "Mesh", mesh)
