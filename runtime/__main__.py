@@ -67,8 +67,10 @@ def run(env: WorkerEnv, reporter: Reporter) -> int:
     # Imported here, so that even a broken JAX is reported as an event.
     import jax
 
+    from .config.bucket_url import url
     from .contract import Workdir
     from .distributed import configure_jax, initialize
+    from .storage import open_bucket, spool_of
     from .train import load_config, train
     from .worker.preempt import Preempted, report_sigterm
     from .worker.quiet import quiet_libraries
@@ -77,18 +79,20 @@ def run(env: WorkerEnv, reporter: Reporter) -> int:
 
     config = load_config(env.config_path)
     assert config.launch.workdir is not None  # the launcher fills it in
-    workdir = Workdir(config.launch.workdir.expanduser())
+    bucket = url(config.launch.workdir)
+    workdir = Workdir(spool_of(bucket) if bucket else config.launch.workdir.expanduser())
     configure_jax()
     quiet_libraries()
     if env.process_id == 0:
         claim(workdir, env, reporter)
         check_owner(workdir, env)
+    storage = open_bucket(bucket, workdir, env, reporter) if bucket else None
     rehearse(env, workdir, reporter)
     reporter.phase(Phase.CONNECT)
     initialize(env, config.launch.start_timeout)
     report_sigterm(reporter, leaves=True)
     try:
-        train(config, env, workdir, reporter)
+        train(config, env, workdir, reporter, storage)
         print("done", flush=True)
         code = ExitCode.DONE
     except Preempted as stop:

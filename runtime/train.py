@@ -40,6 +40,7 @@ from .parallel.base import Strategy
 from .parallel.metrics import StepMetrics
 from .state import Batch, TrainState
 from .storage import make_storage
+from .storage.base import Storage
 from .tasks import make_task
 from .worker.preempt import Preempted, StopRequest
 from .worker.progress import Reporter
@@ -49,13 +50,15 @@ Completed = tuple[int, StepMetrics, dict[str, float]]
 """A step, its metrics as the strategy returned them, and the same as numbers."""
 
 
-def train(config: Config, env: WorkerEnv, workdir: Workdir, reporter: Reporter) -> None:
+def train(config: Config, env: WorkerEnv, workdir: Workdir, reporter: Reporter, storage: Storage | None = None) -> None:
     """Train to the last step, from the newest checkpoint if there is one.
+
+    `storage` is that of a bucket; None: it is found out what the folder is.
 
     Raises UserError for what the user can mend, NotFiniteError, and Preempted after a stop that was asked for.
     """
     reporter.phase(Phase.SETUP)
-    trainer = Trainer(config, env, workdir, reporter)
+    trainer = Trainer(config, env, workdir, reporter, storage)
     trainer.start()
     try:
         trainer.run()
@@ -69,7 +72,9 @@ def train(config: Config, env: WorkerEnv, workdir: Workdir, reporter: Reporter) 
 class Trainer:
     """One process's part of a training job."""
 
-    def __init__(self, config: Config, env: WorkerEnv, workdir: Workdir, reporter: Reporter) -> None:
+    def __init__(
+        self, config: Config, env: WorkerEnv, workdir: Workdir, reporter: Reporter, storage: Storage | None
+    ) -> None:
         self._config = config
         self._workdir = workdir
         self._attempt = env.attempt
@@ -80,7 +85,8 @@ class Trainer:
         self._data = load_dataset(config)
         token = workdir.token(env.run_id, env.attempt)
         self._beat.part()
-        self._storage = make_storage(env, agree(env, token, self._data.fingerprint))
+        is_shared = agree(env, token, self._data.fingerprint)
+        self._storage = storage or make_storage(env, is_shared)
         if self._process == 0:
             token.unlink()
         self._task = make_task(config, self._data)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from podrun.runtime.config import Config, Launch
+from podrun.runtime.config import Config, Launch, bucket_url
 from podrun.runtime.contract import (
     CONFIG_FILE,
     ENV_ADDRESS,
@@ -190,7 +190,7 @@ class LaunchPlan:
         lines = [
             f"run {self.run_id}: {slice.name}, {slice.hosts} hosts x {slice.devices_per_host} devices "
             f"({self.pod.platform}), reached by {self.pod.transport}",
-            f"workdir {self.workdir}",
+            f"workdir {bucket_url.url(self.workdir) or self.workdir}",
             *(f"injects {text}" for text in self.inject),
         ]
         if self.code:
@@ -223,7 +223,7 @@ class LaunchPlan:
                 "attempt": self.attempt,
                 "slice": self.pod.slice.name,
                 "transport": self.pod.transport,
-                "workdir": str(self.workdir),
+                "workdir": bucket_url.url(self.workdir) or str(self.workdir),
                 "data": [asdict(key) for key in self.data.keys] if self.data else [],
                 "hosts": [
                     {"host": h.host.name, "address": h.host.address, **self._spec(h, hidden)} for h in self.hosts

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from podrun.runtime.config.bucket_url import url
 from podrun.runtime.contract import ExitCode
 
 from ..pod.errors import HostError
@@ -58,7 +60,7 @@ def run_preflight(transport: Transport, pod: Pod, workdir: str | None, say: Say,
     report.findings += check_environment(pod, report.facts, requirements, program=program)
     if pod.hosts[0].name in report.facts:  # the others must reach it
         _try_coordinator(report, transport, say)
-        if workdir is not None and "://" not in workdir:
+        if workdir is not None and url(Path(workdir)) is None:
             _try_workdir(report, transport, workdir, say)
     return report
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from podrun.runtime.config import Config, Launch, check_files, check_slice
+from podrun.runtime.config import Config, Launch, bucket_url, check_files, check_slice
 from podrun.runtime.contract import UserError
 
 from ..inventory.find import PodRequest, find_pod
@@ -92,11 +92,19 @@ def resolve_request(request: Request) -> tuple[ResolvedRequest | None, list[str]
     pod = attempt(lambda: find_pod(request.where, launch)) if job or request.where.complete else None
     if pod is None and (misplaced := misplaced_options(request.program)):
         problems.insert(0, misplaced)
+    chosen = request.workdir or launch.workdir or Path(request.name)
+    problems += (wrong := bucket_url.mistakes(chosen))
+    bucket = bucket_url.url(chosen)
+    if bucket and request.program:
+        problems.append(f"workdir {bucket}: a user program keeps its results in a folder; give one with --workdir DIR")
     is_local = request.where.simulation is not None or (pod is not None and pod.traits.files_are_here)
-    if is_local or pod is None:
+    workdir: Path | None
+    if bucket or wrong:
+        workdir = chosen
+    elif is_local or pod is None:
         workdir = attempt(lambda: _find_workdir(request, launch))
     else:
-        workdir = pod.workdir_on_hosts(request.workdir or launch.workdir or Path(request.name))
+        workdir = pod.workdir_on_hosts(chosen)
     if isinstance(job, Config) and pod:
         config, devices = job, pod.slice.devices
         attempt(lambda: check_slice(config, devices))
@@ -151,7 +159,9 @@ def owner_of_workdir(request: Request, job: Config | Program, pod: Pod) -> str:
 
 
 def make_workdir(workdir: Path) -> None:
-    """Create the workdir on this machine. Raises UserError if it cannot be written."""
+    """Create the workdir on this machine, unless it is in a bucket. Raises UserError if it cannot be written."""
+    if bucket_url.url(workdir):
+        return
     try:
         workdir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(prefix=".podrun-probe-", dir=workdir):

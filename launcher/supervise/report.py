@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from podrun.runtime.config import Config
+from podrun.runtime.config import Config, bucket_url
 from podrun.runtime.contract import Event, EventKind, ExitCode, Workdir
 
 from ..plan.plan import LaunchPlan
@@ -82,7 +82,7 @@ def _result_paths(plan: LaunchPlan, directory: RunDirectory) -> str:
 
 def _place(plan: LaunchPlan, path: Path) -> str:
     """Return where a path of process 0 is for this machine."""
-    return location(str(path), plan.pod.transport, plan.hosts[0].host.name)
+    return bucket_url.url(path) or location(str(path), plan.pod.transport, plan.hosts[0].host.name)
 
 
 def _tensorboard_hint(plan: LaunchPlan, folder: Path) -> str:

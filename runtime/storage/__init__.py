@@ -1,13 +1,28 @@
-"""Where the results of a run are kept: a shared folder, or the disk of process 0. A file for each kind."""
+"""Where the results of a run are kept: a shared folder, the disk of process 0, or a bucket. A file for each kind."""
 
 from __future__ import annotations
 
-from ..contract import WorkerEnv
+from ..contract import Workdir, WorkerEnv
+from ..worker.progress import Reporter
 from .base import Storage
+from .bucket import BucketStorage, spool_of
+from .bucket_claim import Claim
+from .bucket_client import Bucket
 from .process_disk import ProcessDisk
 from .shared_folder import SHARED_FOLDER
+
+__all__ = ["make_storage", "open_bucket", "spool_of"]
 
 
 def make_storage(env: WorkerEnv, is_shared: bool) -> Storage:
     """Return the storage of a folder which all processes see, or else only process 0."""
     return SHARED_FOLDER if is_shared else ProcessDisk(env.host)
+
+
+def open_bucket(url: str, workdir: Workdir, env: WorkerEnv, reporter: Reporter) -> Storage:
+    """Return the storage at `url`, claimed by process 0. Raises UserError if another run has it, or it fails."""
+    claim = None
+    if env.process_id == 0:
+        claim = Claim(Bucket(url), env)
+        claim.take(reporter.note)
+    return BucketStorage(url, workdir.path, claim)

@@ -1,0 +1,50 @@
+"""Recognise a workdir that is in a bucket: `gs://bucket/path` or `s3://bucket/path`. No JAX; both sides use it.
+
+A workdir is a Path everywhere, which makes one slash of two: `url` gives the URL back.
+"""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from pathlib import PurePath
+
+SCHEMES = ("gs", "s3")
+_NEAR = {"gcs": "gs", "gcp": "gs", "google": "gs", "aws": "s3", "s3a": "s3", "s3n": "s3"}
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
+
+
+def url(workdir: PurePath) -> str | None:
+    """Return the URL of a workdir in a bucket; None if it is a folder."""
+    scheme, _, rest = str(workdir).partition(":/")
+    return f"{scheme}://{rest.lstrip('/')}" if scheme in SCHEMES and _ else None
+
+
+def mistakes(workdir: PurePath) -> list[str]:
+    """Return all that is wrong with a workdir that is, or seems to be meant as, a URL."""
+    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", str(workdir))
+    if match is None:
+        return []
+    scheme, rest = match.groups()
+    known = " or ".join(f"{s}://BUCKET/PATH" for s in SCHEMES)
+    if scheme not in SCHEMES:
+        if not rest.startswith("/"):
+            return []  # a folder with a colon in its name
+        near = _NEAR.get(scheme.lower()) or next(iter(get_close_matches(scheme.lower(), SCHEMES, 1, 0.5)), None)
+        hint = f"; did you mean {near}://{rest.lstrip('/')}?" if near else ""
+        return [f"workdir {scheme}:/{rest}: no storage is called {scheme}; give a folder, or {known}{hint}"]
+    bucket, _, path = rest.lstrip("/").partition("/")
+    where = f"workdir {scheme}://{rest.lstrip('/')}"
+    rows = []
+    if not rest.startswith("/"):
+        rows.append(f"{where}: two slashes follow the colon; give {scheme}://{rest}")
+    if not _BUCKET.fullmatch(bucket):
+        rule = "3 to 63 lower-case letters, digits, dots, - and _, with a letter or digit at both ends"
+        rows.append(f"{where}: {bucket!r} cannot be the name of a bucket: {rule}")
+    if not path:
+        rows.append(
+            f"{where}: no path in the bucket; each run needs its own, as in {scheme}://{bucket or 'BUCKET'}/my-run"
+        )
+    if any(part in ("..", ".") for part in path.split("/")):
+        rows.append(f"{where}: a path in a bucket has no `..`")
+    return rows
