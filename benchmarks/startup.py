@@ -7,8 +7,8 @@ initial state and the first step of the same model by a plain pmap. Each process
 take turns. What podrun adds is the launcher, the agents, the barrier, its other imports, the data, the check that all hosts
 agree, and opening the checkpoint directory.
 
-*cold*: no program was compiled before; Python's bytecode is there, as pip leaves it. *warm*: the same once more, with what the
-cold start has left on the hosts, against the yardstick with JAX's own cache, which a run before has filled. Wall seconds and CPU
+*cold*: no program was compiled before; Python's bytecode is there, as pip leaves it. *warm*: the same once more, with what
+the cold start has left on the hosts, against the yardstick with JAX's own cache, which a run before has filled. Wall and CPU
 seconds of all processes, medians; ratios run by run. 4x8 is v3-32. `--ssh` (as root): four hosts in network namespaces with a
 home of their own each, one device on each, against the same bare processes on this machine, which need no SSH.
 """
