@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import time
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
+from podrun.runtime.config.bucket_url import url
 from podrun.runtime.contract import Event, EventKind, Phase
 from podrun.runtime.lines import PHASES, clock, describe_step, milestone, out_of, step_line
 
@@ -47,7 +49,9 @@ def headline(start: Event) -> str:
     kind = reached(start["transport"])
     devices = "1 device" if start["devices"] == 1 else f"{start['devices']} devices"
     lines = [f"podrun {start['run_id']}: {start['slice']} = {hosts} x {devices}, {kind}"]
-    workdir = location(start["workdir"], start["transport"], next(iter(start["hosts"]), ""))
+    workdir = url(PurePath(start["workdir"])) or location(
+        start["workdir"], start["transport"], next(iter(start["hosts"]), "")
+    )
     lines += [f"  program {start['program']}"] if start["program"] else [f"  workdir {workdir}"]
     if start.get("python"):  # which of the machine's it is, if just `python` was typed
         lines.append(f"  python  {start['python']}")
