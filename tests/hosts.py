@@ -252,9 +252,7 @@ class Hosts(_Net):
         return len([process.kill() for process in sessions])
 
     def processes(self, name: str) -> list[Process]:
-        """All processes of the host, its sshd included, and those in PID namespaces of their own. None if it is off."""
-        if self._sshds[name].poll() is not None:
-            return []
+        """All processes of the host, its sshd included, and those in PID namespaces of their own."""
         space = os.readlink(f"/proc/{self._init(name)}/ns/net")
         found = []
         for folder in Path("/proc").glob("[0-9]*"):

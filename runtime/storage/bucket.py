@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import threading
+import time
 from pathlib import Path
 
 from ..contract import CHECKPOINT_MANIFEST, UserError
@@ -18,7 +19,7 @@ from .bucket_claim import CLAIM, Claim
 from .bucket_client import Bucket, BucketError
 
 _SMALL = 1 << 16  # bytes; files up to this size are brought for all checkpoints, because orbax reads those of each
-_PAUSE = 3.0  # seconds between two uploads of metrics
+_PAUSE = 3.0  # seconds between two uploads of metrics, and 10 times what one takes: metrics grow, and are sent whole
 _CHECKPOINTS = "checkpoints"
 
 
@@ -37,6 +38,7 @@ class BucketStorage(Storage):
         """Mirror `spool` to `url`. Only process 0 has a claim."""
         self._url, self._spool, self._claim = url, spool, claim
         self._uploaded: dict[str, tuple[int, int]] = {}  # size and time of files beside the checkpoints
+        self._uploading = threading.Lock()
         self._remote: dict[str, int] = {}
         self._wake, self._closing = threading.Event(), threading.Event()
         self._error: BucketError | None = None
@@ -83,7 +85,9 @@ class BucketStorage(Storage):
             raise UserError(str(error)) from error
 
     def after_save(self, checkpoint: Path) -> None:
+        """Upload the checkpoint. The metrics up to it come first, so that they never end before the newest checkpoint."""
         self._raise_error()
+        self._upload_changed()
         paths = [p for p in sorted(checkpoint.rglob("*")) if p.is_file() and p.name != CHECKPOINT_MANIFEST]
         for path in [*paths, checkpoint / CHECKPOINT_MANIFEST]:
             self._bucket.put_file(self._name(path), path)
@@ -119,6 +123,7 @@ class BucketStorage(Storage):
         while not self._closing.is_set():
             self._wake.wait()
             self._wake.clear()
+            started = time.monotonic()
             try:
                 self._upload_changed()
             except BucketError as error:
@@ -126,18 +131,19 @@ class BucketStorage(Storage):
                 return
             except OSError:
                 pass  # a file that is being replaced: the next upload has it
-            self._closing.wait(_PAUSE)
+            self._closing.wait(max(_PAUSE, 10 * (time.monotonic() - started)))
 
     def _upload_changed(self) -> None:
         """Upload the files beside the checkpoints that have changed since they were uploaded."""
-        for path in sorted(self._spool.rglob("*")):
-            name = self._name(path)
-            if name.startswith((f"{_CHECKPOINTS}/", ".")) or not path.is_file() or path.name.startswith("."):
-                continue
-            status = path.stat()
-            if self._uploaded.get(name) != (status.st_size, status.st_mtime_ns):
-                self._bucket.put_file(name, path)
-                self._uploaded[name] = (status.st_size, status.st_mtime_ns)
+        with self._uploading:
+            for path in sorted(self._spool.rglob("*")):
+                name = self._name(path)
+                if name.startswith((f"{_CHECKPOINTS}/", ".")) or path.name.startswith(".") or not path.is_file():
+                    continue
+                status = path.stat()
+                if self._uploaded.get(name) != (status.st_size, status.st_mtime_ns):
+                    self._bucket.put_file(name, path)
+                    self._uploaded[name] = (status.st_size, status.st_mtime_ns)
 
     def _raise_error(self) -> None:
         assert self._claim is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 import time
@@ -99,7 +100,10 @@ class SshChaos(Chaos):
         return f"h{process}"
 
     def processes(self) -> dict[int, str]:
-        every = [process for number in range(HOSTS) for process in self.hosts.processes(self.host(number))]
+        every = []
+        for number in range(HOSTS):
+            with contextlib.suppress(FileNotFoundError):  # a host without power has none
+                every += self.hosts.processes(self.host(number))
         return {process.pid: process.args for process in every if any(mark in process.args for mark in _MARKS)}
 
     def injections(self) -> list[str]:
