@@ -17,7 +17,9 @@ from ..pod.conftest import Run
 from .pod import PodSandbox
 
 _MARKS = ("agents/", "podrun.runtime")
-_PHASES = (*EARLY, "step")
+_HELD = {"evaluate": 15, "save": 15}
+"""Step at which the job is held in phases that are too short to be struck otherwise; both come at step 10."""
+_PHASES = (*EARLY, "step", *_HELD)
 
 
 def _on_worker(number: int, chaos: SshChaos) -> None:
@@ -71,7 +73,7 @@ BY_NAME = {fault.name: fault for fault in FAULTS}
 
 
 class SshChaos(Chaos):
-    """One case on two hosts in network namespaces. In phase `step` the data source holds the job at a step."""
+    """One case on two hosts in network namespaces. From the phase `step` on the data source holds the job at a step."""
 
     def __init__(self, hosts: Hosts, path: Path, fault: Fault, phase: str, seed: int, restarts: bool) -> None:
         sandbox = PodSandbox(make_sandbox(path).path, hosts)
@@ -80,7 +82,7 @@ class SshChaos(Chaos):
         self._pod = sandbox
         self._option = sandbox.write_pod([self.host(process) for process in range(HOSTS)])
         self._gate = path / "shared" / "batches"
-        self._open_gate(self.step if phase == "step" else simulated.STEPS + 1)
+        self._open_gate({"step": self.step, **_HELD}.get(phase, simulated.STEPS + 1))
         shutil.copy(Path(simulated.__file__).with_name("faulty.py"), path)
 
     def _open_gate(self, step: int) -> None:
