@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 _PACKAGES = {"gs": ("gcsfs", "gcs"), "s3": ("s3fs", "s3")}  # module, podrun's extra
 _TRIES = 6
+_PATIENCE = 60.0  # seconds after which no other try begins
 _LONGEST = 16.0  # seconds between two tries; the libraries try several times themselves within each
 _CREDENTIALS = {
     "gs": "run `gcloud auth application-default login` on the host, or name a key file in GOOGLE_APPLICATION_CREDENTIALS",
@@ -50,9 +51,13 @@ class MissingObjectError(BucketError):
 class Bucket:
     """The objects below one URL, by their names relative to it."""
 
-    def __init__(self, url: str) -> None:
-        """Open it; nothing is asked yet. Raises UserError if the package for its kind is missing."""
+    def __init__(self, url: str, note: Callable[[str], None] = lambda text: None) -> None:
+        """Open it; nothing is asked yet. `note` is told what is tried again.
+
+        Raises UserError if the package for its kind is missing.
+        """
         self.url = url.rstrip("/")
+        self._note = note
         self._scheme, _, self._root = self.url.partition("://")
         # Else gcsfs first asks over gRPC what kind of bucket it is, for minutes where only HTTP is answered.
         os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
@@ -130,7 +135,8 @@ class Bucket:
 
     def _try(self, verb: str, name: str, call: Callable[[], T]) -> T:
         """Return `call()`, tried again with growing pauses, unless what it raises will be the same the next time."""
-        for attempt in range(_TRIES):
+        started = time.monotonic()
+        for attempt in range(1, _TRIES + 1):
             try:
                 return call()
             except FileExistsError:
@@ -139,11 +145,13 @@ class Bucket:
                 fatal = self._fatal(error, verb, name)
                 if fatal is not None:
                     raise fatal from error
-                if attempt == _TRIES - 1:
-                    raise BucketError(
-                        f"{self.url}: cannot {verb} {name or 'it'} after {_TRIES} tries: {_short(error)}"
-                    ) from error
-            time.sleep(random.uniform(0.5, 1) * min(_LONGEST, 0.5 * 2**attempt))
+                what = f"{self.url}: cannot {verb} {name or 'it'}"
+                if attempt == _TRIES or time.monotonic() - started > _PATIENCE:
+                    tries = "1 try" if attempt == 1 else f"{attempt} tries"
+                    raise BucketError(f"{what} after {tries}: {_short(error)}") from error
+                if attempt == 1:
+                    self._note(f"{what} yet, and tries again: {_short(error)}")
+            time.sleep(random.uniform(0.5, 1) * min(_LONGEST, 0.25 * 2**attempt))
         raise AssertionError("unreachable")
 
     def _fatal(self, error: Exception, verb: str, name: str) -> BucketError | None:
