@@ -169,8 +169,9 @@ class Bucket:
             or "Anonymous caller" in text
         ):
             return BucketError(f"{bucket}: no credentials on this host; {_CREDENTIALS[self._scheme]}")
-        status = getattr(error, "code", None) or getattr(error, "status", None)
-        if isinstance(error, PermissionError) or status in (401, 403, "401", "403") or "InvalidAccessKeyId" in text:
+        if "TooSkewed" in text or "too skewed" in text:
+            return BucketError(f"{bucket}: the clock of this host is wrong ({_short(error)}); set it, best by NTP")
+        if isinstance(error, PermissionError) or _status(error) in (401, 403) or "InvalidAccessKeyId" in text:
             permission = _PERMISSIONS[self._scheme, verb]
             return BucketError(
                 f"{bucket}: {self._who()} may not {verb} there ({_short(error)}); give it {permission}, or other "
@@ -187,6 +188,17 @@ class Bucket:
         except (KeyError, OSError, ValueError):
             account = None
         return str(account or "this host's service account")
+
+
+def _status(error: Exception) -> int | None:
+    """Return the HTTP status behind an error, as far as the libraries tell."""
+    response = getattr(error.__cause__, "response", None)  # botocore's, behind s3fs's
+    if isinstance(response, dict):
+        return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)) or None
+    if str(error).startswith("Forbidden"):  # gcsfs's OSError
+        return 403
+    status = str(getattr(error, "code", None) or getattr(error, "status", None))
+    return int(status) if status.isdigit() else None
 
 
 def _short(error: Exception) -> str:
