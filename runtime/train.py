@@ -73,7 +73,7 @@ class Trainer:
     """One process's part of a training job."""
 
     def __init__(
-        self, config: Config, env: WorkerEnv, workdir: Workdir, reporter: Reporter, storage: Storage | None
+        self, config: Config, env: WorkerEnv, workdir: Workdir, reporter: Reporter, storage: Storage | None = None
     ) -> None:
         self._config = config
         self._workdir = workdir
