@@ -47,5 +47,6 @@ def _excepthook(kind: type[BaseException], error: BaseException, trace: Tracebac
 def _place(trace: TracebackType | None) -> str:
     """Return the line of the program that made the mistake, as a line of its own."""
     podruns = (str(Path(__file__).parents[1]), os.path.dirname(str(getattr(sys.modules.get("podrun"), "__file__", ""))))
-    frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith(podruns)]
+    between = (*podruns, os.path.dirname(os.__file__))  # podrun's code is reached by Python's own, such as functools
+    frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith(between)]
     return f"\nin {os.path.relpath(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
