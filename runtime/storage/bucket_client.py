@@ -66,8 +66,8 @@ class Bucket:
             library = importlib.import_module(module)
         except ImportError as error:
             raise UserError(
-                f"workdir {url}: {module} is not installed on this host ({error}); install podrun[{extra}], or give a folder "
-                "with --workdir"
+                f"workdir {url}: {module} is not installed on this host ({error}); install it there, as podrun[{extra}] "
+                "does, or give a folder with --workdir"
             ) from None
         self._fs: Any = self._open(library)
 

@@ -162,10 +162,11 @@ def test_a_host_that_is_down(check: Check, client: Client) -> None:
 def test_a_workdir_that_is_not_shared(check: Check, client: Client) -> None:
     """Each host has a home of its own, and /tmp in common."""
     report = check(workdir=f"{client.hosts.home_inside()}/runs")
-    text = explain(report.findings)
-    assert text.startswith("h1, h2, h3: cannot see what h0 writes to the workdir")
-    assert "keeps checkpoints and metrics on h0 alone" in text and report.code == 0
-    assert "--workdir" in text
+    (finding,) = [finding for finding in report.findings if finding.about == "workdir"]
+    assert (finding.hosts, finding.fatal, report.code) == (("h1", "h2", "h3"), False, 0)
+    assert finding.what.startswith("cannot see what h0 writes to the workdir")
+    assert "keeps checkpoints and metrics on h0 alone" in f"{finding.what} {finding.remedy}"
+    assert "--workdir" in finding.remedy
     assert not list(client.hosts.home_of("h0").glob(".podrun-check*"))
     assert check(workdir="/tmp").shared == "/tmp"
 
