@@ -228,7 +228,7 @@ def test_keys_of_another_choice_are_one_row() -> None:
     )
     (row,) = config_rows(data={"name": "text", "path": "x", "vocabulary": 3})
     assert row[1].startswith(
-        "line 2: data.vocabulary: there is no such key; it belongs to another choice of data.name; allowed here: bring, name, "
+        "line 2: data.vocabulary: there is no such key; it belongs to another choice of data.name; allowed here: bring, "
     )
 
 
