@@ -29,7 +29,7 @@ def test_it_is_brought_and_said_where_to(workdir: Path, podrun: Podrun) -> None:
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines()[0] == f"podrun: pulling {workdir} to pulled/work"
     assert done.out.splitlines()[-1] == "podrun: pulled 2 files, 12 bytes received: pulled/work"
-    assert Path("pulled/work/metrics.jsonl").read_text() == '{"step": 1}\n'
+    assert Path("pulled", "work", "metrics.jsonl").read_text() == '{"step": 1}\n'
     assert podrun("pull").out.splitlines()[-1] == "podrun: pulled nothing new; 2 unchanged: pulled/work"
     assert podrun("pull", "2031", "logs", "--to", "here").code == 0
     assert Path("here/logs/host-0.log").read_text() == "of the newest\n"
