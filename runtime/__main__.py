@@ -20,6 +20,7 @@ from .contract import (
     NotFiniteError,
     Phase,
     SaveError,
+    UnavailableError,
     UserError,
     WorkerEnv,
     failure_code,
@@ -116,7 +117,7 @@ def exit_code(error: BaseException) -> int:
 
 def describe(error: BaseException) -> str:
     """Return the first lines that the user reads about a failure."""
-    if isinstance(error, (UserError, NotFiniteError, SaveError)):
+    if isinstance(error, (UserError, NotFiniteError, SaveError, UnavailableError)):
         return str(error)
     text = f"{type(error).__name__}: {error}".removesuffix(": ")
     if isinstance(error, SystemExit):
@@ -139,7 +140,7 @@ def report_failure(error: BaseException, code: int, reporter: Reporter) -> None:
     except OSError:
         pass
     try:
-        print(str(error) if kind is ErrorKind.CONFIG else text, file=sys.stderr, flush=True)
+        print(str(error) if kind in (ErrorKind.CONFIG, ErrorKind.UNAVAILABLE) else text, file=sys.stderr, flush=True)
     except OSError:
         pass
 
@@ -159,6 +160,8 @@ def classify(error: BaseException) -> ErrorKind:
     """
     if isinstance(error, UserError):
         return ErrorKind.CONFIG
+    if isinstance(error, UnavailableError) or (isinstance(error, SaveError) and error.unavailable):
+        return ErrorKind.UNAVAILABLE
     if isinstance(error, NotFiniteError):
         return ErrorKind.NOT_FINITE
     from_jax = type(error).__module__.partition(".")[0] in ("jax", "jaxlib")

@@ -23,7 +23,9 @@ class ExitCode(IntEnum):
     DONE = 0
     FAILED = 1  # an exception, or a loss that is not finite
     BAD_CONFIG = 2  # the user's input: nothing was trained
-    UNAVAILABLE = 69  # a host or a process never started, was lost, or did not confirm its end (EX_UNAVAILABLE)
+    UNAVAILABLE = (
+        69  # a host or process never started, was lost, or did not confirm its end; no bucket (EX_UNAVAILABLE)
+    )
     PREEMPTED = 75  # asked to stop; saved a checkpoint first (EX_TEMPFAIL: run it again)
     PEER_LOST = 76  # another process went away: a consequence, never a first cause
     STALLED = 77  # alive, but no progress within the limit
@@ -115,11 +117,13 @@ class ErrorKind(StrEnum):
     CONFIG = "config"
     NOT_FINITE = "not_finite"
     PEER_LOST = "peer_lost"
+    UNAVAILABLE = "unavailable"
 
     @property
     def exit_code(self) -> ExitCode:
         return {
             ErrorKind.CONFIG: ExitCode.BAD_CONFIG,
+            ErrorKind.UNAVAILABLE: ExitCode.UNAVAILABLE,
             ErrorKind.PEER_LOST: ExitCode.PEER_LOST,
         }.get(self, ExitCode.FAILED)
 
@@ -136,8 +140,20 @@ class NotFiniteError(ArithmeticError):
     """The loss or the gradient became NaN or infinite."""
 
 
+class UnavailableError(Exception):
+    """A service that the run depends on cannot be reached, such as the server of a bucket.
+
+    Its text says which, why, and what to do. It is shown without a traceback and ends with `ExitCode.UNAVAILABLE`.
+    """
+
+
 class SaveError(Exception):
     """A checkpoint cannot be saved. Its text says which, where, why, and which checkpoint is the last good one."""
+
+    def __init__(self, text: str, unavailable: bool = False) -> None:
+        super().__init__(text)
+        self.unavailable = unavailable
+        """The place where it is kept, a bucket, cannot be reached."""
 
 
 ENV_COORDINATOR = "PODRUN_COORDINATOR"

@@ -143,7 +143,7 @@ def from_error(host: str, process: int, error: Event) -> Failure:
     message = str(error["message"])
     lines = message.strip().splitlines() or [kind.value]
     at = f" in step {error['step']}" if error.get("step") is not None else ""
-    details = message if kind is ErrorKind.CONFIG else str(error.get("traceback", ""))
+    details = message if kind in (ErrorKind.CONFIG, ErrorKind.UNAVAILABLE) else str(error.get("traceback", ""))
     if kind is ErrorKind.NOT_FINITE:
         at = ""  # its message names the step
     if kind is ErrorKind.PEER_LOST:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..data import saved_tokenizer
 from ..measure.epochs import check_saved
+from ..storage.bucket_client import BucketError
 
 _META_KINDS = {"config": dict, "position": int, "fingerprint": str, "shapes": dict}
 _OF_CONTENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENAMETOOLONG}
@@ -88,13 +89,14 @@ def unreadable(step: int, folder: Path, error: Exception) -> DamagedCheckpointEr
     return DamagedCheckpointError(step, path, reason)
 
 
-def save_failure(step: int, directory: Path, last: int | None, error: Exception) -> str:
+def save_failure(step: int, place: str, last: int | None, error: Exception) -> str:
     """Return the message about a save that has failed; `last` is the step of the checkpoint before it, if there is one."""
     number = error_number(error)
-    reason = os.strerror(number) if number else f"{type(error).__name__}: {str(error).partition(chr(10))[0][:300]}"
+    name = "" if isinstance(error, BucketError) else f"{type(error).__name__}: "
+    reason = os.strerror(number) if number else f"{name}{str(error).partition(chr(10))[0][:400]}"
     kept = f"the last good checkpoint is of step {last}, and is kept" if last is not None else "there is none before it"
     remedy = "; free some space there" if number in (errno.ENOSPC, errno.EDQUOT) else ""
-    return f"checkpoint {step} cannot be saved in {directory}: {reason}; {kept}{remedy}"
+    return f"checkpoint {step} cannot be saved in {place}: {reason}; {kept}{remedy}"
 
 
 def error_number(error: Exception) -> int | None:

@@ -25,6 +25,7 @@ import jax
 
 from ..contract import CHECKPOINT_LOSS, SaveError, UserError
 from ..storage.base import Storage
+from ..storage.bucket_client import BucketError, is_unreachable
 from ..storage.shared_folder import SHARED_FOLDER
 from ..worker.workdir import check_folder, damaged_name
 from .damage import (
@@ -211,7 +212,8 @@ class CheckpointFolder:
         self._saving = self._upkeep = None
         self._opened = None  # orbax's manager would raise the same error again at the next save
         last = next((older for older in self.steps() if older < step), None)
-        return SaveError(save_failure(step, self.directory, last, error))
+        place = self.storage.where(self.directory) if isinstance(error, BucketError) else str(self.directory)
+        return SaveError(save_failure(step, place, last, error), unavailable=is_unreachable(error))
 
     def load(self, step: int, target: Target[T]) -> T:
         """Return what `target` makes of a checkpoint that this process reads alone. Raises as `read` does."""

@@ -20,7 +20,7 @@ def make_storage(env: WorkerEnv, is_shared: bool) -> Storage:
 
 
 def open_bucket(url: str, workdir: Workdir, env: WorkerEnv, reporter: Reporter) -> Storage:
-    """Return the storage at `url`, claimed by process 0. Raises UserError if another run has it, or it fails."""
+    """Return the storage at `url`, claimed by process 0. Raises UserError if another run has it, UnavailableError."""
     claim = None
     if env.process_id == 0:
         claim = Claim(Bucket(url, reporter.note), env)

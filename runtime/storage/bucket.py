@@ -13,10 +13,10 @@ import threading
 import time
 from pathlib import Path
 
-from ..contract import CHECKPOINT_MANIFEST, UserError
+from ..contract import CHECKPOINT_MANIFEST
 from .base import Storage
 from .bucket_claim import CLAIM, Claim
-from .bucket_client import Bucket, BucketError
+from .bucket_client import Bucket, BucketError, explained
 
 _SMALL = 1 << 16  # bytes; files up to this size are brought for all checkpoints, because orbax reads those of each
 _PAUSE = 3.0  # seconds between two uploads of metrics, and 10 times what one takes: metrics grow, and are sent whole
@@ -72,7 +72,7 @@ class BucketStorage(Storage):
                 if (name != CLAIM and size <= _SMALL and (step is None or step in complete)) or name == "metrics.jsonl":
                     self._bring(name, always=step is None)
         except OSError as error:
-            raise UserError(str(error)) from error
+            raise explained(error) from error
 
     def fetch(self, checkpoint: Path) -> None:
         """Bring the files of a checkpoint that the spool lacks, or has with other contents than its manifest says."""
@@ -82,7 +82,7 @@ class BucketStorage(Storage):
             for name in [n for n in self._remote if n.startswith(f"{prefix}/")]:
                 self._bring(name, sha=files.get(name.removeprefix(f"{prefix}/")))
         except OSError as error:
-            raise UserError(str(error)) from error
+            raise explained(error) from error
 
     def after_save(self, checkpoint: Path) -> None:
         """Upload the checkpoint. The metrics up to it come first, so that they never end before the newest checkpoint."""
@@ -117,7 +117,7 @@ class BucketStorage(Storage):
             assert self._claim is not None
             self._claim.release()
         except OSError as error:
-            raise UserError(str(error)) from error
+            raise explained(error) from error
 
     def _upload_in_background(self) -> None:
         while not self._closing.is_set():

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from ..contract import UserError, WorkerEnv
-from .bucket_client import Bucket, BucketError
+from .bucket_client import Bucket, BucketError, RefusedError, explained
 
 CLAIM = ".podrun-claim"
 RENEWED = 5.0  # seconds
@@ -35,7 +35,10 @@ class Claim:
         self._thread = threading.Thread(target=self._renew, daemon=True, name="claim")
 
     def take(self, note: Callable[[str], None]) -> None:
-        """Take it from nobody, from this run, or from a run that is dead. Raises UserError if another run has it."""
+        """Take it from nobody, from this run, or from a run that is dead.
+
+        Raises UserError if another run has it, or the bucket refuses; UnavailableError if the bucket cannot be reached.
+        """
         try:
             while not self.bucket.create(CLAIM, self._content()):
                 self._wait_for_end(note)
@@ -45,7 +48,7 @@ class Claim:
                     if self._is_mine(self.bucket.read(CLAIM)):
                         break
         except OSError as error:
-            raise UserError(str(error)) from error
+            raise explained(error) from error
         self._thread.start()
 
     def check(self) -> None:
@@ -84,7 +87,7 @@ class Claim:
         while not self._stop.wait(RENEWED):
             try:
                 if not self._is_mine(self.bucket.read(CLAIM)):
-                    self._lost = BucketError(f"{self.bucket.url}: another run has taken this workdir meanwhile")
+                    self._lost = RefusedError(f"{self.bucket.url}: another run has taken this workdir meanwhile")
                     return
                 self.bucket.put(CLAIM, self._content())
             except OSError:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..contract import UserError
+from ..contract import UnavailableError, UserError
 
 T = TypeVar("T")
 
@@ -24,10 +24,12 @@ _PACKAGES = {"gs": ("gcsfs", "gcs"), "s3": ("s3fs", "s3")}  # module, podrun's e
 _TRIES = 6
 _PATIENCE = 60.0  # seconds after which no other try begins
 _LONGEST = 16.0  # seconds between two tries; the libraries try several times themselves within each
+_SERVER = {"gs": "STORAGE_EMULATOR_HOST", "s3": "AWS_ENDPOINT_URL"}  # variables that name another server
 _CREDENTIALS = {
     "gs": "run `gcloud auth application-default login` on the host, or name a key file in GOOGLE_APPLICATION_CREDENTIALS",
     "s3": "give AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile in ~/.aws, or the machine a role",
 }
+_BAD_KEYS = ("ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "TokenRefreshRequired")
 _PERMISSIONS = {
     ("gs", "write"): "storage.objects.create",
     ("gs", "read"): "storage.objects.get",
@@ -42,6 +44,20 @@ _PERMISSIONS = {
 
 class BucketError(OSError):
     """What a bucket has answered for the last time, as a line for the user."""
+
+
+class RefusedError(BucketError):
+    """The bucket would answer the same again, however often it is asked: no permission, no credentials, no such bucket."""
+
+
+def explained(error: OSError) -> UserError | UnavailableError:
+    """Return the error that ends a program because of `error`: the user's mistake, or a bucket that cannot be reached."""
+    return UnavailableError(str(error)) if is_unreachable(error) else UserError(str(error))
+
+
+def is_unreachable(error: Exception) -> bool:
+    """Return whether an error says that a bucket cannot be reached now."""
+    return isinstance(error, BucketError) and not isinstance(error, RefusedError)
 
 
 class MissingObjectError(BucketError):
@@ -74,10 +90,10 @@ class Bucket:
     def _open(self, library: Any) -> Any:
         if self._scheme == "s3":
             return library.S3FileSystem(use_listings_cache=False, skip_instance_cache=True)
-        if os.environ.get(
-            "STORAGE_EMULATOR_HOST"
-        ):  # another server takes no credentials; gcsfs warns of that at each call
-            logging.getLogger("gcsfs").setLevel(logging.ERROR)
+        logging.getLogger("gcsfs").setLevel(
+            logging.CRITICAL
+        )  # else a traceback for each try: errors are told by podrun
+        if os.environ.get(_SERVER["gs"]):  # another server takes no credentials
             return library.GCSFileSystem(token="anon", use_listings_cache=False, skip_instance_cache=True)
         return library.GCSFileSystem(use_listings_cache=False, skip_instance_cache=True)
 
@@ -145,13 +161,15 @@ class Bucket:
                 fatal = self._fatal(error, verb, name)
                 if fatal is not None:
                     raise fatal from error
-                what = f"{self.url}: cannot {verb} {name or 'it'}"
+                server = os.environ.get(_SERVER[self._scheme])
+                what = f"{self.url}: cannot {verb} {name or 'it'}{f' on the server {server}' if server else ''}"
                 if attempt == _TRIES or time.monotonic() - started > _PATIENCE:
                     tries = "1 try" if attempt == 1 else f"{attempt} tries"
                     raise BucketError(f"{what} after {tries}: {_short(error)}") from error
                 if attempt == 1:
                     self._note(f"{what} yet, and tries again: {_short(error)}")
-            time.sleep(random.uniform(0.5, 1) * min(_LONGEST, 0.25 * 2**attempt))
+                pause = max(random.uniform(0.5, 1) * min(_LONGEST, 0.25 * 2**attempt), _retry_after(error))
+            time.sleep(pause)
         raise AssertionError("unreachable")
 
     def _fatal(self, error: Exception, verb: str, name: str) -> BucketError | None:
@@ -159,21 +177,23 @@ class Bucket:
         kind, text = type(error).__name__, f"{error} {error.__cause__ or ''}"
         bucket = f"{self._scheme}://{self._root.partition('/')[0]}"
         if "bucket" in text.lower() and ("not exist" in text or "no bucket" in text.lower() or "notFound" in text):
-            return BucketError(f"{bucket}: no such bucket; create it, or correct the name in --workdir")
+            return RefusedError(f"{bucket}: no such bucket; create it, or correct the name in --workdir")
         if isinstance(error, FileNotFoundError) or getattr(error, "code", None) in (404, "404"):
             if verb == "write":
-                return BucketError(f"{bucket}: no such bucket; create it, or correct the name in --workdir")
+                return RefusedError(f"{bucket}: no such bucket; create it, or correct the name in --workdir")
             return MissingObjectError(f"{self.url}/{name}: no such object")
         if (
             kind in ("NoCredentialsError", "DefaultCredentialsError", "PartialCredentialsError")
             or "Anonymous caller" in text
         ):
-            return BucketError(f"{bucket}: no credentials on this host; {_CREDENTIALS[self._scheme]}")
+            return RefusedError(f"{bucket}: no credentials on this host; {_CREDENTIALS[self._scheme]}")
         if "TooSkewed" in text or "too skewed" in text:
-            return BucketError(f"{bucket}: the clock of this host is wrong ({_short(error)}); set it, best by NTP")
-        if isinstance(error, PermissionError) or _status(error) in (401, 403) or "InvalidAccessKeyId" in text:
+            return RefusedError(f"{bucket}: the clock of this host is wrong ({_short(error)}); set it, best by NTP")
+        if _aws_code(error) in _BAD_KEYS or "token has expired" in text:
+            return RefusedError(f"{bucket}: {self._who()} is refused ({_short(error)}); {_CREDENTIALS[self._scheme]}")
+        if isinstance(error, PermissionError) or _status(error) in (401, 403):
             permission = _PERMISSIONS[self._scheme, verb]
-            return BucketError(
+            return RefusedError(
                 f"{bucket}: {self._who()} may not {verb} there ({_short(error)}); give it {permission}, or other "
                 f"credentials: {_CREDENTIALS[self._scheme]}"
             )
@@ -199,6 +219,20 @@ def _status(error: Exception) -> int | None:
         return 403
     status = str(getattr(error, "code", None) or getattr(error, "status", None))
     return int(status) if status.isdigit() else None
+
+
+def _aws_code(error: Exception) -> str | None:
+    """Return what S3 calls an error; None if it does not say."""
+    response = getattr(error.__cause__, "response", None)
+    return response.get("Error", {}).get("Code") if isinstance(response, dict) else None
+
+
+def _retry_after(error: Exception) -> float:
+    """Return the seconds that a server wants to be left alone, as far as the library tells."""
+    response = getattr(error.__cause__, "response", None)
+    headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {}) if isinstance(response, dict) else {}
+    seconds = str(headers.get("retry-after", ""))
+    return min(float(seconds), _PATIENCE) if seconds.isdigit() else 0.0
 
 
 def _short(error: Exception) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ..contract import ENV_COORDINATOR, ErrorKind, EventKind, ExitCode, UserError, WorkerEnv
+from ..contract import ENV_COORDINATOR, ErrorKind, EventKind, SaveError, UnavailableError, UserError, WorkerEnv
 from .progress import Reporter
 
 _hook_before: Callable[..., Any] | None = None
@@ -21,14 +21,17 @@ class _Ended(SystemExit):
 
 
 def explain_mistakes() -> None:
-    """Let a UserError that nobody catches end this program with its text and exit code 2, from now on."""
+    """Let a UserError that nobody catches end this program with its text and exit code 2, from now on.
+
+    And with 69 if a bucket cannot be reached.
+    """
     global _hook_before
     if _hook_before is None:
         _hook_before, sys.excepthook = sys.excepthook, _excepthook
 
 
 def _excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    if not isinstance(error, UserError):
+    if (failure := _explained_kind(error)) is None:
         assert _hook_before is not None
         _hook_before(kind, error, trace)
         return
@@ -37,11 +40,20 @@ def _excepthook(kind: type[BaseException], error: BaseException, trace: Tracebac
     if ENV_COORDINATOR in os.environ:
         try:
             reporter = Reporter(WorkerEnv.from_env().events_path)
-            reporter.event(EventKind.ERROR, kind=ErrorKind.CONFIG, message=text, traceback="", code=ExitCode.BAD_CONFIG)
+            reporter.event(EventKind.ERROR, kind=failure, message=text, traceback="", code=failure.exit_code)
         except (OSError, UserError, ValueError):  # a full disk, or another environment: the text and the code are there
             pass
     sys.last_value = None  # it is told
-    raise _Ended(ExitCode.BAD_CONFIG)
+    raise _Ended(failure.exit_code)
+
+
+def _explained_kind(error: BaseException) -> ErrorKind | None:
+    """Return the kind of an error whose text is all that the user needs; None for all others."""
+    if isinstance(error, UserError):
+        return ErrorKind.CONFIG
+    if isinstance(error, UnavailableError) or (isinstance(error, SaveError) and error.unavailable):
+        return ErrorKind.UNAVAILABLE
+    return None
 
 
 def _place(trace: TracebackType | None) -> str:
