@@ -16,7 +16,16 @@ import pytest
 
 from podrun.runtime import plugins
 from podrun.runtime.__main__ import classify, exit_code, report_failure
-from podrun.runtime.contract import ENV_COORDINATOR, ErrorKind, ExitCode, NotFiniteError, UserError, WorkerEnv
+from podrun.runtime.contract import (
+    ENV_COORDINATOR,
+    ErrorKind,
+    ExitCode,
+    NotFiniteError,
+    SaveError,
+    UserError,
+    WorkerEnv,
+)
+from podrun.runtime.storage.bucket_client import BucketError, RefusedError, explained
 from podrun.runtime.worker.progress import Reporter
 
 # --- kinds of failure -----------------------------------------------------------------------------------------------
@@ -31,6 +40,10 @@ class FromALibrary(ValueError):
     [
         (UserError("data.path: there is no file"), ErrorKind.CONFIG),
         (NotFiniteError("the loss is not finite in step 3"), ErrorKind.NOT_FINITE),
+        (explained(BucketError("gs://b: cannot read c")), ErrorKind.UNAVAILABLE),
+        (explained(RefusedError("gs://b: no such bucket")), ErrorKind.CONFIG),
+        (SaveError("checkpoint 7 cannot be saved", unavailable=True), ErrorKind.UNAVAILABLE),
+        (SaveError("checkpoint 7 cannot be saved"), ErrorKind.EXCEPTION),
         (
             ValueError("UNKNOWN: Gloo all-reduce failed: [gloo/transport/tcp/pair.cc:547] Connection reset by peer"),
             "peer",
@@ -61,12 +74,15 @@ def test_classify(error: BaseException, kind: ErrorKind | str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "code"),
-    [(ErrorKind.EXCEPTION, 1), (ErrorKind.CONFIG, 2), (ErrorKind.NOT_FINITE, 1), (ErrorKind.PEER_LOST, 76)],
+    [
+        *((ErrorKind.EXCEPTION, 1), (ErrorKind.CONFIG, 2), (ErrorKind.NOT_FINITE, 1), (ErrorKind.PEER_LOST, 76)),
+        (ErrorKind.UNAVAILABLE, 69),
+    ],
 )
 def test_exit_code_of_a_kind(kind: ErrorKind, code: int) -> None:
     """The numbers are documented: a change of them would break the users' scripts."""
     assert kind.exit_code == code
-    assert len(ErrorKind) == 4
+    assert len(ErrorKind) == 5
 
 
 @pytest.mark.parametrize(
