@@ -82,7 +82,7 @@ def run(env: WorkerEnv, reporter: Reporter) -> int:
     assert config.launch.workdir is not None  # the launcher fills it in
     bucket = url(config.launch.workdir)
     workdir = Workdir(spool_of(bucket) if bucket else config.launch.workdir.expanduser())
-    configure_jax()
+    configure_jax(reporter.beat)
     quiet_libraries()
     if env.process_id == 0:
         claim(workdir, env, reporter)

@@ -75,7 +75,8 @@ class Phase(StrEnum):
     DONE = "done"
 
 
-_BEAT = struct.Struct("=6Q3d")
+_BEAT = struct.Struct("=6Q4dQ")
+_LARGEST = 1 << 53  # of a number in a beat: a million years of steps
 
 
 @dataclass(frozen=True)
@@ -99,15 +100,23 @@ class Beat:
     """Seconds in which it gave steps to the devices."""
     waiting: float = 0.0
     """Seconds for which it has waited for steps that it had dispatched: for its devices, and for the other processes."""
+    moved: float = 0.0
+    """Time of the last sign of progress, on the clock `time.monotonic` of its host."""
+    borrows: bool = False
+    """It waits for a program that another process compiles."""
 
     @classmethod
     def parse(cls, text: str) -> Beat:
         """Return the beat from the first bytes of the file, as hexadecimal digits. Raises ValueError."""
         try:
-            moves, phase, *rest = _BEAT.unpack_from(bytes.fromhex(text))
-            return cls(moves, tuple(Phase)[phase], *rest)
+            moves, phase, *numbers = _BEAT.unpack_from(bytes.fromhex(text))
+            name = tuple(Phase)[phase]
         except (struct.error, IndexError) as error:
             raise ValueError(f"not a beat: {error}") from None
+        if not all(0 <= number <= _LARGEST for number in (moves, *numbers)):  # NaN is not
+            raise ValueError("not a beat: a number in it is too large, or negative, or none")
+        numbers[-1] = bool(numbers[-1])
+        return cls(moves, name, *numbers)
 
 
 class ErrorKind(StrEnum):

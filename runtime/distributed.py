@@ -16,6 +16,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .contract import UserError, WorkerEnv, bind_address
+from .worker.beat import BeatFile
 from .worker.gloo import listen_at
 from .worker.mistakes import explain_mistakes
 from .worker.programs import share_programs
@@ -29,12 +30,12 @@ is the work of one process after the last step of all: an evaluation, a save, an
 JAX would end the process that is still at work. A process that fails does not wait, and podrun then ends the others."""
 
 
-def configure_jax() -> None:
-    """Make the settings that must precede the first computation."""
+def configure_jax(beat: BeatFile | None = None) -> None:
+    """Make the settings that must precede the first computation. `beat`: notes that this process waits for a program."""
     if cache := os.environ.get("JAX_COMPILATION_CACHE_DIR") or private_cache():
         jax.config.update("jax_compilation_cache_dir", cache)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-    share_programs(f"{cache}/programs" if cache and "://" not in cache else None)
+    share_programs(f"{cache}/programs" if cache and "://" not in cache else None, beat)
     # Random draws are then the same for every layout over devices.
     jax.config.update("jax_threefry_partitionable", True)
 

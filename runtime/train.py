@@ -233,6 +233,8 @@ class Trainer:
             with self._clock.waiting(), self._beat.data:
                 batch = self._batches.get()
             done = self._complete_oldest() if len(self._in_flight) == self._window else None
+            if step == first:
+                self._beat.part()  # from here on it needs nobody but the compiler
             if self._is_logged(step) and (scores := self._strategy.scores(self._state, batch)):
                 self._scores[step] = scores
             with self._beat.dispatch:

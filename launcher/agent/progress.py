@@ -39,19 +39,25 @@ class Progress:
         if connection is not self.sent_to:
             self.sent_to, self.sent = connection, {}
         beats = {w.process: read_beat(w.spec["beat"]) for w in workers if w.running}
-        changed = {process: beat for process, beat in beats.items() if beat and beat != self.sent.get(process)}
+        changed = {process: beat for process, beat in beats.items() if beat != self.sent.get(process, "")}
         if changed:
             self.sent.update(changed)
-            connection.send({"type": "progress", "beats": {str(process): beat for process, beat in changed.items()}})
+            frame = {"type": "progress", "beats": {str(process): beat for process, beat in changed.items()}, "now": now}
+            connection.send(frame)
 
 
 def read_beat(path: str) -> str:
-    """Return the beat in hexadecimal digits; empty if there is none."""
+    """Return the beat in hexadecimal digits; empty if there is none. A user program may have put anything in its place."""
     try:
-        with open(path, "rb") as file:
-            return file.read(BEAT).hex()
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # nobody may ever write to a pipe
     except OSError:
         return ""
+    try:
+        return os.read(fd, BEAT).hex()
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)
 
 
 class Dump:

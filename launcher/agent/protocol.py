@@ -135,9 +135,8 @@ FROM_AGENT: Frames = {
     ),
     "stopped": record({"n": count, "reason": words, "left": each(count), "kept": maybe(words), "missing": count}),
     "pong": record({}),
-    "progress": record(
-        {"beats": table(text)}
-    ),  # of processes whose beats have changed: the bytes as hexadecimal digits
+    # Of processes whose beats have changed: the bytes as hexadecimal digits; `now` is the time on the clock of the beats.
+    "progress": record({"beats": table(text)}, {"now": number}),
     "dumped": record({"n": count, "processes": each(record({"process": count, "state": text, "load": number}))}),
 }
 SPEC: Frames = {"spec": TO_AGENT["spec"]}

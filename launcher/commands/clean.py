@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -20,8 +20,8 @@ from ..request.hosts import HostSelection, select_hosts
 from ..rundir.old_runs import OldRun, old_run, old_runs, remove, remove_unfinished
 from ..rundir.runs import RunDirectory
 from ..transport.base import Transport, load_transport
-from ..view.text_table import shorten, text_table
-from ..view.times import duration, parse_duration, size
+from ..view.leftovers import Leftovers, as_table, counted, kept_lines, summary
+from ..view.times import parse_duration
 
 _LONG = "7d"
 
@@ -36,37 +36,13 @@ class CleanRequest:
     yes: bool = False
 
 
-@dataclass
-class _Leftovers:
-    """Leftovers that may be removed."""
-
-    runs: list[OldRun] = field(default_factory=list)
-    folders: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """Answers of `agent clean`, by host."""
-    processes: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    environments: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    unreached: dict[str, str] = field(default_factory=dict)
-
-    def of_host(self, host: str) -> list[str]:
-        """Return the ids of the runs that have left something on the host."""
-        return sorted({entry["run"] for entry in (*self.folders.get(host, ()), *self.processes.get(host, ()))})
-
-    def __bool__(self) -> bool:
-        return bool(self.runs or any(self.folders.values()) or any(self.processes.values()) or self.due)
-
-    @property
-    def due(self) -> list[dict[str, Any]]:
-        """Return the environments and sets of data that no run has used for long."""
-        return [e for environments in self.environments.values() for e in environments if e["due"]]
-
-
 def clean(request: CleanRequest) -> int:
     """List the leftovers, ask, and remove them. Return 0, or 69 if a host could not be reached. Raises UserError."""
     run = request.selection.run
     default = "0" if run is not None else _LONG
     older_than = parse_duration(request.older_than or default, "--older-than")
     if run is None and not request.selection.pod.names_pod:
-        leftovers = _Leftovers(old_runs(older_than))
+        leftovers = Leftovers(old_runs(older_than))
         return _decide(request, leftovers, lambda: _remove_here(leftovers.runs))
     pod, directory = select_hosts(request.selection, "clean")
     runs = [] if directory is None else [old_run(directory)]
@@ -80,7 +56,7 @@ def clean(request: CleanRequest) -> int:
         transport.close()
 
 
-def _decide(request: CleanRequest, leftovers: _Leftovers, action: Callable[[], list[str]]) -> int:
+def _decide(request: CleanRequest, leftovers: Leftovers, action: Callable[[], list[str]]) -> int:
     """Print the leftovers, and call `action` if the user agrees."""
     for reason, hosts in _by_reason(leftovers.unreached).items():
         print(f"podrun: {fold(hosts)}: {reason}", file=sys.stderr)
@@ -88,12 +64,12 @@ def _decide(request: CleanRequest, leftovers: _Leftovers, action: Callable[[], l
     if not leftovers:
         print(f"nothing to remove{_age_hint(request)}")
     else:
-        print(_as_table(leftovers))
-    for line in _kept_lines(leftovers, request.older_than or _LONG):
+        print(as_table(leftovers))
+    for line in kept_lines(leftovers, request.older_than or _LONG):
         print(line)
     if request.dry_run or (not leftovers and not request.selection.pod.names_pod):
         return code
-    if not request.yes and leftovers and not _confirm(_summary(leftovers)):
+    if not request.yes and leftovers and not _confirm(summary(leftovers)):
         print("nothing was removed")
         return code
     problems = action()
@@ -128,7 +104,7 @@ def _remove_here(runs: Sequence[OldRun]) -> list[str]:
             problems.append(str(error))
     remove_unfinished()
     if len(problems) < len(runs):
-        print(f"removed {_count(len(runs) - len(problems), 'run')} here")
+        print(f"removed {counted(len(runs) - len(problems), 'run')} here")
     return problems
 
 
@@ -144,8 +120,8 @@ class _Hosts:
         self._older_than = older_than
         self._run = run
 
-    def look(self) -> _Leftovers:
-        leftovers = _Leftovers()
+    def look(self) -> Leftovers:
+        leftovers = Leftovers()
         answers = self._ask(self._pod.hosts, {})
         for host, answer in answers.items():
             if isinstance(answer, str):
@@ -155,7 +131,7 @@ class _Hosts:
                 leftovers.environments[host] = answer["environments"]
         return leftovers
 
-    def remove(self, leftovers: _Leftovers) -> list[str]:
+    def remove(self, leftovers: Leftovers) -> list[str]:
         """Remove the leftovers, and return what failed."""
         reached = tuple(host for host in self._pod.hosts if host.name not in leftovers.unreached)
         answers = self._ask(reached, {host.name: leftovers.of_host(host.name) for host in reached})
@@ -171,7 +147,7 @@ class _Hosts:
             if answer["left"]:
                 problems.append(f"{host}: processes {', '.join(map(str, answer['left']))} cannot be ended")
         done = [(folders, "folder"), (processes, "process"), (pruned, "old bundle, environment or data set")]
-        if counts := [_count(number, what) for number, what in done if number]:
+        if counts := [counted(number, what) for number, what in done if number]:
             print(f"removed {', '.join(counts)} on the hosts")
         return problems
 
@@ -194,72 +170,6 @@ class _Hosts:
                 raise answer
             answers[host.name] = answer.reason if isinstance(answer, HostError) else answer
         return answers
-
-
-# --- words ------------------------------------------------------------------------------------------------------------
-
-
-def _as_table(leftovers: _Leftovers) -> str:
-    rows = []
-    for run in leftovers.runs:
-        where = str(run.directory.path)
-        rows.append(["here", "run", f"{run.summary.state}, {duration(run.age)} ago", size(run.size), where])
-    for host, folders in leftovers.folders.items():
-        for folder in folders:
-            rows.append([host, "folder", f"{duration(folder['age'])} old", size(folder["bytes"]), folder["path"]])
-    for host, environments in leftovers.environments.items():
-        for environment in environments:
-            if environment["due"]:
-                used = f"last used {duration(environment['age'])} ago"
-                rows.append([host, environment["kind"], used, size(environment["bytes"]), environment["path"]])
-    for host, processes in leftovers.processes.items():
-        for process in processes:
-            about = f"{process['pid']} of run {process['run']}"
-            rows.append([host, "process", about, "", shorten(process["command"], 80)])
-    return text_table(rows, right=(3,))
-
-
-_RULES = {
-    "environment": "an environment may go when no run has used it for {} (--older-than); a run builds it again",
-    "data set": "a data set may go when no run has used it for {} (--older-than); a run brings it again",
-}
-
-
-def _kept_lines(leftovers: _Leftovers, older_than: str) -> list[str]:
-    """Return a line for each group of hosts that keep the same environments or data, and when those may go."""
-    lines = []
-    for kind, rule in _RULES.items():
-        hosts: dict[str, list[str]] = {}
-        for host, environments in leftovers.environments.items():
-            if kept := [row for row in environments if row["kind"] == kind and not row["due"]]:
-                total = size(sum(row["bytes"] for row in kept))
-                used = duration(min(row["age"] for row in kept))
-                hosts.setdefault(f"{_count(len(kept), kind)} ({total}), last used {used} ago", []).append(host)
-        lines += [f"kept on {fold(names)}: {what}" for what, names in hosts.items()]
-        lines += [rule.format(older_than)] * bool(hosts)
-    return lines
-
-
-def _summary(leftovers: _Leftovers) -> str:
-    bytes_here = sum(run.size for run in leftovers.runs)
-    folders, processes = (
-        [e for es in entries.values() for e in es] for entries in (leftovers.folders, leftovers.processes)
-    )
-    parts = [f"{_count(len(leftovers.runs), 'run')} here ({size(bytes_here)})"] if leftovers.runs else []
-    if folders:
-        parts.append(f"{_count(len(folders), 'folder')} ({size(sum(f['bytes'] for f in folders))})")
-    for kind in _RULES:
-        if due := [row for row in leftovers.due if row["kind"] == kind]:
-            parts.append(f"{_count(len(due), kind)} ({size(sum(row['bytes'] for row in due))})")
-    if processes:
-        parts.append(f"{_count(len(processes), 'process')}, by SIGKILL")
-    return " and ".join(parts)
-
-
-def _count(number: int, what: str) -> str:
-    if number == 1:
-        return f"1 {what}"
-    return f"{number} {what}{'es' if what.endswith('s') else 's'}"
 
 
 def _by_reason(unreached: dict[str, str]) -> dict[str, list[str]]:

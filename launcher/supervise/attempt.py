@@ -67,6 +67,7 @@ class Supervisor(AgentFrames):
         self._unopened: set[str] = set()
         self._patience = Patience(self._clock)
         self._watch = ProgressWatch(self._processes.values(), self._clock, plan.launch, plan.is_program)
+        self._is_stuck = False
         self._hurried = False  # the user does not want to wait for the output
         self._interrupts: list[int] = []
 
@@ -88,6 +89,8 @@ class Supervisor(AgentFrames):
                 self._wait(self._all_exited, check=self._check_progress)
             if self._was_asked_to_stop():
                 grace = self._grace()
+            elif self._is_stuck and not self._plan.is_program:
+                grace = 0.0  # its processes wait in vain, and have nothing to save
         finally:
             self._stop(grace)
             heartbeat.stop()
@@ -160,6 +163,7 @@ class Supervisor(AgentFrames):
         if self._watch.is_stuck(self._hears):
             self._tell(EventKind.NOTE, message="nothing moves any more: all processes print their stacks to the logs")
             self._dump_stacks()
+            self._is_stuck = True
             failure = self._watch.failure()
             self._tell_early(failure)
             self._failures.add(failure)

@@ -28,6 +28,7 @@ from .kept import KeptAgents
 from .outcome import Process
 
 MAX_PENDING_FRAMES = 256  # frames that wait to be handled; then the hosts wait
+BEAT_AGE = 1.0  # seconds: agents look at beats once a second, so an older sign is a wrong clock
 ASLEEP = 5.0  # seconds between two ticks after which this process must have been stopped, or its machine suspended
 
 
@@ -76,7 +77,7 @@ class AgentFrames:
         if kept is not None and kept.wanted and not plan.is_program:
             self._without_step = set(self._processes)
         self._event_lines = {process: Lines(events.LIMIT) for process in self._processes}
-        self._warned: set[tuple[str, int]] = set()  # processes whose malformed events have been reported
+        self._warned: set[tuple[str, int, str]] = set()  # processes, and of what of theirs has been warned
         self._streams = {h.host.name: [output_stream(p.process_id) for p in h.processes] for h in plan.hosts}
         self._ready: dict[str, Frame] = {}
         self._probing: set[str] = set()  # hosts that were asked to probe the coordinator
@@ -200,11 +201,14 @@ class AgentFrames:
             self._on_event(host, number, event)
 
     def _warn_of_events(self, host: str, number: int, why: str) -> None:
-        """Warn of malformed events, once for each process."""
-        if (host, number) not in self._warned:
-            self._warned.add((host, number))
-            what = f"process {number} on {host} reported something that is no event ({why}); it is ignored"
-            self._tell(EventKind.NOTE, message=what)
+        what = f"process {number} on {host} reported something that is no event ({why}); it is ignored"
+        self._warn(host, number, "events", what)
+
+    def _warn(self, host: str, number: int, about: str, message: str) -> None:
+        """Warn of something that a process has damaged, once for each process."""
+        if (host, number, about) not in self._warned:
+            self._warned.add((host, number, about))
+            self._tell(EventKind.NOTE, message=message)
 
     def _write_log(self, host: str, stream: str, data: bytes) -> None:
         """Append output to the log. Raise OSError, which is also reported as a failure."""
@@ -234,7 +238,7 @@ class AgentFrames:
 
     def _on_event(self, host: str, number: int, event: Event) -> None:
         process = self._processes[host, number]
-        process.signs += 1
+        process.signs, process.age = process.signs + 1, 0.0
         kind = event["event"]
         if kind == EventKind.PHASE:
             process.phase = event["phase"]
@@ -259,9 +263,14 @@ class AgentFrames:
             process = self._processes[host, int(number)]
             try:
                 beat = Beat.parse(text)
-            except ValueError:  # a user program has written it
+            except ValueError as why:  # a user program has written it
+                process.beat = None  # and nobody can tell any more whether the pod is stuck
+                what = f"the beat of process {number} on {host} is damaged ({why}); a hang may not be noticed"
+                self._warn(host, process.process, "beat", what)
                 continue
-            process.signs += process.beat is None or beat.moves != process.beat.moves
+            if process.beat is None or beat.moves != process.beat.moves:
+                process.signs += 1
+                process.age = min(max(0.0, frame.get("now", 0.0) - beat.moved), BEAT_AGE)
             process.beat = beat
 
     def _on_dumped(self, host: str, frame: Frame) -> None:

@@ -47,6 +47,16 @@ class Standing:
         return f"{self.host} (process {self.process})"
 
     @property
+    def borrows(self) -> bool:
+        """Return True if it waits for a program that another process compiles."""
+        return self.beat is not None and self.beat.borrows
+
+    @property
+    def compiles(self) -> bool:
+        """Return True if it needs nobody for what it does now, which is to compile the step."""
+        return self.phase == Phase.COMPILE and self.beat is not None and self.beat.part > 0 and not self.beat.arrived
+
+    @property
     def position(self) -> tuple[int, int, int, int]:
         """Return how far it has come. All processes pass the same positions in the same order."""
         beat = self.beat
@@ -103,11 +113,14 @@ def culprit(standings: Sequence[Standing]) -> tuple[Standing, str]:
     stopped = [s for s in standings if s.state in ("T", "t")]
     if stopped:
         return stopped[0], "it is stopped (SIGSTOP, or a debugger)"
-    first = min(standings, key=lambda s: s.position)
-    behind = [s for s in standings if s.position == first.position]
-    ahead = len(standings) - len(behind)
+    candidates = [s for s in standings if not s.borrows] or standings
+    first = min(candidates, key=lambda s: s.position)
+    behind = [s for s in candidates if s.position == first.position]
+    if first.compiles and 0 < len(idle := [s for s in behind if s.load is not None and s.load < _IDLE]) < len(behind):
+        first, behind = idle[0], idle  # the others still compile, and compiling waits for nobody
+    ahead = [s for s in standings if s not in behind]
     if ahead:
-        return first, _behind(first, behind, [s for s in standings if s.position != first.position])
+        return first, _behind(first, behind, ahead)
     blocked = [s for s in standings if s.state == "D"]
     if blocked and len(blocked) < len(standings):
         return blocked[0], "it waits for a disk or a network file system (state D)"
@@ -127,6 +140,9 @@ def _behind(first: Standing, behind: Sequence[Standing], ahead: Sequence[Standin
     others = f"{len(ahead)} others have" if len(ahead) > 1 else f"{furthest.who} has"
     alike = f"; so have {len(behind) - 1} more" if len(behind) > 1 else ""
     arrived = furthest.position[0]
+    if furthest.position == first.position:
+        does = "to wait for a program that it compiles" if furthest.borrows else "to compile, and compiles still"
+        return f"{'' if furthest.borrows else 'it does nothing, while '}{others} come {does}{alike}"
     if arrived > first.beat.arrived:
         return f"it has stopped before step {arrived}, to which {others} come{alike}"
     if furthest.phase != first.phase:

@@ -30,6 +30,8 @@ class Process:
     """Where it is, by its beat file; None until its agent has sent that, and for most user programs."""
     signs: int = 0
     """Counts its signs of life: events and beats, and the output of a user program."""
+    age: float = 0.0
+    """Seconds that the last of them was old when it came here."""
     state: str = ""
     """State of the process on its host, as `ps` shows it, when it was last asked for its stacks."""
     load: float | None = None

@@ -57,7 +57,7 @@ class ProgressWatch:
         for process in alive:
             idle = self._idle.setdefault(process.process, _Idle(now, process.signs))
             if process.signs != idle.signs:
-                idle.since, idle.signs = now, process.signs
+                idle.since, idle.signs = max(idle.since, now - process.age), process.signs
             elif not hears(process.host):
                 idle.since += passed
         leader = next((p for p in alive if p.beat is not None), None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import mmap
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -14,6 +16,7 @@ _SIZE = mmap.PAGESIZE
 _PHASES = tuple(Phase)
 _MOVES, _PHASE, _ENTERED, _PART, _ARRIVED, _COMPLETED = range(6)
 _FLOATS = 6  # index of the first float: each number has 8 bytes
+_MOVED, _BORROWS = 9, 10
 
 
 class BeatFile:
@@ -37,31 +40,42 @@ class BeatFile:
         self.waiting = Span(self, _FLOATS + 2)
         """Time in which it waits for a step that it has dispatched: for its devices, and for the other processes."""
 
+    def _move(self) -> None:
+        self._floats[_MOVED] = time.monotonic()
+        self._integers[_MOVES] += 1
+
     def phase(self, phase: Phase) -> None:
         """Note that a phase begins."""
         values = self._integers
         values[_PHASE] = _PHASES.index(phase)
         values[_PART] = 0
         values[_ENTERED] += 1
-        values[_MOVES] += 1
+        self._move()
 
     def part(self) -> None:
         """Note that the next part of the phase begins, such as a batch of an evaluation: one that the others take part in."""
-        values = self._integers
-        values[_PART] += 1
-        values[_MOVES] += 1
+        self._integers[_PART] += 1
+        self._move()
 
     def arrive(self, step: int) -> None:
         """Note that a step has been dispatched: from now on this process may wait for others."""
-        values = self._integers
-        values[_ARRIVED] = step
-        values[_MOVES] += 1
+        self._integers[_ARRIVED] = step
+        self._move()
 
     def complete(self, step: int) -> None:
         """Note that the devices have completed a step."""
-        values = self._integers
-        values[_COMPLETED] = step
-        values[_MOVES] += 1
+        self._integers[_COMPLETED] = step
+        self._move()
+
+    @contextmanager
+    def borrowing(self) -> Iterator[None]:
+        """Note for as long as this lasts that this process waits for a program that another one compiles."""
+        self._integers[_BORROWS] = 1
+        try:
+            yield
+        finally:
+            self._integers[_BORROWS] = 0
+            self._move()
 
     def add(self, index: int, seconds: float) -> None:
         self._floats[index] += seconds

@@ -25,6 +25,7 @@ from typing import Any
 
 import jax
 
+from .beat import BeatFile
 from .kept import Kept
 
 _ARGUMENTS = [
@@ -50,8 +51,13 @@ _WAIT = 20 * 60
 _log = logging.getLogger("podrun")
 
 
-def share_programs(folder: str | None) -> None:
-    """Share all programs that are compiled from now on and run on several processes, and keep them in `folder`."""
+def share_programs(folder: str | None, beat: BeatFile | None = None) -> None:
+    """Share all programs that are compiled from now on and run on several processes, and keep them in `folder`.
+
+    Args:
+        folder: where to keep them; None: nowhere.
+        beat: where to note that this process waits for another to compile.
+    """
     try:
         from jax._src import compiler, distributed
 
@@ -61,7 +67,8 @@ def share_programs(folder: str | None) -> None:
         return
     if expected and getattr(alone, "__module__", "").startswith("jax."):
         kept = Kept(folder) if folder is not None and jax.config.values["jax_enable_compilation_cache"] else None
-        compiler.compile_or_get_cached = SharedCompiler(alone, anew, distributed.global_state, kept)
+        shared = SharedCompiler(alone, anew, distributed.global_state, kept, beat or BeatFile(None))
+        compiler.compile_or_get_cached = shared
 
 
 class SharedCompiler:
@@ -73,13 +80,17 @@ class SharedCompiler:
             writes one that it has read.
         pod: `client`, which has the pod's key-value store, and `process_id`.
         kept: programs of earlier starts.
+        beat: where to note that this process waits for another to compile.
     """
 
-    def __init__(self, alone: Callable[..., Any], anew: Callable[..., Any], pod: Any, kept: Kept | None) -> None:
+    def __init__(
+        self, alone: Callable[..., Any], anew: Callable[..., Any], pod: Any, kept: Kept | None, beat: BeatFile
+    ) -> None:
         self._alone = alone
         self._anew = anew
         self._pod = pod
         self._kept = kept
+        self._beat = beat
         self._seen: Counter[str] = Counter()
 
     def __call__(
@@ -134,7 +145,8 @@ class SharedCompiler:
             finally:
                 shared.offer(packed)
         else:
-            packed = shared.wait(key)
+            with self._beat.borrowing():
+                packed = shared.wait(key)
             program = by.load(packed)
             if program is None:
                 program = by.compile()

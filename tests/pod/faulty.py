@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from podrun.runtime.config import Config
-from podrun.runtime.config.data import SineData
+from podrun.runtime.config.data import SineData, TextData
 from podrun.runtime.data import load_dataset
-from podrun.runtime.data.base import Batch, Dataset
+from podrun.runtime.data.base import Batch, Dataset, Tokenizer
 
 
 class Faulty:
@@ -114,3 +114,28 @@ def held(options: dict[str, Any], config: Config) -> Dataset:
     """`data: {name: "faulty:held", options: {file}}`: the file has the number of steps that a run may make from its start."""
     good = load_dataset(config.model_copy(update={"data": SineData(samples=400)}))
     return replace(good, train=Held(good.train, Path(options["file"])))
+
+
+class HeldText:
+    """The tokenizer `inner`; what is sampled becomes text once the file `batches` permits more steps than `steps`."""
+
+    def __init__(self, inner: Tokenizer, file: Path, steps: int) -> None:
+        self._inner = inner
+        self._file = file
+        self._steps = steps
+        self.vocabulary = inner.vocabulary
+
+    def encode(self, text: str) -> Any:
+        return self._inner.encode(text)
+
+    def decode(self, ids: Any) -> str:
+        while int(self._file.read_text()) <= self._steps:
+            time.sleep(0.01)
+        return self._inner.decode(ids)
+
+
+def held_text(options: dict[str, Any], config: Config) -> Dataset:
+    """`data: {name: "faulty:held_text", options: {file, text}}`: as above, for the sampling after the last step of a text."""
+    good = load_dataset(config.model_copy(update={"data": TextData(path=options["text"])}))
+    assert good.tokenizer is not None and isinstance(config.steps, int)
+    return replace(good, tokenizer=HeldText(good.tokenizer, Path(options["file"]), config.steps))

@@ -17,8 +17,8 @@ from ..pod.conftest import Run
 from .pod import PodSandbox
 
 _MARKS = ("agents/", "podrun.runtime")
-_HELD = {"evaluate": 15, "save": 15}
-"""Step at which the job is held in phases that are too short to be struck otherwise; both come at step 10."""
+_HELD = {"evaluate": 15, "save": 15, "sample": simulated.STEPS}
+"""Step at which the job is held in phases that are too short to be struck otherwise; it evaluates and saves at step 10."""
 _PHASES = (*EARLY, "step", *_HELD)
 
 
@@ -73,7 +73,7 @@ BY_NAME = {fault.name: fault for fault in FAULTS}
 
 
 class SshChaos(Chaos):
-    """One case on two hosts in network namespaces. From the phase `step` on the data source holds the job at a step."""
+    """One case on two hosts in network namespaces. From the phase `step` on its data holds the job."""
 
     def __init__(self, hosts: Hosts, path: Path, fault: Fault, phase: str, seed: int, restarts: bool) -> None:
         sandbox = PodSandbox(make_sandbox(path).path, hosts)
@@ -92,7 +92,10 @@ class SshChaos(Chaos):
         new.replace(self._gate)  # a process reads the old number or the new one
 
     def start(self, *more: str) -> Run:
-        data = f"data={{name: 'faulty:held', options: {{file: '{self._gate}'}}}}"
+        name, text = (
+            ("held_text", f", text: '{self.sandbox.path / 'text.txt'}'") if self.phase == "sample" else ("held", "")
+        )
+        data = f"data={{name: 'faulty:{name}', options: {{file: '{self._gate}'{text}}}}}"
         return self._pod.run(self._option, "-w", "work", *job_of(self.fault, self.phase), data, *more)
 
     def workdir(self) -> Path:

@@ -15,11 +15,12 @@ def standing(
     phase: Phase = Phase.TRAIN,
     idle: float = 100.0,
     at: tuple[int, int, int, int] = (20, 4, 0, 19),
+    borrows: bool = False,
     **more: Any,
 ) -> Standing:
     """Return where a process stands; `at`: arrived, entered, part, completed."""
     arrived, entered, part, completed = at
-    beat = Beat(1, phase, entered, part, arrived, completed)
+    beat = Beat(1, phase, entered, part, arrived, completed, borrows=borrows)
     return Standing(f"host-{process}", process, phase, idle, beat, **more)
 
 
@@ -69,6 +70,7 @@ def test_user_program_is_stuck_after_its_silence() -> None:
 
 
 SAVED, NEXT = (20, 5, 0, 20), (21, 5, 0, 20)
+BEFORE, COMPILES, FIRST = (0, 3, 0, 0), (0, 3, 1, 0), (1, 3, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +121,44 @@ SAVED, NEXT = (20, 5, 0, 20), (21, 5, 0, 20)
             "it waits for a disk or a network file system (state D)",
         ),
         ([Standing("host-0", 0, None, 61.0), Standing("host-1", 1, None, 61.0)], 0, ""),
+        (  # it never came to compile, so it is not the other one that keeps the pod waiting
+            [standing(0, Phase.COMPILE, at=COMPILES, load=1.0), standing(1, Phase.COMPILE, at=BEFORE, load=0.0)],
+            1,
+            "it has stopped there, while host-0 (process 0) has come further in this phase",
+        ),
+        (
+            [standing(0, Phase.COMPILE, at=COMPILES, load=1.0), standing(1, Phase.COMPILE, at=COMPILES, load=0.0)],
+            1,
+            "it does nothing, while host-0 (process 0) has come to compile, and compiles still",
+        ),
+        (
+            [
+                standing(0, Phase.COMPILE, at=COMPILES, load=1.0),
+                standing(1, Phase.COMPILE, at=COMPILES, load=0.0, borrows=True),
+                standing(2, Phase.COMPILE, at=COMPILES, load=0.0, borrows=True),
+            ],
+            0,
+            "2 others have come to wait for a program that it compiles",
+        ),
+        (
+            [
+                standing(0, Phase.COMPILE, at=COMPILES, load=1.0),
+                standing(1, Phase.COMPILE, at=COMPILES, load=0.0, borrows=True),
+                standing(2, Phase.COMPILE, at=BEFORE, load=0.0),
+            ],
+            2,
+            "it has stopped there, while 2 others have come further in this phase",
+        ),
+        (
+            [standing(0, Phase.COMPILE, at=FIRST, load=0.0), standing(1, Phase.COMPILE, at=COMPILES, load=1.0)],
+            1,
+            "it has stopped before step 1, to which host-0 (process 0) has come",
+        ),
+        (  # the program of the evaluation
+            [standing(0, Phase.EVALUATE, at=SAVED), standing(1, Phase.EVALUATE, at=SAVED, borrows=True)],
+            0,
+            "host-1 (process 1) has come to wait for a program that it compiles",
+        ),
     ],
 )  # fmt: skip
 def test_culprit(standings: list[Standing], process: int, why: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -187,3 +189,31 @@ def test_a_program_that_saves_has_time(attempt: Attempt) -> None:
     assert attempt._grace() == 7
     attempt.event(0, event=EventKind.PHASE, phase=Phase.SAVE)
     assert attempt._grace() == SAVE_GRACE
+
+
+BEAT = struct.Struct("=6Q4dQ")
+
+
+def beat(moves: int, moved: float = 0.0) -> str:
+    return BEAT.pack(moves, tuple(Phase).index(Phase.TRAIN), 4, 0, 1, 1, 0.0, 0.0, 0.0, moved, 0).hex()
+
+
+def test_the_age_of_a_beat(attempt: Attempt) -> None:
+    """A sign of progress counts from the time of the move, by the host's clock, but is never older than a round of beats."""
+    process = attempt._processes["host-0", 0]
+    for moves, moved, age in ((1, 7.5, 0.5), (2, 8.5, 0.0), (3, 0.0, 1.0)):
+        attempt._on_progress("host-0", {"beats": {"0": beat(moves, moved)}, "now": 8.0})
+        assert (process.signs, process.age) == (moves, age)
+    attempt._on_progress("host-0", {"beats": {"0": beat(3)}, "now": 9.0})
+    assert process.signs == 3
+
+
+@pytest.mark.parametrize("damaged", ["", "00" * 8, "ff" * 128, beat(1, math.nan), beat(1, -1e300)])
+def test_a_damaged_beat(attempt: Attempt, damaged: str) -> None:
+    """It is told once, and nothing is judged by what it said before: the process may be at work."""
+    for _ in range(3):
+        attempt._on_progress("host-0", {"beats": {"0": beat(1)}})
+        attempt._on_progress("host-0", {"beats": {"0": damaged}})
+    assert attempt._processes["host-0", 0].beat is None
+    assert len(attempt.seen.events) == 1
+    assert "the beat of process 0 on host-0 is damaged" in attempt.seen.events[0]["message"]

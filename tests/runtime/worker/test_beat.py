@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import os
+import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -35,7 +39,56 @@ def test_beat_without_file(tmp_path: Path) -> None:
     assert read_beat(str(tmp_path / "0.beat")) == ""
 
 
-@pytest.mark.parametrize("text", ["", "00", "xx" * 72, "ff" * 72])
+def test_what_a_program_puts_in_the_place_of_its_beat(tmp_path: Path) -> None:
+    """The agent neither waits for a pipe that nobody writes to, nor follows links, nor reads more than a beat."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    (tmp_path / "folder").mkdir()
+    assert [read_beat(str(tmp_path / name)) for name in ("pipe", "link", "folder")] == ["", "", ""]
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(1 << 30)
+    assert len(read_beat(str(tmp_path / "large"))) == 256
+
+
+def test_waiting_for_a_program(tmp_path: Path) -> None:
+    """A process that waits for another to compile says so, as long as it does; the time of a move is on the host's clock."""
+    beat = BeatFile(tmp_path / "0.beat")
+    began = time.monotonic()
+    with beat.borrowing():
+        assert Beat.parse(read_beat(str(tmp_path / "0.beat"))).borrows
+    seen = Beat.parse(read_beat(str(tmp_path / "0.beat")))
+    assert not seen.borrows
+    assert began <= seen.moved <= time.monotonic()
+
+
+def _beat(**numbers: float) -> str:
+    names = (
+        "moves",
+        "phase",
+        "entered",
+        "part",
+        "arrived",
+        "completed",
+        "data",
+        "dispatch",
+        "waiting",
+        "moved",
+        "borrows",
+    )
+    values = [numbers.get(name, 0) for name in names]
+    return struct.pack("=6Q4dQ", *values).hex()
+
+
+HOSTILE = [
+    _beat(data=math.nan),
+    _beat(moved=math.inf),
+    _beat(waiting=-1.0),
+    _beat(arrived=2**63),
+    _beat(moves=2**64 - 1),
+]
+
+
+@pytest.mark.parametrize("text", ["", "00", "xx" * 88, "ff" * 88, _beat(phase=9), *HOSTILE])
 def test_beat_that_is_none(text: str) -> None:
     """Bytes that are no beat are refused: a user program may have written them."""
     with pytest.raises(ValueError, match=r"not a beat|hexadecimal"):

@@ -19,6 +19,7 @@ import pytest
 from jax._src import compiler
 
 from podrun.runtime.worker import programs
+from podrun.runtime.worker.beat import BeatFile
 from podrun.runtime.worker.kept import Kept
 from podrun.runtime.worker.programs import SharedCompiler, program_key, share_programs
 
@@ -68,7 +69,7 @@ class Process:
         self.compiled = 0
         self._text = text
         pod = SimpleNamespace(client=store, process_id=number)
-        self.compile = SharedCompiler(self._alone, self._alone, pod, Kept(kept) if kept else None)
+        self.compile = SharedCompiler(self._alone, self._alone, pod, Kept(kept) if kept else None, BeatFile(None))
 
     def _alone(self, *args: Any) -> str:
         self.compiled += 1
