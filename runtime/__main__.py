@@ -90,6 +90,7 @@ def run(env: WorkerEnv, reporter: Reporter) -> int:
     storage = open_bucket(bucket, workdir, env, reporter) if bucket else None
     rehearse(env, workdir, reporter)
     reporter.phase(Phase.CONNECT)
+    reporter.beat.part()  # from here on it waits for the others
     initialize(env, config.launch.start_timeout)
     report_sigterm(reporter, leaves=True)
     try:

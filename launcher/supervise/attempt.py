@@ -36,7 +36,7 @@ from .kept import KeptAgents
 from .last_words import last_words
 from .outcome import Outcome, doing
 from .patience import Patience
-from .watch import ProgressWatch
+from .watch import ProgressWatch, least_far
 
 READY_TIMEOUT = 60.0  # seconds for an agent to answer
 FAILURE_GRACE = 0.5  # seconds between SIGTERM and SIGKILL once the run has failed
@@ -341,15 +341,18 @@ class Supervisor(AgentFrames):
     def _name_unjoined(self) -> None:
         limit = self._plan.launch.start_timeout
         missing = [p for p in self._processes.values() if not p.joined]
-        # Do not blame processes that wait for others, unless all do.
-        for p in [p for p in missing if p.phase is None] or missing:
+        silent = [p for p in missing if p.phase is None]
+        if not silent:
+            self._dump_stacks()  # which also tells their states
+        for p in silent or least_far(missing):
             doing = f"is still in phase {p.phase}" if p.phase else "did not say anything"
             what = f"{doing} {limit:g} s after its start (launch.start_timeout)"
             failure = Failure(p.host, p.process, what, ExitCode.UNAVAILABLE)
             if not self._failures:
                 self._tell_early(failure)
             self._failures.add(failure)
-        self._dump_stacks()
+        if silent:
+            self._dump_stacks()
 
     def _tell_early(self, failure: Failure) -> None:
         """Name who is to blame before the stop, which may take long where a host does not answer."""

@@ -47,6 +47,10 @@ class Standing:
         return f"{self.host} (process {self.process})"
 
     @property
+    def stopped(self) -> bool:
+        return self.state in ("T", "t")
+
+    @property
     def borrows(self) -> bool:
         """Return True if it waits for a program that another process compiles."""
         return self.beat is not None and self.beat.borrows
@@ -110,7 +114,7 @@ def is_stuck(standings: Sequence[Standing], stall_timeout: float, slowest_step: 
 
 def culprit(standings: Sequence[Standing]) -> tuple[Standing, str]:
     """Return the process that the others wait for, and what shows it."""
-    stopped = [s for s in standings if s.state in ("T", "t")]
+    stopped = [s for s in standings if s.stopped]
     if stopped:
         return stopped[0], "it is stopped (SIGSTOP, or a debugger)"
     candidates = [s for s in standings if not s.borrows] or standings

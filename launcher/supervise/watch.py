@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,18 +103,22 @@ class ProgressWatch:
 
     def _standings(self) -> list[Standing]:
         return [
-            Standing(
-                p.host,
-                p.process,
-                p.beat.phase if p.beat else p.phase,
-                self._looked - self._idle[p.process].since,
-                p.beat,
-                p.state,
-                p.load,
-            )
+            _standing(p, self._looked - self._idle[p.process].since)
             for p in self._processes
             if p.exit_code is None and p.process in self._idle
         ]
+
+
+def least_far(processes: Sequence[Process]) -> list[Process]:
+    """Return those that the other processes wait for: they are stopped, or have come least far; all if nothing shows it."""
+    standings = {p.process: _standing(p) for p in processes}
+    stopped = [p for p in processes if standings[p.process].stopped]
+    least = min(standing.position for standing in standings.values())
+    return stopped or [p for p in processes if standings[p.process].position == least]
+
+
+def _standing(p: Process, idle: float = 0.0) -> Standing:
+    return Standing(p.host, p.process, p.beat.phase if p.beat else p.phase, idle, p.beat, p.state, p.load)
 
 
 def _told(late: Late | None) -> tuple[str, int, bool] | None:

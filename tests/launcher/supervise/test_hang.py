@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from podrun.launcher.supervise.hang import Pace, Standing, culprit, describe, is_stuck, limit
+from podrun.launcher.supervise.outcome import Process
+from podrun.launcher.supervise.watch import least_far
 from podrun.runtime.contract import Beat, Phase
 
 
@@ -194,3 +196,16 @@ def test_pace() -> None:
     for completed in range(13, 33):
         pace.see(completed, Phase.TRAIN, 293.0 + completed)
     assert pace.slowest == 1.0
+
+
+@pytest.mark.parametrize(
+    ("parts", "states", "blamed"),
+    [((1, 0, 1), "SSS", [1]), ((1, 1, 1), "SSS", [0, 1, 2]), ((1, 0, 1), "SST", [2]), ((0, 0, 1), "SSS", [0, 1])],
+)
+def test_who_has_not_joined(parts: tuple[int, ...], states: str, blamed: list[int]) -> None:
+    """Processes that have come to the meeting wait for the others, and one that is stopped is to blame in any case."""
+    processes = [
+        Process(f"host-{i}", i, Phase.CONNECT, beat=Beat(1, Phase.CONNECT, 1, part, 0, 0), state=state)
+        for i, (part, state) in enumerate(zip(parts, states, strict=True))
+    ]
+    assert [p.process for p in least_far(processes)] == blamed
