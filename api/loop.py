@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from podrun.runtime.checkpoint.missing import tell_of_missing
 from podrun.runtime.checkpoint.program import ProgramCheckpoints
 from podrun.runtime.contract import EventKind, ExitCode, Phase
 
@@ -64,8 +65,11 @@ class Steps:
         storage = self._session.storage
         self._session.total = total
         self._reporter = self._session.reporter
-        self._checkpoints = ProgramCheckpoints(self._session.workdir.checkpoints, state, keep, storage)
+        checkpoints = self._session.workdir.checkpoints
+        self._checkpoints = ProgramCheckpoints(checkpoints, state, keep, storage)
         newest = self._checkpoints.newest(state, self._reporter)
+        if self._session.in_pod:
+            tell_of_missing(self._session.env, storage, checkpoints, newest[0] if newest else None, self._reporter)
         if newest is not None:
             self.step, self.state = newest
             if self._leads:

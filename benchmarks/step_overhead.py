@@ -112,9 +112,10 @@ def worker(rounds: int, steps: int) -> None:
 
 def start_trainer() -> tuple[Any, Any, Any]:
     """Join the pod. Return the runtime's loop, the job, and the environment of this process."""
+    from podrun.runtime.config import load_config
     from podrun.runtime.contract import Workdir, WorkerEnv
     from podrun.runtime.distributed import configure_jax, initialize
-    from podrun.runtime.train import Trainer, load_config
+    from podrun.runtime.train import Trainer
     from podrun.runtime.worker.progress import Reporter
 
     env = WorkerEnv.from_env()

@@ -68,11 +68,12 @@ def run(env: WorkerEnv, reporter: Reporter) -> int:
     # Imported here, so that even a broken JAX is reported as an event.
     import jax
 
+    from .config import load_config
     from .config.bucket_url import url
     from .contract import Workdir
     from .distributed import configure_jax, initialize
     from .storage import open_bucket, spool_of
-    from .train import load_config, train
+    from .train import train
     from .worker.preempt import Preempted, report_sigterm
     from .worker.quiet import quiet_libraries
     from .worker.rehearsal import rehearse

@@ -169,6 +169,7 @@ ENV_COORDINATOR = "PODRUN_COORDINATOR"
 ENV_ADDRESS = "PODRUN_ADDRESS"
 ENV_OWNER = "PODRUN_OWNER"
 ENV_WORKDIR = "PODRUN_WORKDIR"
+ENV_SAVED = "PODRUN_SAVED"
 ENV_INJECT = "PODRUN_INJECT"  # faults of this process, separated by spaces
 ENV_PID = "PODRUN_PID"  # of the worker, as its host sees it: in a PID namespace it has another one
 ENV_MAIN_PID = "PODRUN_MAIN_PID"  # of the worker as it sees itself
@@ -202,6 +203,8 @@ class WorkerEnv:
     """Number of processes on its host."""
     owner: str = ""
     """`user:path` of the train.yaml whose name the workdir got; empty if the user chose the workdir."""
+    saved: str = ""
+    """`STEP HOST RUN` of the workdir's newest checkpoint on the launcher's record; empty if it knows of none."""
 
     @property
     def local_devices(self) -> int:
@@ -243,6 +246,7 @@ class WorkerEnv:
                 coordinator=env[ENV_COORDINATOR],
                 address=env.get(ENV_ADDRESS, ""),
                 owner=env.get(ENV_OWNER, ""),
+                saved=env.get(ENV_SAVED, ""),
             )
         except KeyError as missing:
             if ENV_COORDINATOR in env:

@@ -10,41 +10,32 @@ The order within a step matters:
 
 from __future__ import annotations
 
-import json
 import math
 from collections import deque
-from dataclasses import replace
 from typing import Any
 
 import jax
 import numpy as np
-import yaml
 
-from .checkpoint.pieces import connect
-from .checkpoint.restore import restore_newest
-from .checkpoint.store import Checkpoints, Restored
-from .config import Config, saved_config
-from .contract import EventKind, NotFiniteError, Phase, UserError, Workdir, WorkerEnv
+from .checkpoint.store import Restored
+from .config import Config
+from .contract import EventKind, NotFiniteError, Phase, Workdir, WorkerEnv
 from .data import load_dataset
-from .data.pipeline import Constant, Prefetcher, TrainBatches, batch_shapes, evaluation_batches, full_batch, padded
-from .data.saved_tokenizer import Saved, restored_tokenizer, saved_form
-from .distributed import agree, meet
+from .data.pipeline import Constant, Prefetcher, TrainBatches, evaluation_batches, full_batch, padded
+from .data.saved_tokenizer import with_saved_tokenizer
 from .measure.epochs import EpochMeans
-from .measure.flops import step_flops
-from .measure.peak import peak_of, seconds_at_peak
+from .measure.flops import step_seconds_at_peak
 from .measure.throughput import Clock
-from .measure.writers import Writer, make_writers
 from .optim import make_optimizer
 from .parallel import make_strategy
 from .parallel.base import Strategy
 from .parallel.metrics import StepMetrics
+from .results import Results, agree_on_storage
 from .state import Batch, TrainState
-from .storage import make_storage
 from .storage.base import Storage
 from .tasks import make_task
 from .worker.preempt import Preempted, StopRequest
 from .worker.progress import Reporter
-from .worker.workdir import replace_text
 
 Completed = tuple[int, StepMetrics, dict[str, float]]
 """A step, its metrics as the strategy returned them, and the same as numbers."""
@@ -76,26 +67,15 @@ class Trainer:
         self, config: Config, env: WorkerEnv, workdir: Workdir, reporter: Reporter, storage: Storage | None = None
     ) -> None:
         self._config = config
-        self._workdir = workdir
-        self._attempt = env.attempt
         self._reporter = reporter
         self._beat = reporter.beat
         self._process = jax.process_index()
-        self._num_processes = jax.process_count()
         self._data = load_dataset(config)
-        token = workdir.token(env.run_id, env.attempt)
         self._beat.part()
-        is_shared = agree(env, token, self._data.fingerprint)
-        self._storage = storage or make_storage(env, is_shared)
-        if self._process == 0:
-            token.unlink()
-        self._task = make_task(config, self._data)
+        storage = agree_on_storage(env, workdir, self._data.fingerprint, storage)
         self._steps = config.total_steps(self._data.train.size)
-        self._strategy = self._make_strategy()
-        if not self._storage.everyone_reads:
-            connect()
-        elif self._strategy.saves_in_parts:
-            meet("before the first save")
+        self._make_step()
+        self._results = Results(config, env, workdir, storage, self._data, self._strategy.saves_in_parts, reporter)
         parts = self._strategy.shares * config.accumulate
         self._consumed = self._data.train.size if config.batch_size == "all" else config.batch_size  # by a step
         self._batch_size = padded(self._consumed, parts)  # a pod that has lost a host may not divide the job's
@@ -106,107 +86,46 @@ class Trainer:
         self._window = 1 if jax.default_backend() == "cpu" else 2
         self._in_flight: deque[tuple[int, StepMetrics]] = deque()
         self._stop = StopRequest()
-        self._clock = Clock(self._consumed, self._task.units_per_example, self._task.unit, self._seconds_at_peak())
-        self._writers: list[Writer] = []
+        least = step_seconds_at_peak(config, self._task, self._strategy, self._data.train, self._batch_size)
+        self._clock = Clock(self._consumed, self._task.units_per_example, self._task.unit, least)
         self._batches: Prefetcher[Batch] | Constant[Batch] | None = None
-        self._checkpoints = Checkpoints(
-            workdir.checkpoints,
-            config.checkpoint,
-            self._strategy.saves_in_parts,
-            saved_form(self._data.tokenizer),
-            self._storage,
-        )
         self._state: TrainState
         self._step = 0
         self._position = 0
         self._evaluated: tuple[int, float] | None = None  # step and loss of the last evaluation
-        self._saved: int | None = None
 
-    def _make_strategy(self) -> Strategy:
+    def _make_step(self) -> None:
+        """Make the task, and the strategy that trains it for all steps."""
+        self._task = make_task(self._config, self._data)
         optimizer, schedule = make_optimizer(self._config, self._steps)
-        return make_strategy(self._config, self._task, optimizer, schedule)
-
-    def _seconds_at_peak(self) -> float | None:
-        """Return the least time of a step on these devices; None if their peak is not known."""
-        kind = jax.devices()[0].device_kind
-        if peak_of(kind) is None or self._config.optimizer.whole_set:  # L-BFGS, whose steps differ in length
-            return None
-        params = jax.eval_shape(self._task.init, jax.random.key(0))
-        flops = step_flops(self._task, params, batch_shapes(self._data.train, self._batch_size))
-        if flops is None:
-            return None
-        return seconds_at_peak(flops * self._strategy.models, kind, self._strategy.devices, self._config.precision)
+        self._strategy: Strategy = make_strategy(self._config, self._task, optimizer, schedule)
 
     # --- phases ---
 
     def start(self) -> None:
         """Set up the initial or restored state, data from its position on, and the writers."""
-        if self._process == 0 and (summary := self._storage.summary(self._workdir.path)):
-            self._reporter.note(summary)
-        restored = restore_newest(
-            self._checkpoints, self._strategy.template, self._config, self._data.fingerprint, self._reporter
-        )
+        restored = self._results.restore(self._strategy.template)
         if restored is None:
-            self._tell_of_lost_disk()
             self._state = self._strategy.init()
         else:
             self._resume(restored)
-        if self._process == 0:
-            self._write_config()
-            self._writers = make_writers(self._config, self._workdir, self._step, self._reporter.note)
-            self._storage.after_write()
+        self._results.open(self._step)
         if self._step < self._steps:
             self._batches = self._train_batches()
 
-    def _tell_of_lost_disk(self) -> None:
-        """Warn of a restart without a checkpoint on process 0's disk: another host may have been the first one."""
-        if self._process == 0 and self._attempt and not self._storage.everyone_reads:
-            where = self._storage.where(self._workdir.path)
-            self._reporter.note(
-                f"the run has started again, but there is no checkpoint on {where}: it begins with "
-                "step 1. If another host was the first one before, checkpoints may be on its disk"
-            )
-
-    def _write_config(self) -> None:
-        path = self._workdir.config
-        try:
-            replace_text(path, yaml.safe_dump(saved_config(self._config), sort_keys=False))
-        except OSError as error:
-            raise UserError(
-                f"the job's config cannot be written to {path}: {error.strerror}; move it away, or choose another workdir "
-                "with --workdir DIR"
-            ) from None
-
     def _resume(self, restored: Restored) -> None:
         """Go on from a checkpoint. The schedule is for the total number of steps with this job's batches."""
-        self._step = self._saved = restored.step
-        self._position = restored.position
-        self._use_tokenizer(restored.tokenizer)
+        self._step, self._position = restored.step, restored.position
         if self._means is not None:
             self._means.restore(restored.epoch_means)
             if self._config.drop_last:
                 self._position = self._means.position_from(restored.epoch_means, self._position, self._consumed)
         steps = self._config.total_steps(self._data.train.size, self._step, self._position)
-        if steps != self._steps:
-            self._steps = steps
-            self._strategy = self._make_strategy()
+        data = with_saved_tokenizer(self._data, restored.tokenizer) if self._config.sample.tokens else self._data
+        if steps != self._steps or data is not self._data:
+            self._steps, self._data = steps, data
+            self._make_step()
         self._state = self._strategy.place(restored.state)
-        if self._process == 0:
-            self._report_resume(restored)
-
-    def _use_tokenizer(self, saved: Saved | None) -> None:
-        """Sample text with the checkpoint's tokenizer if this job names none."""
-        if saved is None or self._data.tokenizer is not None or not self._config.sample.tokens:
-            return
-        self._data = replace(self._data, tokenizer=restored_tokenizer(saved))
-        self._task = make_task(self._config, self._data)
-        self._strategy = self._make_strategy()
-
-    def _report_resume(self, restored: Restored) -> None:
-        self._reporter.event(EventKind.RESUME, step=restored.step)
-        if restored.changes:
-            rows = "\n".join(f"  {row}" for row in restored.changes)
-            self._reporter.note(f"resumed with other values than those of the checkpoint\n{rows}")
 
     def _train_batches(self) -> Prefetcher[Batch] | Constant[Batch]:
         """Return the batches of the steps from the position on, on the devices."""
@@ -250,10 +169,10 @@ class Trainer:
                 jax.block_until_ready(metrics)
                 self._reporter.phase(Phase.TRAIN)
                 self._clock.start(step)
-                self._checkpoints.prepare()
+                self._results.prepare_saves()
             if done:
                 self._record(*done)
-            self._report_completed_save()
+            self._results.report_save()
             if _due(step, config.eval.every):
                 self._evaluate()
             if _due(step, config.checkpoint.every) and step < self._steps:
@@ -266,10 +185,10 @@ class Trainer:
         """Do the final evaluation, the final checkpoint, and the task's work with the result."""
         if self._evaluated is None or self._evaluated[0] != self._step:
             self._evaluate()
-        if self._saved != self._step:
+        if self._results.saved != self._step:
             self._save()
         self._reporter.phase(Phase.SAVE)
-        self._report_completed_save(wait=True)
+        self._results.report_save(wait=True)
         if self._task.uses_result:
             if self._stop.reached():  # nothing is left to save, and the text may take longer than the grace
                 raise Preempted("stopped before text was sampled; the checkpoint of the last step is complete")
@@ -278,18 +197,12 @@ class Trainer:
             after_training = self._task.after_training if self._process == 0 else None
             text = after_training(params, self._reporter) if after_training is not None else None
             if text is not None:
-                replace_text(self._workdir.sample, text)
-                self._storage.after_write()
-                self._reporter.event(EventKind.TEXT, text=text)
+                self._results.write_sample(text)
 
     def close(self) -> None:
         if self._batches is not None:
             self._batches.close()
-        for writer in self._writers:
-            writer.close()
-        if self._process == 0:
-            self._storage.after_write()
-            self._storage.close()
+        self._results.close()
 
     # --- metrics ---
 
@@ -325,24 +238,13 @@ class Trainer:
         values = {**values, **self._scores.pop(step, {})}
         if logged:
             record = {**self._task.train_metrics(values), **self._clock.rates()}
-            self._write(step, "train", record)
+            self._results.write(step, "train", record)
             self._reporter.progress(step, self._steps, record)
         if self._means is not None:
             self._means.add(values)
             if epoch := self._ended_epochs.pop(step, None):
-                self._record_epoch(step, epoch, self._task.train_metrics(self._means.take()))
-
-    def _record_epoch(self, step: int, epoch: int, means: dict[str, float]) -> None:
-        self._write(step, "epoch", {"epoch": epoch, **means})
-        if self._process == 0:
-            self._reporter.event(EventKind.EPOCH, step=step, epoch=epoch, epochs=self._config.epochs, **means)
-
-    def _write(self, step: int, kind: str, metrics: dict[str, Any]) -> None:
-        if self._process != 0:
-            return
-        for writer in self._writers:
-            writer.write(step, kind, metrics)
-        self._storage.after_write()
+                means = {"epoch": epoch, **self._task.train_metrics(self._means.take())}
+                self._results.report(step, EventKind.EPOCH, means, epochs=self._config.epochs)
 
     def _is_logged(self, step: int) -> bool:
         return _due(step, self._config.log.every) or step == self._steps
@@ -355,9 +257,7 @@ class Trainer:
         with self._clock.paused("evaluation"):
             metrics = self._strategy.summarize(self._evaluation_sums())
         self._evaluated = (self._step, metrics["loss"])
-        self._write(self._step, "eval", metrics)
-        if self._process == 0:
-            self._reporter.event(EventKind.EVAL, step=self._step, **metrics)
+        self._results.report(self._step, EventKind.EVAL, metrics)
         self._reporter.phase(Phase.TRAIN)
 
     def _evaluation_sums(self) -> dict[str, Any]:
@@ -381,37 +281,18 @@ class Trainer:
         self._drain()
         self._reporter.phase(Phase.SAVE)
         with self._clock.paused("checkpoints"):
-            self._report_completed_save(wait=True)
             loss = self._evaluated[1] if self._evaluated and self._evaluated[0] == self._step else None
-            self._checkpoints.save(
-                self._step,
-                self._strategy.savable(self._state),
-                self._position,
-                self._config,
-                self._data.fingerprint,
-                loss,
-                self._means.saved() if self._means else None,
-            )
-        self._saved = self._step
+            means = self._means.saved() if self._means else None
+            self._results.save(self._step, self._strategy.savable(self._state), self._position, loss, means)
         self._reporter.phase(Phase.TRAIN)
 
-    def _report_completed_save(self, wait: bool = False) -> None:
-        step = self._checkpoints.completed(wait)
-        if step is not None and self._process == 0:
-            self._reporter.event(EventKind.CHECKPOINT, step=step)
-
     def _save_and_stop(self) -> None:
-        if self._saved != self._step:
+        if self._results.saved != self._step:
             self._save()
         self._reporter.phase(Phase.SAVE)
-        self._report_completed_save(wait=True)
+        self._results.report_save(wait=True)
         raise Preempted(f"stopped at step {self._step}; its checkpoint is complete")
 
 
 def _due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
-
-
-def load_config(path: Any) -> Config:
-    """Return the resolved job that the launcher wrote, as JSON. Raises OSError or ValueError."""
-    return Config.model_validate(json.loads(path.read_text(encoding="utf-8")))

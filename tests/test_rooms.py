@@ -50,7 +50,7 @@ FLOORS = {
             "tasks",
             "optim",
         ),
-        *("parallel", "measure", "storage", "checkpoint", "export", "preview", "train", "__main__"),
+        *("parallel", "measure", "storage", "checkpoint", "results", "export", "preview", "train", "__main__"),
     ),
 }
 """Rooms from the lowest to the highest. A file of the runtime that stands alone is a room, too."""

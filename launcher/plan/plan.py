@@ -18,6 +18,7 @@ from podrun.runtime.contract import (
     ENV_ADDRESS,
     ENV_INJECT,
     ENV_OWNER,
+    ENV_SAVED,
     ENV_WORKDIR,
     WorkerEnv,
     beat_file,
@@ -247,8 +248,9 @@ def make_plan(
     owner: str = "",
     inject: tuple[str, ...] = (),
     data: DataSet | None = None,
+    saved: str = "",
 ) -> LaunchPlan:
-    """Return the plan of one attempt. Paths are those on the hosts."""
+    """Return the plan of one attempt. Paths are those on the hosts. `saved` is as in `WorkerEnv`."""
     if isinstance(job, Config):
         # The workers get the resolved job, so that their defaults cannot differ.
         job = job.model_copy(update={"launch": job.launch.model_copy(update={"workdir": workdir})})
@@ -264,7 +266,11 @@ def make_plan(
                 ProcessPlan(
                     process_id=worker.process_id,
                     argv=argv,
-                    env={**_worker_env(pod, job, workdir, worker, owner), **_rehearsal_env(inject, worker)},
+                    env={
+                        **_worker_env(pod, job, workdir, worker, owner),
+                        **_rehearsal_env(inject, worker),
+                        **({ENV_SAVED: saved} if saved and worker.process_id == 0 else {}),
+                    },
                     cwd=str(PurePosixPath("code", code.subfolder)) if code else os.fspath(cwd),
                 )
                 for worker in _workers(pod, job.launch, number, host, run_id, attempt, directory)

@@ -39,8 +39,10 @@ class RunSpec:
     pull: Path | None = None
     """Folder on the launcher's machine that results are brought to at the end."""
 
-    def plan(self, attempt: int, secrets: Mapping[str, str], hosts: Sequence[Host] | None = None) -> LaunchPlan:
-        """Return the plan of an attempt, on all hosts of the pod or on those given."""
+    def plan(
+        self, attempt: int, secrets: Mapping[str, str], hosts: Sequence[Host] | None = None, saved: str = ""
+    ) -> LaunchPlan:
+        """Return the plan of an attempt, on all hosts of the pod or on those given. `saved` is as in `WorkerEnv`."""
         return make_plan(
             self.pod if hosts is None else self.pod.with_hosts(hosts),
             self.job,
@@ -54,6 +56,7 @@ class RunSpec:
             owner=self.owner,
             inject=self.inject,
             data=self.data,
+            saved=saved,
         )
 
     def to_json(self) -> bytes:

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 from podrun.runtime.contract import EventKind, ExitCode, UserError
 
 from ..plan.plan import LaunchPlan
+from ..pod.pod import Host
 from ..pod.secret_values import read_secrets
 from ..preflight.base import name_hosts
 from ..rundir.adoption import Adoption
 from ..rundir.logs import Logs
 from ..rundir.runs import Recorder, RunDirectory
+from ..rundir.saved import saved_on_record
 from ..rundir.spec import RunSpec, start_event
 from ..transport.base import Transport, load_transport
 from ..view.console import Console
@@ -119,7 +121,7 @@ class _Run:
     def execute(self, bundles: Sequence[Bundle], adopt: bool) -> int:
         preparation = Preparation(self._transport, bundles, self._signals, self._tell)
         hosts = self._directory.hosts(self._spec.pod) if adopt else None
-        plan = self._spec.plan((self._directory.attempt() or 0) if adopt else 0, self._secrets, hosts)
+        plan = self._plan((self._directory.attempt() or 0) if adopt else 0, hosts)
         adoption = self._directory.adoption(plan) if adopt else None
         if adopt:
             self._attempts = recorded_attempts(self._directory.read_events(), self._progress)
@@ -191,7 +193,10 @@ class _Run:
         if change := describe_change(pod, plan.pod.hosts, hosts):
             self._note(change)
         # The disk of a host that was away, or what `setup:` mounts there, may be new.
-        return self._spec.plan(plan.attempt + 1, self._secrets, hosts), comeback.waited or change is not None
+        return self._plan(plan.attempt + 1, hosts), comeback.waited or change is not None
+
+    def _plan(self, attempt: int, hosts: Sequence[Host] | None) -> LaunchPlan:
+        return self._spec.plan(attempt, self._secrets, hosts, saved_on_record(self._spec, self._directory))
 
     def _can_do_without(self, outcome: Outcome) -> bool:
         """Return whether another attempt can be made without the hosts that kept this one from starting."""

@@ -7,7 +7,7 @@ choices of a seam are in its file.
 
 from .base import PLUGIN_PATTERN, Plugin, Section
 from .checks import NamedFiles, check_files, check_slice, files_of, shrinking_problem
-from .job import Config, saved_config, train_schema
+from .job import Config, load_config, saved_config, train_schema
 from .sections import Checkpoint, Launch, Variable
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "check_files",
     "check_slice",
     "files_of",
+    "load_config",
     "saved_config",
     "shrinking_problem",
     "train_schema",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -196,6 +197,11 @@ def _batch_problems(config: Config) -> list[str]:
     if config.batch_size == "all" and examples_of(config.task) == "tokens":
         return ["batch_size: all is for tasks with examples that stay the same; a text is cut anew in every epoch"]
     return []
+
+
+def load_config(path: Path) -> Config:
+    """Return the resolved job that the launcher wrote, as JSON. Raises OSError or ValueError."""
+    return Config.model_validate_json(path.read_bytes())
 
 
 def saved_config(config: Config) -> dict[str, Any]:

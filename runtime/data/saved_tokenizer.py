@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
-from .base import Tokenizer
+from .base import Dataset, Tokenizer
 from .tokenizers import BytePairs, Bytes, Characters
 
 Saved = dict[str, Any]
@@ -47,6 +48,13 @@ def restored_tokenizer(saved: Saved) -> Tokenizer:
     if saved["name"] == "char":
         return Characters.of(saved["code_points"])
     return Bytes() if saved["name"] == "byte" else BytePairs.from_json(saved["file"])
+
+
+def with_saved_tokenizer(data: Dataset, saved: Saved | None) -> Dataset:
+    """Return the data with a checkpoint's tokenizer if it has none itself, as a job of token ids that names none."""
+    if saved is None or data.tokenizer is not None:
+        return data
+    return replace(data, tokenizer=restored_tokenizer(saved))
 
 
 def difference(saved: Saved | None, now: Saved | None) -> str | None:

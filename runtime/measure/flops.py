@@ -12,8 +12,25 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
+from ..config import Config
+from ..data.base import Examples
+from ..data.pipeline import batch_shapes
+from ..parallel.base import Strategy
 from ..state import Batch, Params, parts, variables
 from ..tasks.base import Task
+from .peak import peak_of, seconds_at_peak
+
+
+def step_seconds_at_peak(
+    config: Config, task: Task, strategy: Strategy, examples: Examples, batch_size: int
+) -> float | None:
+    """Return the least time of a step on these devices; None if their peak is not known."""
+    kind = jax.devices()[0].device_kind
+    if peak_of(kind) is None or config.optimizer.whole_set:  # L-BFGS, whose steps differ in length
+        return None
+    params = jax.eval_shape(task.init, jax.random.key(0))
+    flops = step_flops(task, params, batch_shapes(examples, batch_size))
+    return None if flops is None else seconds_at_peak(flops * strategy.models, kind, strategy.devices, config.precision)
 
 
 def step_flops(task: Task, params: Params, batch: Batch) -> float | None:

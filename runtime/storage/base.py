@@ -28,6 +28,9 @@ class Storage(ABC):
     """True if every process sees the folder, so that each reads checkpoints itself, and writes its part of a state in parts.
     Else process 0 reads and writes them whole, and sends the others what they need."""
 
+    is_one_disk: ClassVar[bool] = False
+    """True if it is the disk of process 0's host, so that a run whose first host is another one finds nothing there."""
+
     @abstractmethod
     def where(self, path: Path) -> str:
         """Return a path in the workdir as the user is told it, so that it is true where it is read."""

@@ -11,6 +11,7 @@ class ProcessDisk(Storage):
     """Process 0 reads and writes the checkpoints, for all."""
 
     everyone_reads = False
+    is_one_disk = True
 
     def __init__(self, host: str) -> None:
         """Name the host of process 0."""

@@ -1,0 +1,34 @@
+"""Find the newest checkpoint of a workdir in the records of the runs that had it, so that none is missed in silence."""
+
+from __future__ import annotations
+
+import os
+from itertools import islice
+
+from podrun.runtime.config import bucket_url
+from podrun.runtime.contract import EventKind
+
+from .runs import RunDirectory, all_runs
+from .spec import RunSpec
+
+_RUNS = 1000  # the newest runs that are looked at
+
+
+def saved_on_record(spec: RunSpec, directory: RunDirectory) -> str:
+    """Return `STEP HOST RUN` of the newest checkpoint that a run on these hosts has saved in the workdir; else an empty text.
+
+    The host is that of process 0, on whose disk it may be. Nothing is looked for if the files are on this machine or in a
+    bucket: there they do not depend on which host is the first.
+    """
+    if spec.pod.traits.files_are_here or bucket_url.url(spec.workdir):
+        return ""
+    hosts = {host.name for host in spec.pod.all_hosts}
+    older = (run for run in all_runs() if run.run_id < directory.run_id)
+    for run in (directory, *islice(older, _RUNS)):
+        start = run.start()
+        if start is None or start["workdir"] != os.fspath(spec.workdir) or hosts.isdisjoint(start["hosts"]):
+            continue
+        for event in run.newest_events():
+            if event["event"] in (EventKind.CHECKPOINT, EventKind.RESUME):
+                return f"{event['step']} {event['host']} {run.run_id}"
+    return ""

@@ -1,0 +1,159 @@
+"""Keep what a training job produces, in its storage: checkpoints, metrics, config and text.
+
+Every process has a `Results`. Of what is no checkpoint process 0 writes all, and the others nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import yaml
+
+from .checkpoint.missing import tell_of_missing
+from .checkpoint.pieces import connect
+from .checkpoint.restore import restore_newest
+from .checkpoint.store import Checkpoints, Restored
+from .config import Config, saved_config
+from .contract import EventKind, UserError, Workdir, WorkerEnv
+from .data.base import Dataset
+from .data.saved_tokenizer import saved_form
+from .distributed import agree, meet
+from .measure.writers import Writer, make_writers
+from .state import StateDict
+from .storage import make_storage
+from .storage.base import Storage
+from .worker.progress import Reporter
+from .worker.workdir import replace_text
+
+
+def agree_on_storage(env: WorkerEnv, workdir: Workdir, fingerprint: bytes, bucket: Storage | None) -> Storage:
+    """Return `bucket`, or without one the storage that the workdir turns out to be. All processes call it together.
+
+    Raises UserError unless they have the same data, of which `fingerprint` is the digest.
+    """
+    token = workdir.token(env.run_id, env.attempt)
+    is_shared = agree(env, token, fingerprint)
+    if jax.process_index() == 0:
+        token.unlink()
+    return bucket or make_storage(env, is_shared)
+
+
+class Results:
+    """The results of one training job."""
+
+    def __init__(
+        self,
+        config: Config,
+        env: WorkerEnv,
+        workdir: Workdir,
+        storage: Storage,
+        data: Dataset,
+        in_parts: bool,
+        reporter: Reporter,
+    ) -> None:
+        """Open the folder of the checkpoints. All processes call it together. Raises UserError.
+
+        Args:
+            config: the job.
+            env: who this process is.
+            workdir: where the results are, on this host.
+            storage: what the workdir is.
+            data: what the job trains on.
+            in_parts: every process has a part of the state.
+            reporter: gets the events and notes.
+        """
+        if not storage.everyone_reads:
+            connect()
+        elif in_parts:
+            meet("before the first save")
+        self._config = config
+        self._env = env
+        self._workdir = workdir
+        self._storage = storage
+        self._fingerprint = data.fingerprint
+        self._reporter = reporter
+        self._leads = jax.process_index() == 0
+        self._writers: list[Writer] = []
+        self._checkpoints = Checkpoints(
+            workdir.checkpoints, config.checkpoint, in_parts, saved_form(data.tokenizer), storage
+        )
+        self.saved: int | None = None
+        """Step of the checkpoint that was restored, or of the last save that was started."""
+
+    def restore(self, template: Callable[[], StateDict]) -> Restored | None:
+        """Return the newest checkpoint that can be read; None if there is none. Raises as `restore_newest` does."""
+        if self._leads and (summary := self._storage.summary(self._workdir.path)):
+            self._reporter.note(summary)
+        restored = restore_newest(self._checkpoints, template, self._config, self._fingerprint, self._reporter)
+        self.saved = restored.step if restored else None
+        tell_of_missing(self._env, self._storage, self._workdir.checkpoints, self.saved, self._reporter)
+        if restored is not None and self._leads:
+            self._reporter.event(EventKind.RESUME, step=restored.step)
+            if restored.changes:
+                rows = "\n".join(f"  {row}" for row in restored.changes)
+                self._reporter.note(f"resumed with other values than those of the checkpoint\n{rows}")
+        return restored
+
+    def open(self, step: int) -> None:
+        """Write the job's config, and open the metrics behind those of `step`. Raises UserError."""
+        if self._leads:
+            self._write_config()
+            self._writers = make_writers(self._config, self._workdir, step, self._reporter.note)
+            self._storage.after_write()
+
+    def _write_config(self) -> None:
+        path = self._workdir.config
+        try:
+            replace_text(path, yaml.safe_dump(saved_config(self._config), sort_keys=False))
+        except OSError as error:
+            raise UserError(
+                f"the job's config cannot be written to {path}: {error.strerror}; move it away, or choose another workdir "
+                "with --workdir DIR"
+            ) from None
+
+    def write(self, step: int, kind: str, metrics: dict[str, Any]) -> None:
+        """Write metrics of a step, as a record of `kind`."""
+        if self._leads:
+            for writer in self._writers:
+                writer.write(step, kind, metrics)
+            self._storage.after_write()
+
+    def report(self, step: int, kind: EventKind, metrics: dict[str, Any], **fields: Any) -> None:
+        """Write metrics of a step, and report them as an event of `kind` that has `fields` besides."""
+        self.write(step, kind, metrics)
+        if self._leads:
+            self._reporter.event(kind, step=step, **metrics, **fields)
+
+    def write_sample(self, text: str) -> None:
+        """Write and report the text that was sampled from the model. Called by process 0."""
+        replace_text(self._workdir.sample, text)
+        self._storage.after_write()
+        self._reporter.event(EventKind.TEXT, text=text)
+
+    def prepare_saves(self) -> None:
+        """Import in the background what a save needs."""
+        self._checkpoints.prepare()
+
+    def save(
+        self, step: int, state: StateDict, position: int, loss: float | None, epoch_means: dict[str, Any] | None
+    ) -> None:
+        """Start to save. All processes call it together. Raises SaveError if that, or the save before, fails."""
+        self.report_save(wait=True)
+        self._checkpoints.save(step, state, position, self._config, self._fingerprint, loss, epoch_means)
+        self.saved = step
+
+    def report_save(self, wait: bool = False) -> None:
+        """Report a save that has completed since the last call, and wait for one that goes on if `wait`."""
+        step = self._checkpoints.completed(wait)
+        if step is not None and self._leads:
+            self._reporter.event(EventKind.CHECKPOINT, step=step)
+
+    def close(self) -> None:
+        """Wait until all of it is kept."""
+        for writer in self._writers:
+            writer.close()
+        if self._leads:
+            self._storage.after_write()
+            self._storage.close()

@@ -1,0 +1,70 @@
+"""The newest checkpoint of a workdir is found in the records of the runs that had it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podrun.launcher.pod.pod import Host, Pod
+from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.rundir.runs import RunDirectory
+from podrun.launcher.rundir.saved import saved_on_record
+from podrun.launcher.rundir.spec import RunSpec, start_event
+
+from .made import event, record, spec_of
+
+
+def spec(number: int, hosts: str = "abc", workdir: str = "/w") -> RunSpec:
+    pod = Pod(parse_slice(f"cpu-{len(hosts)}x1"), tuple(Host(h, h) for h in hosts), transport="ssh", platform="cpu")
+    return replace(spec_of(f"2026010{number}-000000-abcd"), pod=pod, workdir=Path(workdir))
+
+
+def run(of: RunSpec, *events: dict[str, Any]) -> RunDirectory:
+    """Make the run directory of a run that has started and had these events."""
+    directory = RunDirectory.create(of)
+    record(directory, start_event(of.plan(0, {}), directory.logs, 0.0), *events)
+    return directory
+
+
+def saved(step: int, host: str, kind: str = "checkpoint") -> dict[str, Any]:
+    return event(kind, host=host, process=0, step=step)
+
+
+def test_of_the_newest_run_that_has_saved() -> None:
+    """Others have another workdir, or other hosts, or have saved nothing."""
+    run(spec(1), saved(50, "a"))
+    run(spec(2, "xaz"), saved(5, "x"), saved(10, "x"), event("note", host="a", process=1))
+    run(spec(3, workdir="/other"), saved(99, "a"))
+    run(spec(4, "xyz"), saved(98, "x"))
+    RunDirectory.create(spec(5))
+    run(spec(6))
+    now = RunDirectory.create(spec(7))
+    run(spec(8), saved(97, "a"))  # begun since
+    assert saved_on_record(spec(7), now) == "10 x 20260102-000000-abcd"
+    record(now, start_event(spec(7).plan(0, {}), now.logs, 0.0), saved(3, "c", "resume"))
+    assert saved_on_record(spec(7), now) == f"3 c {now.run_id}"
+    record(now, saved(6, "c"))
+    assert saved_on_record(spec(7), now) == f"6 c {now.run_id}"
+
+
+@pytest.mark.parametrize("workdir", ["/w", "/other"])
+def test_nothing_was_saved(workdir: str) -> None:
+    run(spec(1, workdir=workdir), *([saved(5, "a")] if workdir != "/w" else []))
+    assert saved_on_record(spec(2), RunDirectory.create(spec(2))) == ""
+
+
+def test_where_it_does_not_matter_which_host_is_the_first() -> None:
+    """In a bucket, and where all hosts are this machine."""
+    for number, of in enumerate([spec(1, workdir="gs://b/w"), replace(spec_of(), workdir=Path("/w"))]):
+        run(of, saved(5, "a"))
+        later = replace(of, run_id=f"2027010{number + 1}-000000-abcd")
+        assert saved_on_record(later, RunDirectory.create(later)) == ""
+
+
+def test_the_first_process_is_told() -> None:
+    plan = spec(1).plan(0, {}, None, "5 a run")
+    environments = [process.env for host in plan.hosts for process in host.processes]
+    assert [env.get("PODRUN_SAVED") for env in environments] == ["5 a run", None, None]
