@@ -130,7 +130,7 @@ def _complete_results(ctx: click.Context, param: click.Parameter, incomplete: st
 @click.argument(
     "words",
     nargs=-1,
-    metavar="[RUN] [metrics|samples|checkpoints|logs|STEP ...]",
+    metavar="[RUN|URL] [metrics|samples|checkpoints|logs|STEP ...]",
     shell_complete=_complete_results,
 )
 @click.option("--to", type=click.Path(path_type=Path), metavar="DIR", help="[default: pulled/NAME-OF-THE-WORKDIR]")
@@ -138,16 +138,18 @@ def pull(words: tuple[str, ...], to: Path | None) -> None:
     """Bring the results of a run here: all of them, or metrics, samples, checkpoints, logs, or checkpoints by step.
 
     RUN is the beginning or the end of a run's id; without it, the newest run. It may still go on.
+    URL is a workdir in a bucket, of any run: gs://BUCKET/PATH or s3://BUCKET/PATH.
     Every digest is verified. Called again it brings only what is missing, also after an interruption.
     DIR can be used as a workdir: the same job with --workdir DIR goes on from its newest checkpoint.
 
     \b
-    Exit code: 0 all is here, 1 a checkpoint is damaged on its host, 69 the host cannot be reached.
+    Exit code: 0 all is here, 1 a checkpoint is damaged on its host, 69 the host or bucket cannot be reached.
 
     \b
     Examples:
       podrun pull
       podrun pull 4f2a metrics 2000 --to results
+      podrun pull gs://my-bucket/train checkpoints
     """
 
     def action() -> int:
@@ -160,7 +162,7 @@ def pull(words: tuple[str, ...], to: Path | None) -> None:
 
 
 @click.command()
-@click.argument("target", metavar="RUN|WORKDIR")
+@click.argument("target", metavar="RUN|WORKDIR|URL")
 @click.option(
     "--step", type=click.IntRange(min=0), metavar="N", help="The checkpoint of this step.  [default: the newest]"
 )
@@ -182,6 +184,7 @@ def export(target: str, step: int | None, form: str, output: Path | None) -> Non
     Examples:
       podrun export 4f2a
       podrun export runs/train --step 2000 --format npz -o model.npz
+      podrun export s3://my-bucket/train
     """
 
     def action() -> int:

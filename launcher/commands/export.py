@@ -6,16 +6,22 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from podrun.runtime.config import Config
+from podrun.runtime.config import Config, bucket_url
 from podrun.runtime.contract import ExitCode, UserError
 
+from ..pod.errors import HostError
+from ..results.pull_run import pull_bucket
+from ..results.selection import Selection
 from ..rundir.runs import find_run
+from ..view.overwritten import OverwrittenLine
 from ..view.times import size
 from ..view.waiting import waiting
+from .pull import bucket_of
 
 _WEIGHTS = {"ema": "the moving average of the parameters, which is what is evaluated", "params": "the parameters"}
 
@@ -25,15 +31,43 @@ class ExportRequest:
     """Command line of `podrun export`."""
 
     target: str
-    """A workdir on this machine, or the id of a run."""
+    """A workdir on this machine, the URL of one in a bucket, or the id of a run."""
     step: int | None
     format: str
     output: Path | None
 
 
 def export(request: ExportRequest) -> int:
-    """Print what was written and return 0, or why the process failed and return 1. Raises UserError."""
+    """Print what was written and return 0, why the process failed and return 1, or 69 for a bucket. Raises UserError."""
     workdir, python = _find(request.target)
+    bucket = bucket_url.url(workdir)
+    if bucket is None:
+        return _export(request, workdir, python)
+    with tempfile.TemporaryDirectory(prefix="podrun-export-") as folder:
+        here = Path(folder, workdir.name)
+        if code := _bring(bucket, request.step, here):
+            return code
+        return _export(request, here, python)
+
+
+def _bring(bucket: str, step: int | None, folder: Path) -> int:
+    """Bring one checkpoint of a bucket into a folder, and return the exit code. Raises UserError."""
+    selection = Selection(frozenset(), (step,)) if step is not None else Selection(frozenset({"checkpoints"}), newest=1)
+    with OverwrittenLine() as line:
+        try:
+            pulled = pull_bucket(bucket, selection, folder, lambda _: None, line.progress)
+        except HostError as error:
+            line.clear()
+            print(f"podrun: {error}", file=sys.stderr)
+            return ExitCode.UNAVAILABLE
+    if not pulled.brought.checkpoints and not pulled.problems:
+        raise UserError(f"{bucket} has no complete checkpoint")
+    for problem in pulled.problems:
+        print(f"podrun: {problem}", file=sys.stderr)
+    return ExitCode.FAILED if pulled.problems else ExitCode.DONE
+
+
+def _export(request: ExportRequest, workdir: Path, python: str) -> int:
     output = request.output.expanduser().absolute() if request.output else None
     if output is not None and output.is_dir():
         raise UserError(f"{output} is a folder; give a file in it, for example -o {output / 'model'}.{request.format}")
@@ -63,12 +97,14 @@ def export(request: ExportRequest) -> int:
 
 
 def _find(target: str) -> tuple[Path, str]:
-    """Return the workdir, and the interpreter that has its job's libraries. Raises UserError."""
+    """Return the workdir, which may be a URL, and the interpreter that has its job's libraries. Raises UserError."""
+    if "://" in target:
+        return Path(bucket_of(target)), sys.executable
     folder = Path(target).expanduser().absolute()
     if folder.is_dir():
         return folder, sys.executable
     if "/" in target or folder.exists():
-        reason = "is in a bucket" if "://" in target else "is a file" if folder.exists() else "does not exist here"
+        reason = "is a file" if folder.exists() else "does not exist here"
         raise UserError(
             f"{target} {reason}; give a workdir on this machine, or the id of a run. `podrun pull` brings the checkpoints "
             "of a run here"
@@ -83,6 +119,8 @@ def _find(target: str) -> tuple[Path, str]:
             f"run {directory.run_id} is of a program, of whose state podrun does not know which part is the model; open its "
             "checkpoints with orbax (docs/checkpoints.md)"
         )
+    if bucket_url.url(spec.workdir):
+        return spec.workdir, sys.executable
     if not spec.workdir.is_dir():
         raise UserError(
             f"the workdir of run {directory.run_id}, {spec.workdir}, is not on this machine: `podrun pull {directory.run_id} "

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
+from podrun.runtime.config import bucket_url
 from podrun.runtime.contract import ExitCode, UserError
 
 from ..pod.errors import HostError
-from ..results.pull_run import default_folder, pull_run
+from ..results.bring import Progress, Say
+from ..results.pull_run import PULLED, Pulled, default_folder, pull_bucket, pull_run
 from ..results.selection import near_kind, parse_selection, selects
 from ..rundir.runs import RunDirectory, all_runs, find_run
 from ..transport.base import load_transport
@@ -21,26 +24,48 @@ class PullRequest:
     """Command-line arguments of `podrun pull`."""
 
     words: tuple[str, ...]
-    """A run, or none, and what of it."""
+    """A run, or the URL of a workdir, or neither, and what of it."""
     to: Path | None = None
 
 
 def pull(request: PullRequest) -> int:
     """Bring the results; return 1 if some could not be brought, 69 if no host could be asked. Raises UserError."""
+    if request.words and "://" in request.words[0]:
+        return _pull_url(request.words[0], request)
     directory, words = _split(request.words)
     selection = parse_selection(words)
     spec = directory.spec()
     folder = request.to.expanduser() if request.to else default_folder(spec)
     transport = load_transport(spec.pod)
+    try:
+        return _pull(lambda say, progress: pull_run(transport, directory, selection, folder, say, progress))
+    finally:
+        transport.close()
+
+
+def _pull_url(typed: str, request: PullRequest) -> int:
+    """Bring the results of a workdir in a bucket, whoever has trained there."""
+    bucket = bucket_of(typed)
+    selection = parse_selection(request.words[1:])
+    folder = request.to.expanduser() if request.to else PULLED / bucket.rpartition("/")[2]
+    return _pull(lambda say, progress: pull_bucket(bucket, selection, folder, say, progress))
+
+
+def bucket_of(typed: str) -> str:
+    """Return the URL of a workdir in a bucket. Raises UserError if it cannot be one."""
+    if mistakes := bucket_url.mistakes(PurePath(typed)):
+        raise UserError("\n".join(mistakes))
+    return str(bucket_url.url(PurePath(typed)))
+
+
+def _pull(pull: Callable[[Say, Progress], Pulled]) -> int:
     with OverwrittenLine() as line:
         try:
-            pulled = pull_run(transport, directory, selection, folder, line.say, line.progress)
+            pulled = pull(line.say, line.progress)
         except HostError as error:
             line.clear()
             print(f"podrun: {error}\nthe same command goes on from what is here", file=sys.stderr)
             return int(ExitCode.UNAVAILABLE)
-        finally:
-            transport.close()
     for problem in pulled.problems:
         print(f"podrun: {problem}", file=sys.stderr)
     print(f"podrun: pulled {pulled.describe()}")

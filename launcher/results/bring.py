@@ -9,11 +9,12 @@ from pathlib import Path
 from podrun.runtime.contract import CHECKPOINT_MANIFEST
 
 from ..pod.errors import HostError
-from ..remote.download import FileFailedError, Listing, RemoteFolder
+from ..remote.download import FileFailedError, Listing
 from ..view.times import size as size_text
 from .folder import DigestError, HomeFolder, digest_of
 from .manifest import LIMIT, Files, is_complete, parse_manifest, remove_others
 from .selection import Selection, checkpoint_path, find_steps
+from .source import Source
 
 _ROUNDS = 3  # listings, if checkpoints are removed while they are brought
 _TRIES = 2  # for a file that has arrived damaged
@@ -45,7 +46,7 @@ class Bringing:
     """One transfer from a folder on a host to one here."""
 
     def __init__(
-        self, remote: RemoteFolder, host: str, home: HomeFolder, brought: Brought, say: Say, progress: Progress
+        self, remote: Source, host: str, home: HomeFolder, brought: Brought, say: Say, progress: Progress
     ) -> None:
         """`brought` is filled."""
         self._remote = remote
@@ -122,7 +123,7 @@ class Bringing:
         """Bring a checkpoint, and return whether it still exists on the host."""
         base = checkpoint_path(step)
         try:
-            manifest = self._read(f"{base}/{CHECKPOINT_MANIFEST}")
+            manifest = self._read(f"{base}/{CHECKPOINT_MANIFEST}", listing)
             if is_complete(self._home.path / base, manifest):
                 self._brought.unchanged.add(base)
                 return True
@@ -165,7 +166,7 @@ class Bringing:
             raise _DamagedError(f"{Path(path).name} is missing")
         if listing.sizes[path] != size:
             raise _DamagedError(f"{Path(path).name} has {listing.sizes[path]} bytes, not {size}")
-        for _ in range(_TRIES):
+        for tries_left in reversed(range(_TRIES)):
             incoming = self._remote.get(path, *self._home.start_of(path))
             if incoming.size != size:
                 raise self._remote.refuse(f"announces {incoming.size} bytes of {path}, but has listed {size}")
@@ -174,12 +175,16 @@ class Bringing:
             except DigestError:
                 continue
             if incoming.digest != digest:
+                if tries_left:  # a bucket's bytes may have changed on the way
+                    continue
                 raise _DamagedError(f"{Path(path).name} has changed")
             return
         raise HostError(self._host, f"has sent {path} twice with another digest than it has computed")
 
-    def _read(self, path: str) -> bytes:
+    def _read(self, path: str, listing: Listing) -> bytes:
         """Return the content of a small file. Raises _DamagedError, FileFailedError, HostError."""
+        if listing.sizes.get(path, 0) > LIMIT:
+            raise _DamagedError(f"{Path(path).name} has {listing.sizes[path]} bytes")
         incoming = self._remote.get(path)
         if incoming.size > LIMIT:
             raise self._remote.refuse(f"announces {incoming.size} bytes of {path}")

@@ -17,7 +17,7 @@ from podrun.runtime.contract import UserError, Workdir
 from ..staging.project_files import PULLED_MARK
 
 if TYPE_CHECKING:
-    from ..remote.download import Incoming
+    from .source import IncomingFile
 
 _OURS = PULLED_MARK
 _SOURCE = "source.json"
@@ -84,10 +84,10 @@ class HomeFolder:
         file = self.part(path) if self.part(path).is_file() else self.path / path
         return (file.stat().st_size, digest_of(file).hexdigest()) if file.is_file() else (0, "")
 
-    def receive(self, path: str, incoming: Incoming, progress: Callable[[int], None]) -> None:
+    def receive(self, path: str, incoming: IncomingFile, progress: Callable[[int], None]) -> None:
         """Write a file's part to its end, and call `progress` with the size of each piece. Raises DigestError, OSError.
 
-        Raises what `Incoming.pieces` raises; the part stays then.
+        Raises what `IncomingFile.pieces` raises; the part stays then.
         """
         part = self.part(path)
         part.parent.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from podrun.runtime.config.bucket_url import url
 from podrun.runtime.contract import UserError
 
 from ..pod.errors import HostError
@@ -21,8 +22,10 @@ from ..rundir.spec import RunSpec
 from ..transport.base import Transport
 from ..view.times import size
 from .bring import Bringing, Brought, Progress, Say
+from .bucket_folder import BucketFolder
 from .folder import HomeFolder, digest_of
 from .selection import Selection, checkpoint_path, find_steps
+from .source import Source
 
 PULLED = Path("pulled")
 """Folder for the folders that results are brought to, unless the user names one."""
@@ -60,12 +63,12 @@ def default_folder(spec: RunSpec) -> Path:
 def check_folder(spec: RunSpec, folder: Path) -> None:
     """Raise UserError if results of the run cannot be brought to the folder, which is made."""
     _check_not_workdir(spec, folder)
-    with _home(folder, spec):
+    with _home(folder, _source(spec)):
         pass
 
 
 def _check_not_workdir(spec: RunSpec, folder: Path) -> None:
-    if spec.pod.traits.files_are_here and folder.resolve() == spec.workdir.resolve():
+    if spec.pod.traits.files_are_here and not url(spec.workdir) and folder.resolve() == spec.workdir.resolve():
         raise UserError(f"{folder} is the workdir of the run: its results are there already; choose another folder")
 
 
@@ -78,16 +81,19 @@ def pull_run(
     """
     spec = directory.spec()
     _check_not_workdir(spec, folder)
+    if bucket := url(spec.workdir):
+        return pull_bucket(bucket, selection, folder, say, progress, directory)
     brought = Brought()
     if selection.kinds == {"logs"} and not selection.steps:
-        with _home(folder, spec) as home, _explain_failures(folder, spec.pod.hosts[0]):
+        with _home(folder, _source(spec)) as home, _explain_failures(folder, spec.pod.hosts[0].name):
             _copy_logs(directory, home, brought)
             return Pulled(folder, brought)
     for connections_left in reversed(range(_CONNECTIONS)):
         before = brought.sent
         host, remote = _open(transport, directory, spec, say)
         try:
-            _bring(remote, host, directory, selection, folder, brought, say, progress)
+            origin = _Origin(location(remote.path, spec.pod.transport, host.name), host.name, _source(spec), directory)
+            _bring(remote, origin, selection, folder, brought, say, progress)
             break
         except HostError as error:
             if brought.sent == before or not connections_left:
@@ -98,10 +104,43 @@ def pull_run(
     return Pulled(folder, brought)
 
 
+def pull_bucket(
+    url: str, selection: Selection, folder: Path, say: Say, progress: Progress, directory: RunDirectory | None = None
+) -> Pulled:
+    """Bring what is selected of a workdir in a bucket, and the logs of its run if that was started here.
+
+    Raises UserError, and HostError if the bucket cannot be reached.
+    """
+    brought = Brought()
+    if selection.kinds == {"logs"} and not selection.steps and directory is None:
+        raise UserError(
+            f"the logs of a run are not in {url}, but on the machine that has started it: podrun pull RUN logs"
+        )
+    _bring(BucketFolder(url, say), _Origin(url, url, url, directory), selection, folder, brought, say, progress)
+    return Pulled(folder, brought)
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """Where results are from."""
+
+    label: str
+    """As the user is told it."""
+    host: str
+    """Name of the host, or URL."""
+    source: str
+    """As it is recorded in the folder here."""
+    directory: RunDirectory | None
+    """The run, with its logs."""
+
+
+def _source(spec: RunSpec) -> str:
+    return url(spec.workdir) or f"{spec.pod.hosts[0].address}:{spec.workdir}"
+
+
 def _bring(
-    remote: RemoteFolder,
-    host: Host,
-    directory: RunDirectory,
+    remote: Source,
+    origin: _Origin,
     selection: Selection,
     folder: Path,
     brought: Brought,
@@ -109,15 +148,14 @@ def _bring(
     progress: Progress,
 ) -> None:
     """Bring what is selected over one connection. Raises UserError, HostError."""
-    spec = directory.spec()
-    with _explain_failures(folder, host):
+    with _explain_failures(folder, origin.host):
         listing = remote.list_files()
     selection.checkpoints(find_steps(listing.sizes).complete)  # raises for a missing step before anything is made
-    with _home(folder, spec) as home, _explain_failures(folder, host):
-        say(f"podrun: pulling {location(remote.path, spec.pod.transport, host.name)} to {folder}")
-        Bringing(remote, host.name, home, brought, say, progress).run(listing, selection)
-        if selection.has_logs:
-            _copy_logs(directory, home, brought)
+    with _home(folder, origin.source) as home, _explain_failures(folder, origin.host):
+        say(f"podrun: pulling {origin.label} to {folder}")
+        Bringing(remote, origin.host, home, brought, say, progress).run(listing, selection)
+        if selection.has_logs and origin.directory is not None:
+            _copy_logs(origin.directory, home, brought)
         if selection.is_everything and not brought.problems:
             home.drop_parts()
         if listing.left_out and selection.is_everything:
@@ -150,8 +188,8 @@ def _open(transport: Transport, directory: RunDirectory, spec: RunSpec, say: Say
 
 
 @contextmanager
-def _home(folder: Path, spec: RunSpec) -> Iterator[HomeFolder]:
-    home = HomeFolder(folder, f"{spec.pod.hosts[0].address}:{spec.workdir}")
+def _home(folder: Path, source: str) -> Iterator[HomeFolder]:
+    home = HomeFolder(folder, source)
     try:
         yield home
     finally:
@@ -159,12 +197,12 @@ def _home(folder: Path, spec: RunSpec) -> Iterator[HomeFolder]:
 
 
 @contextmanager
-def _explain_failures(folder: Path, host: Host) -> Iterator[None]:
+def _explain_failures(folder: Path, host: str) -> Iterator[None]:
     """Turn errors of this machine's disk, and of the workdir on the host, into sentences. Raises UserError, HostError."""
     try:
         yield
     except FileFailedError as error:
-        raise HostError(host.name, str(error)) from None
+        raise HostError(host, str(error)) from None
     except OSError as error:
         place = error.filename or folder
         if error.errno in (errno.ENOSPC, errno.EDQUOT):

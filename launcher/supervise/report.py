@@ -75,7 +75,7 @@ def _result_paths(plan: LaunchPlan, directory: RunDirectory) -> str:
     lines = [f"metrics      {_place(plan, workdir.metrics)}", f"checkpoints  {_place(plan, workdir.checkpoints)}"]
     if plan.job.log.tensorboard:
         lines.append(f"tensorboard  {_tensorboard_hint(plan, workdir.tensorboard)}")
-    if not plan.pod.traits.files_are_here:
+    if not plan.pod.traits.files_are_here or bucket_url.url(workdir.path):
         lines.append(f"             `podrun pull {plan.run_id}` brings them here")
     return "\n".join([*lines, logs])
 
@@ -87,7 +87,7 @@ def _place(plan: LaunchPlan, path: Path) -> str:
 
 def _tensorboard_hint(plan: LaunchPlan, folder: Path) -> str:
     """Return a command that works here, or the folder and what to install: podrun needs no TensorBoard to write its files."""
-    if plan.pod.traits.files_are_here and shutil.which("tensorboard"):
+    if plan.pod.traits.files_are_here and not bucket_url.url(folder) and shutil.which("tensorboard"):
         return f"tensorboard --logdir {shlex.quote(str(folder))}"
     return f"{_place(plan, folder)}  (pip install tensorboard; tensorboard --logdir ...)"
 

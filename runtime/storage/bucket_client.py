@@ -120,6 +120,10 @@ class Bucket:
         except MissingObjectError:
             return None
 
+    def read_part(self, name: str, start: int, end: int) -> bytes:
+        """Return the bytes from `start` to before `end` of an object. Raises BucketError."""
+        return bytes(self._try("read", name, lambda: self._fs.cat_file(self._key(name), start=start, end=end)))
+
     def get_file(self, name: str, path: Path) -> None:
         """Download an object to a file, which appears whole. Raises BucketError, and OSError if it cannot be written."""
         path.parent.mkdir(parents=True, exist_ok=True)

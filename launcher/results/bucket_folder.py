@@ -1,0 +1,113 @@
+"""Read a workdir in a bucket as a folder on a host is read. Nothing that is in the bucket is trusted."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from podrun.runtime.contract import UserError
+from podrun.runtime.storage.bucket_client import Bucket, BucketError, MissingObjectError, RefusedError
+
+from ..agent.protocol import FILES_LIMIT
+from ..pod.errors import HostError
+from ..remote.download import FileFailedError, Listing, why_no_path
+
+_PIECE = 8 << 20  # bytes of one request
+_NAMED = 3  # objects that are left out and named
+
+
+class BucketFile:
+    """A file while it arrives. It comes whole, unless what is here is equal: a bucket cannot tell the digest of a part."""
+
+    def __init__(self, bucket: Bucket, name: str, size: int, equal: str = "") -> None:
+        """`equal` is the digest of what is here, if that is the same file."""
+        self._bucket, self._name = bucket, name
+        self.size, self.offset = size, size if equal else 0
+        self.digest = equal
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the bytes from `offset` on. Raises FileFailedError, HostError, UserError."""
+        if self.digest:
+            return
+        sha = hashlib.sha256()
+        for start in range(0, self.size, _PIECE):
+            end = min(start + _PIECE, self.size)
+            with _explained(self._bucket.url):
+                data = self._bucket.read_part(self._name, start, end)
+            if len(data) != end - start:
+                raise FileFailedError("it has become shorter while it was read", gone=False)
+            sha.update(data)
+            yield data
+        self.digest = sha.hexdigest()
+
+
+class BucketFolder:
+    """The objects of a workdir, as files."""
+
+    def __init__(self, url: str, say: Callable[[str], None]) -> None:
+        """`say` is told what is tried again, and what is left out. Raises UserError if the package for it is missing."""
+        self.path = url
+        self._say = say
+        self._bucket = Bucket(url, lambda text: say(f"podrun: {text}"))
+        self._sizes: dict[str, int] = {}
+
+    def list_files(self) -> Listing:
+        """Return the objects whose names can be files in a folder. Raises HostError, UserError."""
+        with _explained(self.path):
+            objects = self._bucket.sizes()
+        if not objects:
+            raise UserError(f"there is nothing in {self.path}, or no such bucket: correct the URL; a run says its own")
+        if len(objects) > FILES_LIMIT:
+            raise UserError(f"{self.path} has more than {FILES_LIMIT} objects: it is no workdir of one run")
+        refused = []
+        self._sizes = {}
+        for name, size in sorted(objects.items()):
+            if name.endswith("/"):  # made by consoles, in place of a folder
+                continue
+            if why := why_no_path(name) or self._why_no_file(name):
+                refused.append(why)
+            else:
+                self._sizes[name] = size
+        for why in refused[:_NAMED]:
+            self._say(f"podrun: {self.path} {why}; left out")
+        return Listing(dict(self._sizes), max(0, len(refused) - _NAMED))
+
+    def _why_no_file(self, name: str) -> str | None:
+        """Return why an object cannot be a file beside those before it: one of them is where its folder would be."""
+        parts = name.split("/")
+        above = next((a for n in range(1, len(parts)) if (a := "/".join(parts[:n])) in self._sizes), None)
+        return f"names a file below a file: {name!r}" if above else None
+
+    def get(self, path: str, have: int = 0, digest: str = "") -> BucketFile:
+        """Ask for a file. One of the same size as what is here is read, to compare its digest. Raises as `pieces`."""
+        if path not in self._sizes:
+            raise FileFailedError(f"there is no object {path}", gone=True)
+        size = self._sizes[path]
+        if have == size:
+            whole = BucketFile(self._bucket, path, size)
+            for _ in whole.pieces():
+                pass
+            if whole.digest == digest:
+                return BucketFile(self._bucket, path, size, digest)
+        return BucketFile(self._bucket, path, size)
+
+    def refuse(self, why: str) -> HostError:
+        """Return the error to raise for objects that are not what they should be."""
+        return HostError(self.path, why)
+
+    def close(self) -> None:
+        """Do nothing: there is no connection to close."""
+
+
+@contextmanager
+def _explained(url: str) -> Iterator[None]:
+    """Turn errors of a bucket into those of a host: FileFailedError, HostError, and UserError for what the user can mend."""
+    try:
+        yield
+    except MissingObjectError as error:
+        raise FileFailedError(str(error), gone=True) from None
+    except RefusedError as error:
+        raise UserError(str(error)) from None
+    except BucketError as error:
+        raise HostError(url, str(error).removeprefix(f"{url}: ")) from None
