@@ -56,6 +56,7 @@ class EventKind(StrEnum):
     ERROR = "error"  # worker: kind, message, traceback, step, code
     SIGNAL = "signal"  # worker: number; this very process was sent SIGTERM
     LATE = "late"  # launcher: host, process, behind, step_seconds, since, always; behind 0: not any more
+    USAGE = "usage"  # launcher: host, and what its agent has measured: launcher.agent.protocol.USAGE
     EXIT = "exit"  # launcher: host, process, code
     RESTART = "restart"  # launcher: message, and what the attempt before has achieved: supervise.policy.Attempt
     END = "end"  # launcher: code, message

@@ -28,6 +28,7 @@ Frames to the agent:    attach {next, offsets} | probe {address} | go {env} | pi
 Frames from the agent:  hello {pid, python, host} | waiting {holder} | refused {reason} | ready {port, address}
                         | probed {error} | started {process, pid} | output {stream, offset, data}
                         | exit {process, code, error, asked} | stopped {reason, left, kept} | pong
-All but `output` and `pong` carry a sequence number `n`. `code` is negative for a signal, `data` keeps any byte by
-surrogateescape.
+                        | progress {beats} | usage {cpu, memory, received, sent, devices, ...}
+All but `output`, `pong`, `progress` and `usage` carry a sequence number `n`. `code` is negative for a signal, `data`
+keeps any byte by surrogateescape.
 """

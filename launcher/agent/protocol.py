@@ -55,6 +55,7 @@ __all__ = [
     "STREAM_LIMIT",
     "TO_AGENT",
     "UNHEARD",
+    "USAGE",
     "WORDS",
     "Lines",
     "Malformed",
@@ -110,6 +111,16 @@ PIECE = 1 << 18
 FILES_LIMIT = 100000
 """Most files of a folder that are sent."""
 
+USAGE: Frames = {
+    "cpu": number,  # share of all cores, 0 to 1
+    "memory": count,  # bytes in use, and of the machine
+    "memory_total": count,
+    "received": number,  # bytes a second over the network, without loopback
+    "sent": number,
+    "devices": each(record({"busy": maybe(number), "memory": maybe(count), "memory_total": maybe(count)})),
+}
+"""Fields of what an agent measures on its host from time to time. Devices are those that `nvidia-smi` knows."""
+
 TO_AGENT: Frames = {
     "spec": record({"run": text, "processes": each(anything, 1)}),  # its other fields are read only by `run`
     "attach": record({"next": count, "offsets": table(count)}),
@@ -137,6 +148,7 @@ FROM_AGENT: Frames = {
     "pong": record({}),
     # Of processes whose beats have changed: the bytes as hexadecimal digits; `now` is the time on the clock of the beats.
     "progress": record({"beats": table(text)}, {"now": number}),
+    "usage": record(USAGE),
     "dumped": record({"n": count, "processes": each(record({"process": count, "state": text, "load": number}))}),
 }
 SPEC: Frames = {"spec": TO_AGENT["spec"]}

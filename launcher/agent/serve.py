@@ -24,6 +24,7 @@ from .progress import Dump, Progress
 from .protocol import ASKED, PREEMPTED, UNHEARD
 from .run_folder import remove_folder
 from .standby import Standbys
+from .usage import Usage
 from .worker import Worker
 
 TICK = 0.03  # seconds between two checks of growing output files
@@ -63,6 +64,7 @@ class Agent:
         self.news = News(spec["processes"])
         self.workers = [Worker(w) for w in spec["processes"]]
         self.progress = Progress()
+        self.usage = Usage()
         self.dump: Optional[Dump] = None  # while the workers print their stacks
         self.lock = lock
         self.waits_since: Optional[float] = None  # when it began to wait for another run to release the host
@@ -387,4 +389,6 @@ class Agent:
         connection = self.current_connection()
         if connection and not self.waits_for_spec:
             self.progress.send(self.workers, connection)
+            if self.spec["measures"] and any(w.running for w in self.workers):
+                self.usage.send(connection)
             self.news.send(connection)

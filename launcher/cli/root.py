@@ -143,6 +143,9 @@ def main() -> None:
     "--detach", "-d", is_flag=True, help="Come back when all hosts have started; the run goes on without you."
 )
 @click.option("--pull", metavar="[=DIR]", help="At the end, bring metrics, samples and the newest checkpoint to DIR.")
+@click.option("--name", default="", metavar="TEXT", help="A name for the run, which status and report show.")
+@click.option("--tag", "tags", multiple=True, metavar="TEXT", help="A tag for the run; may be repeated.")
+@click.option("--note", default="", metavar="TEXT", help="A note about the run.")
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines.")
 @click.option(
     "--inject",
@@ -160,6 +163,9 @@ def run(
     dry_run: bool,
     detach: bool,
     pull: str | None,
+    name: str,
+    tags: tuple[str, ...],
+    note: str,
     as_json: bool,
     inject: tuple[str, ...],
     **where: Any,
@@ -185,6 +191,7 @@ def run(
     def action() -> int:
         from ..commands.run import run as run_request
         from ..request.request import Request
+        from ..rundir.spec import Label
 
         train = None if program else Path(job[0])
         return run_request(
@@ -198,6 +205,8 @@ def run(
                 detach=detach,
                 inject=inject,
                 pull=pull,
+                label=Label(name, tags, note),
+                command=tuple(ctx.meta.get(_TYPED, ())),
                 where=pod_request(where, train),
             )
         )

@@ -13,6 +13,7 @@ from ..pod.secret_values import read_secrets
 from ..request.request import Request, make_workdir, owner_of_workdir, resolve_request
 from ..results.pull_run import check_folder, default_folder
 from ..rundir.runs import RunDirectory, new_run_id
+from ..rundir.source import note_source
 from ..rundir.spec import RunSpec
 from ..supervise.run import run_attempts
 from ..view.console import make_console
@@ -29,7 +30,16 @@ def run(request: Request) -> int:
     pod, job, workdir = resolved.pod, resolved.job, resolved.workdir
     owner = owner_of_workdir(request, job, pod)
     spec = RunSpec(
-        new_run_id(), pod, job, workdir, Path.cwd(), detached=request.detach, owner=owner, inject=resolved.inject
+        new_run_id(),
+        pod,
+        job,
+        workdir,
+        Path.cwd(),
+        detached=request.detach,
+        owner=owner,
+        inject=resolved.inject,
+        label=request.label,
+        command=request.command,
     )
     bundles: tuple[Bundle, ...] = ()
     if pod.traits.needs_staging:
@@ -48,6 +58,7 @@ def run(request: Request) -> int:
     if spec.pull:
         check_folder(spec, spec.pull)
     directory = RunDirectory.create(spec)
+    note_source(directory.source, spec.cwd)
     if request.detach:
         from ..supervise.background import start_in_background
 

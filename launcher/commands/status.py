@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
-from podrun.runtime.contract import ExitCode
+from podrun.runtime.contract import ExitCode, UserError
 from podrun.runtime.lines import clock, describe_late, describe_step, out_of
 
 from ..pod.fold import fold
@@ -64,7 +64,7 @@ def _phase(details: RunState) -> str:
 
 
 def _as_text(directory: RunDirectory, summary: Summary, details: RunState) -> list[str]:
-    lines = [_headline(summary, details)]
+    lines = [_headline(summary, details), *_label(directory)]
     lines += [f"  {name:<12}{text}" for name, text in _facts(directory, summary, details)]
     if details.start:
         lines += ["", _table(list(details.processes.values()), program=summary.program, ended=summary.has_ended)]
@@ -72,6 +72,16 @@ def _as_text(directory: RunDirectory, summary: Summary, details: RunState) -> li
     if summary.state is RunStatus.ABANDONED:
         lines += ["", f"`podrun attach {summary.run}` takes it over, `podrun stop {summary.run}` ends it"]
     return lines
+
+
+def _label(directory: RunDirectory) -> list[str]:
+    """Return the lines of the run's name, tags and note, if it has any."""
+    try:
+        label = directory.spec().label
+    except UserError:  # of another version: the rest can be read
+        return []
+    texts = (("name", label.name), ("tags", ", ".join(label.tags)), ("note", label.note))
+    return [f"  {name:<12}{shorten(text, 200)}" for name, text in texts if text]
 
 
 def _headline(summary: Summary, details: RunState) -> str:

@@ -143,6 +143,8 @@ class LaunchPlan:
             "code": self.code.project if self.code else None,
             "uses": self._uses(),
             "exclusive": self.pod.traits.is_exclusive,
+            # All hosts of a simulated pod are one machine, which is measured once.
+            "measures": not self.pod.traits.is_one_machine or host is self.hosts[0],
             "devices": self.pod.platform,
             "coordinator": host.coordinator,
             "is_program": self.is_program,

@@ -361,7 +361,7 @@ class Session:
             self._offsets[frame["stream"]] = offset + len(data)
         elif frame["type"] == "pong":
             return
-        elif frame["type"] == "progress":
+        elif frame["type"] in ("progress", "usage"):
             self._on_frame(self.host, frame)
             return
         else:

@@ -19,6 +19,7 @@ from ..inventory.find import PodRequest, find_pod
 from ..plan.plan import Program
 from ..pod.home import install_command
 from ..pod.pod import Pod
+from ..rundir.spec import Label
 from ..yamlfile.mistakes import short
 from .injections import resolve_injections
 from .program_checks import check_kind, check_program, misplaced_options
@@ -42,6 +43,9 @@ class Request:
     """Faults of a rehearsal, as typed."""
     pull: str | None = None
     """Folder for the results at the end of the run; empty: the one that `podrun pull` takes; None: they are not brought."""
+    label: Label = field(default_factory=Label)
+    command: tuple[str, ...] = ()
+    """Arguments of podrun, as typed."""
 
     @property
     def name(self) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from podrun.runtime.contract import ErrorKind, Event, EventKind
 
+from ..agent.protocol import USAGE
 from ..agent.schema import (
     Check,
     Malformed,
@@ -60,7 +61,12 @@ def _moment(value: Any) -> None:
 
 
 _METRICS: dict[str, Check] = dict.fromkeys(("loss", "accuracy", "tokens_per_second", "examples_per_second"), metric)
-_TIMES: dict[str, Check] = {"elapsed": number, "seconds_left": maybe(number)}
+_TIMES: dict[str, Check] = {
+    "elapsed": number,
+    "seconds_left": maybe(number),
+    "waited": number,
+    "waited_for_data": number,
+}
 _OF_WORKER: dict[str, Check] = {
     EventKind.PHASE: record({"time": _moment, "phase": text}),
     EventKind.STEP: record({"time": _moment, "step": count, "steps": maybe(count)}, {**_METRICS, **_TIMES}),
@@ -114,6 +120,7 @@ _OF_LAUNCHER: dict[str, Check] = {
     EventKind.HOST: record({"time": _moment, "host": text, "phase": text}, {"pid": count, "message": text}),
     EventKind.EXIT: record({"time": _moment, "host": text, "process": count, "code": integer}),
     EventKind.LATE: record(_LATE),
+    EventKind.USAGE: record({"time": _moment, "host": text, **USAGE}),
     EventKind.RESTART: record(_RESTART),
     EventKind.END: record(_END, {"process": maybe(count), "left_behind": each(text)}),
 }

@@ -68,6 +68,11 @@ class RunDirectory:
         return self.path / "events.jsonl"
 
     @property
+    def source(self) -> Path:
+        """Return the path of the state of the user's code when the run began: `rundir.source.Source`."""
+        return self.path / "source.json"
+
+    @property
     def supervisor_log(self) -> Path:
         """Return the path of a background supervisor's output, which is empty unless it crashes."""
         return self.path / "supervisor.log"

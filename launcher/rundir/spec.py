@@ -20,6 +20,15 @@ from ..pod.traits import TRAITS
 
 
 @dataclass(frozen=True)
+class Label:
+    """Text of the user's about a run, by which it is recognised later."""
+
+    name: str = ""
+    tags: tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class RunSpec:
     """A run before its first attempt. Holds names of secrets, never their values."""
 
@@ -38,6 +47,9 @@ class RunSpec:
     """Data that is brought to the hosts; `job` has its paths there."""
     pull: Path | None = None
     """Folder on the launcher's machine that results are brought to at the end."""
+    label: Label = Label()
+    command: tuple[str, ...] = ()
+    """Arguments of podrun, as typed."""
 
     def plan(
         self, attempt: int, secrets: Mapping[str, str], hosts: Sequence[Host] | None = None, saved: str = ""

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from podrun.runtime.contract import Beat, Event, EventKind, ExitCode, Phase, output_stream
 
-from ..agent.protocol import ASKED, PREEMPTED
+from ..agent.protocol import ASKED, PREEMPTED, USAGE
 from ..agent.schema import Lines, Malformed
 from ..plan.plan import LaunchPlan
 from ..remote.session import Frame, Session
@@ -129,6 +129,7 @@ class AgentFrames:
             "output": self._on_events,
             "exit": self._on_exit,
             "progress": self._on_progress,
+            "usage": self._on_usage,
             "dumped": self._on_dumped,
             "stopped": self._on_stopped,
             "lost": self._on_lost,
@@ -272,6 +273,9 @@ class AgentFrames:
                 process.signs += 1
                 process.age = min(max(0.0, frame.get("now", 0.0) - beat.moved), BEAT_AGE)
             process.beat = beat
+
+    def _on_usage(self, host: str, frame: Frame) -> None:
+        self._tell(EventKind.USAGE, host=host, **{name: frame[name] for name in USAGE})
 
     def _on_dumped(self, host: str, frame: Frame) -> None:
         self._dumped.add(host)

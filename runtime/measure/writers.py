@@ -35,7 +35,10 @@ class Writer(ABC):
 
 
 class JsonLines(Writer):
-    """Write one JSON object a line: {"step": 10, "kind": "train", "loss": ...}."""
+    """Write one JSON object a line: {"step": 10, "kind": "train", "time": ..., "elapsed": ..., "loss": ...}.
+
+    `time` is in seconds since 1970, `elapsed` in seconds of training, which go on where the record before a restart ended.
+    """
 
     def __init__(self, path: Path, resumed_from: int, note: Callable[[str], None] = print) -> None:
         """Remove the records after step `resumed_from`, which will be written again. Raises UserError.
@@ -57,11 +60,13 @@ class JsonLines(Writer):
                 "--workdir DIR"
             ) from None
         self._last_eval = max((_step(line.encode()) for line in kept if '"kind": "eval"' in line), default=0)
+        self._began = time.monotonic() - (_elapsed(kept[-1]) if kept else 0.0)
 
     def write(self, step: int, kind: str, metrics: Metrics) -> None:
         if kind == "eval" and step <= self._last_eval:
             return  # a finished run was started again
-        self._file.write(json.dumps({"step": step, "kind": kind, **metrics}) + "\n")
+        times = {"time": round(time.time(), 3), "elapsed": round(time.monotonic() - self._began, 3)}
+        self._file.write(json.dumps({"step": step, "kind": kind, **times, **metrics}) + "\n")
 
     def close(self) -> None:
         self._file.close()
@@ -80,6 +85,12 @@ def _step(line: bytes) -> float:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # also of 1e999
         return math.inf
+
+
+def _elapsed(line: str) -> float:
+    """Return the seconds of training up to a record; 0 for one of an older podrun, which did not count them."""
+    seconds = json.loads(line).get("elapsed", 0.0)
+    return float(seconds) if isinstance(seconds, (int, float)) and math.isfinite(seconds) else 0.0
 
 
 class TensorBoard(Writer):

@@ -77,6 +77,10 @@ class BeatFile:
             self._integers[_BORROWS] = 0
             self._move()
 
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds that this process has waited so far: for its data; for its devices and the other processes."""
+        return {"waited_for_data": round(self._floats[_FLOATS], 4), "waited": round(self._floats[_FLOATS + 2], 4)}
+
     def add(self, index: int, seconds: float) -> None:
         self._floats[index] += seconds
 

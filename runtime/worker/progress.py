@@ -95,6 +95,7 @@ class Reporter:
         if self._leads or now - self._last_step >= every or step == steps:
             self._last_step = now
             times = {"elapsed": round(now - self._began, 3), "seconds_left": self._seconds_left(now, step, steps)}
+            times |= self.beat.seconds()
             self.event(EventKind.STEP, step=step, steps=steps, **metrics, **times)
 
     def _seconds_left(self, now: float, step: int, steps: int | None) -> float | None:

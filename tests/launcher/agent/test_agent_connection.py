@@ -63,6 +63,7 @@ class Agent:
             "code": None,
             "uses": [],
             "exclusive": False,
+            "measures": True,
             "devices": "cpu",
             "coordinator": False,
             "ports": None,

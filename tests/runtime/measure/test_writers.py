@@ -57,6 +57,26 @@ def test_an_evaluation_is_on_record_once(tmp_path: Path) -> None:
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2]
 
 
+def test_records_have_the_time_and_the_seconds_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds go on where the last record before a restart ended: what was trained after it is trained again."""
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    path = tmp_path / "metrics.jsonl"
+    for resumed_from in (0, 2):
+        writer = JsonLines(path, resumed_from)
+        for step in (resumed_from + 1, resumed_from + 2, resumed_from + 3):
+            now[0] += 2.0
+            writer.write(step, "train", {"loss": 1.0})
+        now[0] += 50.0
+        writer.close()
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(r["step"], r["elapsed"]) for r in records] == [(1, 2.0), (2, 4.0), (3, 6.0), (4, 8.0), (5, 10.0)]
+    assert all(r["time"] > 1e9 for r in records)
+    path.write_text('{"step": 1}\n')  # of an older podrun
+    JsonLines(path, 1).write(2, "train", {})
+    assert json.loads(path.read_text().splitlines()[1])["elapsed"] == 0.0
+
+
 class FakeWandb:
     """The two calls that are made of wandb."""
 

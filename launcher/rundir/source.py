@@ -1,0 +1,80 @@
+"""Note which version of the user's code a run was started with: commit and changes of its git work tree."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import threading
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from ..agent.schema import Malformed, count, loads, record, text
+from .events import LIMIT
+
+_WAIT = 20.0  # seconds for git, which reads every file of a large work tree
+_SOURCE = record({"commit": text, "branch": text, "files": count, "inserted": count, "deleted": count})
+
+
+@dataclass(frozen=True)
+class Source:
+    """State of a git work tree."""
+
+    commit: str
+    branch: str
+    """Empty for a commit that was checked out without one."""
+    files: int
+    """Number of tracked files that differ from the commit."""
+    inserted: int
+    """Lines."""
+    deleted: int
+
+
+def note_source(file: Path, folder: Path) -> None:
+    """Write the state of the user's code to `file`, in a thread, so that no start waits; nothing outside a work tree."""
+    threading.Thread(target=_note, args=(file, folder), name="source", daemon=True).start()
+
+
+def _note(file: Path, folder: Path) -> None:
+    try:
+        if source := read_work_tree(folder):
+            file.write_text(json.dumps(asdict(source)), encoding="utf-8")
+    except OSError:
+        pass  # no git, or a full disk, which the run itself reports
+
+
+def read_work_tree(folder: Path) -> Source | None:
+    """Return the state of the work tree with `folder`; None if it is in none, or has no commit yet. Raises OSError."""
+    commit = _git(folder, "rev-parse", "HEAD")
+    if not commit:
+        return None
+    branch = _git(folder, "symbolic-ref", "--short", "-q", "HEAD") or ""
+    changed = _git(folder, "diff", "--no-ext-diff", "--shortstat", "HEAD") or ""
+    numbers = {name: int(number) for number, name in re.findall(r"(\d+) (file|insertion|deletion)", changed)}
+    return Source(commit, branch, *(numbers.get(name, 0) for name in ("file", "insertion", "deletion")))
+
+
+def read_source(file: Path) -> Source | None:
+    """Return what `note_source` has written; None if there is nothing, or it is damaged."""
+    try:
+        source = loads(file.read_bytes(), LIMIT)
+        _SOURCE(source)
+    except (OSError, Malformed):
+        return None
+    return Source(**{field.name: source[field.name] for field in fields(Source)})
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """Return what git prints; None if it fails. Raises OSError."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_WAIT,
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
