@@ -32,6 +32,7 @@ FLOORS = {
             "rundir",
             "view",
             "results",
+            "report",
         ),
         *("preflight", "request", "supervise", "compare", "commands", "cli"),
     ),

@@ -1,4 +1,4 @@
-"""Commands about runs that exist: `ps`, `status`, `logs`, `attach`, `stop`, `pull`, `export`; `root.py` adds them."""
+"""Commands about runs that exist: `ps`, `status`, `logs`, `report`, `attach` and others; `root.py` adds them."""
 
 from __future__ import annotations
 
@@ -196,4 +196,31 @@ def export(target: str, step: int | None, form: str, output: Path | None) -> Non
     guard(action)
 
 
-COMMANDS: tuple[click.Command, ...] = (ps, status, logs, attach, stop, pull, export)
+@click.command()
+@click.argument("target", required=False, metavar="[RUN|WORKDIR]")
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path), metavar="FILE", help="[default: report-RUN.html, here]"
+)
+def report(target: str | None, output: Path | None) -> None:
+    """Write a page about a run: one HTML file, which opens from disk and loads nothing.
+
+    How it ended and why, curves, where the time went, who is slow, what was run, the last lines of the logs. RUN is the
+    beginning or the end of a run's id; without it, the newest run. Of a WORKDIR the page has the steps of all its runs.
+
+    \b
+    Examples:
+      podrun report
+      podrun report 4f2a -o tiny.html
+      podrun report runs/gpt2_tiny
+    """
+
+    def action() -> int:
+        from ..commands.report import ReportRequest
+        from ..commands.report import report as write_report
+
+        return write_report(ReportRequest(target, output))
+
+    guard(action)
+
+
+COMMANDS: tuple[click.Command, ...] = (ps, status, logs, report, attach, stop, pull, export)

@@ -1,0 +1,60 @@
+"""`podrun report`: write the page of a run, one HTML file."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from podrun.runtime.contract import ExitCode, UserError
+
+from ..report.html import html_of
+from ..report.make_page import page_of_run, page_of_workdir
+from ..report.model import Page
+from ..rundir.runs import find_run
+from ..view.times import size
+
+
+@dataclass(frozen=True)
+class ReportRequest:
+    """Command line of `podrun report`."""
+
+    target: str | None
+    """A workdir on this machine, or the id of a run; None: the newest run."""
+    output: Path | None
+
+
+def report(request: ReportRequest) -> int:
+    """Write the page, and print where it is. Raises UserError."""
+    page, name = _page(request.target)
+    file = (request.output or Path(f"{name}.html")).expanduser()
+    if file.is_dir():
+        file = file / f"{name}.html"
+    text = html_of(page)
+    try:
+        _write(file, text)
+    except OSError as error:
+        raise UserError(f"cannot write {file}: {error.strerror}; give another file with -o FILE") from None
+    print(f"{file}: {size(len(text.encode()))}; open it in a browser, it loads nothing from elsewhere")
+    return ExitCode.DONE
+
+
+def _page(target: str | None) -> tuple[Page, str]:
+    """Return the page, and a name for its file."""
+    if target is not None and (folder := Path(target).expanduser().absolute()).is_dir():
+        return page_of_workdir(folder), f"report-{folder.name}"
+    try:
+        directory = find_run(target)
+    except UserError as error:
+        raise UserError(f"there is no folder {target} here, and {error}" if target else str(error)) from None
+    return page_of_run(directory), f"report-{directory.run_id}"
+
+
+def _write(file: Path, text: str) -> None:
+    """Write the file whole or not at all: one that a browser has open may be written again."""
+    part = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,313 @@
+"use strict";
+// Curves on a canvas. Points that share a pixel column are drawn as one line from the lowest to the highest of them.
+
+function decode(text, Type) {
+  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  return new Type(bytes.buffer);
+}
+
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+}
+
+function niceStep(span, count) {
+  const rough = span / Math.max(1, count), power = 10 ** Math.floor(Math.log10(rough));
+  return power * [1, 2, 5, 10].find((factor) => factor * power >= rough * 0.999);
+}
+
+function short(value) {
+  const size = Math.abs(value);
+  if (size >= 1e9) return trim(value / 1e9) + "G";
+  if (size >= 1e6) return trim(value / 1e6) + "M";
+  if (size >= 1e4) return trim(value / 1e3) + "k";
+  return size !== 0 && size < 1e-3 ? value.toExponential(1).replace(".0e", "e") : trim(value);
+}
+
+function trim(value) {
+  return String(Number(value.toPrecision(4)));
+}
+
+function clock(seconds) {
+  const s = Math.max(0, Math.floor(seconds)), pad = (n) => String(n).padStart(2, "0");
+  const minutes = Math.floor(s / 60) % 60, hours = Math.floor(s / 3600);
+  return hours ? hours + ":" + pad(minutes) + ":" + pad(s % 60) : minutes + ":" + pad(s % 60);
+}
+
+// The index of the first x that is not below the value.
+function firstFrom(x, value) {
+  let low = 0, high = x.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (x[middle] < value) low = middle + 1; else high = middle;
+  }
+  return low;
+}
+
+// Points of a resumed run go back to an earlier step: pieces that only go forward, so that each can be searched.
+function pieces(x) {
+  const starts = [0];
+  for (let i = 1; i < x.length; i++) if (x[i] < x[i - 1]) starts.push(i);
+  return starts.map((start, n) => [start, starts[n + 1] ?? x.length]);
+}
+
+class Chart {
+  constructor(figure, spec) {
+    this.figure = figure;
+    this.spec = spec;
+    this.canvas = figure.querySelector("canvas");
+    this.output = figure.querySelector("output");
+    this.series = spec.series.map((s, number) => {
+      const x = decode(s.x, Float64Array), y = decode(s.y, Float32Array);
+      return { name: s.name, style: s.style, colour: "c" + (number % 8), x, y, pieces: pieces(x), smooth: null,
+        low: s.low ? decode(s.low, Float32Array) : y, high: s.high ? decode(s.high, Float32Array) : y, band: s.low !== null };
+    });
+    this.whole = this.extent();
+    this.log = false;
+    this.hover = null;
+    this.addLegend();
+  }
+
+  extent() {
+    let low = Infinity, high = -Infinity;
+    for (const s of this.series) for (const x of s.x) { if (x < low) low = x; if (x > high) high = x; }
+    if (this.spec.axis === "time") low = Math.min(low, 0);
+    return low < high ? [low, high] : [low - 0.5, high + 0.5];
+  }
+
+  addLegend() {
+    const legend = this.figure.querySelector(".legend");
+    const entries = this.series.map((s) => [s.name, s.colour]);
+    const kinds = new Set(this.spec.marks.map((mark) => mark[1]));
+    for (const [kind, name] of [["restart", "down"], ["save", "save"], ["evaluate", "evaluate"]])
+      if (kinds.has(kind)) entries.push([kind, name]);
+    if (entries.length < 2) return;
+    for (const [text, name] of entries) {
+      const item = document.createElement("span"), swatch = document.createElement("i");
+      swatch.dataset.colour = name;
+      item.append(swatch, text);
+      legend.append(item);
+    }
+  }
+
+  smoothen(weight) {
+    for (const s of this.series) {
+      s.smooth = null;
+      if (!this.spec.smooth || s.style !== "line" || weight === 0 || s.x.length < 3) continue;
+      s.smooth = new Float32Array(s.y.length);
+      for (const [from, to] of s.pieces) {
+        let mean = 0, mass = 0;
+        for (let i = from; i < to; i++) {
+          mean = weight * mean + (1 - weight) * s.y[i];
+          mass = weight * mass + 1 - weight;
+          s.smooth[i] = mean / mass;
+        }
+      }
+    }
+  }
+
+  // The lowest and highest value between two places of the axis.
+  bounds([from, to]) {
+    let low = Infinity, high = -Infinity;
+    for (const s of this.series)
+      for (const [start, end] of s.pieces) {
+        const x = s.x.subarray(start, end), last = firstFrom(x, to * (1 + 1e-12) + 1e-9);
+        for (let i = start + firstFrom(x, from); i < start + last; i++) {
+          if (!(this.log && s.low[i] <= 0) && s.low[i] < low) low = s.low[i];
+          if (s.high[i] > high) high = s.high[i];
+        }
+      }
+    if (!(low <= high)) return [this.log ? 0.1 : 0, 1];
+    if (this.log) return [Math.max(low, 1e-38) / 1.1, Math.max(high, 1e-37) * 1.1];
+    if (this.spec.most) return [0, Math.max(high, this.spec.most)];
+    if (low > 0 && low < 0.5 * high) low = 0;
+    const margin = (high - low || Math.abs(high) || 1) * 0.06;
+    return [low === 0 ? 0 : low - margin, high + margin];
+  }
+
+  draw(range) {
+    const width = this.canvas.clientWidth, height = this.spec.key === "loss" ? 300 : 190, ratio = window.devicePixelRatio || 1;
+    if (!width) return;
+    this.canvas.width = Math.round(width * ratio);
+    this.canvas.height = Math.round(height * ratio);
+    this.canvas.style.height = height + "px";
+    const pen = this.canvas.getContext("2d");
+    pen.scale(ratio, ratio);
+    pen.font = "12px system-ui, sans-serif";
+    this.range = range;
+    const bounds = this.bounds(range), scale = this.log ? Math.log10 : (v) => v;
+    const [low, high] = bounds.map(scale);
+    const ticks = this.ticks(bounds);
+    const left = 14 + Math.max(...ticks.map((t) => pen.measureText(short(t)).width)), right = width - 12, top = 8, bottom = height - 36;
+    this.box = { left, right, top, bottom };
+    this.toX = (x) => left + ((x - range[0]) / (range[1] - range[0])) * (right - left);
+    this.toY = (y) => bottom - ((scale(y) - low) / (high - low)) * (bottom - top);
+    this.drawAxes(pen, ticks);
+    pen.save();
+    pen.beginPath();
+    pen.rect(left, top, right - left, bottom - top);
+    pen.clip();
+    this.drawMarks(pen);
+    for (const s of this.series) this.drawSeries(pen, s);
+    pen.restore();
+    this.drawHover(pen);
+  }
+
+  ticks([low, high]) {
+    if (this.log && high / low > 20) {
+      const rows = [];
+      for (let power = Math.ceil(Math.log10(low)); power <= Math.log10(high); power++) rows.push(10 ** power);
+      const every = Math.ceil(rows.length / 7);
+      return rows.filter((_, n) => n % every === 0);
+    }
+    const step = niceStep(high - low, 5), rows = [];
+    for (let n = Math.ceil(low / step); n * step <= high * (1 + 1e-9); n++) rows.push(n * step);
+    return rows.length ? rows : [low];
+  }
+
+  drawAxes(pen, ticks) {
+    const { left, right, top, bottom } = this.box, isTime = this.spec.axis === "time";
+    pen.lineWidth = 1;
+    pen.strokeStyle = colour("line");
+    pen.fillStyle = colour("quiet");
+    pen.textAlign = "right";
+    pen.textBaseline = "middle";
+    for (const tick of ticks) {
+      const y = Math.round(this.toY(tick)) + 0.5;
+      line(pen, left, y, right, y);
+      pen.fillText(short(tick), left - 6, y);
+    }
+    const span = this.range[1] - this.range[0], count = Math.max(2, Math.floor((right - left) / 90));
+    let step = niceStep(span, count);
+    if (isTime) step = [1, 5, 10, 30, 60, 300, 600, 1800, 3600, 10800, 21600, 86400].find((s) => s >= span / count) ?? step;
+    else step = Math.max(1, step);
+    pen.textAlign = "center";
+    pen.textBaseline = "top";
+    for (let n = Math.ceil(this.range[0] / step); n * step <= this.range[1]; n++) {
+      const x = this.toX(n * step), text = isTime ? clock(n * step) : short(n * step), half = pen.measureText(text).width / 2;
+      line(pen, x, bottom, x, bottom + 4);
+      pen.fillText(text, Math.min(x, right + 10 - half), bottom + 6);
+    }
+    pen.fillText(isTime ? "time since the start, h:mm:ss" : "step", (left + right) / 2, bottom + 21);
+    line(pen, left, bottom + 0.5, right, bottom + 0.5);
+  }
+
+  drawMarks(pen) {
+    const { top, bottom } = this.box;
+    for (const [x, kind] of this.spec.marks) {
+      pen.strokeStyle = pen.fillStyle = colour(kind === "restart" ? "down" : kind);
+      const at = this.toX(x);
+      if (kind === "restart") {
+        pen.setLineDash([4, 3]);
+        line(pen, at, top, at, bottom);
+        pen.setLineDash([]);
+      } else {
+        line(pen, at, bottom - (kind === "save" ? 14 : 7), at, bottom);
+      }
+    }
+  }
+
+  drawSeries(pen, s) {
+    pen.strokeStyle = pen.fillStyle = colour(s.colour);
+    if (s.style === "dots" || s.x.length === 1) {
+      for (let i = 0; i < s.x.length; i++) dot(pen, this.toX(s.x[i]), this.toY(s.y[i]));
+      if (s.x.length > 1) this.stroke(pen, s, s.y, s.y, 1);
+      return;
+    }
+    if (s.smooth) {
+      this.stroke(pen, s, s.low, s.high, 1, 0.3);
+      this.stroke(pen, s, s.smooth, s.smooth, 2);
+      return;
+    }
+    if (s.band) this.stroke(pen, s, s.low, s.high, 1, 0.4);
+    this.stroke(pen, s, s.y, s.y, 1.5);
+  }
+
+  // Steps that a restart has repeated are fainter.
+  stroke(pen, s, lows, highs, width, alpha = 1) {
+    pen.lineWidth = width;
+    pen.lineJoin = "round";
+    s.pieces.forEach(([start, end], n) => {
+      const again = n + 1 < s.pieces.length ? start + firstFrom(s.x.subarray(start, end), s.x[s.pieces[n + 1][0]]) : end;
+      pen.globalAlpha = alpha;
+      this.path(pen, s, lows, highs, start, again);
+      pen.globalAlpha = 0.4 * alpha;
+      if (again < end) this.path(pen, s, lows, highs, Math.max(start, again - 1), end);
+    });
+    pen.globalAlpha = 1;
+  }
+
+  path(pen, s, lows, highs, start, end) {
+    const x = s.x.subarray(start, end);
+    const from = Math.max(start, start + firstFrom(x, this.range[0]) - 1);
+    const to = Math.min(end, start + firstFrom(x, this.range[1]) + 2);
+    pen.beginPath();
+    let column = null, low = 0, high = 0, moved = false;
+    const flush = () => {
+      if (column === null) return;
+      const y = this.toY(low), z = this.toY(high);
+      if (moved) pen.lineTo(column, y); else pen.moveTo(column, y);
+      if (z !== y) pen.lineTo(column, z);
+      moved = true;
+    };
+    for (let i = from; i < to; i++) {
+      if (this.log && highs[i] <= 0) continue;
+      const bottom = this.log && lows[i] <= 0 ? highs[i] : lows[i], at = Math.round(this.toX(s.x[i]) * 2) / 2;
+      if (at === column) { low = Math.min(low, bottom); high = Math.max(high, highs[i]); continue; }
+      flush();
+      column = at; low = bottom; high = highs[i];
+    }
+    flush();
+    pen.stroke();
+  }
+
+  drawHover(pen) {
+    if (this.hover === null || this.hover < this.range[0] || this.hover > this.range[1]) { this.output.textContent = ""; return; }
+    const { top, bottom } = this.box, texts = [];
+    let at = null;
+    for (const s of this.series) {
+      const i = this.nearest(s);
+      if (i === null) continue;
+      at = at ?? s.x[i];
+      texts.push((this.series.length > 1 ? s.name + " " : "") + trim((s.smooth ?? s.y)[i]) + (s.smooth ? " (" + trim(s.y[i]) + ")" : ""));
+      pen.fillStyle = colour(s.colour);
+      dot(pen, this.toX(s.x[i]), this.toY((s.smooth ?? s.y)[i]));
+    }
+    pen.strokeStyle = colour("quiet");
+    const x = this.toX(this.hover);
+    line(pen, x, top, x, bottom);
+    if (at !== null) this.output.textContent = (this.spec.axis === "time" ? clock(at) : "step " + at) + ": " + texts.slice(0, 4).join(", ");
+  }
+
+  // The point nearest to the place that the pointer is at; of several attempts, the last.
+  nearest(s) {
+    let best = null, distance = Infinity;
+    for (const [start, end] of s.pieces) {
+      const i = start + firstFrom(s.x.subarray(start, end), this.hover);
+      for (const near of [i - 1, i])
+        if (near >= start && near < end && Math.abs(s.x[near] - this.hover) <= distance) {
+          distance = Math.abs(s.x[near] - this.hover);
+          best = near;
+        }
+    }
+    return best;
+  }
+
+  place(event) {
+    const box = this.canvas.getBoundingClientRect(), x = event.clientX - box.left;
+    const share = (x - this.box.left) / (this.box.right - this.box.left);
+    return this.range[0] + Math.min(1, Math.max(0, share)) * (this.range[1] - this.range[0]);
+  }
+}
+
+function line(pen, x, y, toX, toY) {
+  pen.beginPath();
+  pen.moveTo(x, y);
+  pen.lineTo(toX, toY);
+  pen.stroke();
+}
+
+function dot(pen, x, y) {
+  pen.beginPath();
+  pen.arc(x, y, 3, 0, 7);
+  pen.fill();
+}

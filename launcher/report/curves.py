@@ -1,0 +1,117 @@
+"""Make the charts of a run's metrics from its records. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .model import Chart, Mark, Series
+from .records import StepRecord, finite
+
+_BYTES = 1e9
+_MOST_HOSTS = 8  # hosts that have a curve each; of more there is the mean and the range
+
+
+def curves(steps: Sequence[StepRecord], evaluations: Sequence[dict[str, Any]], marks: list[Mark]) -> list[Chart]:
+    """Return charts of loss, accuracy, learning rate, gradient norm, throughput and step time: those that have values."""
+    loss = _column(steps, "loss", "training")
+    if loss is not None:
+        bounds = [(record.lowest, record.highest) for record in steps if finite(record.values.get("loss")) is not None]
+        if any(low != high for low, high in bounds):
+            loss = Series(loss.name, loss.x, loss.y, [low for low, _ in bounds], [high for _, high in bounds])
+    measured = [
+        Chart("loss", "Loss", "", _present(loss, _evaluated(evaluations, "loss")), marks=marks, smooth=True),
+        Chart(
+            "accuracy",
+            "Accuracy",
+            "share of 1",
+            _present(_column(steps, "accuracy", "training"), _evaluated(evaluations, "accuracy")),
+            smooth=True,
+        ),
+        Chart("learning_rate", "Learning rate", "", _present(_column(steps, "learning_rate", "learning rate"))),
+        Chart("grad_norm", "Gradient norm", "", _present(_column(steps, "grad_norm", "gradient norm"))),
+        _throughput(steps),
+        Chart(
+            "step_time",
+            "Step time",
+            "ms",
+            _present(
+                _column(steps, "step_seconds_p50", "median", 1000), _column(steps, "step_seconds_p95", "95 %", 1000)
+            ),
+        ),
+        Chart("mfu", "Share of the devices' peak (MFU)", "%", _present(_column(steps, "mfu", "MFU", 100)), most=None),
+    ]
+    return [chart for chart in measured if chart.series]
+
+
+def _throughput(steps: Sequence[StepRecord]) -> Chart:
+    for unit in ("tokens", "examples"):
+        if column := _column(steps, f"{unit}_per_second", unit):
+            return Chart("throughput", "Throughput", f"{unit}/s", [column])
+    return Chart("throughput", "Throughput", "", [])
+
+
+def _present(*series: Series | None) -> list[Series]:
+    return [one for one in series if one is not None]
+
+
+def _column(steps: Sequence[StepRecord], key: str, name: str, scale: float = 1.0) -> Series | None:
+    return _series([record.values for record in steps], key, name, "line", scale)
+
+
+def _evaluated(evaluations: Sequence[dict[str, Any]], key: str) -> Series | None:
+    return _series(evaluations, key, "validation", "dots", 1.0)
+
+
+def _series(rows: Sequence[dict[str, Any]], key: str, name: str, style: str, scale: float) -> Series | None:
+    """Return the finite values of a column by step; None if it has none."""
+    points = [(row["step"], value * scale) for row in rows if (value := finite(row.get(key))) is not None]
+    if not points:
+        return None
+    return Series(name, [x for x, _ in points], [y for _, y in points], style=style)
+
+
+def usage_charts(events: Sequence[dict[str, Any]], begin: float) -> list[Chart]:
+    """Return charts of what was used of hosts and GPUs over time."""
+    by_host: dict[str, list[dict[str, Any]]] = {}
+    for event in events:
+        by_host.setdefault(event["host"], []).append(event)
+    total = max((event["memory_total"] for event in events), default=0) / _BYTES
+    gpu_total = max((d["memory_total"] or 0 for event in events for d in event["devices"]), default=0) / _BYTES
+    wanted: list[tuple[str, str, str, Callable[[dict[str, Any]], float | None], float | None]] = [
+        ("gpu", "GPUs busy, mean of a host", "%", lambda e: _mean(e["devices"], "busy", 100), 100.0),
+        ("gpu_memory", "GPU memory, mean of a host", "GB", lambda e: _mean(e["devices"], "memory", 1e-9), gpu_total),
+        ("cpu", "CPU, all cores", "%", lambda e: float(e["cpu"]) * 100, 100.0),
+        ("memory", "Memory of the host", "GB", lambda e: e["memory"] / _BYTES, total or None),
+        ("network", "Network, both ways", "MB/s", lambda e: (e["received"] + e["sent"]) / 1e6, None),
+    ]
+    charts = []
+    for key, title, unit, value, most in wanted:
+        lines = []
+        for host, rows in by_host.items():
+            points = [(e["time"] - begin, number) for e in rows if (number := value(e)) is not None]
+            if points:
+                lines.append(Series(host, [x for x, _ in points], [y for _, y in points]))
+        if lines:
+            few = lines if len(lines) <= _MOST_HOSTS else [_merged(lines)]
+            charts.append(Chart(key, title, unit, few, axis="time", most=most))
+    return charts
+
+
+def _mean(devices: Sequence[dict[str, Any]], key: str, scale: float) -> float | None:
+    values = [device[key] for device in devices if device[key] is not None]
+    return sum(values) / len(values) * scale if values else None
+
+
+def _merged(lines: list[Series]) -> Series:
+    """Return the mean over hosts, with the range, at the times of the first one."""
+    count = min(len(line.y) for line in lines)
+    columns = [[line.y[n] for line in lines] for n in range(count)]
+    means = [sum(column) / len(column) for column in columns]
+    return Series(
+        f"mean of {len(lines)} hosts, and their range",
+        lines[0].x[:count],
+        means,
+        [min(column) for column in columns],
+        [max(column) for column in columns],
+    )

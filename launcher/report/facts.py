@@ -1,0 +1,80 @@
+"""Say what was run: label, command, code, pod, versions, and the keys of train.yaml that differ from their defaults. PURE."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+
+from podrun.runtime.config import Config
+from podrun.runtime.contract import Event, EventKind
+
+from ..pod.fold import fold
+from ..pod.traits import reached
+from ..rundir.source import Source
+from ..rundir.spec import RunSpec
+from .model import Table
+
+_HIDDEN = "(not shown)"
+_ENVIRONMENT = "launch.env"
+"""Key whose values may be secrets: a page is handed on more easily than a run directory."""
+
+
+def tables_of(run_id: str, spec: RunSpec | None, source: Source | None, events: list[Event]) -> list[Table]:
+    """Return the tables of what was run. Without a spec there is what the events say."""
+    start = next((event for event in events if event["event"] == EventKind.START), None)
+    rows = [("run", run_id)]
+    if spec is not None:
+        label = spec.label
+        rows += [("name", label.name), ("tags", ", ".join(label.tags)), ("note", label.note)]
+        rows.append(("command", shlex.join(["podrun", *map(_without_value, spec.command)]) if spec.command else ""))
+        rows.append(("injected faults", ", ".join(spec.inject)))
+    if source is not None:
+        rows += [("commit", source.commit), ("branch", source.branch), ("changes since", _changes(source))]
+    if start is not None:
+        hosts = list(start["hosts"])
+        rows.append(("slice", f"{start['slice']}, {_count(len(hosts), 'host')} {reached(start['transport'])}"))
+        rows.append(("hosts", fold(hosts)))
+        rows += [("program", start["program"] or ""), ("workdir", start["workdir"])]
+    versions = {event["python"] for event in events if event["event"] == EventKind.HOST and "python" in event}
+    rows.append(("Python of the agents", ", ".join(sorted(map(str, versions)))))
+    tables = [Table("What was run", [(name, text) for name, text in rows if text])]
+    if spec is not None and isinstance(spec.job, Config):
+        tables.append(Table("Config, where it differs from the defaults", list(_changed(spec.job))))
+    return tables
+
+
+def _without_value(word: str) -> str:
+    key, equals, _ = word.partition("=")
+    return f"{key}={_HIDDEN}" if equals and key.startswith(_ENVIRONMENT) else word
+
+
+def _changes(source: Source) -> str:
+    if not source.files:
+        return "none"
+    return f"{_count(source.files, 'file')}, {source.inserted} lines added, {source.deleted} removed"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _changed(section: BaseModel, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the keys that differ from the default of their section, with both values."""
+    for name, field in type(section).model_fields.items():
+        value, key = getattr(section, name), f"{path}{name}"
+        default = None if field.is_required() else field.get_default(call_default_factory=True)
+        if key == _ENVIRONMENT:
+            yield from ((f"{key}.{variable}", _HIDDEN) for variable in value)
+        elif isinstance(value, BaseModel):
+            if type(value) is not type(default) and (choice := getattr(value, "name", None)):
+                yield f"{key}.name", _shown(choice)
+            yield from _changed(value, f"{key}.")
+        elif value != default and not (path and name == "name"):
+            yield key, _shown(value) + ("" if field.is_required() else f"  (default: {_shown(default)})")
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else str(value)

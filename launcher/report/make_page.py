@@ -1,0 +1,148 @@
+"""Make the page of a run from its run directory, or of a workdir from its metrics and the last run that used it."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from pathlib import Path
+
+from podrun.runtime.contract import Event, EventKind, UserError, Workdir
+from podrun.runtime.lines import out_of
+
+from ..rundir.log_files import log_files
+from ..rundir.logs import tail
+from ..rundir.run_summary import RunStatus, Summary, status_of, summarize
+from ..rundir.runs import RunDirectory, all_runs
+from ..rundir.source import read_source
+from ..rundir.spec import RunSpec
+from ..view.times import duration, moment
+from .curves import curves, usage_charts
+from .facts import tables_of
+from .model import Log, Mark, Page, Share, Table, Verdict
+from .records import Records, StepRecord, finite, read_metrics, read_records
+from .tempo import lateness_of, tempos_of
+from .timeline import lanes_of, shares_of, strips_of
+from .verdict import stragglers, verdict_of
+
+_MOST_LOGS, _LINES = 16, 30  # processes whose last lines are shown, and how many of each
+_MOST_ROWS = 64  # rows of the table of step times
+_MOST_MARKS = 400
+
+
+def page_of_run(directory: RunDirectory) -> Page:
+    """Return the page of a run, which may still go on."""
+    records = read_records(directory)
+    evaluations = [event for event in records.events if event["event"] == EventKind.EVAL]
+    return _page(directory, records, records.steps, evaluations)
+
+
+def page_of_workdir(workdir: Path) -> Page:
+    """Return the page of a workdir: all steps of its metrics, and the last run that used it. Raises UserError."""
+    file = Workdir(workdir).metrics
+    try:
+        steps, evaluations = read_metrics(file)
+    except OSError as error:
+        raise UserError(
+            f"{workdir} has no metrics that can be read ({file.name}: {error.strerror}); give a workdir, or the id of a run"
+        ) from None
+    for directory in all_runs():
+        start = directory.start()
+        if start is not None and os.path.realpath(start["workdir"]) == os.path.realpath(workdir):
+            return _page(directory, read_records(directory), steps, evaluations)
+    verdict = Verdict("none", "Metrics of a workdir", "There is no record here of a run that used it.", [], [])
+    tiles = _step_tiles(steps, evaluations)
+    charts, tables = curves(steps, evaluations, []), [Table("What was run", [("workdir", str(workdir))])]
+    return Page(workdir.name, str(workdir), verdict, tiles, charts, [], [], [], tables, [], moment(time.time()))
+
+
+def _page(directory: RunDirectory, records: Records, steps: list[StepRecord], evaluations: list[Event]) -> Page:
+    summary, (status, end, _) = summarize(directory), status_of(directory)
+    spec, events = _spec(directory), records.events
+    begin = events[0]["time"] if events else summary.started
+    until = _end(summary, events, begin)
+    lanes = lanes_of(events, records.by_process, until)
+    shares, tempos = shares_of(lanes) if lanes else [], tempos_of(records.by_process)
+    charts = curves(steps, evaluations, _marks(records))
+    charts += usage_charts([event for event in events if event["event"] == EventKind.USAGE], begin)
+    verdict = verdict_of(status, end, events, begin)
+    late = lateness_of(records.by_process, begin, until)
+    strips = [*([strips_of(lanes, begin, until)] if lanes else []), *([late] if late else [])]
+    label = spec.label if spec else None
+    return Page(
+        title=(label.name if label else "") or Path(summary.job.split(" ")[0] if summary.program else summary.job).name,
+        subtitle=f"run {summary.run}, {moment(summary.started)}",
+        verdict=verdict,
+        tiles=[
+            ("lasted", duration(until - begin)),
+            ("goodput", f"{_goodput(shares):.1f} %"),
+            *_step_tiles(steps, evaluations, summary),
+            *([("slowest", text)] if (text := stragglers(tempos)) else []),
+        ],
+        charts=charts,
+        shares=shares,
+        strips=strips,
+        tempos=sorted(tempos, key=lambda tempo: -(tempo.behind or 0.0))[:_MOST_ROWS],
+        tables=tables_of(directory.run_id, spec, read_source(directory.source), events),
+        logs=[Log(file.name, tail(file.path, _LINES)) for file in log_files(directory)[:_MOST_LOGS]],
+        made=moment(time.time()),
+    )
+
+
+def _spec(directory: RunDirectory) -> RunSpec | None:
+    try:
+        return directory.spec()
+    except UserError:  # of another version: the records can be read
+        return None
+
+
+def _end(summary: Summary, events: list[Event], begin: float) -> float:
+    """Return the time up to which the run is shown."""
+    if summary.state is RunStatus.RUNNING:
+        return time.time()
+    return max(begin, summary.ended or 0.0, max((event["time"] for event in events), default=begin))
+
+
+def _goodput(shares: list[Share]) -> float:
+    """Return the per cent of the run's time that went into training which was kept."""
+    return 100 * sum(share.share for share in shares if share.kind == "train")
+
+
+def _step_tiles(
+    steps: list[StepRecord], evaluations: list[Event], summary: Summary | None = None
+) -> list[tuple[str, str]]:
+    if not steps:
+        return [("steps", "none reported")]
+    last = steps[-1].values
+    tiles = [("step", out_of(last["step"], summary.steps if summary else None))]
+    if (loss := finite(last.get("loss"))) is not None:
+        tiles.append(("loss", f"{loss:.4g}"))
+    losses = [loss for row in evaluations if (loss := finite(row.get("loss"))) is not None]
+    if losses:
+        tiles.append(("validation loss", f"{losses[-1]:.4g}"))
+    for unit in ("tokens", "examples"):
+        if (rate := finite(last.get(f"{unit}_per_second"))) is not None:
+            tiles.append((f"{unit}/s", f"{rate:,.0f}"))
+            break
+    if (mfu := finite(last.get("mfu"))) is not None:
+        tiles.append(("MFU", f"{100 * mfu:.1f} %"))
+    if (seen := finite(last.get("tokens_seen"))) is not None:
+        tiles.append(("tokens seen", f"{seen:,.0f}"))
+    return tiles
+
+
+def _marks(records: Records) -> list[Mark]:
+    """Return the steps of restarts, saves and evaluations; of very many only some."""
+    marks = []
+    for event in records.events:
+        if event["event"] == EventKind.RESUME:
+            marks.append(Mark(event["step"], "restart"))
+        elif event["event"] == EventKind.CHECKPOINT:
+            marks.append(Mark(event["step"], "save"))
+        elif event["event"] == EventKind.EVAL:
+            marks.append(Mark(event["step"], "evaluate"))
+    kept: list[Mark] = []
+    for kind in ("evaluate", "save", "restart"):
+        of_kind = [mark for mark in marks if mark.kind == kind]
+        kept += of_kind[:: max(1, math.ceil(len(of_kind) / _MOST_MARKS))]
+    return kept

@@ -1,0 +1,146 @@
+"""Read what is on record about a run, thinned out so that a page of a very long run is made in seconds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from podrun.runtime.contract import Event, EventKind
+
+from ..agent.schema import Malformed, count, loads, record
+from ..rundir.events import LIMIT, parse_event
+from ..rundir.runs import RunDirectory
+
+MOST_STEPS = 12_000  # records of steps that are parsed and drawn; of those between them only the loss is looked at
+MOST_OF_OTHERS = 400  # the same for each process that does not lead
+_STEP = f'{{"event": "{EventKind.STEP}", "time": '.encode()
+_LOSS = b'"loss": '
+_OF_FILE = record({"step": count})
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """Metrics of one step, and the range of the loss over the records that it stands for."""
+
+    values: dict[str, Any]
+    lowest: float
+    highest: float
+
+
+@dataclass
+class Records:
+    """Records of a run in the order in which they were written."""
+
+    events: list[Event] = field(default_factory=list)
+    """All but steps."""
+    steps: list[StepRecord] = field(default_factory=list)
+    """Steps as the process that leads has reported them, also those that were lost and repeated."""
+    by_process: dict[tuple[str, int], list[Event]] = field(default_factory=dict)
+    """Some of the steps that each process has reported, by its host's name and its number."""
+
+
+class Thinner:
+    """Keeps every n-th record and, of those between, the lowest and highest loss."""
+
+    def __init__(self) -> None:
+        self.kept: list[StepRecord] = []
+        self._low, self._high = math.inf, -math.inf
+
+    def skip(self, line: bytes) -> None:
+        """Note the loss of a record that is not kept."""
+        at = line.find(_LOSS)
+        if at < 0:
+            return
+        try:
+            self._note(float(line[at + len(_LOSS) : line.find(b",", at)]))
+        except ValueError:  # the last field of a record, or no number
+            pass
+
+    def keep(self, values: dict[str, Any]) -> None:
+        if (loss := finite(values.get("loss"))) is not None:
+            self._note(loss)
+        self.kept.append(StepRecord(values, self._low, self._high))
+        self._low, self._high = math.inf, -math.inf
+
+    def _note(self, loss: float) -> None:
+        if math.isfinite(loss):
+            self._low, self._high = min(self._low, loss), max(self._high, loss)
+
+
+def finite(value: Any) -> float | None:
+    """Return a number that can be drawn, or None."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None
+
+
+def read_records(directory: RunDirectory) -> Records:
+    """Return the records of a run. Damaged lines are left out."""
+    records, thinner = Records(), Thinner()
+    first = next(directory.read_events(), None)
+    last = next(directory.newest_events(), None)
+    seconds = last["time"] - first["time"] if first and last else 0.0
+    due: dict[bytes, float] = {}
+    for line in directory.lines():
+        if line.startswith(_STEP):
+            place = line[line.rfind(b'"host"') :]
+            leads = place.endswith(b'"process": 0}\n')
+            if (at := _time(line)) < due.get(place, 0.0):
+                if leads:
+                    thinner.skip(line)
+                continue
+            due[place] = at + seconds / (MOST_STEPS if leads else MOST_OF_OTHERS)
+        elif not line.endswith(b"\n"):
+            continue
+        if (event := parse_event(line)) is None:
+            continue
+        if event["event"] != EventKind.STEP:
+            records.events.append(event)
+            continue
+        records.by_process.setdefault((event["host"], event["process"]), []).append(event)
+        if event["process"] == 0:
+            thinner.keep(event)
+    records.steps = thinner.kept
+    return records
+
+
+def _time(line: bytes) -> float:
+    try:
+        return float(line[len(_STEP) : line.find(b",", len(_STEP))])
+    except ValueError:
+        return math.inf
+
+
+def read_metrics(file: Path) -> tuple[list[StepRecord], list[dict[str, Any]]]:
+    """Return the steps and the evaluations of a metrics.jsonl. Raises OSError."""
+    thinner, evaluations = Thinner(), []
+    with file.open("rb") as lines:
+        stride = _stride(lines.readlines(1 << 16), file.stat().st_size)
+        lines.seek(0)
+        for number, line in enumerate(lines):
+            is_step = b'"kind": "train"' in line[:60]
+            if is_step and number % stride:
+                thinner.skip(line)
+            elif values := _parse(line):
+                if is_step:
+                    thinner.keep(values)
+                elif values.get("kind") == "eval":
+                    evaluations.append(values)
+    return thinner.kept, evaluations
+
+
+def _stride(lines: Iterable[bytes], size: int) -> int:
+    """Return of how many records one is kept, by the size of the file and of its first lines."""
+    sizes = [len(line) for line in lines]
+    return max(1, math.ceil(size * len(sizes) / max(1, sum(sizes)) / MOST_STEPS))
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        values: dict[str, Any] = loads(line, LIMIT, finite=False)
+        _OF_FILE(values)
+    except Malformed:
+        return None
+    return values

@@ -1,0 +1,99 @@
+"use strict";
+// Rows of coloured stretches over time, one for each process; of very many, each is a line of a heat map.
+
+class Strip {
+  constructor(figure, spec) {
+    this.figure = figure;
+    this.spec = spec;
+    this.canvas = figure.querySelector("canvas");
+    this.output = figure.querySelector("output");
+    this.height = Math.max(1, Math.min(18, Math.floor(512 / spec.rows.length)));
+    this.gap = this.height > 6 ? 3 : 0;
+    this.rows = spec.rows.map(([name, runs]) => {
+      const cells = new Uint8Array(spec.columns);
+      for (let i = 0, at = 0; i < runs.length; i += 2) cells.fill(runs[i], at, (at += runs[i + 1]));
+      return { name, cells };
+    });
+    const used = new Set(this.rows.flatMap((row) => [...new Set(row.cells)]));
+    this.legend(spec.kinds.map((kind, n) => [kind, n]).filter(([kind, n]) => kind && used.has(n)));
+    this.canvas.addEventListener("pointermove", (event) => this.hover(event));
+    this.canvas.addEventListener("pointerleave", () => { this.output.textContent = ""; });
+  }
+
+  colourOf(kind) {
+    return this.spec.key === "late" ? "level" + kind : this.spec.kinds[kind];
+  }
+
+  legend(kinds) {
+    const legend = this.figure.querySelector(".legend");
+    for (const [text, kind] of kinds) {
+      const item = document.createElement("span"), swatch = document.createElement("i");
+      swatch.dataset.colour = this.colourOf(kind);
+      item.append(swatch, text);
+      legend.append(item);
+    }
+  }
+
+  draw() {
+    const width = this.canvas.clientWidth, ratio = window.devicePixelRatio || 1, pitch = this.height + this.gap;
+    if (!width) return;
+    const height = this.rows.length * pitch + 36;
+    this.canvas.width = Math.round(width * ratio);
+    this.canvas.height = Math.round(height * ratio);
+    this.canvas.style.height = height + "px";
+    const pen = this.canvas.getContext("2d");
+    pen.scale(ratio, ratio);
+    pen.font = "12px system-ui, sans-serif";
+    const named = this.height >= 10;
+    const widest = named ? Math.max(...this.rows.map((row) => pen.measureText(row.name).width)) : 0;
+    this.left = named ? Math.min(140, widest + 8) : 0;
+    const right = width - 12, columns = this.spec.columns, colours = this.spec.kinds.map((_, kind) => colour(this.colourOf(kind)));
+    this.right = right;
+    this.rows.forEach((row, number) => {
+      const y = number * pitch;
+      for (let from = 0; from < columns; ) {
+        let to = from + 1;
+        while (to < columns && row.cells[to] === row.cells[from]) to++;
+        if (row.cells[from]) {
+          const x = this.left + (from / columns) * (right - this.left), end = this.left + (to / columns) * (right - this.left);
+          pen.fillStyle = colours[row.cells[from]];
+          pen.fillRect(x, y, end - x + 0.3, this.height);
+        }
+        from = to;
+      }
+      if (named) {
+        pen.fillStyle = colour("text");
+        pen.textAlign = "left";
+        pen.textBaseline = "middle";
+        pen.fillText(row.name, 0, y + this.height / 2, 132);
+      }
+    });
+    this.axis(pen, right, this.rows.length * pitch);
+  }
+
+  axis(pen, right, top) {
+    const span = this.spec.seconds, count = Math.max(2, Math.floor((right - this.left) / 90));
+    const step = [1, 5, 10, 30, 60, 300, 600, 1800, 3600, 10800, 21600, 86400].find((s) => s >= span / count) ?? span;
+    pen.fillStyle = colour("quiet");
+    pen.strokeStyle = colour("line");
+    pen.lineWidth = 1;
+    line(pen, this.left, top + 0.5, right, top + 0.5);
+    pen.textAlign = "center";
+    pen.textBaseline = "top";
+    for (let at = 0; at <= span; at += step) {
+      const x = this.left + (at / (span || 1)) * (right - this.left), text = clock(at), half = pen.measureText(text).width / 2;
+      line(pen, x, top, x, top + 4);
+      pen.fillText(text, Math.max(half, Math.min(x, right + 10 - half)), top + 6);
+    }
+    pen.fillText("time since the start, h:mm:ss", (this.left + right) / 2, top + 21);
+  }
+
+  hover(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const row = this.rows[Math.floor((event.clientY - box.top) / (this.height + this.gap))];
+    const share = (event.clientX - box.left - this.left) / (this.right - this.left);
+    if (!row || share < 0 || share >= 1) { this.output.textContent = ""; return; }
+    const kind = this.spec.kinds[row.cells[Math.floor(share * this.spec.columns)]];
+    this.output.textContent = row.name + " at " + clock(share * this.spec.seconds) + ": " + (kind || "-");
+  }
+}

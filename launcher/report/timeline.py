@@ -1,0 +1,228 @@
+"""Divide the time of a run among kinds of work, for each process. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from podrun.runtime.contract import Event, EventKind, Phase
+
+from .model import Share, Strip, Strips
+from .records import finite
+
+KINDS: dict[str, str] = {
+    "train": "training",
+    "data": "waiting for data",
+    "start": "starting: hosts, processes, data, model",
+    "compile": "compiling, and the first step",
+    "restore": "restoring a checkpoint",
+    "evaluate": "evaluating",
+    "save": "saving checkpoints",
+    "other": "sampling text, waiting for the end",
+    "lost": "lost: trained, but not saved",
+    "down": "down: after a failure, before the restart",
+}
+"""Kinds of work and their labels. Each moment of each process is of one kind, so the shares add up to 1."""
+_OF_PHASE: dict[str, str] = {
+    Phase.CONNECT: "start",
+    Phase.SETUP: "start",
+    Phase.RESTORE: "restore",
+    Phase.COMPILE: "compile",
+    Phase.TRAIN: "train",
+    Phase.EVALUATE: "evaluate",
+    Phase.SAVE: "save",
+    Phase.SAMPLE: "other",
+    Phase.DONE: "other",
+}
+_LOSABLE = ("train", "data", "evaluate", "save")
+_STARVED = 0.5  # share of waiting for data from which a stretch of training is drawn as such
+_WIDE, _NARROW, _FEW = 1200, 300, 32  # columns of a strip: of few processes, and of many
+
+Key = tuple[str, int]
+Span = tuple[float, float, str]
+"""Begin, end, kind."""
+
+
+@dataclass
+class Lane:
+    """Time of one process."""
+
+    host: str
+    process: int
+    spans: list[Span] = field(default_factory=list)
+    starved: float = 0.0
+    """Seconds within `train` in which it waited for data."""
+    drawn: list[Span] = field(default_factory=list)
+    """Stretches that are drawn over the spans."""
+
+
+def lanes_of(events: Iterable[Event], steps: dict[Key, list[Event]], end: float) -> list[Lane]:
+    """Return the lanes of all processes from the first start to `end`, with what was lost marked as such."""
+    attempts = _split(events)
+    lanes: dict[Key, Lane] = {}
+    for number, attempt in enumerate(attempts):
+        until = attempts[number + 1][0]["time"] if number + 1 < len(attempts) else end
+        lost_from = _lost_from(attempt, attempts[number + 1] if number + 1 < len(attempts) else None, steps)
+        for key, spans in _spans_of(attempt, until).items():
+            lane = lanes.setdefault(key, Lane(*key))
+            begin = attempt[0]["time"]
+            spans = _mark_lost(spans, lost_from)
+            lane.spans += spans
+            _add_starved(lane, [e for e in steps.get(key, []) if begin <= e["time"] < until], lost_from)
+    return sorted(lanes.values(), key=lambda lane: lane.process)
+
+
+def _split(events: Iterable[Event]) -> list[list[Event]]:
+    attempts: list[list[Event]] = []
+    for event in events:
+        if event["event"] == EventKind.START:
+            attempts.append([])
+        if attempts:
+            attempts[-1].append(event)
+    return attempts
+
+
+def _spans_of(attempt: list[Event], until: float) -> dict[Key, list[Span]]:
+    start = attempt[0]
+    is_program = start["program"] is not None
+    keys = [(host, process) for host, processes in start["hosts"].items() for process in processes]
+    changes: dict[Key, list[tuple[float, str]]] = {key: [(start["time"], "start")] for key in keys}
+    for event in attempt[1:]:
+        kind, key = event["event"], (event.get("host"), event.get("process"))
+        if kind == EventKind.RESTART:
+            for rows in changes.values():
+                rows.append((event["time"], "down"))
+        if key not in changes:
+            continue
+        if kind == EventKind.PHASE:
+            changes[key].append((event["time"], _OF_PHASE.get(event["phase"], "other")))
+        elif kind == EventKind.EXIT:
+            changes[key].append((event["time"], "other" if event["code"] == 0 else "down"))
+        elif kind == EventKind.HOST and event["phase"] == "started" and is_program:
+            changes[key].append((event["time"], "train"))
+    return {key: _joined(rows, until) for key, rows in changes.items()}
+
+
+def _joined(changes: list[tuple[float, str]], until: float) -> list[Span]:
+    """Return the spans between changes. The clocks of hosts differ, so a change may seem to come before the one before it."""
+    spans: list[Span] = []
+    ordered: list[tuple[float, str]] = []
+    for time, kind in changes:
+        ordered.append((min(until, max(time, ordered[-1][0] if ordered else time)), kind))
+    for (begin, kind), (end, _) in zip(ordered, [*ordered[1:], (until, "")], strict=True):
+        if spans and spans[-1][2] == kind:
+            spans[-1] = (spans[-1][0], end, kind)
+        elif end > begin:
+            spans.append((begin, end, kind))
+    return spans
+
+
+def _lost_from(attempt: list[Event], following: list[Event] | None, steps: dict[Key, list[Event]]) -> float | None:
+    """Return the time from which an attempt's work was lost; None if none was.
+
+    What follows an attempt goes on from the step that it resumes from; nothing follows a failed run's last one, of which only
+    what was saved is left.
+    """
+    end = next((e for e in attempt if e["event"] == EventKind.END), None)
+    if following is not None:
+        resumed = next((e["step"] for e in following if e["event"] == EventKind.RESUME), 0)
+    elif end is not None and end["code"]:
+        resumed = max((e["step"] for e in attempt if e["event"] in (EventKind.CHECKPOINT, EventKind.RESUME)), default=0)
+    else:
+        return None
+    begin = attempt[0]["time"]
+    until = following[0]["time"] if following else float("inf")
+    leader = next((rows for (_, process), rows in sorted(steps.items(), key=lambda item: item[0][1]) if rows), [])
+    mine = [e for e in leader if begin <= e["time"] < until]
+    kept = [e["time"] for e in mine if e["step"] <= resumed]
+    return max(kept) if kept else begin if mine else None
+
+
+def _mark_lost(spans: list[Span], lost_from: float | None) -> list[Span]:
+    if lost_from is None:
+        return spans
+    marked: list[Span] = []
+    for begin, end, kind in spans:
+        if kind not in _LOSABLE or end <= lost_from:
+            marked.append((begin, end, kind))
+            continue
+        if begin < lost_from:
+            marked.append((begin, lost_from, kind))
+        marked.append((max(begin, lost_from), end, "lost"))
+    return marked
+
+
+def _add_starved(lane: Lane, steps: list[Event], lost_from: float | None) -> None:
+    for before, after in pairwise(steps):
+        waited = [finite(e.get("waited_for_data")) for e in (before, after)]
+        if waited[0] is None or waited[1] is None or (lost_from is not None and after["time"] > lost_from):
+            continue
+        seconds, passed = waited[1] - waited[0], after["time"] - before["time"]
+        lane.starved += max(0.0, min(seconds, passed))
+        if passed > 0 and seconds > _STARVED * passed:
+            lane.drawn.append((before["time"], after["time"], "data"))
+
+
+def shares_of(lanes: list[Lane]) -> list[Share]:
+    """Return the share of each kind that there is, as means over the processes, in the order of KINDS."""
+    totals = dict.fromkeys(KINDS, 0.0)
+    for lane in lanes:
+        sums = dict.fromkeys(KINDS, 0.0)
+        for begin, end, kind in lane.spans:
+            sums[kind] += end - begin
+        starved = min(lane.starved, sums["train"])
+        sums["train"] -= starved
+        sums["data"] += starved
+        for kind, seconds in sums.items():
+            totals[kind] += seconds / len(lanes)
+    wall = sum(totals.values())
+    return [
+        Share(kind, label, totals[kind], totals[kind] / wall if wall else 0.0)
+        for kind, label in KINDS.items()
+        if totals[kind] > 0 or kind == "train"
+    ]
+
+
+def strips_of(lanes: list[Lane], begin: float, end: float) -> Strips:
+    """Return a row for each process. A column has the kind that most of its time went into; what failed is always seen."""
+    columns = _WIDE if len(lanes) <= _FEW else _NARROW
+    per_host: dict[str, int] = {}
+    for lane in lanes:
+        per_host[lane.host] = per_host.get(lane.host, 0) + 1
+    kinds = ["", *KINDS]
+    rows = []
+    for lane in lanes:
+        name = lane.host if per_host[lane.host] == 1 else f"{lane.host}.{lane.process}"
+        cells = _cells([*lane.spans], begin, end, columns)
+        for number, kind in _cells(lane.drawn, begin, end, columns).items():
+            if cells.get(number) == "train":
+                cells[number] = kind
+        rows.append(Strip(name, run_lengths([kinds.index(cells.get(n, "")) for n in range(columns)])))
+    return Strips("time", kinds, end - begin, columns, rows)
+
+
+def _cells(spans: list[Span], begin: float, end: float, columns: int) -> dict[int, str]:
+    """Return the kind of each column."""
+    width = (end - begin) / columns or 1.0
+    most: dict[int, tuple[float, str]] = {}
+    for first, last, kind in spans:
+        low = max(0, int((first - begin) / width))
+        high = min(columns - 1, int((last - begin) / width))
+        for column in range(low, high + 1):
+            left = begin + column * width
+            part = min(last, left + width) - max(first, left)
+            if part > most.get(column, (0.0, ""))[0]:
+                most[column] = (part, kind)
+    return {column: kind for column, (_, kind) in most.items()}
+
+
+def run_lengths(cells: list[int]) -> list[tuple[int, int]]:
+    """Return pairs of a value and how often it follows itself."""
+    runs: list[tuple[int, int]] = []
+    for cell in cells:
+        if runs and runs[-1][0] == cell:
+            runs[-1] = (cell, runs[-1][1] + 1)
+        else:
+            runs.append((cell, 1))
+    return runs

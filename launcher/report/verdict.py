@@ -1,0 +1,55 @@
+"""Say how a run ended, why, and what shows it. PURE."""
+
+from __future__ import annotations
+
+import re
+
+from podrun.runtime.contract import Event, EventKind
+from podrun.runtime.lines import clock
+
+from ..rundir.run_summary import RunStatus
+from .model import Tempo, Verdict
+
+_LINES = 24  # of a traceback
+
+
+def verdict_of(status: RunStatus, end: Event | None, events: list[Event], begin: float) -> Verdict:
+    """Return the verdict. The message of the end names the first cause; its traceback, if it has one, is the evidence."""
+    code = end["code"] if end else None
+    title = {
+        RunStatus.DONE: "Done",
+        RunStatus.FAILED: f"Failed with exit code {code}",
+        RunStatus.INTERRUPTED: "Interrupted",
+        RunStatus.RUNNING: "Running",
+        RunStatus.ABANDONED: "Abandoned: it has not ended, and nobody supervises it",
+    }[status]
+    text = "" if end is None or code == 0 else _without_frame(end["message"])
+    restarts = [
+        (clock(event["time"] - begin), event["message"]) for event in events if event["event"] == EventKind.RESTART
+    ]
+    return Verdict(str(status), title, text, _evidence(end, events), restarts)
+
+
+def _without_frame(message: str) -> str:
+    return re.sub(r" \[exit code -?\d+\]$", "", message.removeprefix("failed: "))
+
+
+def _evidence(end: Event | None, events: list[Event]) -> list[str]:
+    """Return the last lines of the traceback of the process that the end names, in the last attempt."""
+    if end is None or end["host"] is None:
+        return []
+    for event in reversed(events):
+        if event["event"] == EventKind.START:
+            break
+        if event["event"] == EventKind.ERROR and event["host"] == end["host"]:
+            return str(event.get("traceback") or "").rstrip().splitlines()[-_LINES:]
+    return []
+
+
+def stragglers(tempos: list[Tempo]) -> str:
+    """Return a sentence about the process that the others wait for, if there is one."""
+    late = [tempo for tempo in tempos if tempo.late and tempo.behind is not None]
+    if not late:
+        return ""
+    name, behind = late[0].name, late[0].behind or 0.0
+    return f"{name} keeps the others waiting: {behind * 1000:.3g} ms of each step."

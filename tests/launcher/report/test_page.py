@@ -1,0 +1,164 @@
+"""The page as a file: what it says, and that nothing of a run can be more than text in it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from array import array
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podrun.launcher.report.encode import numbers
+from podrun.launcher.report.html import html_of
+from podrun.launcher.report.make_page import page_of_run, page_of_workdir
+from podrun.launcher.report.records import MOST_STEPS, read_metrics
+from podrun.launcher.rundir.runs import RunDirectory
+from podrun.launcher.rundir.source import Source
+from podrun.runtime.contract import UserError
+
+from ..rundir.made import event, make, record
+from .made import BEGIN, HOSTILE, phase, run_with_restart, start, steps
+
+
+class Elements(HTMLParser):
+    """Collects the elements of a file, and the texts of its scripts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.attributes += attrs
+
+
+def data_of(text: str) -> dict[str, Any]:
+    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert match is not None
+    data: dict[str, Any] = json.loads(match[1])
+    return data
+
+
+def floats(code: str, text: str) -> list[float]:
+    return array(code, base64.b64decode(text)).tolist()
+
+
+def html(directory: RunDirectory) -> str:
+    return html_of(page_of_run(directory))
+
+
+def test_the_page_of_a_run_with_a_restart() -> None:
+    directory = run_with_restart()
+    directory.source.write_text(json.dumps(Source("c0ffee", "main", 2, 10, 3).__dict__))
+    (directory.logs / "host-0.log").write_text("first\nlast line\n")
+    text = html(directory)
+    for part in ("<h2>Done</h2>", "was ended by SIGKILL", "c0ffee", "2 files, 10 lines added", "last line"):
+        assert part in text, part
+    charts = {chart["key"]: chart for chart in data_of(text)["charts"]}
+    assert charts.keys() >= {"loss", "learning_rate", "throughput", "step_time", "cpu", "memory", "network"}
+    training, validation = charts["loss"]["series"]
+    assert floats("d", training["x"]) == [*range(1, 9), *range(5, 13)]
+    assert floats("f", training["y"])[:2] == [4.0, 2.0]
+    assert floats("d", validation["x"]) == [4.0] and floats("f", validation["y"]) == [1.5]
+    assert charts["loss"]["marks"] == [[4, "evaluate"], [4, "save"], [12, "save"], [4, "restart"]]
+    assert floats("f", charts["cpu"]["series"][0]["y"]) == [50.0] * 3
+
+
+def test_nothing_is_loaded_and_no_other_script_may_run() -> None:
+    elements = Elements(html(run_with_restart()))
+    assert not {"link", "img", "iframe", "object", "a", "form"} & set(elements.names)
+    assert not {"src", "href", "style", "onload"} & {name for name, _ in elements.attributes}
+    policy = dict(elements.attributes)["content"] or ""
+    policies = [value for name, value in elements.attributes if name == "content" and value and "script-src" in value]
+    assert len(policies) == 1 and policies[0].startswith("default-src 'none'; ") and "unsafe" not in policies[0], policy
+
+
+def hostile_run() -> RunDirectory:
+    directory = make()
+    rows = steps(1, 3, 0)
+    rows[0]["loss"], rows[2]["loss"], rows[4]["loss"] = math.nan, math.inf, 1e300
+    record(directory, start(0, 0, workdir=HOSTILE, slice=HOSTILE, hosts=2), *phase("train", 0), *rows)
+    error = {"kind": "exception", "message": HOSTILE, "traceback": f"Traceback\n{HOSTILE}\n"}
+    record(directory, event("error", 0, time=BEGIN + 3, **error), event("note", 0, message=HOSTILE))
+    record(directory, event("end", time=BEGIN + 4, code=1, host="host-0", process=0, message=HOSTILE))
+    (directory.logs / "host-0.log").write_bytes(f"{HOSTILE}\n".encode() + b"\xff\x00\r\n")
+    return directory
+
+
+def test_texts_of_a_run_are_texts() -> None:
+    """Whatever they hold: elements, ends of scripts, escapes of terminals, numbers that are none."""
+    text, harmless = html(hostile_run()), html(run_with_restart())
+    assert set(Elements(text).names) <= {*Elements(harmless).names, "p", "pre"}
+    assert text.count("<script") == text.count("</script") == 2
+    assert "\x1b" not in text and "alert(1)" in text
+    training = data_of(text)["charts"][0]["series"][0]
+    assert floats("d", training["x"]) == [3.0] and math.isfinite(floats("f", training["y"])[0])
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [],
+        [start(0, 0)],
+        [start(0, 0), event("end", time=BEGIN, code=2, message="failed: no such host [exit code 2]")],
+        [start(0, 0, hosts=1), *phase("train", 1, 1), *steps(1, 1, 1, 1), event("end", time=BEGIN + 3, code=0)],
+        [start(0, 0, program="python x.py"), event("host", 0, time=BEGIN + 1, phase="started", pid=3)],
+    ],
+    ids=["no events", "only begun", "failed at once", "one step", "a program"],
+)
+def test_runs_with_little_on_record(events: list[dict[str, Any]]) -> None:
+    directory = make()
+    record(directory, *events)
+    assert "<h2>Metrics</h2>" in html(directory) or not any(e["event"] == "step" for e in events)
+
+
+def test_many_hosts_are_a_heat_map() -> None:
+    """A thousand processes: a line for each, and a table of those that others wait for most."""
+    directory = make()
+    record(directory, start(0, 0, hosts=1000), *phase("train", 1, 1000), *steps(1, 3, 1, 1000, late=0.4))
+    record(directory, event("end", time=BEGIN + 5, code=0))
+    text = html(directory)
+    data = data_of(text)
+    assert [len(strips["rows"]) for strips in data["strips"]] == [1000, 1000]
+    assert 'class="late"><td>host-1</td>' in text and "host-1 keeps the others waiting" in text
+    assert len(text) < 300_000
+
+
+def test_a_workdir_has_the_steps_of_all_its_runs(tmp_path: Path) -> None:
+    workdir = tmp_path / "work"
+    workdir.mkdir()
+    with pytest.raises(UserError, match=r"no metrics that can be read"):
+        page_of_workdir(workdir)
+    rows = [{"step": n, "kind": "train", "loss": 1 / n, "tokens_seen": 7 * n} for n in range(1, 21)]
+    lines = [*map(json.dumps, rows), '{"step": 20, "kind": "eval", "loss": 0.25}', "damaged", '{"step": 21, "ki']
+    (workdir / "metrics.jsonl").write_text("\n".join(lines))
+    page = page_of_workdir(workdir)
+    assert page.verdict.state == "none" and dict(page.tiles)["validation loss"] == "0.25"
+    record(make(), start(0, 0, workdir=str(workdir)), event("end", time=BEGIN + 9, code=0))
+    page = page_of_workdir(workdir)
+    assert page.verdict.state == "done" and dict(page.tiles)["tokens seen"] == "140"
+    assert page.charts[0].series[0].x == [*range(1, 21)]
+
+
+def test_a_long_file_is_thinned_out_and_no_peak_is_lost(tmp_path: Path) -> None:
+    count = 10 * MOST_STEPS
+    peaks = {777: 50.0, count - 3: 0.001}
+    file = tmp_path / "metrics.jsonl"
+    file.write_text(
+        "".join(f'{{"step": {n}, "kind": "train", "loss": {peaks.get(n, 1.5)}, "x": 1}}\n' for n in range(count))
+    )
+    steps, evaluations = read_metrics(file)
+    assert MOST_STEPS / 2 < len(steps) <= 1.1 * MOST_STEPS and evaluations == []
+    assert max(step.highest for step in steps) == 50.0 and min(step.lowest for step in steps) == 0.001
+
+
+def test_numbers_are_those_of_a_browser() -> None:
+    assert base64.b64decode(numbers("d", [1.0])) == b"\0\0\0\0\0\0\xf0\x3f"
+    assert floats("f", numbers("f", [1.5, -1e300]))[0] == 1.5 and floats("f", numbers("f", [-1e300]))[0] < -3e38

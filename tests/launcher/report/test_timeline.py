@@ -1,0 +1,92 @@
+"""Where the time of a run went: each moment of each process is of one kind."""
+
+from __future__ import annotations
+
+import pytest
+
+from podrun.launcher.report.make_page import page_of_run
+from podrun.launcher.report.records import read_records
+from podrun.launcher.report.tempo import lateness_of, tempos_of
+from podrun.launcher.report.timeline import lanes_of, run_lengths, shares_of, strips_of
+from podrun.launcher.rundir.runs import RunDirectory
+
+from ..rundir.made import event, make, record
+from .made import BEGIN, phase, run_with_restart, start, steps
+
+
+def seconds_of(directory: RunDirectory) -> dict[str, float]:
+    return {share.kind: round(share.seconds, 3) for share in page_of_run(directory).shares}
+
+
+def test_a_restart_costs_what_was_not_saved() -> None:
+    """Steps 5 to 8 came after the last checkpoint; host-1 was down at once, and the run with it."""
+    seconds = seconds_of(run_with_restart())
+    assert seconds == {
+        "train": pytest.approx(12 - 1.0, abs=0.2),  # 4 s and 8 s, without what it waited for data
+        "data": pytest.approx(1.0, abs=0.2),
+        "start": 6 + 4,
+        "compile": 4 + 2,
+        "restore": 2,
+        "save": 4,
+        "lost": 4,
+        "down": 2,
+    }
+    assert sum(seconds.values()) == pytest.approx(40)
+
+
+def test_work_after_the_last_checkpoint_of_a_failed_run_is_lost() -> None:
+    directory = make()
+    record(directory, start(0, 0), *phase("train", 0), *steps(1, 3, 0))
+    record(directory, event("checkpoint", 0, time=BEGIN + 2, step=2), event("end", time=BEGIN + 3, code=1))
+    assert seconds_of(directory)["lost"] == 1.0
+
+
+def test_nothing_is_lost_when_all_is_done_or_was_saved() -> None:
+    directory = make()
+    record(directory, start(0, 0), *phase("train", 1), *steps(1, 3, 1), event("end", time=BEGIN + 4, code=0))
+    assert seconds_of(directory).keys() == {"start", "train", "data"}
+
+
+def test_clocks_that_differ() -> None:
+    """A host whose clock is behind, or ahead of the end, does not have more time than there was."""
+    directory = make()
+    late, early = event("phase", 0, time=BEGIN - 50, phase="train"), event("phase", 1, time=BEGIN + 99, phase="save")
+    record(directory, start(0, 0), late, early, event("end", time=BEGIN + 10, code=0))
+    records = read_records(directory)
+    lanes = lanes_of(records.events, records.by_process, BEGIN + 10)
+    assert [sum(end - begin for begin, end, _ in lane.spans) for lane in lanes] == [10.0, 10.0]
+    assert [share.kind for share in shares_of(lanes)] == ["train", "start"]
+
+
+def test_a_strip_has_a_column_for_each_moment() -> None:
+    directory = run_with_restart()
+    records = read_records(directory)
+    strips = strips_of(lanes_of(records.events, records.by_process, BEGIN + 40), BEGIN, BEGIN + 40)
+    assert [row.name for row in strips.rows] == ["host-0", "host-1"]
+    assert all(sum(count for _, count in row.runs) == strips.columns for row in strips.rows)
+    kinds = [strips.kinds[kind] for kind, _ in strips.rows[0].runs]
+    assert kinds == ["start", "compile", "train", "lost", "down", "start", "restore", "compile", "train", "save"]
+
+
+def test_who_keeps_the_others_waiting() -> None:
+    """The process that waits least arrives last; half a step is more than noise, a tenth of it is not."""
+    for late, is_late in ((0.4, True), (0.1, False)):
+        by_process = {("host-0", 0): steps(1, 9, 0, late=late)[::2], ("host-1", 1): steps(1, 9, 0, late=late)[1::2]}
+        first, second = tempos_of(by_process)
+        assert (first.waits, first.behind, first.late) == (pytest.approx(0.5), 0.0, False)
+        assert (second.behind, second.late) == (pytest.approx(late), is_late)
+        strips = lateness_of(by_process, BEGIN, BEGIN + 9)
+        assert strips is not None
+        assert {kind for kind, _ in strips.rows[1].runs} <= {0, 3 if is_late else 2}
+    assert lateness_of({("host-0", 0): steps(1, 9, 0)}, BEGIN, BEGIN + 9) is None
+
+
+def test_waiting_is_counted_again_after_a_restart() -> None:
+    rows = [step for n in (1, 2) for step in steps(1, 5, 10.0 * n, late=0.3)]
+    by_process = {(f"host-{n}", n): [row for row in rows if row["process"] == n] for n in range(2)}
+    assert [tempo.behind for tempo in tempos_of(by_process)] == [0.0, pytest.approx(0.3)]
+
+
+def test_run_lengths() -> None:
+    assert run_lengths([1, 1, 0, 2, 2, 2]) == [(1, 2), (0, 1), (2, 3)]
+    assert run_lengths([]) == []
