@@ -8,9 +8,9 @@ from pathlib import Path
 
 from podrun.runtime.contract import ExitCode, UserError
 
-from ..report.html import html_of
 from ..report.make_page import page_of_run, page_of_workdir
 from ..report.model import Page
+from ..report.write_html import html_of
 from ..rundir.runs import find_run
 from ..view.times import size
 

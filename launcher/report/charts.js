@@ -17,6 +17,7 @@ function niceStep(span, count) {
 
 function short(value) {
   const size = Math.abs(value);
+  if (size >= 1e12) return value.toExponential(1).replace("e+", "e");
   if (size >= 1e9) return trim(value / 1e9) + "G";
   if (size >= 1e6) return trim(value / 1e6) + "M";
   if (size >= 1e4) return trim(value / 1e3) + "k";

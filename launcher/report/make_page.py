@@ -18,15 +18,15 @@ from ..rundir.source import read_source
 from ..rundir.spec import RunSpec
 from ..view.times import duration, moment
 from .curves import curves, usage_charts
-from .facts import tables_of
 from .model import Log, Mark, Page, Share, Table, Verdict
 from .records import Records, StepRecord, finite, read_metrics, read_records
 from .tempo import lateness_of, tempos_of
 from .timeline import lanes_of, shares_of, strips_of
 from .verdict import stragglers, verdict_of
+from .what_was_run import tables_of
 
 _MOST_LOGS, _LINES = 16, 30  # processes whose last lines are shown, and how many of each
-_MOST_ROWS = 64  # rows of the table of step times
+_MOST_ROWS = 32  # rows of the table of step times
 _MOST_MARKS = 400
 
 
@@ -62,7 +62,7 @@ def _page(directory: RunDirectory, records: Records, steps: list[StepRecord], ev
     begin = events[0]["time"] if events else summary.started
     until = _end(summary, events, begin)
     lanes = lanes_of(events, records.by_process, until)
-    shares, tempos = shares_of(lanes) if lanes else [], tempos_of(records.by_process)
+    shares, tempos = shares_of(lanes) if lanes else [], tempos_of(records.by_process, _named(events))
     charts = curves(steps, evaluations, _marks(records))
     charts += usage_charts([event for event in events if event["event"] == EventKind.USAGE], begin)
     verdict = verdict_of(status, end, events, begin)
@@ -101,6 +101,11 @@ def _end(summary: Summary, events: list[Event], begin: float) -> float:
     if summary.state is RunStatus.RUNNING:
         return time.time()
     return max(begin, summary.ended or 0.0, max((event["time"] for event in events), default=begin))
+
+
+def _named(events: list[Event]) -> set[tuple[str, int]]:
+    """Return the processes that the supervisor has named as late all the time."""
+    return {(e["host"], e["process"]) for e in events if e["event"] == EventKind.LATE and e["behind"] and e["always"]}
 
 
 def _goodput(shares: list[Share]) -> float:

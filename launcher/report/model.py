@@ -1,4 +1,4 @@
-"""What a page knows of a run, as values: `html.py` shows them, everything else of this room makes them from records. PURE."""
+"""Define what a page knows of a run, as values: `write_html.py` shows them, the rest of this room makes them. PURE."""
 
 from __future__ import annotations
 
@@ -91,8 +91,10 @@ class Tempo:
     """Seconds of each step in which it waits for its devices and the others."""
     behind: float | None
     """Seconds of each step by which it waits less than the process that waits longest: the others wait for it so long."""
+    share: float | None = None
+    """The same as a share of the step."""
     late: bool = False
-    """True if that is more than noise."""
+    """True if that is more than noise, or was for a while."""
 
 
 @dataclass(frozen=True)

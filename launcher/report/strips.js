@@ -7,7 +7,7 @@ class Strip {
     this.spec = spec;
     this.canvas = figure.querySelector("canvas");
     this.output = figure.querySelector("output");
-    this.height = Math.max(1, Math.min(18, Math.floor(512 / spec.rows.length)));
+    this.height = Math.min(18, Math.max(0.5, 512 / spec.rows.length));
     this.gap = this.height > 6 ? 3 : 0;
     this.rows = spec.rows.map(([name, runs]) => {
       const cells = new Uint8Array(spec.columns);
@@ -47,20 +47,11 @@ class Strip {
     const named = this.height >= 10;
     const widest = named ? Math.max(...this.rows.map((row) => pen.measureText(row.name).width)) : 0;
     this.left = named ? Math.min(140, widest + 8) : 0;
-    const right = width - 12, columns = this.spec.columns, colours = this.spec.kinds.map((_, kind) => colour(this.colourOf(kind)));
+    const right = width - 12, colours = this.spec.kinds.map((_, kind) => colour(this.colourOf(kind)));
     this.right = right;
     this.rows.forEach((row, number) => {
       const y = number * pitch;
-      for (let from = 0; from < columns; ) {
-        let to = from + 1;
-        while (to < columns && row.cells[to] === row.cells[from]) to++;
-        if (row.cells[from]) {
-          const x = this.left + (from / columns) * (right - this.left), end = this.left + (to / columns) * (right - this.left);
-          pen.fillStyle = colours[row.cells[from]];
-          pen.fillRect(x, y, end - x + 0.3, this.height);
-        }
-        from = to;
-      }
+      this.cells(pen, row, y, this.height, colours, 1);
       if (named) {
         pen.fillStyle = colour("text");
         pen.textAlign = "left";
@@ -68,7 +59,25 @@ class Strip {
         pen.fillText(row.name, 0, y + this.height / 2, 132);
       }
     });
+    // Of a thousand rows one that is late must still be seen.
+    if (this.spec.key === "late" && this.height < 2)
+      this.rows.forEach((row, number) => this.cells(pen, row, number * pitch, 2, colours, 3));
     this.axis(pen, right, this.rows.length * pitch);
+  }
+
+  // Draws the cells of a row whose kind is at least `least`.
+  cells(pen, row, y, height, colours, least) {
+    const columns = this.spec.columns, width = (this.right - this.left) / columns;
+    for (let from = 0; from < columns; ) {
+      const kind = row.cells[from];
+      let to = from + 1;
+      while (to < columns && row.cells[to] === kind) to++;
+      if (kind >= least) {
+        pen.fillStyle = colours[kind];
+        pen.fillRect(this.left + from * width, y, (to - from) * width + 0.3, height);
+      }
+      from = to;
+    }
   }
 
   axis(pen, right, top) {

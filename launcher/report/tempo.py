@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Collection
 from itertools import pairwise
 
 from podrun.runtime.contract import Event
@@ -12,14 +13,14 @@ from .model import Strip, Strips, Tempo
 from .records import finite
 from .timeline import Key, run_lengths
 
-_NOISE = 0.2  # of a step: as the supervisor judges
+_NOISE, _FEW = 0.2, 60  # of a step, and steps over which it counts: about as the supervisor judges
 _WINDOWS = 120
 LEVELS = ["", "up to 5 %", "5 to 20 %", "20 to 50 %", "over 50 %"]
 _BOUNDS = (0.0, 0.05, 0.2, 0.5)
 
 
-def tempos_of(by_process: dict[Key, list[Event]]) -> list[Tempo]:
-    """Return a row for each process, by its number."""
+def tempos_of(by_process: dict[Key, list[Event]], named: Collection[Key] = ()) -> list[Tempo]:
+    """Return a row for each process, by its number. Those that the supervisor has `named` were late for a while."""
     waits = {key: _wait(steps) for key, steps in by_process.items()}
     longest = max((wait for wait in waits.values() if wait is not None), default=None)
     behind = {
@@ -31,8 +32,10 @@ def tempos_of(by_process: dict[Key, list[Event]]) -> list[Tempo]:
     for key, steps in sorted(by_process.items(), key=lambda item: item[0][1]):
         p50, mean = _middle(steps, "step_seconds_p50"), _middle(steps, "seconds_per_step")
         lag = behind[key]
-        late = lag is not None and lag == last and mean is not None and lag > _NOISE * mean
-        rows.append(Tempo(_name(key, by_process), steps[-1]["step"], p50, _slow(steps), waits[key], lag, late))
+        share = lag / mean if lag is not None and mean else None
+        late = share is not None and lag == last and share > _NOISE and steps[-1]["step"] - steps[0]["step"] >= _FEW
+        name, slow = _name(key, by_process), _slow(steps)
+        rows.append(Tempo(name, steps[-1]["step"], p50, slow, waits[key], lag, share, late or key in named))
     return rows
 
 

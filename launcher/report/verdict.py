@@ -47,9 +47,9 @@ def _evidence(end: Event | None, events: list[Event]) -> list[str]:
 
 
 def stragglers(tempos: list[Tempo]) -> str:
-    """Return a sentence about the process that the others wait for, if there is one."""
-    late = [tempo for tempo in tempos if tempo.late and tempo.behind is not None]
-    if not late:
+    """Return a sentence about the process that the others wait for most, if there is one: means over the run."""
+    late = max((tempo for tempo in tempos if tempo.late and tempo.behind), key=lambda t: t.behind or 0.0, default=None)
+    if late is None:
         return ""
-    name, behind = late[0].name, late[0].behind or 0.0
-    return f"{name} keeps the others waiting: {behind * 1000:.3g} ms of each step."
+    behind, share = 1000 * (late.behind or 0.0), 100 * (late.share or 0.0)
+    return f"{late.name} keeps the others waiting: {behind:.3g} ms, {share:.0f} % of a step"

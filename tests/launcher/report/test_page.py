@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from podrun.launcher.report.encode import numbers
-from podrun.launcher.report.html import html_of
 from podrun.launcher.report.make_page import page_of_run, page_of_workdir
 from podrun.launcher.report.records import MOST_STEPS, read_metrics
+from podrun.launcher.report.write_html import html_of
 from podrun.launcher.rundir.runs import RunDirectory
 from podrun.launcher.rundir.source import Source
 from podrun.runtime.contract import UserError
@@ -123,7 +123,8 @@ def test_many_hosts_are_a_heat_map() -> None:
     """A thousand processes: a line for each, and a table of those that others wait for most."""
     directory = make()
     record(directory, start(0, 0, hosts=1000), *phase("train", 1, 1000), *steps(1, 3, 1, 1000, late=0.4))
-    record(directory, event("end", time=BEGIN + 5, code=0))
+    late = {"behind": 0.4, "step_seconds": 1.0, "since": BEGIN, "always": True}
+    record(directory, event("late", 1, time=BEGIN + 4, **late), event("end", time=BEGIN + 5, code=0))
     text = html(directory)
     data = data_of(text)
     assert [len(strips["rows"]) for strips in data["strips"]] == [1000, 1000]

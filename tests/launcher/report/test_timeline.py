@@ -71,13 +71,17 @@ def test_a_strip_has_a_column_for_each_moment() -> None:
 def test_who_keeps_the_others_waiting() -> None:
     """The process that waits least arrives last; half a step is more than noise, a tenth of it is not."""
     for late, is_late in ((0.4, True), (0.1, False)):
-        by_process = {("host-0", 0): steps(1, 9, 0, late=late)[::2], ("host-1", 1): steps(1, 9, 0, late=late)[1::2]}
+        rows = steps(1, 90, 0, late=late)
+        by_process = {("host-0", 0): rows[::2], ("host-1", 1): rows[1::2]}
         first, second = tempos_of(by_process)
         assert (first.waits, first.behind, first.late) == (pytest.approx(0.5), 0.0, False)
         assert (second.behind, second.late) == (pytest.approx(late), is_late)
-        strips = lateness_of(by_process, BEGIN, BEGIN + 9)
+        strips = lateness_of(by_process, BEGIN, BEGIN + 90)
         assert strips is not None
         assert {kind for kind, _ in strips.rows[1].runs} <= {0, 3 if is_late else 2}
+        assert [tempo.late for tempo in tempos_of(by_process, {("host-0", 0)})] == [True, is_late]
+    few = {("host-0", 0): rows[:20:2], ("host-1", 1): steps(1, 10, 0, late=0.4)[1::2]}
+    assert not any(tempo.late for tempo in tempos_of(few))
     assert lateness_of({("host-0", 0): steps(1, 9, 0)}, BEGIN, BEGIN + 9) is None
 
 

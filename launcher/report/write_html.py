@@ -171,7 +171,7 @@ def _tempos(tempos: Sequence[Tempo]) -> str:
             f'<td class="number">{_milliseconds(seconds)}</td>'
             for seconds in (tempo.p50, tempo.p95, tempo.waits, tempo.behind)
         )
-        + "</tr>"
+        + f'<td class="number">{"-" if tempo.share is None else f"{100 * tempo.share:.1f} %"}</td></tr>'
         for tempo in tempos
     )
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'

@@ -1,0 +1,121 @@
+"""The page in a real browser: opened from disk, looked at, hovered, zoomed and switched to the other theme."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podrun.launcher.report.make_page import page_of_run
+from podrun.launcher.report.write_html import html_of
+from podrun.launcher.rundir.runs import RunDirectory
+
+from .made import run_with_restart
+from .test_page import hostile_run
+
+pytestmark = pytest.mark.long
+WAIT = 120_000  # milliseconds, on a machine that is busy
+WHITE_OR_NOT = """(id) => {
+  const canvas = document.querySelector(id + " canvas"), pen = canvas.getContext("2d");
+  const pixels = new Uint32Array(pen.getImageData(0, 0, canvas.width, canvas.height).data.buffer);
+  return pixels.filter((pixel) => pixel !== 0).length / pixels.length;
+}"""
+"""Share of the pixels of a canvas that are drawn."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if program is None or importlib.util.find_spec("playwright") is None:
+        reason = "needs Debian's chromium, and playwright: pip install playwright"
+        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"], timeout=WAIT)
+        yield chromium
+        chromium.close()
+
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def opened(browser: Any, tmp_path: Path) -> Iterator[Open]:
+    """Open the page of a run. What it requests besides itself, and what goes wrong in it, fails the test."""
+    contexts, requests, trouble = [], [], []
+
+    def open_page(directory: RunDirectory, scheme: str = "light", width: int = 1280) -> Any:
+        file = tmp_path / "page.html"
+        file.write_text(html_of(page_of_run(directory)), encoding="utf-8")
+        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        context.set_default_timeout(WAIT)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("console", lambda message: trouble.append(message.text))
+        page.on("pageerror", lambda error: trouble.append(str(error)))
+        page.on("dialog", lambda dialog: trouble.append(dialog.message))
+        page.goto(file.as_uri())
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert set(requests) <= {(tmp_path / "page.html").as_uri()} and trouble == []
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390)])
+def test_all_is_drawn_and_fits(opened: Open, scheme: str, width: int) -> None:
+    page = opened(run_with_restart(), scheme, width)
+    assert page.locator("#verdict h2").inner_text() == "Done"
+    figures = page.evaluate("[...document.querySelectorAll('figure')].map((figure) => '#' + figure.id)")
+    assert {"#chart-loss", "#chart-cpu", "#strip-time", "#strip-late"} <= set(figures)
+    assert all(page.evaluate(WHITE_OR_NOT, figure) > 0.005 for figure in figures)
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
+
+
+def test_values_under_the_pointer_are_those_on_record(opened: Open) -> None:
+    """Step 12 is the last one, with a loss of 4 / 12; the smoothed value comes first."""
+    page = opened(run_with_restart())
+    box = page.locator("#chart-loss canvas").bounding_box()
+    page.mouse.move(box["x"] + box["width"] - 13, box["y"] + 50)
+    text = page.locator("#chart-loss output").inner_text()
+    assert text.startswith("step 12: training ") and "(0.3333)" in text and "validation 1.5" in text
+    page.locator("#smooth").fill("0")
+    page.mouse.move(box["x"] + box["width"] - 14, box["y"] + 50)
+    assert page.locator("#chart-loss output").inner_text().startswith("step 12: training 0.3333, ")
+    strip = page.locator("#strip-time canvas").bounding_box()
+    page.locator("#strip-time canvas").hover(position={"x": strip["width"] - 20, "y": 5})
+    assert page.locator("#strip-time output").inner_text().endswith(": save")
+
+
+def test_zoom_theme_and_log_axis(opened: Open) -> None:
+    page = opened(run_with_restart())
+    box = page.locator("#chart-loss canvas").bounding_box()
+    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.75 * box["width"], box["y"] + 60)
+    page.mouse.up()
+    ranges = page.evaluate("charts.filter((chart) => chart.spec.axis === 'step').map((chart) => chart.range)")
+    assert all(low == pytest.approx(6.5, abs=0.3) and high == pytest.approx(9.25, abs=0.3) for low, high in ranges)
+    page.locator("#reset").click()
+    assert page.evaluate("charts[0].range") == [1, 12]
+    page.locator("#log").check()
+    assert page.evaluate("charts[0].log") is True
+    page.locator("#theme").click()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 24, 28)"
+
+
+def test_a_hostile_run_is_only_text(opened: Open) -> None:
+    """The fixture sees scripts that run, and what the policy of the page had to stop."""
+    page = opened(hostile_run())
+    assert page.locator("#verdict .cause").inner_text().startswith("</script><script>alert(1)</script><b>&red")
+    assert page.evaluate("document.querySelectorAll('script').length") == 2
