@@ -63,7 +63,7 @@ class Agent:
             "code": None,
             "uses": [],
             "exclusive": False,
-            "measures": True,
+            "measures": False,
             "devices": "cpu",
             "coordinator": False,
             "ports": None,
