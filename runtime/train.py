@@ -237,7 +237,8 @@ class Trainer:
             values = averaged.read()
         values = {**values, **self._scores.pop(step, {})}
         if logged:
-            record = {**self._task.train_metrics(values), **self._units_seen(step), **self._clock.rates()}
+            seen = self._task.units_seen(self._position - (self._step - step) * self._consumed)
+            record = {**self._task.train_metrics(values), **seen, **self._clock.rates()}
             self._results.write(step, "train", record)
             self._reporter.progress(step, self._steps, record)
         if self._means is not None:
@@ -245,11 +246,6 @@ class Trainer:
             if epoch := self._ended_epochs.pop(step, None):
                 means = {"epoch": epoch, **self._task.train_metrics(self._means.take())}
                 self._results.report(step, EventKind.EPOCH, means, epochs=self._config.epochs)
-
-    def _units_seen(self, step: int) -> dict[str, int]:
-        """Return the tokens that the job has been trained on up to a step; nothing for a task that counts none."""
-        examples = self._position - (self._step - step) * self._consumed
-        return {"tokens_seen": examples * self._task.units_per_example} if self._task.unit == "tokens" else {}
 
     def _is_logged(self, step: int) -> bool:
         return _due(step, self._config.log.every) or step == self._steps

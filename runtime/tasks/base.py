@@ -36,6 +36,10 @@ class Task(ABC):
 
     units_per_example = 1
 
+    def units_seen(self, examples: int) -> dict[str, int]:
+        """Return the tokens that the job has been trained on after so many examples; nothing for a task that counts none."""
+        return {"tokens_seen": examples * self.units_per_example} if self.unit == "tokens" else {}
+
     @abstractmethod
     def init(self, key: jax.Array) -> Params:
         """Return the initial parameters, float32."""
