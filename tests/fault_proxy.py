@@ -20,18 +20,28 @@ _HOP = {"connection", "transfer-encoding", "content-length", "keep-alive"}
 class Faults:
     """What happens to the next requests; a share of them is broken."""
 
-    def __init__(self, seed: int = 0, share: float = 0.0, always: str | None = None) -> None:
-        """Draw them by `seed`; or answer each request with the status `always`."""
+    def __init__(
+        self,
+        seed: int = 0,
+        share: float = 0.0,
+        always: str | None = None,
+        methods: tuple[str, ...] = (),
+        body: bytes = b"",
+    ) -> None:
+        """Draw them by `seed`; or answer each request, or those of `methods`, with the status `always` and `body`."""
         self._always = always
+        self._methods = methods
+        self.body = body
         self._chance = random.Random(seed)
         self._share = share
         self._broken: str | None = None
         self._lock = threading.Lock()
         self.count: Counter[str] = Counter()
 
-    def next(self, path: str) -> str | None:
+    def next(self, path: str, method: str = "") -> str | None:
+        """Return the fault of a request; None if it is passed on."""
         if self._always is not None:
-            return self._always
+            return self._always if not self._methods or method in self._methods else None
         with self._lock:
             if path == self._broken or self._chance.random() > self._share:
                 self._broken = None
@@ -52,12 +62,14 @@ def fault_proxy(server: str, faults: Faults) -> Iterator[str]:
 
         def forward(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            fault = faults.next(urlsplit(self.path).path)
+            fault = faults.next(urlsplit(self.path).path, self.command)
             if fault is not None and fault.isdigit():
                 self.send_response(int(fault))
                 self.send_header("Retry-After", "1")
-                self.send_header("Content-Length", "0")
+                self.send_header("Content-Length", str(len(faults.body)))
                 self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(faults.body)
                 return
             if fault == "refused":
                 self.close_connection = True

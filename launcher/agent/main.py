@@ -59,6 +59,10 @@ def main(argv: List[str]) -> None:
         from .checkpoints import checkpoints
 
         checkpoints()
+    elif command == "bucket" and not args:
+        from .bucket import try_bucket
+
+        try_bucket()
     elif command == "files" and not args:
         from .send_files import send_files
 

@@ -217,6 +217,7 @@ ANSWERS: Frames = {
     "reach": _ERROR,
     "share": either(record({"error": maybe(text), "path": text}), record({"error": text})),
     "see": _ERROR,
+    "bucket": record({"errors": each(words), "unreachable": flag}),
     "sweep": record({"left": each(count)}),
     "checkpoints": record({"error": maybe(words), "workdir": words, "done": each(words), "rows": each(_CHECKPOINT)}),
     "clean": record(

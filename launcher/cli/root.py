@@ -243,7 +243,7 @@ def init(file: Path, yes: bool, force: bool, **given: str | None) -> None:
 
 @main.command()
 @pod_options(simulate="Check this machine, as the hosts of a simulated pod.")
-@click.option("--workdir", "-w", metavar="DIR", help="Folder on the hosts that all of them must share.")
+@click.option("--workdir", "-w", metavar="DIR|URL", help="A folder that the hosts share, or a workdir in a bucket.")
 @click.option("--json", "as_json", is_flag=True, help="Print all facts and findings as JSON.")
 def check(workdir: str | None, as_json: bool, **where: Any) -> None:
     """Ask every host whether it is ready for a run; say which is not, and what to do.

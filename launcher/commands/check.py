@@ -8,15 +8,19 @@ import shutil
 import sys
 import threading
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
+
+from podrun.runtime.config import bucket_url
+from podrun.runtime.contract import UserError
 
 from ..inventory.find import PodRequest, find_pod
 from ..pod.in_thread import InThread
 from ..pod.pod import WORKDIRS, Pod
 from ..preflight.base import name_hosts
+from ..preflight.bucket import try_bucket
 from ..preflight.run_preflight import Report, run_preflight
 from ..preflight.table import render, summary
-from ..transport.base import load_transport
+from ..transport.base import Transport, load_transport
 from ..view.terminal import overwrite_line
 
 
@@ -37,7 +41,7 @@ def check(request: CheckRequest) -> int:
     progress = _Progress()
     transport = load_transport(pod)
     try:
-        report = InThread(lambda: run_preflight(transport, pod, workdir, progress), "check").result()
+        report = InThread(lambda: _examine(transport, pod, workdir, progress), "check").result()
     finally:
         transport.close()  # which ends the waits of the threads
         progress.clear()
@@ -45,13 +49,22 @@ def check(request: CheckRequest) -> int:
     return report.code
 
 
+def _examine(transport: Transport, pod: Pod, workdir: str | None, progress: _Progress) -> Report:
+    report = run_preflight(transport, pod, workdir, progress)
+    if workdir is not None and (bucket := bucket_url.url(PurePath(workdir))):
+        try_bucket(report, transport, bucket, progress)
+    return report
+
+
 def _find_workdir(pod: Pod, typed: str | None) -> str | None:
     """Return the folder on the hosts that `run` would take; None if a simulated pod has none of its own."""
     workdir = typed or pod.workdir
     if workdir is None:  # the default of a run; one host need not share it
         return None if pod.traits.files_are_here else f"{pod.home}/{WORKDIRS}"
-    if "://" in workdir:
-        return workdir
+    if mistakes := bucket_url.mistakes(PurePath(workdir)):
+        raise UserError("\n".join(mistakes))
+    if bucket := bucket_url.url(PurePath(workdir)):
+        return bucket
     if pod.traits.files_are_here:
         return str(Path(workdir).expanduser().absolute())
     return str(pod.workdir_on_hosts(Path(typed))) if typed else workdir

@@ -39,11 +39,12 @@ class Report:
     coordinator: str | None = None
     """Address at which all hosts reached the first one; None: not all did, or it could not be tried."""
     shared: str | None = None
-    """The workdir, if all hosts see the files that the first one writes there."""
+    """The workdir, if all hosts see the files that the first one writes there, or can use the bucket that it is in."""
+    bucket_unreachable: bool = False
 
     @property
     def code(self) -> ExitCode:
-        if self.unreached:
+        if self.unreached or self.bucket_unreachable:
             return ExitCode.UNAVAILABLE
         return ExitCode.BAD_CONFIG if fatal_findings(self.findings) else ExitCode.DONE
 
@@ -83,7 +84,7 @@ def _gather(report: Report, transport: Transport, workdir: str | None, requireme
         reply = ask(transport, pod, host, "facts", request={**request, "internal": host.internal})
         return with_skew(reply.answer, reply.sent, reply.received)
 
-    for host, answer in _ask_all(pod.hosts, question, "asking the hosts", say).items():
+    for host, answer in ask_all(pod.hosts, question, "asking the hosts", say).items():
         if isinstance(answer, HostError):
             report.unreached[host] = answer.reason
         else:
@@ -91,7 +92,7 @@ def _gather(report: Report, transport: Transport, workdir: str | None, requireme
     report.findings += [Finding(hosts, reason, "", True, "reached") for reason, hosts in group(report.unreached)]
 
 
-def _ask_all(
+def ask_all(
     hosts: tuple[Host, ...], question: Callable[[Host], Any], doing: str, say: Say
 ) -> dict[str, Any | HostError]:
     """Return the answer or HostError by host. Any other exception is a bug in podrun, and raised."""
@@ -132,7 +133,7 @@ def _try_coordinator(report: Report, transport: Transport, say: Say) -> None:
                 report.findings.append(Finding((first.name,), listener["error"], remedy, True, "coordinator"))
                 return
             address = _join(first.internal or listener["address"] or first.address, listener["port"])
-            answers = _ask_all(
+            answers = ask_all(
                 _reached(report),
                 lambda h: ask(transport, pod, h, "reach", address).answer,
                 "trying the coordinator",
@@ -173,7 +174,7 @@ def _try_workdir(report: Report, transport: Transport, workdir: str, say: Say) -
                 report.findings.append(Finding((first.name,), what, remedy, not pod.setup, "workdir"))
                 return
             path = writer["path"]
-            answers = _ask_all(
+            answers = ask_all(
                 _reached(report), lambda h: ask(transport, pod, h, "see", path).answer, "trying the workdir", say
             )
     except HostError as error:

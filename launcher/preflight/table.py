@@ -53,7 +53,9 @@ def make_rows(report: Report) -> list[Row]:
         "coordinator": [(f"reached at {report.coordinator}", tuple(facts))] if report.coordinator else [],
         "workdir": [(f"{report.shared} is shared", tuple(facts))] if report.shared and len(facts) > 1 else [],
     }
-    if report.shared and len(facts) == 1:
+    if report.shared and "://" in report.shared:
+        rows["workdir"] = [(f"{report.shared}: write, list, read and delete", tuple(facts))]
+    elif report.shared and len(facts) == 1:
         rows["workdir"] = [(f"{report.shared} can be written", tuple(facts))]
     for finding in report.findings:
         rows.setdefault(finding.about or "other", [])

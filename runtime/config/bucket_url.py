@@ -22,6 +22,10 @@ def url(workdir: PurePath) -> str | None:
 
 def mistakes(workdir: PurePath) -> list[str]:
     """Return all that is wrong with a workdir that is, or seems to be meant as, a URL."""
+    if any(part in (f"{scheme}:" for scheme in SCHEMES) for part in workdir.parts[1:]):
+        return [
+            f"workdir {workdir}: a folder and a bucket at once; give the one, or the other as it is, gs://BUCKET/PATH"
+        ]
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", str(workdir))
     if match is None:
         return []
