@@ -19,6 +19,7 @@ from .contract import (
     ExitCode,
     NotFiniteError,
     Phase,
+    RefusedError,
     SaveError,
     UnavailableError,
     UserError,
@@ -142,7 +143,11 @@ def report_failure(error: BaseException, code: int, reporter: Reporter) -> None:
     except OSError:
         pass
     try:
-        print(str(error) if kind in (ErrorKind.CONFIG, ErrorKind.UNAVAILABLE) else text, file=sys.stderr, flush=True)
+        print(
+            str(error) if isinstance(error, UserError) or kind is ErrorKind.UNAVAILABLE else text,
+            file=sys.stderr,
+            flush=True,
+        )
     except OSError:
         pass
 
@@ -160,6 +165,8 @@ def classify(error: BaseException) -> ErrorKind:
 
     Only JAX's own errors can mean that another process is gone; a failed gloo collective is a plain ValueError.
     """
+    if isinstance(error, RefusedError):
+        return ErrorKind.PEER_LOST
     if isinstance(error, UserError):
         return ErrorKind.CONFIG
     if isinstance(error, UnavailableError) or (isinstance(error, SaveError) and error.unavailable):

@@ -146,6 +146,10 @@ class UserError(Exception):
     """
 
 
+class RefusedError(UserError):
+    """A UserError of process 0, as the other processes raise it: a consequence, which is not to hide where the cause is."""
+
+
 class NotFiniteError(ArithmeticError):
     """The loss or the gradient became NaN or infinite."""
 

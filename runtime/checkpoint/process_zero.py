@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from ..contract import UserError
+from ..contract import RefusedError, UserError
 from ..worker.progress import Reporter
 from .damage import DamagedCheckpointError
 from .folder import CheckpointFolder, Target
@@ -27,7 +27,8 @@ def restore_from_process_zero(
 ) -> tuple[int, T] | None:
     """Return step and state of the checkpoint that `choose`, which process 0 calls, has read; None if there is none.
 
-    Raises UserError on all processes if process 0 cannot use what is there. A fault of its host is raised there alone.
+    Raises UserError if process 0 cannot use what is there, on the others RefusedError. A fault of its host is raised there
+    alone.
     """
     arrays: Arrays | None = None
     answer: dict[str, Any] = {}
@@ -45,7 +46,7 @@ def restore_from_process_zero(
     if problem is not None:
         raise problem
     if "refused" in answer:
-        raise UserError(answer["refused"])
+        raise RefusedError(answer["refused"])
     if not answer:
         return None
     state = spread(arrays, target.template(), reporter.beat.part)

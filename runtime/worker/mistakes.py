@@ -10,7 +10,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ..contract import ENV_COORDINATOR, ErrorKind, EventKind, SaveError, UnavailableError, UserError, WorkerEnv
+from ..contract import (
+    ENV_COORDINATOR,
+    ErrorKind,
+    EventKind,
+    RefusedError,
+    SaveError,
+    UnavailableError,
+    UserError,
+    WorkerEnv,
+)
 from .progress import Reporter
 
 _hook_before: Callable[..., Any] | None = None
@@ -49,6 +58,8 @@ def _excepthook(kind: type[BaseException], error: BaseException, trace: Tracebac
 
 def _explained_kind(error: BaseException) -> ErrorKind | None:
     """Return the kind of an error whose text is all that the user needs; None for all others."""
+    if isinstance(error, RefusedError):
+        return ErrorKind.PEER_LOST
     if isinstance(error, UserError):
         return ErrorKind.CONFIG
     if isinstance(error, UnavailableError) or (isinstance(error, SaveError) and error.unavailable):

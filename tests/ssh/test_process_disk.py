@@ -11,23 +11,25 @@ import pytest
 from ..hosts import Hosts
 from .pod import PodSandbox
 from .test_faults import wait_until_gone
+from .test_pull import digests
 
 NAMES = ["h0", "h1", "h2", "h3"]
-JOB = ["small.yaml", "steps=8", "log.every=1", "checkpoint.every=3", "eval.every=0"]
+EXAMPLES = Path(__file__).parents[2] / "examples"
+JOB = ["examples/gpt2_tiny.yaml", "steps=12", "log.every=1", "checkpoint.every=4", "eval.batches=1", "sample.tokens=0"]
 FSDP = ["parallel.name=jit", "parallel.mesh.fsdp=4"]
 
 
 def kept_in(hosts: Hosts, name: str) -> Path:
     """Return the workdir of a host, which has a home of its own, as it is seen from outside."""
-    return hosts.home_of(name) / "runs" / "small"
+    return hosts.home_of(name) / "runs" / "gpt2_tiny"
 
 
-def pod_file(pod: PodSandbox, names: list[str]) -> str:
+def pod_file(pod: PodSandbox, names: list[str], **keys: object) -> str:
     for name in NAMES:
-        shutil.rmtree(kept_in(pod.hosts, name), ignore_errors=True)
+        shutil.rmtree(kept_in(pod.hosts, name).parent, ignore_errors=True)
     # The hosts' homes are empty; what a simulated pod has compiled is the same program.
     env = {"JAX_COMPILATION_CACHE_DIR": str(Path("~/.cache/podrun/xla").expanduser())}
-    return pod.write_pod(names, workdir=f"{pod.hosts.home_inside()}/runs", env=env)
+    return pod.write_pod(names, workdir=f"{pod.hosts.home_inside()}/runs", env=env, **keys)
 
 
 def losses(pod: PodSandbox, folder: Path) -> dict[int, float]:
@@ -51,15 +53,17 @@ def interrupt(pod: PodSandbox, option: str, *job: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("strategy", [[], FSDP], ids=["whole", "fsdp"])
 def test_a_run_is_killed_and_resumes_bit_for_bit(pod: PodSandbox, strategy: list[str]) -> None:
-    """In the end host 0 is another machine, to which the disk was copied."""
+    """In the end host 0 is another machine, to which the disk was copied, and all that is on it comes home."""
+    shutil.copytree(EXAMPLES, pod.path / "examples")
     option = pod_file(pod, NAMES)
     undisturbed = pod.podrun(option, *JOB, *strategy)
     assert undisturbed.returncode == 0, undisturbed.stderr
     assert (
-        f"are kept on h0:{pod.hosts.home_inside()}/runs/small, which the other hosts do not see" in undisturbed.stdout
+        f"are kept on h0:{pod.hosts.home_inside()}/runs/gpt2_tiny, which the other hosts do not see"
+        in undisturbed.stdout
     )
     expected = losses(pod, kept_in(pod.hosts, "h0"))
-    assert sorted(expected) == list(range(1, 9))
+    assert sorted(expected) == list(range(1, 13))
     option = pod_file(pod, NAMES)
     interrupt(pod, option, *JOB, *strategy)
     shutil.copytree(kept_in(pod.hosts, "h0"), pod.path / "disk")
@@ -75,6 +79,27 @@ def test_a_run_is_killed_and_resumes_bit_for_bit(pod: PodSandbox, strategy: list
     assert resumed.returncode == 0, resumed.stderr
     assert "resumed from the checkpoint of step" in resumed.stdout
     assert losses(pod, kept_in(pod.hosts, "h3")) == expected
+    pulled = pod.podrun("pull", "--to", "home")
+    assert pulled.returncode == 0, pulled.stderr
+    here = {name: sha for name, sha in digests(pod.path / "home").items() if not name.startswith("logs/")}
+    assert here == digests(kept_in(pod.hosts, "h3"))
+
+
+@pytest.mark.long
+def test_the_first_host_is_lost(pod: PodSandbox) -> None:
+    """A spare begins anew, and it is told where the checkpoints are."""
+    option = pod_file(pod, ["h0", "h1"], spares=["h2"])
+    job = ["small.yaml", "steps=400", "checkpoint.every=5", "launch.max_restarts=1"]
+    run = pod.run(option, *job)
+    run.wait_for(lambda event: event["event"] == "checkpoint" and event["step"] >= 10)
+    pod.hosts.kill("h0")
+    assert run.end(240) == 0, run.stderr
+    folder = f"{pod.hosts.home_inside()}/runs/small/checkpoints"
+    assert [note["message"] for note in run.of("note") if note["message"].startswith("this run has saved step ")] == [
+        f"this run has saved step {run.of('restart')[0]['saved']} in h0:{folder}, but h0 is not the first host any more, and "
+        f"h2, which is, has none: training begins with step 1. To go on from step {run.of('restart')[0]['saved']}, stop this "
+        "run, and list h0 first in the pod, or copy its workdir to h2"
+    ]
 
 
 @pytest.mark.long

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from podrun.runtime.__main__ import classify
 from podrun.runtime.checkpoint import process_zero
 from podrun.runtime.checkpoint.restore import restore_newest
 from podrun.runtime.checkpoint.store import Checkpoints
 from podrun.runtime.config import Checkpoint
-from podrun.runtime.contract import UserError
+from podrun.runtime.contract import ErrorKind, RefusedError, UserError
 from podrun.runtime.storage.process_disk import ProcessDisk
 from podrun.runtime.worker.progress import Reporter
 
@@ -85,7 +86,8 @@ def test_other_processes_are_told_why_not(tmp_path: Path, saved: Path, monkeypat
     monkeypatch.setattr(process_zero, "tell", lambda _: text)
     elsewhere = tmp_path / "another-host"
     elsewhere.mkdir()
-    with pytest.raises(UserError) as there:
+    with pytest.raises(RefusedError) as there:
         restore(elsewhere)
     assert str(there.value) == str(here.value)
+    assert (classify(here.value), classify(there.value)) == (ErrorKind.CONFIG, ErrorKind.PEER_LOST)
     assert "optimizer" in str(here.value)
