@@ -6,7 +6,7 @@ A run is one fault in one phase of a job on a simulated pod of two hosts: kills,
 disks, damaged checkpoints. It is right if exit code and first cause are, no process is left, no line of a log and no
 complete checkpoint is lost, and the losses are those of an undisturbed run, bit for bit: by podrun's own restarts, or when
 the same command is given again. `--seed N --runs 1` repeats one. With `--transport ssh` the hosts are network namespaces with
-an sshd each, which needs root, and one run is made at a time.
+an sshd each, which needs root, and one run is made at a time; with `--own-disks` they share no workdir.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ def main() -> None:
     parser.add_argument("--faults", nargs="+", metavar="NAME", help="only these")
     parser.add_argument("--parallel", type=int, default=1, help="runs at the same time")
     parser.add_argument("--transport", choices=["local", "ssh"], default="local")
+    parser.add_argument(
+        "--own-disks", action="store_true", help="with ssh: no shared workdir, but the first host's disk"
+    )
     options = parser.parse_args()
     table = SSH_FAULTS if options.transport == "ssh" else FAULTS
     faults = [f for f in table if f.name in (options.faults or f.name) and (os.geteuid() == 0 or not f.mounts)]
@@ -47,7 +50,7 @@ def main() -> None:
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-"))
         hosts = stack.enter_context(closing(Hosts(HOSTS))) if options.transport == "ssh" else None
-        lab = Lab(Path(folder), faults, hosts)
+        lab = Lab(Path(folder), faults, hosts, options.own_disks)
         seeds = range(options.seed, options.seed + options.runs)
         lab.measure(seeds)
         with ThreadPoolExecutor(options.parallel if hosts is None else 1) as pool:
@@ -58,10 +61,11 @@ def main() -> None:
 class Lab:
     """Runs cases that follow from their seeds."""
 
-    def __init__(self, folder: Path, faults: list[Fault], hosts: Hosts | None) -> None:
+    def __init__(self, folder: Path, faults: list[Fault], hosts: Hosts | None, own_disks: bool) -> None:
         self._folder = folder
         self._faults = faults
         self._hosts = hosts
+        self._own_disks = own_disks
         self._expected: dict[tuple[str, ...], dict[int, float]] = {}
 
     def case(self, seed: int) -> tuple[Fault, str, bool]:
@@ -86,7 +90,7 @@ class Lab:
         if self._hosts is None:
             chaos = Chaos(make_sandbox(path), fault, phase, seed, restarts)
         else:
-            chaos = SshChaos(self._hosts, path, fault, phase, seed, restarts)
+            chaos = SshChaos(self._hosts, path, fault, phase, seed, restarts, self._own_disks)
         result = chaos.execute(self._expected[job_of(fault, phase)])
         wrong = "".join(f"\n    {category}: {what}" for category, what in result.wrong)
         print(

@@ -73,14 +73,21 @@ BY_NAME = {fault.name: fault for fault in FAULTS}
 
 
 class SshChaos(Chaos):
-    """One case on two hosts in network namespaces. From the phase `step` on its data holds the job."""
+    """One case on two hosts in network namespaces. From the phase `step` on its data holds the job.
 
-    def __init__(self, hosts: Hosts, path: Path, fault: Fault, phase: str, seed: int, restarts: bool) -> None:
+    `own_disks`: the hosts do not share the workdir, which is on the disk of the first one.
+    """
+
+    def __init__(
+        self, hosts: Hosts, path: Path, fault: Fault, phase: str, seed: int, restarts: bool, own_disks: bool = False
+    ) -> None:
         sandbox = PodSandbox(make_sandbox(path).path, hosts)
-        super().__init__(sandbox, fault, phase, seed, restarts)
+        self._disk = Path("runs", path.name) if own_disks else None
         self.hosts = hosts
+        super().__init__(sandbox, fault, phase, seed, restarts)
         self._pod = sandbox
-        self._option = sandbox.write_pod([self.host(process) for process in range(HOSTS)])
+        keys = {"workdir": str(hosts.home_inside() / self._disk)} if self._disk else {}
+        self._option = sandbox.write_pod([self.host(process) for process in range(HOSTS)], **keys)
         self._gate = path / "shared" / "batches"
         self._open_gate({"step": self.step, **_HELD}.get(phase, simulated.STEPS + 1))
         shutil.copy(Path(simulated.__file__).with_name("faulty.py"), path)
@@ -99,7 +106,8 @@ class SshChaos(Chaos):
         return self._pod.run(self._option, "-w", "work", *job_of(self.fault, self.phase), data, *more)
 
     def workdir(self) -> Path:
-        return self.sandbox.path / "shared" / "work"
+        shared = self.sandbox.path / "shared"
+        return (self.hosts.home_of(self.host(0)) / self._disk if self._disk else shared) / "work"
 
     def host(self, process: int) -> str:
         return f"h{process}"
