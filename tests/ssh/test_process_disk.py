@@ -15,7 +15,15 @@ from .test_pull import digests
 
 NAMES = ["h0", "h1", "h2", "h3"]
 EXAMPLES = Path(__file__).parents[2] / "examples"
-JOB = ["examples/gpt2_tiny.yaml", "steps=12", "log.every=1", "checkpoint.every=4", "eval.batches=1", "sample.tokens=0"]
+JOB = [
+    "examples/gpt2_tiny.yaml",
+    "steps=12",
+    "schedule.warmup_steps=2",
+    "log.every=1",
+    "checkpoint.every=4",
+    "eval.batches=1",
+    "sample.tokens=0",
+]
 FSDP = ["parallel.name=jit", "parallel.mesh.fsdp=4"]
 
 
@@ -79,9 +87,9 @@ def test_a_run_is_killed_and_resumes_bit_for_bit(pod: PodSandbox, strategy: list
     assert resumed.returncode == 0, resumed.stderr
     assert "resumed from the checkpoint of step" in resumed.stdout
     assert losses(pod, kept_in(pod.hosts, "h3")) == expected
-    pulled = pod.podrun("pull", "--to", "home")
+    pulled = pod.podrun("pull", "--to", "brought")
     assert pulled.returncode == 0, pulled.stderr
-    here = {name: sha for name, sha in digests(pod.path / "home").items() if not name.startswith("logs/")}
+    here = {name: sha for name, sha in digests(pod.path / "brought").items() if not name.startswith("logs/")}
     assert here == digests(kept_in(pod.hosts, "h3"))
 
 
@@ -89,8 +97,8 @@ def test_a_run_is_killed_and_resumes_bit_for_bit(pod: PodSandbox, strategy: list
 def test_the_first_host_is_lost(pod: PodSandbox) -> None:
     """A spare begins anew, and it is told where the checkpoints are."""
     option = pod_file(pod, ["h0", "h1"], spares=["h2"])
-    job = ["small.yaml", "steps=400", "checkpoint.every=5", "launch.max_restarts=1"]
-    run = pod.run(option, *job)
+    slow = ["--inject", "slow:process=0,seconds=0.2@step=2"]  # in the first attempt
+    run = pod.run(option, "small.yaml", "steps=60", "checkpoint.every=5", "launch.max_restarts=1", *slow)
     run.wait_for(lambda event: event["event"] == "checkpoint" and event["step"] >= 10)
     pod.hosts.kill("h0")
     assert run.end(240) == 0, run.stderr
