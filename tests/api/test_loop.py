@@ -47,7 +47,9 @@ def run(total: int, kill_at: int = 0, term_at: int = 0, **keys: Any) -> dict[str
 
 
 def records(workdir: str = "runs/train") -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(workdir, "metrics.jsonl").read_text().splitlines()]
+    """Return the records of metrics.jsonl, without their times."""
+    lines = Path(workdir, "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in ("time", "elapsed")} for line in lines]
 
 
 def saved(workdir: str = "runs/train") -> list[int]:
