@@ -144,7 +144,7 @@ class Watched:
 def running(*arguments: str) -> Iterator[Watched]:
     """Start a job that goes on for long, on a simulated pod of two hosts."""
     with tempfile.TemporaryDirectory(prefix="detection-") as folder:
-        job = [*arguments, "small.yaml", "steps=100000000", f"launch.stall_timeout={STALL:g}"]
+        job = ["small.yaml", "steps=100000000", f"launch.stall_timeout={STALL:g}", *arguments]
         with watched(make_sandbox(Path(folder)), "--simulate", "--slice", "cpu-2x1", *job) as run:
             yield run
 

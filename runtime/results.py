@@ -5,6 +5,7 @@ Every process has a `Results`. Of what is no checkpoint process 0 writes all, an
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from .checkpoint.pieces import connect
 from .checkpoint.restore import restore_newest
 from .checkpoint.store import Checkpoints, Restored
 from .config import Config, saved_config
-from .contract import EventKind, UserError, Workdir, WorkerEnv
+from .contract import EventKind, Phase, UserError, Workdir, WorkerEnv
 from .data.base import Dataset
 from .data.saved_tokenizer import saved_form
 from .distributed import agree, meet
@@ -26,6 +27,8 @@ from .storage import make_storage
 from .storage.base import Storage
 from .worker.progress import Reporter
 from .worker.workdir import replace_text
+
+_POLL = 0.1  # seconds
 
 
 def agree_on_storage(env: WorkerEnv, workdir: Workdir, fingerprint: bytes, bucket: Storage | None) -> Storage:
@@ -74,6 +77,7 @@ class Results:
         self._storage = storage
         self._fingerprint = data.fingerprint
         self._reporter = reporter
+        self._in_parts = in_parts
         self._leads = jax.process_index() == 0
         self._writers: list[Writer] = []
         self._checkpoints = Checkpoints(
@@ -147,8 +151,24 @@ class Results:
     def report_save(self, wait: bool = False) -> None:
         """Report a save that has completed since the last call, and wait for one that goes on if `wait`."""
         step = self._checkpoints.completed(wait)
-        if step is not None and self._leads:
+        if step is not None and self._checkpoints.leads:
             self._reporter.event(EventKind.CHECKPOINT, step=step)
+
+    @property
+    def can_save_alone(self) -> bool:
+        """Return True if this process could save without the others."""
+        return not self._in_parts and (self._leads or self._storage.everyone_reads)
+
+    def save_alone(self, step: int, save: Callable[[], None]) -> None:
+        """Let this process `save` a step, while the others wait for it elsewhere, unless that step is saved."""
+        if self.saved != step:
+            if not self._leads:
+                self._checkpoints.stand_in()
+            save()
+        self._reporter.phase(Phase.SAVE)
+        self.report_save(wait=True)
+        while not self._leads and self._checkpoints.latest() != step:
+            time.sleep(_POLL)  # process 0 saves it in the background
 
     def close(self) -> None:
         """Wait until all of it is kept."""

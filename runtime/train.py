@@ -34,6 +34,7 @@ from .results import Results, agree_on_storage
 from .state import Batch, TrainState
 from .storage.base import Storage
 from .tasks import make_task
+from .worker.blocked import BlockedData, pod_store
 from .worker.preempt import Preempted, StopRequest
 from .worker.progress import Reporter
 
@@ -86,6 +87,7 @@ class Trainer:
         self._window = 1 if jax.default_backend() == "cpu" else 2
         self._in_flight: deque[tuple[int, StepMetrics]] = deque()
         self._stop = StopRequest()
+        self._blocked = BlockedData(reporter, config.launch.stop_grace / 2, pod_store())
         least = step_seconds_at_peak(config, self._task, self._strategy, self._data.train, self._batch_size)
         self._clock = Clock(self._consumed, self._task.units_per_example, self._task.unit, least)
         self._batches: Prefetcher[Batch] | Constant[Batch] | None = None
@@ -150,7 +152,7 @@ class Trainer:
             if self._reporter.rehearsal is not None:
                 self._state = self._reporter.rehearsal.state(self._state)
             with self._clock.waiting(), self._beat.data:
-                batch = self._batches.get()
+                batch = self._batches.get(self._look_while_blocked)
             done = self._complete_oldest() if len(self._in_flight) == self._window else None
             if step == first:
                 self._beat.part()  # from here on it needs nobody but the compiler
@@ -293,6 +295,19 @@ class Trainer:
         self._reporter.phase(Phase.SAVE)
         self._results.report_save(wait=True)
         raise Preempted(f"stopped at step {self._step}; its checkpoint is complete")
+
+    def _look_while_blocked(self) -> None:
+        """Save alone, and end this process, if it has no data when the pod is asked to stop."""
+        self._blocked.look(self._can_save_alone, self._save_alone)
+
+    def _can_save_alone(self) -> bool:
+        ready = all(metrics.complete for _, metrics in self._in_flight)
+        return ready and self._reporter.last_phase == Phase.TRAIN and self._results.can_save_alone
+
+    def _save_alone(self) -> None:
+        self._drain()
+        self._results.save_alone(self._step, self._save)
+        self._results.close()
 
 
 def _due(step: int, every: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from podrun.runtime.contract import ErrorKind, Event, ExitCode, failure_code
@@ -102,6 +102,9 @@ def first_cause(evidence: Evidence) -> Failure:
     if first.sign is Sign.UNHEARD and evidence.slept:
         what = f"was asleep for {evidence.slept:.0f} s (stopped, or its machine suspended), so the hosts ended the run"
         return Failure(LAUNCHER, None, what, ExitCode.UNAVAILABLE)
+    if first.sign is Sign.ASKED and first.process is not None and evidence.signalled:
+        host, process = evidence.signalled[0]  # its own end may say nothing: another one has saved for all
+        return replace(first, host=host, process=process)
     silent = {failed.host for failed in evidence.failures if failed.sign is Sign.SILENT}
     if first.sign is Sign.SILENT and len(silent) == evidence.hosts > 1:
         what = f"heard nothing from any of the {len(silent)} hosts: its own network is down, or theirs ({first.what})"
@@ -208,13 +211,22 @@ def from_lost_agent(host: str, reason: str) -> Failure:
     return Failure(host, None, reason, ExitCode.UNAVAILABLE, sign)
 
 
-def preempted_host(host: str, reason: str, steps: Sequence[int | None], codes: Sequence[int | None]) -> Failure:
+def preempted_host(
+    host: str, reason: str, steps: Sequence[int | None], codes: Sequence[int | None], saved: int | None = None
+) -> Failure:
     """Return the failure of a host whose agent stopped because its machine asked for it.
 
-    `steps` and `codes` are the last step and the exit code of each of its processes.
+    Args:
+        host: the host.
+        reason: what its agent said.
+        steps: the last step of each of its processes.
+        codes: the exit code of each.
+        saved: step of the newest checkpoint, which another host may have saved for all.
     """
     why = reason.removeprefix(PREEMPTED)
     step = max((step for step in steps if step is not None), default=None)
+    if step is not None and saved is not None and saved >= step:
+        step, codes = saved, ()
     if any(code != ExitCode.PREEMPTED for code in codes):
         end = ", and did not save in time" if step is not None else ""
     else:

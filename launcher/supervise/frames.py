@@ -312,9 +312,10 @@ class AgentFrames:
         elif not (frame["asked"] and (code <= 0 or code == ExitCode.PREEMPTED)):
             is_program = self._plan.is_program
             killed = frame.get("out_of_memory"), frame.get("memory", "")
-            failed = cause.from_exit(
-                process.host, process.process, code, process.step, process.phase, is_program, *killed
-            )
+            step = process.step
+            if code == ExitCode.PREEMPTED and step is not None:  # not all of its steps are told
+                step = max(step, self._saved_step or 0)
+            failed = cause.from_exit(process.host, process.process, code, step, process.phase, is_program, *killed)
             self._failures.add(failed)
 
     def _on_stopped(self, host: str, frame: Frame) -> None:
@@ -333,7 +334,7 @@ class AgentFrames:
         if frame["reason"].startswith(PREEMPTED) and not self._failures.names(host):
             mine = [p for (name, _), p in self._processes.items() if name == host]
             steps, codes = [p.step for p in mine], [p.exit_code for p in mine]
-            self._failures.add(cause.preempted_host(host, frame["reason"], steps, codes))
+            self._failures.add(cause.preempted_host(host, frame["reason"], steps, codes, self._saved_step))
         reason = f"its agent stopped: {frame['reason']}"
         if not (self._stopping and frame["reason"] == ASKED) and not self._failures.names(host):
             self._failures.add(cause.from_lost_agent(host, reason))

@@ -105,6 +105,19 @@ class CheckpointFolder:
         self._upkeep: Upkeep | None = None
         self._saving: int | None = None
 
+    @property
+    def leads(self) -> bool:
+        """Return True if this process reports what is saved."""
+        return self._primary
+
+    def stand_in(self) -> None:
+        """Let this process save in the place of process 0, which waits for it, a state of which each has all."""
+        assert self.storage.everyone_reads and not self._in_parts
+        from .orbax_files import lead
+
+        lead()
+        self._primary = self._saves = True
+
     def steps(self) -> list[int]:
         """Return the steps of all paths that are named like a checkpoint, the newest first."""
         names = (path.name for path in self.directory.iterdir() if re.fullmatch("[0-9]+", path.name))

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from orbax.checkpoint._src.multihost import multihost
 from orbax.checkpoint.checkpoint_managers import preservation_policy as policy
 
 from .names import META, STATE, Arrays
@@ -103,8 +104,13 @@ class ArrayReader:
 
 def _alone() -> ocp.options.MultiprocessingOptions:
     """Return orbax's options for a process that waits for no other one."""
-    me = jax.process_index()
+    me = multihost.process_index()
     return ocp.options.MultiprocessingOptions(primary_host=me, active_processes={me})
+
+
+def lead() -> None:
+    """Let orbax take this process for process 0, from now on: no other one writes numpy's arrays."""
+    multihost.process_index = lambda: 0
 
 
 def _quality(metrics: dict[str, float | None]) -> float:

@@ -18,6 +18,7 @@ from .base import Batch, Examples
 
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]
+_LOOK = 0.5  # seconds
 
 
 class ShuffledOrder:
@@ -150,7 +151,7 @@ class Constant(Generic[T]):
     def __init__(self, item: T) -> None:
         self._item = item
 
-    def get(self) -> T:
+    def get(self, look: Callable[[], None] = lambda: None) -> T:
         return self._item
 
     def refill(self) -> None:
@@ -178,9 +179,14 @@ class Prefetcher(Generic[T]):
         self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
         self._thread.start()
 
-    def get(self) -> T:
-        """Return the next item. Raises what `make` raised for it."""
-        item, error = self._ready.get()
+    def get(self, look: Callable[[], None] = lambda: None) -> T:
+        """Return the next item, and call `look` from time to time until it is there. Raises what `make` raised for it."""
+        while True:
+            try:
+                item, error = self._ready.get(timeout=_LOOK)
+                break
+            except queue.Empty:
+                look()
         if error is not None:
             raise error
         assert item is not None

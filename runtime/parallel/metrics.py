@@ -25,6 +25,11 @@ class StepMetrics:
         """Make metrics from scalars, float32[] each; to be traced."""
         return cls(jnp.stack([jnp.asarray(x, jnp.float32) for x in metrics.values()]), tuple(metrics))
 
+    @property
+    def complete(self) -> bool:
+        """Return True if the step is complete, so that `read` need not wait."""
+        return bool(self.values.is_ready())  # type: ignore[attr-defined]
+
     def read(self) -> dict[str, float]:
         """Wait for the step and return the numbers; for an ensemble, means over the members of this process."""
         values = np.asarray(self.values)

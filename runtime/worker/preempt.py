@@ -9,6 +9,7 @@ import threading
 
 from jax.experimental import multihost_utils
 
+from .blocked import tell_stop
 from .progress import Reporter
 from .sigterm import leave_if_untrained, on_sigterm, report_signal
 
@@ -76,5 +77,6 @@ def report_sigterm(reporter: Reporter, leaves: bool = False) -> None:
             leave_if_untrained(reporter)
         libc.sigaction(signal.SIGTERM, before, None)
         os.kill(os.getpid(), signal.SIGTERM)
+        tell_stop()  # for processes that come to no common point any more
 
     on_sigterm(hand_on)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from ..conftest import Sandbox
 from .conftest import Run, kill, processes_of
 
 Start = Callable[..., Run]
+SPY = shutil.which("py-spy", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
 POD = ("--simulate", "--slice", "cpu-2x1", "small.yaml", "steps=10000000", "launch.stall_timeout=8")
 
 
@@ -63,6 +67,18 @@ def test_hang(start: Start, sandbox: Sandbox, options: tuple[str, ...], what: st
     host = 0 if "loop" in options[0] else 1
     run = start(*POD, *options)
     assert_reported(run, sandbox, rf"failed: host-{host} \(process {host}\): no progress for \d+ s in phase {what}")
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not SPY, reason="py-spy is not installed")
+def test_native_stacks(start: Start, sandbox: Sandbox) -> None:
+    """Where py-spy is installed, the logs also have what each thread does below Python."""
+    run = start(*POD, "--inject", "hang:process=1@step=4")
+    assert_reported(run, sandbox, r"failed: host-1 \(process 1\): no progress for \d+ s in phase train after step 3")
+    for name, text in logs_of(run).items():
+        _, spied = text.split("Python v", 1)  # the first line of py-spy, after the process and its command
+        assert re.search(r"^Thread .*MainThread", spied, re.MULTILINE), name
+        assert re.search(r"^ +\S+ \(.*\.so", spied, re.MULTILINE), name
 
 
 @pytest.mark.long

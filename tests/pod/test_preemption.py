@@ -74,6 +74,27 @@ def test_ten_preemptions_in_a_row(start: Start, sandbox: Sandbox, undisturbed: d
     assert processes_of(sandbox) == {}
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(("blocked", "signalled", "to_agent"), [(1, 0, False), (0, 1, False), (1, 0, True)])
+def test_a_data_source_that_is_blocked(
+    start: Start, sandbox: Sandbox, undisturbed: dict[int, float], blocked: int, signalled: int, to_agent: bool
+) -> None:
+    """The others wait in a step that cannot end: the blocked process saves the last one that all have completed."""
+    hanging = f"data={{name: 'faulty:dataset', options: {{process: {blocked}, step: 12, action: hang}}}}"
+    run = start(*JOB, "checkpoint.every=0", "launch.max_preemptions=1", hanging)
+    run.wait_for(lambda e: e["event"] == "step" and e["step"] == 11 - (blocked == 0) and e["process"] == 0)
+    pid = run.agent(f"host-{signalled}") if to_agent else run.worker(signalled)
+    kill(pid, signal.SIGTERM)
+    assert run.end(timeout=240) == 0, run.stderr
+    (ended,) = run.of("restart")
+    assert (ended["ending"], ended["code"]) == ("preempted", 75)
+    assert ended["message"].startswith(f"host-{signalled}"), ended
+    assert "after step 11, and saved first" in ended["message"]
+    assert [event["step"] for event in run.of("resume")] == [11]
+    assert sandbox.losses("runs/small") == undisturbed
+    assert processes_of(sandbox) == {}
+
+
 def test_asked_to_stop_before_the_first_step(start: Start, sandbox: Sandbox) -> None:
     """There is nothing to save, so the run ends at once, with the code of a preemption; the agent's host is named."""
     run = start(*JOB, "data={name: 'faulty:dataset', options: {process: 1, step: 1, action: hang}}")
