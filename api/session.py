@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from podrun.runtime.checkpoint.pieces import connect
+from podrun.runtime.checkpoint.messages import connect
 from podrun.runtime.contract import ENV_COORDINATOR, ENV_WORKDIR, Phase, Workdir, WorkerEnv
 from podrun.runtime.distributed import agree, gather, initialize
 from podrun.runtime.measure.writers import JsonLines

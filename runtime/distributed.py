@@ -9,6 +9,7 @@ import socket
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -199,3 +200,14 @@ def gather(values: Sequence[int]) -> np.ndarray:
 
 def _processes(numbers: Sequence[int] | np.ndarray) -> str:
     return "process " + ", ".join(str(n) for n in numbers)
+
+
+def as_numpy(array: Any) -> np.ndarray:
+    """Return an array that this process has whole. On CPU it is a view of the device's memory.
+
+    The array itself keeps no reference to the view, as it does after `numpy.asarray`: XLA does not reuse the memory of an
+    array that has one, so the next step would need a second state.
+    """
+    if isinstance(array, jax.Array) and array.is_fully_replicated:
+        return np.asarray(array.addressable_shards[0].data)
+    return np.asarray(array)

@@ -12,8 +12,8 @@ from typing import Any
 import jax
 import yaml
 
+from .checkpoint.messages import connect
 from .checkpoint.missing import tell_of_missing
-from .checkpoint.pieces import connect
 from .checkpoint.restore import restore_newest
 from .checkpoint.store import Checkpoints, Restored
 from .config import Config, saved_config

@@ -54,8 +54,8 @@ GROUPS = [
     _group("tokens", "runtime/data/tokens.py", "runtime/data/test_token_values.py runtime/data/test_tokens.py"),
     _group(
         "checkpoint",
-        "runtime/checkpoint/store.py runtime/checkpoint/folder.py runtime/checkpoint/restore.py runtime/checkpoint/damage.py "
-        "runtime/checkpoint/same_job.py",
+        "runtime/checkpoint/store.py runtime/checkpoint/folder.py runtime/checkpoint/save.py runtime/checkpoint/restore.py "
+        "runtime/checkpoint/damage.py runtime/checkpoint/same_job.py",
         "runtime/checkpoint/test_same_job.py runtime/checkpoint/test_damage.py "
         "runtime/checkpoint/test_errors_while_saving.py runtime/checkpoint/test_host_faults.py "
         "runtime/checkpoint/test_restore.py runtime/checkpoint/test_checkpoint.py",

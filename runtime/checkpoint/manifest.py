@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -25,6 +26,19 @@ def write_manifest(folder: Path) -> None:
     fresh = folder / f".{CHECKPOINT_MANIFEST}"
     fresh.write_text(json.dumps({"algorithm": "sha256", "files": files}), encoding="utf-8")
     fresh.replace(folder / CHECKPOINT_MANIFEST)
+
+
+def flush(folder: Path) -> None:
+    """Wait until all files of a checkpoint are on the disk. Raises OSError."""
+    for path in [*folder.rglob("*"), folder, folder.parent]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        except OSError:
+            if not path.is_dir():  # some network file systems cannot wait for a folder
+                raise
+        finally:
+            os.close(descriptor)
 
 
 def digest(path: Path) -> str:

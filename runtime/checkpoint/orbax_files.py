@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+import tensorstore as ts
 from orbax.checkpoint._src.multihost import multihost
 from orbax.checkpoint.checkpoint_managers import preservation_policy as policy
 
 from .names import META, STATE, Arrays
+from .placement import own_blocks, placed
+
+_GROUP = 16 << 20
+"""Bytes of arrays that are read at once. A larger array is read alone."""
 
 
 class Manager(ocp.CheckpointManager):
@@ -55,22 +63,84 @@ def open_manager(directory: Path, in_parts: bool) -> Manager:
     )
     # zstd makes a trained state a tenth smaller, but takes up to as much memory again as the state, and longer to write
     # (docs/checkpoints.md).
-    handler = ocp.PyTreeCheckpointHandler(use_compression=False, multiprocessing_options=together)
+    numpy_arrays = _Unflushed(deepcopy_host_arrays=False)  # save.py says when they may change
+    handler = ocp.PyTreeCheckpointHandler(
+        use_compression=False, multiprocessing_options=together, type_handler_registry=_registry(numpy_arrays)
+    )
     meta = ocp.JsonCheckpointHandler(multiprocessing_options=together)
     return Manager(directory, options=options, item_handlers={STATE: handler, META: meta})
 
 
+class _Unflushed(ocp.type_handlers.NumpyHandler):
+    """Write arrays without waiting for the disk, which save.py does once training goes on."""
+
+    async def serialize(self, values: Sequence[Any], infos: Sequence[Any], args: Sequence[Any] | None = None) -> Any:
+        context = ts.Context({"file_io_sync": False}, parent=infos[0].ts_context)
+        return await super().serialize(values, [info.replace(ts_context=context) for info in infos], args)
+
+
 def read_arrays(folder: Path, template: Arrays) -> Arrays:
-    """Return the state in `folder` as arrays like those of `template`. This process waits for no other one."""
+    """Return the state in `folder` as arrays like those of `template`: numpy's, or jax's with their shardings.
+
+    Each is on its devices before the next ones are read, so that the state is never in memory twice. This process waits for
+    no other one, and reads only what its devices need.
+    """
     alone = _alone()
-    reader = ocp.Checkpointer(
-        ocp.StandardCheckpointHandler(multiprocessing_options=alone), multiprocessing_options=alone
-    )
+    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone, type_handler_registry=_registry(_Placing()))
+    reader = ocp.Checkpointer(handler, multiprocessing_options=alone)
+    args = jax.tree.map(lambda form: _Form(restore_type=np.ndarray, dtype=form.dtype, form=form), template)
     try:
-        state: Arrays = reader.restore(folder, args=ocp.args.StandardRestore(template))
+        state: Arrays = reader.restore(folder, args=ocp.args.PyTreeRestore(item=template, restore_args=args))
         return state
     finally:
         reader.close()
+
+
+@dataclass
+class _Form(ocp.RestoreArgs):
+    """What one array is restored into."""
+
+    form: Any = None
+
+
+class _Placing(ocp.type_handlers.NumpyHandler):
+    """Read arrays a few at a time, and put each on its devices as soon as it has been read."""
+
+    async def deserialize(self, infos: Sequence[Any], args: Sequence[Any] | None = None) -> Sequence[Any]:
+        values: list[Any] = []
+        for group in _groups(args or ()):
+            reads = [self._read(infos[number], (args or ())[number].form) for number in group]
+            values += await asyncio.gather(*reads)
+        return values
+
+    async def _read(self, info: Any, form: Any) -> Any:
+        spec = ocp.type_handlers.get_json_tspec_read(info, use_ocdbt=info.is_ocdbt_checkpoint)
+        stored = await ts.open(ts.Spec(spec), open=True, context=info.ts_context)
+        if stored.shape != form.shape:
+            raise ValueError(f"{info.name} has the shape {stored.shape}, expected {form.shape}")
+        if stored.dtype.numpy_dtype != form.dtype:
+            stored = ts.cast(stored, form.dtype)
+        return placed(form, {key: await stored[block].read() for key, block in own_blocks(form).items()})
+
+
+def _groups(args: Sequence[Any]) -> Iterator[list[int]]:
+    group: list[int] = []
+    size = 0
+    for number, arg in enumerate(args):
+        nbytes = arg.form.size * np.dtype(arg.form.dtype).itemsize
+        if group and size + nbytes > _GROUP:
+            yield group
+            group, size = [], 0
+        group.append(number)
+        size += nbytes
+    yield group
+
+
+def _registry(numpy_arrays: ocp.type_handlers.NumpyHandler) -> Any:
+    """Return orbax's handlers of all types, but that one for numpy's arrays."""
+    kinds = (int, float, bytes, np.number, jax.Array, str)
+    others = [(kind, ocp.type_handlers.get_type_handler(kind)) for kind in kinds]
+    return ocp.type_handlers.create_type_handler_registry((np.ndarray, numpy_arrays), *others)
 
 
 class ArrayReader:

@@ -1,53 +1,31 @@
 """Send arrays from process 0 to all processes, and gather arrays that are divided over processes on process 0.
 
 Bytes travel in pieces of a limited size, whatever the arrays are, so that neither side needs memory for more than the arrays
-and a piece, and thousands of small arrays are few messages. All processes must make the same calls. Over one device of each
-process, as a training step communicates: podrun has no connections of its own between hosts.
+and a piece, and thousands of small arrays are few messages. All processes must make the same calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from functools import cache
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ..distributed import gather
-from ..worker.quiet import without_gloo_lines
+from ..distributed import as_numpy
+from .messages import Bytes, collect, from_process_zero
 from .names import Arrays
+from .placement import Block, is_divided, own_blocks, placed
 
-PIECE = 64 << 20
-"""Bytes that travel at once, all processes together."""
-_LEAST = 1 << 12  # bytes of the smallest piece of a text: each size is a program to compile
-
-Bytes = np.ndarray
-"""An array of uint8."""
-Block = tuple[slice, ...]
-"""A part of an array."""
-
-
-def connect() -> None:
-    """Let the processes connect now: gloo connects at the first call, and gives them 30 s to come to it."""
-    with without_gloo_lines():
-        _sum(np.zeros(4, np.uint8))
-
-
-def tell(text: bytes) -> bytes:
-    """Return the text that process 0 gives. What others give does not count."""
-    size = int(gather([len(text)])[0, 0])
-    piece = np.zeros(max(_LEAST, 1 << (size - 1).bit_length()) if size else _LEAST, np.uint8)
-    if jax.process_index() == 0:
-        piece[:size] = np.frombuffer(text, np.uint8)
-    return _sum(piece)[:size].tobytes()
+PIECE = 8 << 20
+"""Bytes that travel at once, all processes together. Larger ones cost CPUs several times as much: memory for each is new."""
 
 
 def spread(arrays: Arrays | None, template: Arrays, moved: Callable[[], None]) -> Arrays:
     """Return process 0's `arrays` on every process, in the form of `template`: numpy's, or this process's shards of jax's.
 
-    `arrays` is emptied, so that one that is only needed in shards can be freed. `moved` is called after each piece.
+    Process 0 gives them in this form, but whole numpy arrays for those that are divided over processes. `arrays` is emptied,
+    so that one that is only needed in shards can be freed. `moved` is called after each piece.
     """
     forms, structure = jax.tree.flatten(template)
     total = sum(form.size * np.dtype(form.dtype).itemsize for form in forms)
@@ -58,7 +36,7 @@ def spread(arrays: Arrays | None, template: Arrays, moved: Callable[[], None]) -
         arrays.clear()
         source = _cut(_sent(whole, forms, results), size)
         for _ in range(0, total, size):
-            _sum(next(source))
+            from_process_zero(next(source))
             moved()
         next(source)  # the last array has been copied, but is not in its form yet
     else:
@@ -66,7 +44,7 @@ def spread(arrays: Arrays | None, template: Arrays, moved: Callable[[], None]) -
         next(sink)
         nothing = np.zeros(size, np.uint8)
         for _ in range(0, total, size):
-            sink.send(_sum(nothing))
+            sink.send(from_process_zero(nothing))
             moved()
     state: Arrays = jax.tree.unflatten(structure, results)
     return state
@@ -76,7 +54,7 @@ def gather_whole(arrays: Arrays, moved: Callable[[], None] = lambda: None) -> Ar
     """Return arrays that are divided over processes as whole numpy arrays, on process 0; None on the others."""
     leaves, structure = jax.tree.flatten(arrays)
     me, count = jax.process_index(), jax.process_count()
-    divided = [leaf for leaf in leaves if _is_divided(leaf)]
+    divided = [leaf for leaf in leaves if _is_global(leaf)]
     blocks = [_blocks(leaf) for leaf in divided]
     totals = [
         sum(_size(leaf, block) for leaf, owned in zip(divided, blocks, strict=True) for block in owned.get(process, ()))
@@ -91,20 +69,21 @@ def gather_whole(arrays: Arrays, moved: Callable[[], None] = lambda: None) -> Ar
     for sink in sinks:
         next(sink)
     for _ in range(0, max(totals), size):
-        pieces = _all(next(source))
+        pieces = collect(next(source))
         for sink, piece in zip(sinks, pieces, strict=False):
             sink.send(piece)
         moved()
     if me != 0:
         return None
     gathered = iter(whole)
-    state: Arrays = jax.tree.unflatten(structure, [next(gathered) if _is_divided(x) else np.asarray(x) for x in leaves])
+    # Copies: the rest may change while it is written.
+    state: Arrays = jax.tree.unflatten(structure, [next(gathered) if _is_global(x) else np.array(x) for x in leaves])
     return state
 
 
 def whole_template(template: Arrays) -> Arrays:
-    """Return the template by which one process reads all of a state that `template` divides."""
-    arrays: Arrays = jax.tree.map(lambda x: x if isinstance(x, np.ndarray) else np.zeros(x.shape, x.dtype), template)
+    """Return the template by which process 0 reads all of a state that `template` divides, for `spread`."""
+    arrays: Arrays = jax.tree.map(lambda x: np.empty(x.shape, x.dtype) if is_divided(x) else x, template)
     return arrays
 
 
@@ -156,9 +135,9 @@ def _piece_size(total: int, limit: int) -> int:
 
 def _sent(whole: list[np.ndarray], forms: list[Any], results: list[Any]) -> Iterator[Bytes]:
     for form in forms:
-        array = np.asarray(whole.pop(0))
-        yield _bytes(array)
-        results.append(_in_form(form, array))
+        array = whole.pop(0)
+        yield _bytes(as_numpy(array))
+        results.append(_in_form(form, array) if is_divided(form) else array)
         del array
 
 
@@ -171,13 +150,12 @@ def _received(forms: list[Any], results: list[Any]) -> Iterator[Bytes]:
 
 
 def _in_form(form: Any, array: np.ndarray) -> Any:
-    if isinstance(form, np.ndarray):
-        return array
-    # A copy: shards that are views of the whole array would keep all of it in memory.
-    return jax.make_array_from_callback(form.shape, form.sharding, lambda index: np.array(array[index]))
+    # Copies: shards that are views of the whole array would keep all of it in memory.
+    copied = is_divided(form)
+    return placed(form, {key: np.array(array[block], copy=copied or None) for key, block in own_blocks(form).items()})
 
 
-def _is_divided(leaf: Any) -> bool:
+def _is_global(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
 
 
@@ -217,38 +195,3 @@ def _joined(whole: list[np.ndarray], blocks: list[dict[int, list[Block]]], proce
             part = np.empty(array[block].shape, array.dtype)
             yield _bytes(part)
             array[block] = part
-
-
-# --- messages ---
-
-
-@cache
-def _meeting() -> tuple[Mesh, Any, Any]:
-    """Return a mesh of one device of each process, and the programs that sum and that collect what all give."""
-    devices: list[Any] = jax.devices()
-    first: dict[int, Any] = {}
-    for device in sorted(devices, key=lambda d: (d.process_index, d.id)):
-        first.setdefault(device.process_index, device)
-    mesh = Mesh(np.array([first[process] for process in sorted(first)]), ("process",))
-    everywhere = NamedSharding(mesh, PartitionSpec())
-    total = jax.jit(lambda x: x.sum(0, dtype=x.dtype), out_shardings=everywhere)
-    return mesh, total, jax.jit(lambda x: x, out_shardings=everywhere)
-
-
-def _offer(piece: np.ndarray) -> jax.Array:
-    mesh = _meeting()[0]
-    mine = jax.device_put(piece[None], mesh.devices[jax.process_index()])
-    shape = (mesh.devices.size, *piece.shape)
-    return jax.make_array_from_single_device_arrays(shape, NamedSharding(mesh, PartitionSpec("process")), [mine])
-
-
-def _sum(piece: Bytes) -> Bytes:
-    """Return the piece of process 0; all others must give zeros."""
-    total = _meeting()[1](_offer(piece.view(np.uint32)))
-    return np.asarray(total.addressable_shards[0].data).view(np.uint8)
-
-
-def _all(piece: Bytes) -> np.ndarray:
-    """Return the pieces of all processes: uint8[processes, size]."""
-    pieces = _meeting()[2](_offer(piece.view(np.uint32)))
-    return np.asarray(pieces.addressable_shards[0].data).view(np.uint8)

@@ -12,8 +12,9 @@ from ..contract import RefusedError, UserError
 from ..worker.progress import Reporter
 from .damage import DamagedCheckpointError
 from .folder import CheckpointFolder, Target
+from .messages import tell
 from .names import Arrays
-from .pieces import spread, tell, whole_template
+from .pieces import spread, whole_template
 
 T = TypeVar("T")
 Read = Callable[[int], tuple[dict[str, Any], Arrays]]

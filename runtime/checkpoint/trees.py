@@ -13,7 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..contract import UserError
+from ..distributed import as_numpy
 from .names import Arrays
+from .save import writes_at_once
 
 Leaf = Any
 Named = dict[tuple[str, ...], Leaf]
@@ -51,12 +53,15 @@ def spans_processes(tree: Any) -> bool:
 
 
 def savable(tree: Any) -> Arrays:
-    """Return what is saved: numpy arrays, and arrays over all processes where no process has the whole."""
+    """Return what is saved: numpy arrays, and arrays over all processes where no process has the whole.
+
+    On CPU the numpy arrays are those of the tree, or views of its memory.
+    """
     return _nested({name: _savable(leaf) for name, leaf in named_leaves(tree).items()})
 
 
 def template(tree: Any) -> Arrays:
-    """Return what a checkpoint is read into: numpy arrays, or the layout of arrays that are divided over processes."""
+    """Return what a checkpoint is read into: numpy arrays, or the layout of arrays that stay where they are laid out."""
     return _nested({name: _template(leaf) for name, leaf in named_leaves(tree).items()})
 
 
@@ -90,12 +95,15 @@ def _is_divided(leaf: Leaf) -> bool:
 
 def _savable(leaf: Leaf) -> Leaf:
     data = jax.random.key_data(leaf) if _is_key(leaf) else leaf
-    return data if _is_divided(data) else np.array(data)  # a copy: it is written while the program goes on
+    if _is_divided(data):
+        return data
+    # The program may change its numpy arrays while they are written. jax's never change, not even views of them.
+    return as_numpy(data) if writes_at_once() or isinstance(data, jax.Array) else np.array(data)
 
 
 def _template(leaf: Leaf) -> Leaf:
     data = jax.random.key_data(leaf) if _is_key(leaf) else leaf
-    if _is_divided(data):
+    if isinstance(data, jax.Array) and data.committed:
         return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=data.sharding)
     return np.empty(np.shape(data), getattr(data, "dtype", None) or np.asarray(data).dtype)
 

@@ -17,6 +17,7 @@ import optax
 
 from ..config import Config
 from ..contract import UserError
+from ..distributed import as_numpy
 from ..plugins import hook
 from ..state import Batch, Params, StateDict, TrainState, from_dict, new_state, parts, to_dict, variables
 from ..tasks.base import Scalars, Task
@@ -97,7 +98,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def place(self, named: StateDict) -> TrainState:
-        """Put a state that was restored from a checkpoint by `template` on the devices."""
+        """Return a state that was restored from a checkpoint by `template`, whose arrays may be numpy's, on the devices."""
 
     @abstractmethod
     def shard(self, batch: Batch) -> Batch:
@@ -110,9 +111,9 @@ class Strategy(ABC):
     def savable(self, state: TrainState) -> StateDict:
         """Return the state for a checkpoint: one copy as numpy arrays, or global jax.Arrays if it `saves_in_parts`.
 
-        Waits for the steps that it depends on.
+        On CPU the arrays are views of the devices' memory. Waits for the steps that it depends on.
         """
-        return to_dict(self.global_state(state) if self.saves_in_parts else jax.tree.map(np.asarray, state))
+        return to_dict(self.global_state(state) if self.saves_in_parts else jax.tree.map(as_numpy, state))
 
     @hook
     def global_state(self, state: TrainState) -> TrainState:
@@ -120,9 +121,8 @@ class Strategy(ABC):
         return state
 
     def template(self) -> StateDict:
-        """Return the target of a restore: arrays like those of `savable`, of any value."""
-        state = self.abstract_state()
-        return to_dict(state if self.saves_in_parts else jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), state))
+        """Return the target of a restore: shapes, dtypes and shardings of what `place` is given."""
+        return to_dict(self.abstract_state())
 
     def result(self, state: TrainState) -> Params:
         """Return one copy of the trained parameters, and state of the model, as numpy arrays. All processes must call it."""

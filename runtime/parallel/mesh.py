@@ -36,7 +36,12 @@ class OnMesh(Strategy):
         state = self.restored(named)
         if self.saves_in_parts:
             return state
-        return jax.tree.map(lambda x: self._global(np.asarray(x), self.replicated, np.shape(x)), state)
+        return jax.tree.map(self._replicate, state)
+
+    def _replicate(self, x: Any) -> jax.Array:
+        if isinstance(x, jax.Array) and x.sharding == self.replicated:
+            return x
+        return self._global(np.asarray(x), self.replicated, np.shape(x))
 
     def one_copy(self, params: Params) -> Params:
         whole: Params = jax.jit(lambda x: x, out_shardings=self.replicated)(params)

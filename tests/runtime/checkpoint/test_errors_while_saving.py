@@ -37,7 +37,8 @@ class FakeManager:
 
 def saving(folder: Path, manager: FakeManager, in_parts: bool) -> Checkpoints:
     checkpoints = Checkpoints(folder, Checkpoint(), in_parts)
-    checkpoints._opened, checkpoints._saving = cast(Any, manager), 7
+    saves = checkpoints._saves
+    saves._opened, saves._saving = cast(Any, manager), 7
     (folder / "7").mkdir(exist_ok=True)
     return checkpoints
 
@@ -62,7 +63,7 @@ def test_the_operating_system_s_reason_is_told(tmp_path: Path) -> None:
     checkpoints = saving(tmp_path, FakeManager(), in_parts=False)
     tensorstore = ValueError("RESOURCE_EXHAUSTED: x [os_error_code='28'] y")
     for error in (tensorstore, OSError(errno.ENOSPC, "whatever")):
-        assert str(checkpoints._failure(7, error)) == (
+        assert str(checkpoints._saves.failure(7, error)) == (
             f"checkpoint 7 cannot be saved in {tmp_path}: No space left on device; the last good checkpoint is of step 6, "
             "and is kept; free some space there"
         )

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from podrun.runtime.checkpoint import pieces
+from podrun.runtime.checkpoint import messages, pieces
 
 STATE: dict[str, Any] = {
     "a": {"kernel": np.random.default_rng(0).random((65, 33), np.float32), "empty": np.zeros((0, 3))},
@@ -31,7 +31,7 @@ def test_what_process_0_sends_arrives_bit_for_bit(monkeypatch: pytest.MonkeyPatc
     """No message is larger than the limit, and the sender does not keep what it has sent."""
     monkeypatch.setattr(pieces, "PIECE", limit)
     messages: list[np.ndarray] = []
-    monkeypatch.setattr(pieces, "_sum", lambda piece: messages.append(piece.copy()))
+    monkeypatch.setattr(pieces, "from_process_zero", lambda piece: messages.append(piece.copy()))
     template = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), STATE)
     sent = copied(STATE)
     pieces.spread(sent, template, lambda: None)
@@ -39,7 +39,7 @@ def test_what_process_0_sends_arrives_bit_for_bit(monkeypatch: pytest.MonkeyPatc
     assert all(piece.size <= -(-limit // 4) * 4 for piece in messages)
     assert sum(piece.size for piece in messages) >= TOTAL
     waiting = iter(messages)
-    monkeypatch.setattr(pieces, "_sum", lambda piece: next(waiting) if not piece.any() else None)
+    monkeypatch.setattr(pieces, "from_process_zero", lambda piece: next(waiting) if not piece.any() else None)
     moved: list[None] = []
     received = pieces.spread(None, template, lambda: moved.append(None))
     assert len(moved) == len(messages) and next(waiting, None) is None
@@ -51,7 +51,7 @@ def test_what_process_0_sends_arrives_bit_for_bit(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("text", [b"", b"x", b"y" * 4096, b"z" * 4097])
 def test_a_text_is_told(text: bytes) -> None:
     """On a pod of one process all of it is real but the others."""
-    assert pieces.tell(text) == text
+    assert messages.tell(text) == text
 
 
 def test_divided_arrays_are_told_apart_by_process() -> None:
