@@ -35,7 +35,7 @@ def tell_stop() -> None:
 
 
 class BlockedData:
-    """What this process does while it waits for its own data and the pod is asked to stop.
+    """Stop of this process while it waits for its own data.
 
     Args:
         reporter: who knows of a SIGTERM to this process.
