@@ -15,8 +15,9 @@ from ..rundir.events import LIMIT, parse_event
 from ..rundir.runs import RunDirectory
 
 MOST_STEPS = 12_000  # records of steps that are parsed and drawn; of those between them only the loss is looked at
-MOST_OF_OTHERS = 400  # the same for each process that does not lead
-_STEP = f'{{"event": "{EventKind.STEP}", "time": '.encode()
+MOST_OF_OTHERS = 400  # the same for each process that does not lead, and of what each host's agent has measured
+_STEP, _USAGE = (f'{{"event": "{kind}", "time": '.encode() for kind in (EventKind.STEP, EventKind.USAGE))
+_LEADS = b'"process": 0}\n'
 _LOSS = b'"loss": '
 _OF_FILE = record({"step": count})
 
@@ -50,24 +51,22 @@ class Thinner:
         self._low, self._high = math.inf, -math.inf
 
     def skip(self, line: bytes) -> None:
-        """Note the loss of a record that is not kept."""
-        at = line.find(_LOSS)
-        if at < 0:
-            return
+        """Note the loss of a record that is not kept. Called a million times for a long run."""
+        at = line.find(_LOSS) + len(_LOSS)
         try:
-            self._note(float(line[at + len(_LOSS) : line.find(b",", at)]))
-        except ValueError:  # the last field of a record, or no number
-            pass
+            loss = float(line[at : line.index(b",", at)])
+        except ValueError:  # none, no number, or the last field of a record
+            return
+        if loss < self._low and loss != -math.inf:
+            self._low = loss
+        if loss > self._high and loss != math.inf:
+            self._high = loss
 
     def keep(self, values: dict[str, Any]) -> None:
         if (loss := finite(values.get("loss"))) is not None:
-            self._note(loss)
+            self._low, self._high = min(self._low, loss), max(self._high, loss)
         self.kept.append(StepRecord(values, self._low, self._high))
         self._low, self._high = math.inf, -math.inf
-
-    def _note(self, loss: float) -> None:
-        if math.isfinite(loss):
-            self._low, self._high = min(self._low, loss), max(self._high, loss)
 
 
 def finite(value: Any) -> float | None:
@@ -84,31 +83,33 @@ def read_records(directory: RunDirectory) -> Records:
     seconds = last["time"] - first["time"] if first and last else 0.0
     due: dict[bytes, float] = {}
     for line in directory.lines():
-        if line.startswith(_STEP):
-            place = line[line.rfind(b'"host"') :]
-            leads = place.endswith(b'"process": 0}\n')
-            if (at := _time(line)) < due.get(place, 0.0):
-                if leads:
+        is_step = line.startswith(_STEP)
+        if is_step or line.startswith(_USAGE):
+            comma = line.find(b",", len(_USAGE))
+            key = line[line.rfind(b'"host"') :] if is_step else line[comma : line.find(b",", comma + 1)]
+            if (at := _number(line[len(_STEP) if is_step else len(_USAGE) : comma])) < due.get(key, 0.0):
+                if key.endswith(_LEADS):
                     thinner.skip(line)
                 continue
-            due[place] = at + seconds / (MOST_STEPS if leads else MOST_OF_OTHERS)
-        elif not line.endswith(b"\n"):
-            continue
-        if (event := parse_event(line)) is None:
-            continue
-        if event["event"] != EventKind.STEP:
-            records.events.append(event)
-            continue
-        records.by_process.setdefault((event["host"], event["process"]), []).append(event)
-        if event["process"] == 0:
-            thinner.keep(event)
+            due[key] = at + seconds / (MOST_STEPS if key.endswith(_LEADS) else MOST_OF_OTHERS)
+        if line.endswith(b"\n") and (event := parse_event(line)):
+            _add(event, records, thinner)
     records.steps = thinner.kept
     return records
 
 
-def _time(line: bytes) -> float:
+def _add(event: Event, records: Records, thinner: Thinner) -> None:
+    if event["event"] != EventKind.STEP:
+        records.events.append(event)
+        return
+    records.by_process.setdefault((event["host"], event["process"]), []).append(event)
+    if event["process"] == 0:
+        thinner.keep(event)
+
+
+def _number(text: bytes) -> float:
     try:
-        return float(line[len(_STEP) : line.find(b",", len(_STEP))])
+        return float(text)
     except ValueError:
         return math.inf
 
