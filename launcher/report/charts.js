@@ -1,9 +1,18 @@
 "use strict";
 // Curves on a canvas. Points that share a pixel column are drawn as one line from the lowest to the highest of them.
 
+const data = JSON.parse(document.getElementById("data").textContent);
+
 function decode(text, Type) {
   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   return new Type(bytes.buffer);
+}
+
+// The places of the points: many curves share them.
+const places = new Map();
+function steps(number) {
+  if (!places.has(number)) places.set(number, decode(data.places[number], Float64Array));
+  return places.get(number);
 }
 
 function colour(name) {
@@ -58,7 +67,7 @@ class Chart {
     this.canvas = figure.querySelector("canvas");
     this.output = figure.querySelector("output");
     this.series = spec.series.map((s, number) => {
-      const x = decode(s.x, Float64Array), y = decode(s.y, Float32Array);
+      const x = steps(s.x), y = decode(s.y, Float32Array);
       return { name: s.name, style: s.style, colour: "c" + (number % 8), x, y, pieces: pieces(x), smooth: null,
         low: s.low ? decode(s.low, Float32Array) : y, high: s.high ? decode(s.high, Float32Array) : y, band: s.low !== null };
     });
@@ -150,6 +159,23 @@ class Chart {
     this.drawMarks(pen);
     for (const s of this.series) this.drawSeries(pen, s);
     pen.restore();
+    this.still = document.createElement("canvas");
+    this.still.width = this.canvas.width;
+    this.still.height = this.canvas.height;
+    this.still.getContext("2d").drawImage(this.canvas, 0, 0);
+    this.point(null);
+  }
+
+  // Shows the values at a place of the axis, on top of the curves, which are not drawn again.
+  point(place) {
+    if (!this.still) return;
+    const pen = this.canvas.getContext("2d");
+    pen.save();
+    pen.setTransform(1, 0, 0, 1, 0, 0);
+    pen.clearRect(0, 0, this.canvas.width, this.canvas.height);
+    pen.drawImage(this.still, 0, 0);
+    pen.restore();
+    this.hover = place;
     this.drawHover(pen);
   }
 
@@ -277,6 +303,15 @@ class Chart {
     const x = this.toX(this.hover);
     line(pen, x, top, x, bottom);
     if (at !== null) this.output.textContent = (this.spec.axis === "time" ? clock(at) : "step " + at) + ": " + texts.slice(0, 4).join(", ");
+  }
+
+  // Shows what a drag has chosen so far.
+  shade(from, to) {
+    const pen = this.canvas.getContext("2d"), { top, bottom } = this.box;
+    pen.globalAlpha = 0.15;
+    pen.fillStyle = colour("c0");
+    pen.fillRect(this.toX(from), top, this.toX(to) - this.toX(from), bottom - top);
+    pen.globalAlpha = 1;
   }
 
   // The point nearest to the place that the pointer is at; of several attempts, the last.

@@ -14,14 +14,16 @@ from .model import Chart, Page, Series, Strips
 
 def data_of(page: Page) -> str:
     """Return the data of charts and strips as JSON that may stand in a script element, whatever its texts say."""
-    data = {"charts": [_chart(chart) for chart in page.charts], "strips": [_strips(one) for one in page.strips]}
+    places: dict[str, int] = {}  # many curves have points at the same places
+    charts = [_chart(chart, places) for chart in page.charts]
+    data = {"places": list(places), "charts": charts, "strips": [_strips(one) for one in page.strips]}
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     for character in "<>&":  # `</script>` and `<!--` would end the element; JSON has these only in its strings
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
 
 
-def _chart(chart: Chart) -> dict[str, Any]:
+def _chart(chart: Chart, places: dict[str, int]) -> dict[str, Any]:
     return {
         "key": chart.key,
         "unit": chart.unit,
@@ -29,15 +31,15 @@ def _chart(chart: Chart) -> dict[str, Any]:
         "smooth": chart.smooth,
         "most": chart.most,
         "marks": [[mark.x, mark.kind] for mark in chart.marks],
-        "series": [_series(series) for series in chart.series],
+        "series": [_series(series, places) for series in chart.series],
     }
 
 
-def _series(series: Series) -> dict[str, Any]:
+def _series(series: Series, places: dict[str, int]) -> dict[str, Any]:
     return {
         "name": series.name,
         "style": series.style,
-        "x": numbers("d", series.x),
+        "x": places.setdefault(numbers("d", series.x), len(places)),
         "y": numbers("f", series.y),
         "low": None if series.low is None else numbers("f", series.low),
         "high": None if series.high is None else numbers("f", series.high),

@@ -1,7 +1,6 @@
 "use strict";
 // Binds the controls to the charts. Charts over steps are zoomed together, and so are those over time.
 
-const data = JSON.parse(document.getElementById("data").textContent);
 const charts = data.charts.map((spec) => new Chart(document.getElementById("chart-" + spec.key), spec));
 const strips = data.strips.map((spec) => new Strip(document.getElementById("strip-" + spec.key), spec));
 const ranges = {};
@@ -21,9 +20,17 @@ function drawAll() {
   for (const strip of strips) strip.draw();
 }
 
-function point(axis, place) {
-  for (const chart of charts) if (chart.spec.axis === axis) chart.hover = place;
-  drawCharts(axis);
+// Pointers move more often than a screen is drawn.
+let pending = null;
+function point(axis, place, then = () => {}) {
+  if (pending === null)
+    requestAnimationFrame(() => {
+      const [toAxis, to, next] = pending;
+      pending = null;
+      for (const chart of charts) if (chart.spec.axis === toAxis) chart.point(to);
+      next();
+    });
+  pending = [axis, place, then];
 }
 
 for (const chart of charts) {
@@ -34,13 +41,8 @@ for (const chart of charts) {
     point(axis, chart.place(event));
   });
   chart.canvas.addEventListener("pointermove", (event) => {
-    point(axis, chart.place(event));
-    if (from === null) return;
-    const pen = chart.canvas.getContext("2d"), { top, bottom } = chart.box;
-    pen.globalAlpha = 0.15;
-    pen.fillStyle = colour("c0");
-    pen.fillRect(chart.toX(from), top, chart.toX(chart.place(event)) - chart.toX(from), bottom - top);
-    pen.globalAlpha = 1;
+    const to = chart.place(event);
+    point(axis, to, () => { if (from !== null) chart.shade(from, to); });
   });
   chart.canvas.addEventListener("pointerup", (event) => {
     if (from === null) return;

@@ -82,16 +82,23 @@ def test_all_is_drawn_and_fits(opened: Open, scheme: str, width: int) -> None:
     assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
 
 
+def shown(page: Any) -> str:
+    """Return the values at the pointer, after the frame in which they are drawn."""
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    text: str = page.locator("#chart-loss output").inner_text()
+    return text
+
+
 def test_values_under_the_pointer_are_those_on_record(opened: Open) -> None:
     """Step 12 is the last one, with a loss of 4 / 12; the smoothed value comes first."""
     page = opened(run_with_restart())
     box = page.locator("#chart-loss canvas").bounding_box()
     page.mouse.move(box["x"] + box["width"] - 13, box["y"] + 50)
-    text = page.locator("#chart-loss output").inner_text()
+    text = shown(page)
     assert text.startswith("step 12: training ") and "(0.3333)" in text and "validation 1.5" in text
     page.locator("#smooth").fill("0")
     page.mouse.move(box["x"] + box["width"] - 14, box["y"] + 50)
-    assert page.locator("#chart-loss output").inner_text().startswith("step 12: training 0.3333, ")
+    assert shown(page).startswith("step 12: training 0.3333, ")
     strip = page.locator("#strip-time canvas").bounding_box()
     page.locator("#strip-time canvas").hover(position={"x": strip["width"] - 20, "y": 5})
     assert page.locator("#strip-time output").inner_text().endswith(": save")
