@@ -13,8 +13,8 @@ from ..pod.secret_values import read_secrets
 from ..request.request import Request, make_workdir, owner_of_workdir, resolve_request
 from ..results.pull_run import check_folder, default_folder
 from ..rundir.runs import RunDirectory, new_run_id
-from ..rundir.source import note_source
 from ..rundir.spec import RunSpec
+from ..rundir.work_tree import note_work_tree
 from ..supervise.run import run_attempts
 from ..view.console import make_console
 
@@ -58,7 +58,7 @@ def run(request: Request) -> int:
     if spec.pull:
         check_folder(spec, spec.pull)
     directory = RunDirectory.create(spec)
-    note_source(directory.source, spec.cwd)
+    note_work_tree(directory.work_tree, spec.cwd)
     if request.detach:
         from ..supervise.background import start_in_background
 

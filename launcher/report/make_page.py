@@ -14,13 +14,13 @@ from ..rundir.log_files import log_files
 from ..rundir.logs import tail
 from ..rundir.run_summary import RunStatus, Summary, status_of, summarize
 from ..rundir.runs import RunDirectory, all_runs
-from ..rundir.source import read_source
 from ..rundir.spec import RunSpec
+from ..rundir.work_tree import read_work_tree
 from ..view.times import duration, moment
 from .curves import curves, usage_charts
 from .model import Log, Mark, Page, Share, Table, Verdict
 from .records import Records, StepRecord, finite, read_metrics, read_records
-from .tempo import lateness_of, tempos_of
+from .tempo import lags_of, lateness_of, tempos_of
 from .timeline import lanes_of, shares_of, strips_of
 from .verdict import stragglers, verdict_of
 from .what_was_run import tables_of
@@ -62,11 +62,12 @@ def _page(directory: RunDirectory, records: Records, steps: list[StepRecord], ev
     begin = events[0]["time"] if events else summary.started
     until = _end(summary, events, begin)
     lanes = lanes_of(events, records.by_process, until)
-    shares, tempos = shares_of(lanes) if lanes else [], tempos_of(records.by_process, _named(events))
+    lags = lags_of(records.by_process, begin, until)
+    shares, tempos = shares_of(lanes) if lanes else [], tempos_of(records.by_process, lags, _named(events))
     charts = curves(steps, evaluations, _marks(records))
     charts += usage_charts([event for event in events if event["event"] == EventKind.USAGE], begin)
     verdict = verdict_of(status, end, events, begin)
-    late = lateness_of(records.by_process, begin, until)
+    late = lateness_of(records.by_process, lags, until - begin)
     strips = [*([strips_of(lanes, begin, until)] if lanes else []), *([late] if late else [])]
     label = spec.label if spec else None
     return Page(
@@ -83,7 +84,7 @@ def _page(directory: RunDirectory, records: Records, steps: list[StepRecord], ev
         shares=shares,
         strips=strips,
         tempos=sorted(tempos, key=lambda tempo: -(tempo.behind or 0.0))[:_MOST_ROWS],
-        tables=tables_of(directory.run_id, spec, read_source(directory.source), events),
+        tables=tables_of(directory.run_id, spec, read_work_tree(directory.work_tree), events),
         logs=[Log(file.name, tail(file.path, _LINES)) for file in log_files(directory)[:_MOST_LOGS]],
         made=moment(time.time()),
     )

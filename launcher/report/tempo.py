@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from podrun.runtime.contract import Event
@@ -19,47 +20,64 @@ LEVELS = ["", "up to 5 %", "5 to 20 %", "20 to 50 %", "over 50 %"]
 _BOUNDS = (0.0, 0.05, 0.2, 0.5)
 
 
-def tempos_of(by_process: dict[Key, list[Event]], named: Collection[Key] = ()) -> list[Tempo]:
+@dataclass
+class Lag:
+    """Waiting of one process in the windows in which that is known of others as well."""
+
+    waits: list[float] = field(default_factory=list)
+    """Seconds of each step in which it waits."""
+    behind: list[float] = field(default_factory=list)
+    """Seconds of each step by which it waits less than the process that waits longest."""
+    shares: list[float] = field(default_factory=list)
+    """The same as a share of the step."""
+    windows: list[int] = field(default_factory=list)
+
+
+def lags_of(by_process: dict[Key, list[Event]], begin: float, end: float) -> dict[Key, Lag]:
+    """Return who waits for whom, window by window: processes report different steps, so only those of a window compare."""
+    width = (end - begin) / _WINDOWS or 1.0
+    windows = {key: _windows(steps, begin, width) for key, steps in by_process.items()}
+    lags = {key: Lag() for key in by_process}
+    for number in range(_WINDOWS):
+        waits = {key: wait for key, mine in windows.items() if (wait := _wait(mine.get(number, []))) is not None}
+        steps = [s for key in waits if (s := _middle(windows[key][number], "seconds_per_step"))]
+        if len(waits) < 2 or not steps:
+            continue
+        longest, step = max(waits.values()), statistics.median(steps)
+        for key, wait in waits.items():
+            lag = lags[key]
+            lag.waits.append(wait)
+            lag.behind.append(longest - wait)
+            lag.shares.append(min(1.0, (longest - wait) / step))
+            lag.windows.append(number)
+    return lags
+
+
+def tempos_of(by_process: dict[Key, list[Event]], lags: dict[Key, Lag], named: Collection[Key] = ()) -> list[Tempo]:
     """Return a row for each process, by its number. Those that the supervisor has `named` were late for a while."""
-    waits = {key: _wait(steps) for key, steps in by_process.items()}
-    longest = max((wait for wait in waits.values() if wait is not None), default=None)
-    behind = {
-        key: longest - wait if longest is not None and wait is not None and len(waits) > 1 else None
-        for key, wait in waits.items()
-    }
-    last = max((seconds for seconds in behind.values() if seconds is not None), default=0.0)
+    last = max((statistics.fmean(lag.shares) for lag in lags.values() if lag.shares), default=0.0)
     rows = []
     for key, steps in sorted(by_process.items(), key=lambda item: item[0][1]):
-        p50, mean = _middle(steps, "step_seconds_p50"), _middle(steps, "seconds_per_step")
-        lag = behind[key]
-        share = lag / mean if lag is not None and mean else None
-        late = share is not None and lag == last and share > _NOISE and steps[-1]["step"] - steps[0]["step"] >= _FEW
-        name, slow = _name(key, by_process), _slow(steps)
-        rows.append(Tempo(name, steps[-1]["step"], p50, slow, waits[key], lag, share, late or key in named))
+        lag = lags[key]
+        waits, behind, share = (statistics.fmean(v) if v else None for v in (lag.waits, lag.behind, lag.shares))
+        late = share is not None and share == last and share > _NOISE and steps[-1]["step"] - steps[0]["step"] >= _FEW
+        p50, p95 = _middle(steps, "step_seconds_p50"), _slow(steps)
+        name = _name(key, by_process)
+        rows.append(Tempo(name, steps[-1]["step"], p50, p95, waits, behind, share, late or key in named))
     return rows
 
 
-def lateness_of(by_process: dict[Key, list[Event]], begin: float, end: float) -> Strips | None:
-    """Return rows that say, window by window, how much of a step the others waited for each process."""
-    if len(by_process) < 2 or end <= begin:
+def lateness_of(by_process: dict[Key, list[Event]], lags: dict[Key, Lag], seconds: float) -> Strips | None:
+    """Return rows that say, window by window, how much of a step the others waited for each process; None if unknown."""
+    if not any(lag.windows for lag in lags.values()):
         return None
-    width = (end - begin) / _WINDOWS
-    cells: dict[Key, list[int]] = {key: [0] * _WINDOWS for key in by_process}
-    windows = {key: _windows(steps, begin, width) for key, steps in by_process.items()}
-    for number in range(_WINDOWS):
-        waits = {key: _wait(mine[number]) for key, mine in windows.items() if number in mine}
-        known = {key: wait for key, wait in waits.items() if wait is not None}
-        steps = [s for key in known if (s := _middle(windows[key][number], "seconds_per_step"))]
-        if len(known) < 2 or not steps:
-            continue
-        longest, step = max(known.values()), statistics.median(steps)
-        for key, wait in known.items():
-            cells[key][number] = sum((longest - wait) / step > bound for bound in _BOUNDS) or 1
-    if not any(map(any, cells.values())):
-        return None
-    order = sorted(by_process, key=lambda key: key[1])
-    rows = [Strip(_name(key, by_process), run_lengths(cells[key])) for key in order]
-    return Strips("late", LEVELS, end - begin, _WINDOWS, rows)
+    rows = []
+    for key in sorted(by_process, key=lambda key: key[1]):
+        cells = [0] * _WINDOWS
+        for number, share in zip(lags[key].windows, lags[key].shares, strict=True):
+            cells[number] = sum(share > bound for bound in _BOUNDS) or 1
+        rows.append(Strip(_name(key, by_process), run_lengths(cells)))
+    return Strips("late", LEVELS, seconds, _WINDOWS, rows)
 
 
 def _windows(steps: list[Event], begin: float, width: float) -> dict[int, list[Event]]:

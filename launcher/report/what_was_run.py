@@ -13,8 +13,8 @@ from podrun.runtime.contract import Event, EventKind
 
 from ..pod.fold import fold
 from ..pod.traits import reached
-from ..rundir.source import Source
 from ..rundir.spec import RunSpec
+from ..rundir.work_tree import WorkTree
 from .model import Table
 
 _HIDDEN = "(not shown)"
@@ -22,7 +22,7 @@ _ENVIRONMENT = "launch.env"
 """Key whose values may be secrets: a page is handed on more easily than a run directory."""
 
 
-def tables_of(run_id: str, spec: RunSpec | None, source: Source | None, events: list[Event]) -> list[Table]:
+def tables_of(run_id: str, spec: RunSpec | None, tree: WorkTree | None, events: list[Event]) -> list[Table]:
     """Return the tables of what was run. Without a spec there is what the events say."""
     start = next((event for event in events if event["event"] == EventKind.START), None)
     rows = [("run", run_id)]
@@ -31,8 +31,8 @@ def tables_of(run_id: str, spec: RunSpec | None, source: Source | None, events: 
         rows += [("name", label.name), ("tags", ", ".join(label.tags)), ("note", label.note)]
         rows.append(("command", shlex.join(["podrun", *map(_without_value, spec.command)]) if spec.command else ""))
         rows.append(("injected faults", ", ".join(spec.inject)))
-    if source is not None:
-        rows += [("commit", source.commit), ("branch", source.branch), ("changes since", _changes(source))]
+    if tree is not None:
+        rows += [("commit", tree.commit), ("branch", tree.branch), ("changes since", _changes(tree))]
     if start is not None:
         hosts = list(start["hosts"])
         rows.append(("slice", f"{start['slice']}, {_count(len(hosts), 'host')} {reached(start['transport'])}"))
@@ -51,10 +51,10 @@ def _without_value(word: str) -> str:
     return f"{key}={_HIDDEN}" if equals and key.startswith(_ENVIRONMENT) else word
 
 
-def _changes(source: Source) -> str:
-    if not source.files:
+def _changes(tree: WorkTree) -> str:
+    if not tree.files:
         return "none"
-    return f"{_count(source.files, 'file')}, {source.inserted} lines added, {source.deleted} removed"
+    return f"{_count(tree.files, 'file')}, {tree.inserted} lines added, {tree.deleted} removed"
 
 
 def _count(number: int, what: str) -> str:

@@ -163,6 +163,7 @@ def _tempos(tempos: Sequence[Tempo]) -> str:
             "95 %, ms",
             "Waits, ms a step",
             "Others wait for it, ms a step",
+            "Share of a step",
         )
     )
     rows = "".join(

@@ -68,9 +68,9 @@ class RunDirectory:
         return self.path / "events.jsonl"
 
     @property
-    def source(self) -> Path:
-        """Return the path of the state of the user's code when the run began: `rundir.source.Source`."""
-        return self.path / "source.json"
+    def work_tree(self) -> Path:
+        """Return the path of the state of the user's code when the run began: `rundir.work_tree.WorkTree`."""
+        return self.path / "work_tree.json"
 
     @property
     def supervisor_log(self) -> Path:

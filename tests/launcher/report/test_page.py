@@ -18,7 +18,7 @@ from podrun.launcher.report.make_page import page_of_run, page_of_workdir
 from podrun.launcher.report.records import MOST_STEPS, read_metrics
 from podrun.launcher.report.write_html import html_of
 from podrun.launcher.rundir.runs import RunDirectory
-from podrun.launcher.rundir.source import Source
+from podrun.launcher.rundir.work_tree import WorkTree
 from podrun.runtime.contract import UserError
 
 from ..rundir.made import event, make, record
@@ -56,7 +56,7 @@ def html(directory: RunDirectory) -> str:
 
 def test_the_page_of_a_run_with_a_restart() -> None:
     directory = run_with_restart()
-    directory.source.write_text(json.dumps(Source("c0ffee", "main", 2, 10, 3).__dict__))
+    directory.work_tree.write_text(json.dumps(WorkTree("c0ffee", "main", 2, 10, 3).__dict__))
     (directory.logs / "host-0.log").write_text("first\nlast line\n")
     text = html(directory)
     for part in ("<h2>Done</h2>", "was ended by SIGKILL", "c0ffee", "2 files, 10 lines added", "last line"):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from podrun.launcher.report.make_page import page_of_run
 from podrun.launcher.report.records import read_records
-from podrun.launcher.report.tempo import lateness_of, tempos_of
+from podrun.launcher.report.tempo import lags_of, lateness_of, tempos_of
 from podrun.launcher.report.timeline import lanes_of, run_lengths, shares_of, strips_of
 from podrun.launcher.rundir.runs import RunDirectory
 
@@ -68,27 +70,43 @@ def test_a_strip_has_a_column_for_each_moment() -> None:
     assert kinds == ["start", "compile", "train", "lost", "down", "start", "restore", "compile", "train", "save"]
 
 
+def by_process(rows: list[dict[str, Any]], hosts: int = 2) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    return {(f"host-{n}", n): [row for row in rows if row["process"] == n] for n in range(hosts)}
+
+
 def test_who_keeps_the_others_waiting() -> None:
-    """The process that waits least arrives last; half a step is more than noise, a tenth of it is not."""
-    for late, is_late in ((0.4, True), (0.1, False)):
-        rows = steps(1, 90, 0, late=late)
-        by_process = {("host-0", 0): rows[::2], ("host-1", 1): rows[1::2]}
-        first, second = tempos_of(by_process)
+    """The process that waits least arrives last; 0.4 of a step is more than noise, 0.1 of it is not, nor are few steps."""
+    for late, last, is_late in ((0.4, 90, True), (0.1, 90, False), (0.4, 10, False)):
+        rows = by_process(steps(1, last, 0, late=late))
+        lags = lags_of(rows, BEGIN, BEGIN + last)
+        first, second = tempos_of(rows, lags)
         assert (first.waits, first.behind, first.late) == (pytest.approx(0.5), 0.0, False)
-        assert (second.behind, second.late) == (pytest.approx(late), is_late)
-        strips = lateness_of(by_process, BEGIN, BEGIN + 90)
+        assert (second.behind, second.share, second.late) == (pytest.approx(late), pytest.approx(late), is_late)
+        assert [tempo.late for tempo in tempos_of(rows, lags, {("host-0", 0)})] == [True, is_late]
+        strips = lateness_of(rows, lags, last)
         assert strips is not None
-        assert {kind for kind, _ in strips.rows[1].runs} <= {0, 3 if is_late else 2}
-        assert [tempo.late for tempo in tempos_of(by_process, {("host-0", 0)})] == [True, is_late]
-    few = {("host-0", 0): rows[:20:2], ("host-1", 1): steps(1, 10, 0, late=0.4)[1::2]}
-    assert not any(tempo.late for tempo in tempos_of(few))
-    assert lateness_of({("host-0", 0): steps(1, 9, 0)}, BEGIN, BEGIN + 9) is None
+        assert {kind for kind, _ in strips.rows[1].runs} == {0, 3 if late > 0.2 else 2}
+
+
+def test_one_process_waits_for_nobody() -> None:
+    rows = by_process(steps(1, 9, 0, hosts=1), hosts=1)
+    lags = lags_of(rows, BEGIN, BEGIN + 9)
+    assert lateness_of(rows, lags, 9) is None
+    assert tempos_of(rows, lags)[0].behind is None
+
+
+def test_only_steps_of_the_same_time_compare() -> None:
+    """Later steps are longer; a process that has reported only those is not the one that waits longest."""
+    rows = by_process([*steps(1, 40, 0, late=0.2), *steps(41, 80, 40, late=0.2)])
+    rows["host-1", 1] = rows["host-1", 1][40:]
+    first, second = tempos_of(rows, lags_of(rows, BEGIN, BEGIN + 80))
+    assert (first.behind, second.behind) == (0.0, pytest.approx(0.2))
 
 
 def test_waiting_is_counted_again_after_a_restart() -> None:
-    rows = [step for n in (1, 2) for step in steps(1, 5, 10.0 * n, late=0.3)]
-    by_process = {(f"host-{n}", n): [row for row in rows if row["process"] == n] for n in range(2)}
-    assert [tempo.behind for tempo in tempos_of(by_process)] == [0.0, pytest.approx(0.3)]
+    rows = by_process([step for n in (1, 2) for step in steps(1, 5, 10.0 * n, late=0.3)])
+    tempos = tempos_of(rows, lags_of(rows, BEGIN, BEGIN + 26))
+    assert [tempo.behind for tempo in tempos] == [0.0, pytest.approx(0.3)]
 
 
 def test_run_lengths() -> None:

@@ -6,7 +6,7 @@ import subprocess
 import threading
 from pathlib import Path
 
-from podrun.launcher.rundir.source import Source, note_source, read_source, read_work_tree
+from podrun.launcher.rundir.work_tree import WorkTree, git_state, note_work_tree, read_work_tree
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -17,25 +17,25 @@ def git(folder: Path, *arguments: str) -> str:
 
 def test_a_work_tree_with_changes(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
-    assert read_work_tree(tmp_path) is None  # no commit yet
+    assert git_state(tmp_path) is None  # no commit yet
     (tmp_path / "train.py").write_text("a\nb\n")
     git(tmp_path, "add", "train.py")
     git(tmp_path, "commit", "-q", "-m", "first")
     commit = git(tmp_path, "rev-parse", "HEAD")
-    assert read_work_tree(tmp_path) == Source(commit, "main", 0, 0, 0)
+    assert git_state(tmp_path) == WorkTree(commit, "main", 0, 0, 0)
     (tmp_path / "train.py").write_text("a\nc\nd\n")
     (tmp_path / "sub").mkdir()
     git(tmp_path, "checkout", "-q", "--detach")
-    assert read_work_tree(tmp_path / "sub") == Source(commit, "", 1, 2, 1)
+    assert git_state(tmp_path / "sub") == WorkTree(commit, "", 1, 2, 1)
     before = set(threading.enumerate())
-    note_source(tmp_path / "source.json", tmp_path)
+    note_work_tree(tmp_path / "work_tree.json", tmp_path)
     for thread in set(threading.enumerate()) - before:
         thread.join(60)
-    assert read_source(tmp_path / "source.json") == Source(commit, "", 1, 2, 1)
+    assert read_work_tree(tmp_path / "work_tree.json") == WorkTree(commit, "", 1, 2, 1)
 
 
 def test_a_folder_that_is_no_work_tree(tmp_path: Path) -> None:
-    assert read_work_tree(tmp_path) is None
-    assert read_source(tmp_path / "source.json") is None
-    (tmp_path / "source.json").write_text('{"commit": 3}')
-    assert read_source(tmp_path / "source.json") is None
+    assert git_state(tmp_path) is None
+    assert read_work_tree(tmp_path / "work_tree.json") is None
+    (tmp_path / "work_tree.json").write_text('{"commit": 3}')
+    assert read_work_tree(tmp_path / "work_tree.json") is None

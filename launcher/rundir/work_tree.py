@@ -13,11 +13,11 @@ from ..agent.schema import Malformed, count, loads, record, text
 from .events import LIMIT
 
 _WAIT = 20.0  # seconds for git, which reads every file of a large work tree
-_SOURCE = record({"commit": text, "branch": text, "files": count, "inserted": count, "deleted": count})
+_FIELDS = record({"commit": text, "branch": text, "files": count, "inserted": count, "deleted": count})
 
 
 @dataclass(frozen=True)
-class Source:
+class WorkTree:
     """State of a git work tree."""
 
     commit: str
@@ -30,20 +30,20 @@ class Source:
     deleted: int
 
 
-def note_source(file: Path, folder: Path) -> None:
+def note_work_tree(file: Path, folder: Path) -> None:
     """Write the state of the user's code to `file`, in a thread, so that no start waits; nothing outside a work tree."""
-    threading.Thread(target=_note, args=(file, folder), name="source", daemon=True).start()
+    threading.Thread(target=_note, args=(file, folder), name="work tree", daemon=True).start()
 
 
 def _note(file: Path, folder: Path) -> None:
     try:
-        if source := read_work_tree(folder):
-            file.write_text(json.dumps(asdict(source)), encoding="utf-8")
+        if tree := git_state(folder):
+            file.write_text(json.dumps(asdict(tree)), encoding="utf-8")
     except OSError:
         pass  # no git, or a full disk, which the run itself reports
 
 
-def read_work_tree(folder: Path) -> Source | None:
+def git_state(folder: Path) -> WorkTree | None:
     """Return the state of the work tree with `folder`; None if it is in none, or has no commit yet. Raises OSError."""
     commit = _git(folder, "rev-parse", "HEAD")
     if not commit:
@@ -51,17 +51,17 @@ def read_work_tree(folder: Path) -> Source | None:
     branch = _git(folder, "symbolic-ref", "--short", "-q", "HEAD") or ""
     changed = _git(folder, "diff", "--no-ext-diff", "--shortstat", "HEAD") or ""
     numbers = {name: int(number) for number, name in re.findall(r"(\d+) (file|insertion|deletion)", changed)}
-    return Source(commit, branch, *(numbers.get(name, 0) for name in ("file", "insertion", "deletion")))
+    return WorkTree(commit, branch, *(numbers.get(name, 0) for name in ("file", "insertion", "deletion")))
 
 
-def read_source(file: Path) -> Source | None:
-    """Return what `note_source` has written; None if there is nothing, or it is damaged."""
+def read_work_tree(file: Path) -> WorkTree | None:
+    """Return what `note_work_tree` has written; None if there is nothing, or it is damaged."""
     try:
-        source = loads(file.read_bytes(), LIMIT)
-        _SOURCE(source)
+        tree = loads(file.read_bytes(), LIMIT)
+        _FIELDS(tree)
     except (OSError, Malformed):
         return None
-    return Source(**{field.name: source[field.name] for field in fields(Source)})
+    return WorkTree(**{field.name: tree[field.name] for field in fields(WorkTree)})
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
