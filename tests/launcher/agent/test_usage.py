@@ -19,7 +19,7 @@ def test_counts_become_rates() -> None:
 
 
 def test_counts_that_go_back_are_nothing() -> None:
-    """Those of a network card that was taken away, and two looks at one moment."""
+    """A network card may be taken away, and two looks may be at one moment."""
     assert rates((10.0, 1000, 600, 5000, 100), (10.0, 1000, 600, 0, 0)) == {"cpu": 0.0, "received": 0, "sent": 0}
 
 

@@ -1,4 +1,4 @@
-"""Where the time of a run went: each moment of each process is of one kind."""
+"""Divide the time of a run: each moment of each process is of one kind. Name who the others wait for."""
 
 from __future__ import annotations
 
