@@ -35,7 +35,7 @@ def tell_stop() -> None:
 
 
 class BlockedData:
-    """Stop of this process while it waits for its own data.
+    """Save and end this process if it has no data when the pod is asked to stop.
 
     Args:
         reporter: who knows of a SIGTERM to this process.

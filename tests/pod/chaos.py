@@ -43,7 +43,7 @@ class Fault:
     phases: tuple[str, ...] = PHASES
     job: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
-    """What the disturbed run is given besides."""
+    """Further arguments of the disturbed run."""
     process: int | None = None
     """The process that must be struck; None: any."""
     restarts: bool = True

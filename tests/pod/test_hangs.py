@@ -1,4 +1,4 @@
-"""A process that is stuck ends the run with exit code 77: it is named, and the stacks of all are in the logs."""
+"""End a run in which a process is stuck with exit code 77: it is named, and the stacks of all are in the logs."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_hang(start: Start, sandbox: Sandbox, options: tuple[str, ...], what: st
 @pytest.mark.long
 @pytest.mark.skipif(not SPY, reason="py-spy is not installed")
 def test_native_stacks(start: Start, sandbox: Sandbox) -> None:
-    """Where py-spy is installed, the logs also have what each thread does below Python."""
+    """The logs also have what each thread does below Python, if py-spy is installed."""
     run = start(*POD, "--inject", "hang:process=1@step=4")
     assert_reported(run, sandbox, r"failed: host-1 \(process 1\): no progress for \d+ s in phase train after step 3")
     for name, text in logs_of(run).items():

@@ -1,4 +1,4 @@
-"""When a pod counts as stuck, and whom the others wait for."""
+"""Decide when a pod is stuck, and whom the others wait for."""
 
 from __future__ import annotations
 

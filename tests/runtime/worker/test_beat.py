@@ -51,7 +51,7 @@ def test_what_a_program_puts_in_the_place_of_its_beat(tmp_path: Path) -> None:
 
 
 def test_waiting_for_a_program(tmp_path: Path) -> None:
-    """A process that waits for another to compile says so, as long as it does; the time of a move is on the host's clock."""
+    """Say so as long as another process compiles; the time of a move is on the host's clock."""
     beat = BeatFile(tmp_path / "0.beat")
     began = time.monotonic()
     with beat.borrowing():

@@ -57,7 +57,7 @@ def blocked_data(store: Any, patience: float = 0.0, stopping: bool = False) -> B
 
 
 def test_nobody_has_asked_for_a_stop() -> None:
-    """A source that is slow, or blocked, is waited for."""
+    """Wait for a source that is slow, or blocked."""
     saves: list[int] = []
     blocked_data(Store()).look(yes, lambda: saves.append(1))
     blocked_data(None).look(yes, lambda: saves.append(1))
@@ -98,7 +98,7 @@ def test_data_may_still_come() -> None:
 
 
 def test_alone() -> None:
-    """A process that is alone has nobody to ask."""
+    """Save without asking anybody."""
     saves: list[int] = []
     with pytest.raises(Left, match="75"):
         blocked_data(None, stopping=True).look(yes, lambda: saves.append(1))
@@ -106,6 +106,6 @@ def test_alone() -> None:
 
 
 def test_telling_without_a_pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A process that has not joined tells nobody, and one whose pod is gone does not fail."""
+    """Tell nobody, and do not fail, in a process that has not joined or whose pod is gone."""
     monkeypatch.setattr(blocked, "pod_store", lambda: None)
     blocked.tell_stop()
