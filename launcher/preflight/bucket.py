@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from podrun.runtime import contract
-from podrun.runtime.storage import bucket_check, bucket_client
+from podrun.runtime.storage import bucket_check, bucket_client, bucket_digest, bucket_errors, bucket_library
 
 from ..pod.errors import HostError
 from ..pod.pod import Host
@@ -59,7 +59,7 @@ def _has_interpreter(report: Report, host: Host) -> bool:
 
 def _sources() -> dict[str, str]:
     """Return the files of a package with nothing but what tries a bucket."""
-    modules = (contract, bucket_client, bucket_check)
+    modules = (contract, bucket_digest, bucket_errors, bucket_library, bucket_client, bucket_check)
     files = {f"{module.__name__.replace('.', '/')}.py": Path(str(module.__file__)).read_text() for module in modules}
     return {
         **files,

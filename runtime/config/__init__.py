@@ -6,7 +6,7 @@ choices of a seam are in its file.
 """
 
 from .base import PLUGIN_PATTERN, Plugin, Section
-from .checks import NamedFiles, check_files, check_slice, files_of, shrinking_problem
+from .checks import NamedFiles, check_files, check_slice, files_of, shrinking_problem, with_files
 from .job import Config, load_config, saved_config, train_schema
 from .sections import Checkpoint, Launch, Variable
 
@@ -26,4 +26,5 @@ __all__ = [
     "saved_config",
     "shrinking_problem",
     "train_schema",
+    "with_files",
 ]

@@ -1,4 +1,4 @@
-"""Recognise a workdir that is in a bucket: `gs://bucket/path` or `s3://bucket/path`. No JAX; both sides use it.
+"""Recognise a path that is in a bucket: `gs://bucket/path` or `s3://bucket/path`. No JAX; both sides use it.
 
 A workdir is a Path everywhere, which makes one slash of two: `url` gives the URL back.
 """
@@ -14,19 +14,17 @@ _NEAR = {"gcs": "gs", "gcp": "gs", "google": "gs", "aws": "s3", "s3a": "s3", "s3
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
 
 
-def url(workdir: PurePath) -> str | None:
-    """Return the URL of a workdir in a bucket; None if it is a folder."""
-    scheme, _, rest = str(workdir).partition(":/")
+def url(path: PurePath) -> str | None:
+    """Return the URL of a path in a bucket; None if it is one of a file system."""
+    scheme, _, rest = str(path).partition(":/")
     return f"{scheme}://{rest.lstrip('/')}" if scheme in SCHEMES and _ else None
 
 
-def mistakes(workdir: PurePath) -> list[str]:
-    """Return all that is wrong with a workdir that is, or seems to be meant as, a URL."""
-    if any(part in (f"{scheme}:" for scheme in SCHEMES) for part in workdir.parts[1:]):
-        return [
-            f"workdir {workdir}: a folder and a bucket at once; give the one, or the other as it is, gs://BUCKET/PATH"
-        ]
-    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", str(workdir))
+def mistakes(named: PurePath, key: str = "workdir", example: str = "my-run") -> list[str]:
+    """Return all that is wrong with the path of a key that is, or seems to be meant as, a URL."""
+    if any(part in (f"{scheme}:" for scheme in SCHEMES) for part in named.parts[1:]):
+        return [f"{key} {named}: a folder and a bucket at once; give the one, or the other as it is, gs://BUCKET/PATH"]
+    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", str(named))
     if match is None:
         return []
     scheme, rest = match.groups()
@@ -36,9 +34,9 @@ def mistakes(workdir: PurePath) -> list[str]:
             return []  # a folder with a colon in its name
         near = _NEAR.get(scheme.lower()) or next(iter(get_close_matches(scheme.lower(), SCHEMES, 1, 0.5)), None)
         hint = f"; did you mean {near}://{rest.lstrip('/')}?" if near else ""
-        return [f"workdir {scheme}:/{rest}: no storage is called {scheme}; give a folder, or {known}{hint}"]
+        return [f"{key} {scheme}:/{rest}: no storage is called {scheme}; give a folder, or {known}{hint}"]
     bucket, _, path = rest.lstrip("/").partition("/")
-    where = f"workdir {scheme}://{rest.lstrip('/')}"
+    where = f"{key} {scheme}://{rest.lstrip('/')}"
     rows = []
     if not rest.startswith("/"):
         rows.append(f"{where}: two slashes follow the colon; give {scheme}://{rest}")
@@ -46,9 +44,7 @@ def mistakes(workdir: PurePath) -> list[str]:
         rule = "3 to 63 lower-case letters, digits, dots, - and _, with a letter or digit at both ends"
         rows.append(f"{where}: {bucket!r} cannot be the name of a bucket: {rule}")
     if not path:
-        rows.append(
-            f"{where}: no path in the bucket; each run needs its own, as in {scheme}://{bucket or 'BUCKET'}/my-run"
-        )
+        rows.append(f"{where}: no path in the bucket; give one, as in {scheme}://{bucket or 'BUCKET'}/{example}")
     if any(part in ("..", ".") for part in path.split("/")):
         rows.append(f"{where}: a path in a bucket has no `..`")
     return rows

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import TypeVar
 
 from ..contract import UserError
 from .base import ReadsFiles, Section, nearest_multiples
+from .bucket_url import url
 from .job import Config
+
+S = TypeVar("S", bound=Section)
 
 
 def check_slice(config: Config, devices: int) -> None:
@@ -46,7 +50,10 @@ class NamedFiles:
 
 
 def files_of(config: Config) -> list[NamedFiles]:
-    """Return the files that the data names. Raises UserError if one is missing, unreadable or empty on this machine."""
+    """Return the files that the data names, apart from those in a bucket.
+
+    Raises UserError if one is missing, unreadable or empty on this machine.
+    """
     return list(_files_of(config.data, "data"))
 
 
@@ -55,11 +62,24 @@ def _files_of(section: Section, key: str) -> Iterator[NamedFiles]:
         value = getattr(section, name)
         if isinstance(value, Section):
             yield from _files_of(value, f"{key}.{name}")
-        if value is not None:
+        if value is not None and url(PurePath(str(value))) is None:
             for mark in field.metadata:
                 if isinstance(mark, ReadsFiles):
                     files = mark.check(value, f"{key}.{name}")
                     yield NamedFiles(f"{key}.{name}", value, tuple(files))
+
+
+def with_files(section: S, bring: Callable[[str, str], Path], key: str = "data") -> S:
+    """Return the section with the files, `bring(key, url)`, in place of those that it names in a bucket."""
+    changes: dict[str, object] = {}
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        names_files = any(isinstance(mark, ReadsFiles) for mark in field.metadata)
+        if isinstance(value, Section):
+            changes[name] = with_files(value, bring, f"{key}.{name}")
+        elif names_files and (address := url(PurePath(str(value)))):
+            changes[name] = type(value)(bring(f"{key}.{name}", address))
+    return section.model_copy(update=changes)
 
 
 def _batch_problem(config: Config, devices: int) -> str | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from .base import Choice, Finite, Fraction, Named, Natural, NaturalFloat, Plugin, Positive, ReadsFiles, Section
+from .bucket_url import mistakes
 from .files import idx_files, one_file, record_files, text_files
 from .task import ExampleKind
 
@@ -68,6 +69,14 @@ class FileData(DataSource):
                         f"bring: {name} is in a bucket or on a server ({url[1]}://...), and bring is for files of this "
                         "machine; remove `bring`, or copy the files here and give their path"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def _check_urls(self) -> FileData:
+        for name, field in type(self).model_fields.items():
+            names_files = any(isinstance(mark, ReadsFiles) for mark in field.metadata)
+            if names_files and (wrong := mistakes(PurePath(str(getattr(self, name))), name, "my-data")):
+                raise ValueError("; ".join(wrong))
         return self
 
 

@@ -12,7 +12,6 @@ import jax
 import numpy as np
 
 from ..config import Config
-from ..data import load_dataset
 from ..data.base import Dataset
 from ..data.pipeline import batch_shapes, padded
 from ..measure.flops import step_flops
@@ -21,6 +20,7 @@ from ..optim import make_optimizer
 from ..parallel import make_strategy
 from ..parallel.base import Strategy
 from ..state import Batch, Params, TrainState, parts
+from ..storage.bucket_data import load_data
 from ..tasks import make_task
 from .arrays import Row, rows
 from .divided import Divided, divided
@@ -100,7 +100,7 @@ def look(config: Config, slice_name: str, width: int) -> Report:
         slice_name: the slice that it is to run on.
         width: width of the pictures in characters.
     """
-    data = load_dataset(config)
+    data = load_data(config)
     task = make_task(config, data)
     optimizer, schedule = make_optimizer(config, config.total_steps(data.train.size))
     strategy = make_strategy(config, task, optimizer, schedule)

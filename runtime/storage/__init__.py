@@ -23,6 +23,6 @@ def open_bucket(url: str, workdir: Workdir, env: WorkerEnv, reporter: Reporter) 
     """Return the storage at `url`, claimed by process 0. Raises UserError if another run has it, UnavailableError."""
     claim = None
     if env.process_id == 0:
-        claim = Claim(Bucket(url, reporter.note), env)
+        claim = Claim(Bucket(url, reporter.note), env, workdir.path)
         claim.take(reporter.note)
     return BucketStorage(url, workdir.path, claim)

@@ -6,8 +6,6 @@ Objects are never renamed: a checkpoint is complete when its manifest, which is 
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import shutil
 import threading
 import time
@@ -15,8 +13,10 @@ from pathlib import Path
 
 from ..contract import CHECKPOINT_MANIFEST
 from .base import Storage
-from .bucket_claim import CLAIM, Claim
-from .bucket_client import Bucket, BucketError, explained
+from .bucket_cache import cache_folder
+from .bucket_claim import CLOCK, Claim
+from .bucket_client import Bucket, BucketError, Stored, explained
+from .bucket_digest import is_same
 
 _SMALL = 1 << 16  # bytes; files up to this size are brought for all checkpoints, because orbax reads those of each
 _PAUSE = 3.0  # seconds between two uploads of metrics, and 10 times what one takes: metrics grow, and are sent whole
@@ -25,8 +25,7 @@ _CHECKPOINTS = "checkpoints"
 
 def spool_of(url: str) -> Path:
     """Return the folder on a host that holds the files of a workdir in a bucket."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "podrun" / "buckets" / hashlib.sha256(url.encode()).hexdigest()[:20]
+    return cache_folder() / "buckets" / hashlib.sha256(url.encode()).hexdigest()[:20]
 
 
 class BucketStorage(Storage):
@@ -39,7 +38,7 @@ class BucketStorage(Storage):
         self._url, self._spool, self._claim = url, spool, claim
         self._uploaded: dict[str, tuple[int, int]] = {}  # size and time of files beside the checkpoints
         self._uploading = threading.Lock()
-        self._remote: dict[str, int] = {}
+        self._remote: dict[str, Stored] = {}
         self._wake, self._closing = threading.Event(), threading.Event()
         self._error: BucketError | None = None
         self._thread: threading.Thread | None = None
@@ -58,29 +57,30 @@ class BucketStorage(Storage):
     def before_restore(self, checkpoints: Path) -> None:
         """Let the spool be what the bucket says, with one listing. What was left half-uploaded is deleted."""
         try:
-            self._remote = self._bucket.sizes()
+            self._remote = self._bucket.objects()
+            self._bucket.abort_uploads()
             complete = self._complete_steps()
-            for name in [n for n in self._remote if n.startswith(f"{_CHECKPOINTS}/")]:
-                if name.split("/")[1].isdigit() and name.split("/")[1] not in complete:
-                    self._bucket.delete(name)
-                    del self._remote[name]
+            for name in list(self._remote):
+                step = _step_of(name)
+                if name.startswith(CLOCK) or (step is not None and step not in complete):
+                    self._delete(name)
             for folder in checkpoints.iterdir():
                 if folder.name.isdigit() and folder.name not in complete:
                     shutil.rmtree(folder)
-            for name, size in self._remote.items():
-                step = name.split("/")[1] if name.startswith(f"{_CHECKPOINTS}/") else None
-                if (name != CLAIM and size <= _SMALL and (step is None or step in complete)) or name == "metrics.jsonl":
-                    self._bring(name, always=step is None)
+            for name, item in self._remote.items():
+                small = item.size <= _SMALL and not name.startswith(".")
+                if name == "metrics.jsonl" or (small and (_step_of(name) is not None or not _is_checkpoint(name))):
+                    self._bring(name, item)
         except OSError as error:
             raise explained(error) from error
 
     def fetch(self, checkpoint: Path) -> None:
-        """Bring the files of a checkpoint that the spool lacks, or has with other contents than its manifest says."""
+        """Bring the files of a checkpoint that the spool lacks, or has with other contents than the bucket."""
         prefix = self._name(checkpoint)
         try:
-            files = _digests(checkpoint / CHECKPOINT_MANIFEST)
-            for name in [n for n in self._remote if n.startswith(f"{prefix}/")]:
-                self._bring(name, sha=files.get(name.removeprefix(f"{prefix}/")))
+            for name, item in self._remote.items():
+                if name.startswith(f"{prefix}/"):
+                    self._bring(name, item)
         except OSError as error:
             raise explained(error) from error
 
@@ -90,15 +90,14 @@ class BucketStorage(Storage):
         self._upload_changed()
         paths = [p for p in sorted(checkpoint.rglob("*")) if p.is_file() and p.name != CHECKPOINT_MANIFEST]
         for path in [*paths, checkpoint / CHECKPOINT_MANIFEST]:
-            self._bucket.put_file(self._name(path), path)
-            self._remote[self._name(path)] = path.stat().st_size
+            self._put(self._name(path), path)
+        self._remote.update(self._bucket.objects(self._name(checkpoint)))
 
     def after_removal(self, checkpoint: Path) -> None:
         prefix = self._name(checkpoint)
         names = [name for name in self._remote if name.startswith(f"{prefix}/")]
         for name in sorted(names, key=lambda n: n != f"{prefix}/{CHECKPOINT_MANIFEST}"):
-            self._bucket.delete(name)
-            del self._remote[name]
+            self._delete(name)
 
     def after_write(self) -> None:
         if self._thread is None:
@@ -142,7 +141,7 @@ class BucketStorage(Storage):
                     continue
                 status = path.stat()
                 if self._uploaded.get(name) != (status.st_size, status.st_mtime_ns):
-                    self._bucket.put_file(name, path)
+                    self._put(name, path)
                     self._uploaded[name] = (status.st_size, status.st_mtime_ns)
 
     def _raise_error(self) -> None:
@@ -155,31 +154,30 @@ class BucketStorage(Storage):
         parts = [name.split("/") for name in self._remote]
         return {p[1] for p in parts if len(p) == 3 and p[0] == _CHECKPOINTS and p[2] == CHECKPOINT_MANIFEST}
 
-    def _bring(self, name: str, sha: str | None = None, always: bool = False) -> None:
-        """Download an object, unless its file is the same: by digest, or else by size."""
+    def _put(self, name: str, path: Path) -> None:
+        assert self._claim is not None
+        self._claim.check()  # at each file: what another run has taken must not be overwritten
+        self._bucket.put_file(name, path)
+
+    def _bring(self, name: str, item: Stored) -> None:
+        """Download an object, unless its file is the same."""
         path = self._spool / name
-        if ".." in Path(name).parts or name.endswith("/"):
-            return
-        for _ in range(2):  # wrong bytes on the way are brought once more
-            equal = not always and path.is_file() and path.stat().st_size == self._remote[name]
-            if equal and (sha is None or _digest(path) == sha):
-                return
-            self._bucket.get_file(name, path)
-            if sha is None:
-                return
+        if ".." not in Path(name).parts and not name.endswith("/") and not is_same(path, item):
+            self._bucket.get_file(name, path, item)
+
+    def _delete(self, name: str) -> None:
+        self._bucket.delete(name)
+        del self._remote[name]
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self._spool).as_posix()
 
 
-def _digests(manifest: Path) -> dict[str, str]:
-    """Return the digests that a manifest lists; none if it is damaged, of which the reader of the checkpoint tells."""
-    try:
-        return {str(name): str(sha) for name, (_, sha) in json.loads(manifest.read_bytes())["files"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return {}
+def _is_checkpoint(name: str) -> bool:
+    return name.startswith(f"{_CHECKPOINTS}/")
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _step_of(name: str) -> str | None:
+    """Return the step of the checkpoint that an object is a part of; None if it is of none."""
+    parts = name.split("/")
+    return parts[1] if parts[0] == _CHECKPOINTS and len(parts) > 2 and parts[1].isdigit() else None

@@ -1,6 +1,7 @@
 """Try what a run does with a bucket: write, list, read and delete.
 
-`podrun check` sends this file to every host, so it imports nothing but the client, the contract and the standard library.
+`podrun check` sends this file to every host, so it imports nothing but the client, which imports little itself, the contract
+and the standard library.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Claim a workdir in a bucket for one run: an object, created only if absent, and renewed while the run lives."""
+"""Claim a workdir in a bucket for one run: an object that is renewed while the run lives, and says when it has ended.
+
+Every write of it has a condition: that it is absent, or still the version that was read. So of several runs that claim a
+workdir at once, exactly one gets it, and one that was thought dead and is not learns that another run has taken it.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +12,41 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from ..contract import UserError, WorkerEnv
-from .bucket_client import Bucket, BucketError, RefusedError, explained
+from .bucket_client import Bucket, BucketError, RefusedError, Stored, explained
 
 CLAIM = ".podrun-claim"
+CLOCK = ".podrun-clock-"
+"""Start of the names of objects that tell what time it is by the server's clock."""
 RENEWED = 5.0  # seconds
-STALE = 30.0  # seconds in which a claim did not change, by this host's clock: clocks of hosts are not compared
-_SETTLE = 2.0  # seconds after a takeover in which another one may show
+STALE = 30.0  # seconds without a renewal after which a run counts as dead
+_SPOOL = ".podrun-spool"
+_ROUNDS = 20  # times that another run may be faster
+
+Facts = dict[str, object]
 
 
 class Claim:
     """A claim that this process holds."""
 
-    def __init__(self, bucket: Bucket, env: WorkerEnv) -> None:
-        """Describe it; `take` takes it."""
+    def __init__(self, bucket: Bucket, env: WorkerEnv, spool: Path) -> None:
+        """Describe it; `take` takes it. The caller has locked the folder `spool`."""
         self.bucket = bucket
-        self._facts = {
+        self._spool = spool
+        self._facts: Facts = {
             "run": env.run_id,
             "attempt": env.attempt,
             "host": socket.gethostname(),
             "nonce": secrets.token_hex(8),
         }
+        self._version = ""
+        self._renewed = 0.0
+        self._renewing = threading.Lock()
         self._stop = threading.Event()
         self._lost: BucketError | None = None
-        self._thread = threading.Thread(target=self._renew, daemon=True, name="claim")
+        self._thread = threading.Thread(target=self._keep, daemon=True, name="claim")
 
     def take(self, note: Callable[[str], None]) -> None:
         """Take it from nobody, from this run, or from a run that is dead.
@@ -40,69 +54,111 @@ class Claim:
         Raises UserError if another run has it, or the bucket refuses; UnavailableError if the bucket cannot be reached.
         """
         try:
-            while not self.bucket.create(CLAIM, self._content()):
-                self._wait_for_end(note)
-                self.bucket.delete(CLAIM)
-                if self.bucket.create(CLAIM, self._content()):
-                    time.sleep(_SETTLE)
-                    if self._is_mine(self.bucket.read(CLAIM)):
-                        break
+            self._facts["spool"] = _id_of(self._spool)
+            for _ in range(_ROUNDS):
+                held = self.bucket.stat(CLAIM)
+                if held is not None and not self._await_end(held, note):
+                    continue
+                self._renewed = time.monotonic()
+                version = self.bucket.replace(CLAIM, self._content(), held.version if held else "")
+                if version is not None:
+                    self._version = version
+                    self._thread.start()
+                    return
         except OSError as error:
             raise explained(error) from error
-        self._thread.start()
+        raise UserError(f"workdir {self.bucket.url}: other runs claim it all the time; choose another with --workdir")
 
     def check(self) -> None:
-        """Raise BucketError if another run has taken it."""
+        """Raise BucketError if another run has it, of which a process that was stopped for a while cannot know."""
+        if self._lost is None and time.monotonic() - self._renewed > STALE / 2:
+            self._renew()
         if self._lost is not None:
             raise self._lost
 
     def release(self) -> None:
-        """Delete it, so that the next run need not wait. Raises BucketError."""
+        """Let the next run take it at once. Raises BucketError."""
         self._stop.set()
         self._thread.join()
         self.check()
-        self.bucket.delete(CLAIM)
+        self._renew(ended=True)
+        self.check()
 
-    def _wait_for_end(self, note: Callable[[str], None]) -> None:
-        """Return when the claim is of this run, or has not changed for long. Raises UserError if it is renewed."""
-        before = self.bucket.read(CLAIM)
-        holder = _facts(before)
-        if before is None or holder.get("run") == self._facts["run"]:
-            return
+    def _await_end(self, held: Stored, note: Callable[[str], None]) -> bool:
+        """Return whether the holder is no more; False if the claim has changed hands. Raises UserError if it lives."""
+        holder = _facts(self.bucket.read(CLAIM))
+        if self._is_over(holder):
+            return True
+        wait = min(STALE, STALE - (self._now() - held.time))
         name = f"{holder.get('run')} (on {holder.get('host')})"
-        note(f"run {name} has claimed {self.bucket.url}: waiting up to {STALE:g} s to see whether it lives")
-        deadline = time.monotonic() + STALE
+        if wait > 0:
+            note(f"run {name} has claimed {self.bucket.url}: waiting up to {wait:.0f} s to see whether it lives")
+        deadline = time.monotonic() + wait
         while time.monotonic() < deadline:
-            time.sleep(1)
-            now = self.bucket.read(CLAIM)
-            if now is None:
-                return
-            if now != before:
-                raise UserError(
-                    f"workdir {self.bucket.url} is in use by run {name}; `podrun stop {holder.get('run')}` ends it where "
-                    "it was started, or choose another with --workdir"
-                )
+            time.sleep(min(1.0, max(0.0, deadline - time.monotonic())))
+            now = self.bucket.stat(CLAIM)
+            if now is None or now.version != held.version:
+                after = _facts(self.bucket.read(CLAIM))
+                if not after or after.get("ended"):
+                    return False
+                raise UserError(_in_use(self.bucket.url, after))
+        return True
 
-    def _renew(self) -> None:
-        while not self._stop.wait(RENEWED):
+    def _is_over(self, holder: Facts) -> bool:
+        """Return whether the holder says so, is an earlier attempt of this run, or had this folder, which is locked."""
+        mine = self._facts
+        earlier = holder.get("run") == mine["run"] and int(str(holder.get("attempt"))) <= int(str(mine["attempt"]))
+        same_folder = "spool" in holder and all(holder.get(key) == mine[key] for key in ("host", "spool"))
+        return bool(holder.get("ended")) or earlier or same_folder
+
+    def _now(self) -> float:
+        """Return the time by the server's clock: those of hosts may differ."""
+        name = f"{CLOCK}{self._facts['nonce']}"
+        self.bucket.put(name, b"")
+        item = self.bucket.stat(name)
+        self.bucket.delete(name)
+        return 0.0 if item is None else item.time  # too early a time makes the wait longer
+
+    def _keep(self) -> None:
+        while self._lost is None and not self._stop.wait(RENEWED):
+            self._renew()
+
+    def _renew(self, ended: bool = False) -> None:
+        with self._renewing:
+            began = time.monotonic()
             try:
-                if not self._is_mine(self.bucket.read(CLAIM)):
-                    self._lost = RefusedError(f"{self.bucket.url}: another run has taken this workdir meanwhile")
-                    return
-                self.bucket.put(CLAIM, self._content())
+                version = self.bucket.replace(CLAIM, self._content(ended), self._version)
             except OSError:
-                continue  # uploads tell of a bucket that cannot be reached
+                return  # uploads tell of a bucket that cannot be reached
+            if version is None:
+                self._lost = RefusedError(f"{self.bucket.url}: another run has taken this workdir meanwhile")
+            else:
+                self._version, self._renewed = version, began
 
-    def _content(self) -> bytes:
-        return json.dumps({**self._facts, "time": time.time()}).encode()
-
-    def _is_mine(self, content: bytes | None) -> bool:
-        return _facts(content).get("nonce") == self._facts["nonce"]
+    def _content(self, ended: bool = False) -> bytes:
+        facts = {**self._facts, "time": time.time(), "renewal": secrets.token_hex(4)}
+        return json.dumps({**facts, "ended": True} if ended else facts).encode()
 
 
-def _facts(content: bytes | None) -> dict[str, object]:
+def _in_use(url: str, holder: Facts) -> str:
+    return (
+        f"workdir {url} is in use by run {holder.get('run')} (on {holder.get('host')}); `podrun stop "
+        f"{holder.get('run')}` ends it where it was started, or choose another with --workdir"
+    )
+
+
+def _id_of(spool: Path) -> str:
+    """Return the name that tells this folder from those of other hosts; it is made if there is none. Raises OSError."""
+    path = spool / _SPOOL
+    if not path.is_file():
+        path.write_text(secrets.token_hex(8))
+    return path.read_text()
+
+
+def _facts(content: bytes | None) -> Facts:
     try:
         facts = json.loads(content or b"{}")
-    except ValueError:
+        int(facts["attempt"])
+    except (ValueError, TypeError, KeyError):
         return {}
     return facts if isinstance(facts, dict) else {}

@@ -58,6 +58,15 @@ class Run:
             if wanted(event):
                 return event
 
+    def reaches(self, wanted: Callable[[Event], bool], timeout: float) -> bool:
+        """Return whether an event that is wanted comes, before podrun ends."""
+        deadline = time.monotonic() + timeout
+        while (event := self._next(max(0.1, deadline - time.monotonic()))) is not None:
+            if wanted(event):
+                return True
+        self._news.put(None)  # for `end`
+        return False
+
     def _next(self, timeout: float) -> Event | None:
         """Wait for the next event, and record it; None at the end of the output."""
         event = self._news.get(timeout=timeout)

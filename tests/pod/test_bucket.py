@@ -9,32 +9,11 @@ from pathlib import Path
 import pytest
 
 from ..buckets import BUCKET, bucket_server
-from ..conftest import Sandbox, make_sandbox
+from ..conftest import make_sandbox
+from .bucket_chaos import SLOW, Bucketed
 from .conftest import Run, end_processes, kill
 
 JOB = ("--simulate", "--slice", "cpu-2x1", "small.yaml", "steps=30", "eval.every=10", "checkpoint.every=5")
-SLOW = ("--inject", "slow:seconds=0.1")
-"""Holds up each step, so that a run cannot end before it is disturbed."""
-
-
-class Bucketed(Sandbox):
-    """podrun with a server of buckets, and a cache of its own for the spool."""
-
-    def __init__(self, path: Path, server: dict[str, str]) -> None:
-        super().__init__(path)
-        self.server = server
-
-    @property
-    def env(self) -> dict[str, str]:
-        return {**super().env, "XDG_CACHE_HOME": str(self.path / "cache"), **self.server}
-
-    @property
-    def spools(self) -> list[Path]:
-        return list((self.path / "cache" / "podrun" / "buckets").iterdir())
-
-    def losses_of_spool(self) -> dict[int, float]:
-        (spool,) = self.spools
-        return self.losses(str(spool))
 
 
 @pytest.fixture(scope="module")

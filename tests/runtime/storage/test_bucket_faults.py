@@ -12,10 +12,9 @@ import pytest
 
 from podrun.runtime.storage.bucket_client import Bucket, BucketError
 
-from ...buckets import BUCKET, bucket_server
+from ...buckets import ADDRESS, BUCKET, bucket_server
 from ...fault_proxy import Faults, fault_proxy
 
-ADDRESS = {"gs": "STORAGE_EMULATOR_HOST", "s3": "AWS_ENDPOINT_URL"}
 SEED = int(os.environ.get("PODRUN_FAULT_SEED", "0"))
 
 Open = Callable[[Faults], Bucket]
@@ -74,3 +73,31 @@ def test_a_server_that_refuses(through_proxy: Open, status: str) -> None:
     assert message.startswith(f"{scheme}://{BUCKET}: ")
     assert {"gs": "storage.objects.create", "s3": "s3:PutObject"}[scheme] in message
     assert {"gs": "this host's service account", "s3": "key test-key"}[scheme] in message
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", ["wrong bytes", "skewed", "expired"])
+def test_what_no_other_try_mends_is_named(through_proxy: Open, fault: str, tmp_path: Path) -> None:
+    bucket = through_proxy(Faults(always=fault))
+    lines = {
+        "wrong bytes": "its bytes never arrived",
+        "skewed": "have expired" if bucket.url.startswith("gs") else "the clock of this host is wrong",
+        "expired": "have expired",
+    }
+    with pytest.raises(BucketError, match=lines[fault]):
+        bucket.put("claim", b"mine")
+
+
+@pytest.mark.long
+def test_wrong_bytes_are_noticed_both_ways(through_proxy: Open, tmp_path: Path) -> None:
+    faults = Faults(SEED, share=0.25, kinds=("wrong bytes",))
+    bucket = through_proxy(faults)
+    content = random.Random(SEED).randbytes(300_000)
+    (tmp_path / "file").write_bytes(content)
+    for number in range(12):
+        bucket.put_file(str(number), tmp_path / "file")
+    for number in range(12):
+        bucket.get_file(str(number), tmp_path / "got")
+        assert (tmp_path / "got").read_bytes() == content == bucket.read(str(number))
+    assert bucket.create("claim", content) and not bucket.create("claim", b"another's")
+    assert faults.count["wrong bytes"] >= 4

@@ -1,0 +1,191 @@
+"""Data in a bucket: what a URL names, that each object comes once, and what happens when something is in the way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from podrun.runtime.config import Config
+from podrun.runtime.contract import UserError
+from podrun.runtime.storage import bucket_cache
+from podrun.runtime.storage.bucket_cache import BucketCache
+from podrun.runtime.storage.bucket_client import Bucket, BucketError
+from podrun.runtime.storage.bucket_data import _matches, load_data
+
+from ...buckets import ADDRESS, BUCKET, bucket_server
+from ...fault_proxy import Faults, fault_proxy
+
+
+@pytest.fixture(scope="module", params=["gs", "s3"])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, dict[str, str]]]:
+    with bucket_server(request.param, tmp_path_factory.mktemp("server") / "log") as env:
+        yield request.param, env
+
+
+@pytest.fixture
+def url(server: tuple[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    for name, value in {**server[1], "XDG_CACHE_HOME": str(tmp_path / "cache")}.items():
+        monkeypatch.setenv(name, value)
+    return f"{server[0]}://{BUCKET}/{tmp_path.name}"
+
+
+def job(**data: object) -> Config:
+    model = {"layers": 1, "heads": 2, "width": 32, "context": 16}
+    return Config.model_validate({"model": model, "steps": 2, "batch_size": 4, "data": data})
+
+
+def cached(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "cache" / "podrun" / "data" / "files").iterdir())
+
+
+def test_a_file_a_folder_and_a_pattern(url: str, tmp_path: Path) -> None:
+    bucket = Bucket(url)
+    texts = {
+        "a.txt": "one fine text. " * 30,
+        "sub/b.txt": "another text! " * 30,
+        "c.md": "and a third of another kind " * 9,
+    }
+    for name, text in texts.items():
+        bucket.put(f"corpus/{name}", text.encode())
+        (tmp_path / "local" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "local" / name).write_text(text)
+    bucket.put("corpus-of-others/d.txt", b"not part of it " * 30)
+    for path in ("corpus/a.txt", "corpus", "corpus/*.txt", "corpus/**/*.txt"):
+        notes: list[str] = []
+        mine = load_data(job(name="text", path=f"{url}/{path}"), notes.append)
+        local = load_data(job(name="text", path=str(tmp_path / "local" / Path(path).relative_to("corpus"))))
+        assert mine.fingerprint == local.fingerprint, path
+    assert len(cached(tmp_path)) == 3  # nothing came twice
+    assert notes == []
+
+
+def test_tokens_and_their_validation(url: str, tmp_path: Path) -> None:
+    for name in ("train.bin", "val.bin"):
+        tokens = np.random.default_rng(len(name)).integers(0, 50, 500).astype(np.uint16)
+        tokens.tofile(tmp_path / name)
+        Bucket(url).put_file(name, tmp_path / name)
+    keys = {"name": "tokens", "vocabulary": 50}
+    mine = load_data(job(path=f"{url}/train.bin", validation_path=f"{url}/val.bin", **keys))
+    local = load_data(job(path=tmp_path / "train.bin", validation_path=tmp_path / "val.bin", **keys))
+    assert mine.fingerprint == local.fingerprint
+    with pytest.raises(UserError, match=f"{url}/train.bin has the token id"):
+        load_data(job(path=f"{url}/train.bin", name="tokens", vocabulary=3))
+
+
+def test_what_is_not_there_is_named(url: str) -> None:
+    with pytest.raises(UserError, match=f"data.path: there is no object, folder or match for {url}/nothing"):
+        load_data(job(name="text", path=f"{url}/nothing"))
+    with pytest.raises(UserError, match=r"data.path: .*://nowhere-at-all: no such bucket|there is no object"):
+        load_data(job(name="text", path=url.replace(BUCKET, "nowhere-at-all")))
+
+
+def test_another_version_of_an_object_is_brought(url: str, tmp_path: Path) -> None:
+    before = "some text " * 50
+    for text in (before, before.upper(), before):
+        Bucket(url).put("text.txt", text.encode())
+        load_data(job(name="text", path=f"{url}/text.txt"))
+    assert {file.read_text() for file in cached(tmp_path)} == {before, before.upper()}
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket_cache, "_PIECE", 1000)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_an_interrupted_transfer_goes_on(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = np.random.default_rng(0).bytes(50_500)
+    bucket = Bucket(url)
+    bucket.put("data", content)
+    objects = bucket.objects()
+    read = bucket.read_part
+    asked: list[int] = []
+
+    def interrupted(name: str, start: int, end: int) -> bytes:
+        asked.append(start)
+        if start >= 20_000 and len(asked) < 25:
+            raise KeyboardInterrupt
+        return read(name, start, end)
+
+    monkeypatch.setattr(bucket, "read_part", interrupted)
+    cache = BucketCache(lambda _: None, lambda: None)
+    with pytest.raises(KeyboardInterrupt):
+        cache.folder(bucket, objects)
+    assert [file.stat().st_size for file in cached(tmp_path)] == [20_000]
+    asked = [0] * 25
+    assert (cache.folder(bucket, objects) / "data").read_bytes() == content
+    assert min(asked[25:]) == 20_000
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_wrong_bytes_are_brought_again(
+    url: str, server: tuple[str, dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = np.random.default_rng(1).bytes(5_500)
+    Bucket(url).put("data", content)
+    address = ADDRESS[server[0]]
+    for faults, arrives in (
+        (Faults(3, share=0.1, kinds=("wrong bytes",)), True),
+        (Faults(always="wrong bytes"), False),
+    ):
+        with fault_proxy(server[1][address], faults) as proxy:
+            monkeypatch.setenv(address, proxy)
+            monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / str(arrives)))
+            bucket, cache = Bucket(url), BucketCache(lambda _: None, lambda: None)
+            if arrives:
+                assert (cache.folder(bucket, bucket.objects()) / "data").read_bytes() == content
+            else:
+                with pytest.raises(BucketError, match="never had the bytes that the bucket states"):
+                    cache.folder(bucket, bucket.objects())
+
+
+def test_no_room(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Bucket(url).put("data", b"x" * 1000)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 999}))
+    with pytest.raises(UserError, match=r"0\.0 MB are to be brought .* make room there"):
+        load_data(job(name="text", path=f"{url}/data"))
+
+
+def test_sets_that_no_process_reads_go_at_last(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket_cache, "_KEEP", 1)
+    monkeypatch.setattr(bucket_cache, "_LEFT", -1.0)
+    bucket, cache = Bucket(url), BucketCache(lambda _: None, lambda: None)
+    folders = []
+    for text in (b"one", b"two", b"three"):
+        bucket.put("data", text)
+        folders.append(cache.folder(bucket, bucket.objects()))
+    assert all(folder.is_dir() for folder in folders)  # this process reads them
+    while bucket_cache._open:
+        os.close(bucket_cache._open.pop())
+    bucket.put("data", b"four")
+    folders.append(cache.folder(bucket, bucket.objects()))
+    assert [folder.is_dir() for folder in folders] == [False, False, False, True]
+    assert [file.read_bytes() for file in cached(tmp_path)] == [b"four"]
+
+
+@pytest.mark.parametrize(
+    ("path", "pattern", "matches"),
+    [
+        ("a.txt", "*.txt", True),
+        ("b/a.txt", "*.txt", False),
+        ("b/c/a.txt", "**/*.txt", True),
+        ("a.txt", "**/*.txt", True),
+    ],
+)
+def test_patterns(path: str, pattern: str, matches: bool) -> None:
+    assert _matches(path.split("/"), pattern.split("/")) is matches
+
+
+@pytest.mark.parametrize(
+    ("path", "words"), [("gcs://bucket/a", "did you mean gs://bucket/a"), ("s3://bucket", "no path in the bucket")]
+)
+def test_mistakes_in_a_url(path: str, words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        job(name="text", path=path)
