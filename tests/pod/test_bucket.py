@@ -1,4 +1,4 @@
-"""A run whose results are in a bucket is that of a folder, bit for bit, and goes on from the bucket alone."""
+"""A run whose results are in a bucket is that of a folder, bit for bit, and goes on in either."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from podrun.runtime.storage.bucket_client import Bucket
+
 from ..buckets import BUCKET, bucket_server
 from ..conftest import make_sandbox
-from .bucket_chaos import SLOW, Bucketed
+from .bucket_chaos import JOB as CHAOS_JOB
+from .bucket_chaos import SLOW, BucketCase, Bucketed, environment
 from .conftest import Run, end_processes, kill
 
 JOB = ("--simulate", "--slice", "cpu-2x1", "small.yaml", "steps=30", "eval.every=10", "checkpoint.every=5")
@@ -36,21 +39,33 @@ def bucketed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[B
 
 
 @pytest.mark.long
-def test_a_killed_run_goes_on_from_the_bucket_alone(
+def test_a_run_goes_on_in_storages_of_other_kinds(
     bucketed: tuple[Bucketed, str], undisturbed: dict[int, float]
 ) -> None:
+    """It is killed in a folder, goes on in a bucket, is killed there, and ends in a folder to which that was pulled."""
     sandbox, workdir = bucketed
+    url = workdir.partition("=")[2]
+    _kill_after_checkpoint(sandbox, 5, "--workdir=first")
+    with environment(sandbox.server):
+        bucket = Bucket(url)
+        for path in sorted(path for path in (sandbox.path / "first").rglob("*") if path.is_file()):
+            if not path.name.startswith(".podrun"):
+                bucket.put_file(path.relative_to(sandbox.path / "first").as_posix(), path)
+    _kill_after_checkpoint(sandbox, 15, workdir)
+    shutil.rmtree(sandbox.path / "cache")
+    pulled = sandbox.podrun("pull", url, "--to", "last")
+    assert pulled.returncode == 0, pulled.stderr
+    done = sandbox.podrun(*JOB, "--workdir=last")
+    assert done.returncode == 0, done.stderr
+    assert "resumed" in done.stdout + done.stderr
+    assert sandbox.losses("last") == undisturbed
+
+
+def _kill_after_checkpoint(sandbox: Bucketed, step: int, workdir: str) -> None:
     run = Run(sandbox, *JOB, *SLOW, workdir)
-    run.wait_for(lambda e: e["event"] == "checkpoint" and e["step"] >= 10)
+    run.wait_for(lambda e: e["event"] == "checkpoint" and e["step"] >= step)
     kill(run.process.pid)
     end_processes(sandbox)
-    for spool in sandbox.spools:
-        shutil.rmtree(spool)
-    done = sandbox.podrun(*JOB, workdir)
-    assert done.returncode == 0, done.stderr
-    assert "has claimed" in done.stdout + done.stderr  # by the run that was killed, for which it has waited
-    assert sandbox.losses_of_spool() == undisturbed
-    assert "resumed" in done.stdout + done.stderr
 
 
 @pytest.mark.long
@@ -65,3 +80,14 @@ def test_two_runs_do_not_train_in_one_workdir(bucketed: tuple[Bucketed, str], un
     assert "is in use by run" in refused.stderr + refused.stdout
     assert run.end() == 0
     assert sandbox.losses_of_spool() == undisturbed
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [3, 4])
+def test_a_server_that_fails_now_and_then(tmp_path: Path, seed: int) -> None:
+    """benchmarks/chaos_bucket.py has more of them."""
+    folder = make_sandbox(tmp_path)
+    done = folder.podrun(*CHAOS_JOB, "--workdir=undisturbed")
+    assert done.returncode == 0, done.stderr
+    result = BucketCase(tmp_path, seed).execute(folder.losses("undisturbed"))
+    assert result.wrong == [], result
