@@ -25,7 +25,7 @@ _CODES = {
 
 
 class Faults:
-    """What happens to the next requests; a share of them is broken."""
+    """Decide what happens to the next requests, of which a share is broken."""
 
     def __init__(
         self,

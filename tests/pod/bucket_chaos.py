@@ -39,7 +39,7 @@ _LIMIT = 420.0  # seconds for a run that should end
 
 
 class Bucketed(Sandbox):
-    """podrun with a server of buckets, and a cache of its own for the spool."""
+    """Run podrun with a server of buckets, and a cache of its own for the spool."""
 
     def __init__(self, path: Path, server: dict[str, str]) -> None:
         super().__init__(path)
@@ -95,7 +95,7 @@ def contents(url: str, scratch: Path) -> tuple[dict[int, float], list[int], list
 
 @dataclass
 class Result:
-    """The outcome of one case."""
+    """Record how one case ended."""
 
     case: str
     faults: Counter[str] = field(default_factory=Counter)
