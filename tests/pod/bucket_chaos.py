@@ -101,7 +101,7 @@ class Result:
     faults: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     first: str = ""
-    """How the first command ended."""
+    """Exit code and last line of the first command, or `killed`."""
     seconds: float = 0.0
 
 
