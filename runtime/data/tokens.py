@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sysconfig
 from pathlib import Path
 from typing import Any
@@ -69,10 +70,19 @@ def python_source_dataset(section: PythonSourceData, config: Config) -> Dataset:
     """Return the dataset of the .py files of the standard library, without its tests."""
     context = context_length(config)
     root = Path(sysconfig.get_path("stdlib"))
-    files = [p for p in root.rglob("*.py") if not _NOT_TEXT & set(p.relative_to(root).parts)]
+    files = _source_files(root)
     # Sorted by hash, so that the end of the text, which is kept for validation, is a fair sample of it.
     files.sort(key=lambda p: hashlib.sha256(str(p.relative_to(root)).encode()).digest())
     return _from_text(section, _read(files), context, config.seed, f"the standard library in {root}")
+
+
+def _source_files(root: Path) -> list[Path]:
+    """Return the .py files under `root`. Installed packages, which are many, are not even listed."""
+    files = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = set(folders) - _NOT_TEXT
+        files += [Path(folder, name) for name in names if name.endswith(".py")]
+    return files
 
 
 def tokens_dataset(section: TokensData, config: Config) -> Dataset:
