@@ -28,13 +28,14 @@ from .contract import (
 )
 from .worker.progress import Reporter
 from .worker.sigterm import leave_on_sigterm
-from .worker.standby import ARGUMENT, stand_by
+from .worker.standby import AHEAD, ARGUMENT, stand_by
 
 
 def main() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's errors; a stop is a warning
-    if sys.argv[1:] == [ARGUMENT]:
-        stand_by(import_all)
+    if sys.argv[1:] in ([ARGUMENT], [AHEAD]):
+        again = sys.argv[1] == ARGUMENT
+        stand_by(import_all if again else import_first, beside_training=again)
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # the launcher asks for stacks when a pod hangs
     try:
@@ -56,11 +57,16 @@ def main() -> None:
         os._exit(code)
 
 
-def import_all() -> None:
-    """Import all that every worker needs, which takes seconds."""
+def import_first() -> None:
+    """Import what every worker needs before its first step, which takes seconds."""
     from . import distributed, train  # noqa: F401
-    from .checkpoint import orbax_files  # noqa: F401
     from .worker import preempt, quiet, rehearsal, workdir  # noqa: F401
+
+
+def import_all() -> None:
+    """Import all that every worker needs that restores a checkpoint."""
+    import_first()
+    from .checkpoint import orbax_files  # noqa: F401
 
 
 def run(env: WorkerEnv, reporter: Reporter) -> int:

@@ -15,9 +15,9 @@ from .serve import Agent
 from .standby import Standbys
 
 
-def serve_attempts(spec: Frame, listener: socket.socket) -> None:
+def serve_attempts(spec: Frame, listener: socket.socket, standbys: Standbys) -> None:
     """Serve the attempt of `spec`, and each that the launcher asks for next. Returns when no process is left."""
-    lock, standbys, notice = HostLock(spec["home"]), Standbys(), Notice()
+    lock, notice = HostLock(spec["home"]), Notice()
     connection: Optional[Connection] = None
     next_spec: Optional[Frame] = spec
     try:

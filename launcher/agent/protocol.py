@@ -35,6 +35,7 @@ from .schema import (
 )
 
 __all__ = [
+    "AHEAD",
     "ANSWERS",
     "ASKED",
     "EXTENSION",
@@ -74,6 +75,8 @@ ISOLATED = ("-I", "-S", "-c")
 """Options of the Python that runs the agent: isolated and without site-packages, as it uses only the standard library."""
 STANDBY = "--standby"
 """The runtime's argument that makes it import, and wait for what it is to do."""
+AHEAD = "--ahead"
+"""The same, in a hurry: the first attempt is about to start."""
 NURSERY = "nursery"
 """The agent's command that makes it start further agents as copies of itself."""
 GONE = "no agent here"
@@ -152,6 +155,18 @@ FROM_AGENT: Frames = {
     "dumped": record({"n": count, "processes": each(record({"process": count, "state": text, "load": number}))}),
 }
 SPEC: Frames = {"spec": TO_AGENT["spec"]}
+_EXPECTED = record(
+    {
+        "process": count,
+        "argv": each(text, 1),
+        "env": table(text),
+        "path": table(each(text)),
+        "threads": maybe(count),
+        "cwd": text,
+    }
+)
+FIRST: Frames = {**SPEC, "ahead": record({"processes": each(_EXPECTED, 1), "count": count})}
+"""What may come first: the spec, or what its workers are expected to be, while it is made."""
 
 _DISK = record({"folder": text, "free": count, "total": count, "files": maybe(count), "writable": flag})
 _HOLDER = record({"pid": count, "user": text, "command": text, "since": number, "files": each(text)})

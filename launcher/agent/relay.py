@@ -6,35 +6,43 @@ import os
 import socket
 import sys
 import threading
-from typing import Tuple
+from typing import Optional, Tuple
 
+from .ahead import Ahead, become_agent
 from .connection import CHUNK, Frame
 from .login_folder import expand_spec
 from .private import UnsafeError
-from .protocol import GONE, SPEC, Malformed, parse
+from .protocol import FIRST, GONE, SPEC, Malformed, parse
 from .run_folder import LOG, SOCKET, open_folder, use_log
 
 
 def run() -> None:
     """Read the spec, start the agent, and relay to it."""
     line, rest = read_line(0)
+    begun: Optional[Ahead] = None
     try:
-        spec = expand_spec(parse(line, SPEC))
+        frame = parse(line, FIRST)
+        if frame["type"] == "ahead":
+            begun = Ahead(frame)
+            line, rest = read_line(0, rest)
+            frame = parse(line, SPEC)
+        spec = expand_spec(frame)
+        child = begun.go_on(spec) if begun else start(spec)
     except Malformed as why:
         sys.exit("malformed spec: %s" % why)
-    try:
-        child = start(spec)
     except UnsafeError as error:
         sys.exit(str(error))
     except OSError as error:
         sys.exit("cannot write %s: %s" % (error.filename or spec["dir"], error.strerror))
+    finally:
+        if begun:
+            begun.close()
     relay(spec["dir"], rest)
     os.waitpid(child, 0)
 
 
-def read_line(fd: int) -> Tuple[bytes, bytes]:
-    """Return the first line of `fd`, and the bytes that were read beyond it."""
-    data = b""
+def read_line(fd: int, data: bytes = b"") -> Tuple[bytes, bytes]:
+    """Return the first line of `fd`, and the bytes that were read beyond it. `data` was read before."""
     while b"\n" not in data:
         chunk = os.read(fd, CHUNK)
         if not chunk:
@@ -55,19 +63,7 @@ def start(spec: Frame) -> int:
     os.setsid()
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     use_log(log)
-    code = 1
-    try:
-        from .attempts import serve_attempts
-
-        serve_attempts(spec, listener)
-        code = 0
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
-        sys.stderr.flush()
-    finally:
-        os._exit(code)
+    become_agent(spec, listener)
 
 
 def relay(directory: str, first: bytes) -> None:

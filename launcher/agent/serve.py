@@ -286,6 +286,7 @@ class Agent:
                 self.report("exit", process=worker.process, code=127, error=worker.error, asked=False)
             if worker.error is None:
                 self.report("started", process=worker.process, pid=worker.pid, standby=worker.stood_by)
+        self.standbys.dismiss()
 
     def stop(self, grace: float, reason: str) -> None:
         """Send SIGTERM now, and SIGKILL after `grace` seconds. A later stop may move that moment."""

@@ -31,8 +31,11 @@ class Standbys:
         self._first = 0  # that process
         self._waiting: Dict[int, _Standby] = {}  # by the number of the process that each can become
 
-    def start(self, specs: "list[Frame]", count: int) -> None:
-        """Start one for each worker, once, if there is memory. `count`: how many there will be on this machine."""
+    def start(self, specs: "list[Frame]", count: int, argument: str = STANDBY) -> None:
+        """Start one for each worker, once, if there is memory. `count`: how many there will be on this machine.
+
+        `argument` makes a worker stand by.
+        """
         if self.spared or memory_available() < RESERVE + SIZE * count:
             return
         try:
@@ -40,7 +43,7 @@ class Standbys:
             self._first = enter_pid_namespace()
             self.spared = {self._first} - {0}
             for spec in specs:
-                standby = self._waiting[spec["process"]] = _Standby(spec, isolated=self._first > 0)
+                standby = self._waiting[spec["process"]] = _Standby(spec, argument, isolated=self._first > 0)
                 self.spared.add(standby.pid)
         except OSError:  # no process, or no file: the next attempt starts without
             pass
@@ -64,6 +67,12 @@ class Standbys:
         worker.pid, worker.stood_by = standby.pid, True
         return True
 
+    def dismiss(self) -> None:
+        """End those that have become no worker, after all workers have started."""
+        for standby in self._waiting.values():
+            _kill(standby.pid)
+        self._waiting = {}
+
     def ended(self, pid: int) -> None:
         """Note that a process has ended."""
         self.spared.discard(pid)
@@ -75,13 +84,13 @@ class Standbys:
 class _Standby:
     """One interpreter that stands by."""
 
-    def __init__(self, spec: Frame, isolated: bool) -> None:
+    def __init__(self, spec: Frame, argument: str, isolated: bool) -> None:
         """Start it. Raises OSError."""
         self._likeness = _likeness(spec)
         orders, self._orders = os.pipe()
         out = os.open(os.devnull, os.O_WRONLY)
         try:
-            command = dict(spec, argv=[*spec["argv"], STANDBY])
+            command = dict(spec, argv=[*spec["argv"], argument])
             self.pid, error = fork_worker(command, worker_env(spec, {}), isolated, orders, out)
         finally:
             os.close(orders)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import shlex
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -112,11 +111,17 @@ def _program(error: click.NoSuchOption) -> str | None:
     return f"a program and its options come behind two dashes: podrun ... -- python {shlex.join(words[at:])}"
 
 
-def _version() -> str:
+def _show_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
+    if not wanted or ctx.resilient_parsing:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
-        return version("podrun")
+        number = version("podrun")
     except PackageNotFoundError:
-        return "not installed"
+        number = "not installed"
+    click.echo(f"podrun, version {number}")
+    ctx.exit()
 
 
 @click.group(
@@ -124,7 +129,14 @@ def _version() -> str:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=_EXAMPLES + "\n\n" + _EXIT_CODES,
 )
-@click.version_option(_version(), prog_name="podrun")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
 def main() -> None:
     """Trains a JAX model on every host of a TPU pod slice, a GPU cluster, or a pod simulated on this machine."""
 
@@ -189,13 +201,16 @@ def run(
         raise click.MissingParameter(param_hint="'train.yaml'", param_type="argument", ctx=ctx)
 
     def action() -> int:
-        from ..commands.run import run as run_request
-        from ..request.request import Request
-        from ..rundir.spec import Label
+        from ..commands.head_start import head_start
 
         train = None if program else Path(job[0])
-        return run_request(
-            Request(
+        starts = train is not None and where["simulate"] and not (dry_run or detach)
+        with head_start(where["slice"] if starts else None) as ahead:
+            from ..commands.run import run as run_request
+            from ..request.request import Request
+            from ..rundir.spec import Label
+
+            request = Request(
                 train=train,
                 overrides=job if program else job[1:],
                 workdir=workdir,
@@ -209,7 +224,7 @@ def run(
                 command=tuple(ctx.meta.get(_TYPED, ())),
                 where=pod_request(where, train),
             )
-        )
+            return run_request(request, ahead)
 
     _guard(action)
 

@@ -11,7 +11,6 @@ from podrun.runtime.contract import ExitCode, UserError
 
 from ..pod.secret_values import read_secrets
 from ..request.request import Request, make_workdir, owner_of_workdir, resolve_request
-from ..results.pull_run import check_folder, default_folder
 from ..rundir.runs import RunDirectory, new_run_id
 from ..rundir.spec import RunSpec
 from ..rundir.work_tree import note_work_tree
@@ -19,18 +18,22 @@ from ..supervise.run import run_attempts
 from ..view.console import make_console
 
 if TYPE_CHECKING:
+    from ..remote.ahead import HeadStart
     from ..staging.bundles import Bundle
 
 
-def run(request: Request) -> int:
-    """Run the job, and return podrun's exit code. Raises UserError before anything is started."""
+def run(request: Request, ahead: HeadStart | None = None) -> int:
+    """Run the job, and return podrun's exit code. `ahead`: the transport of a pod that may be the job's.
+
+    Raises UserError before the job starts.
+    """
     resolved, problems = resolve_request(request)
     if resolved is None:
         raise UserError("\n".join(problems))
     pod, job, workdir = resolved.pod, resolved.job, resolved.workdir
     owner = owner_of_workdir(request, job, pod)
     spec = RunSpec(
-        new_run_id(),
+        ahead.run_id if ahead else new_run_id(),
         pod,
         job,
         workdir,
@@ -47,6 +50,8 @@ def run(request: Request) -> int:
 
         spec, bundles = with_code(spec)
     if request.pull is not None:
+        from ..results.pull_run import default_folder
+
         spec = replace(spec, pull=Path(request.pull or default_folder(spec)).expanduser().absolute())
     secrets = read_secrets(pod)
     if request.dry_run:
@@ -56,6 +61,8 @@ def run(request: Request) -> int:
     if pod.traits.files_are_here and (isinstance(job, Config) or request.workdir):
         make_workdir(workdir)
     if spec.pull:
+        from ..results.pull_run import check_folder
+
         check_folder(spec, spec.pull)
     directory = RunDirectory.create(spec)
     note_work_tree(directory.work_tree, spec.cwd)
@@ -63,4 +70,5 @@ def run(request: Request) -> int:
         from ..supervise.background import start_in_background
 
         return start_in_background(directory, bundles, request.json)
-    return run_attempts(spec, directory, make_console(request.json), bundles)
+    transport = ahead if ahead and ahead.pod == pod else None
+    return run_attempts(spec, directory, make_console(request.json), bundles, transport=transport)

@@ -36,9 +36,12 @@ _RECEIVE = (
 
 @lru_cache(maxsize=1)
 def agent_file() -> tuple[str, bytes]:
-    """Return (name, content) of the agent as a zip that Python runs. The same sources give the same bytes."""
+    """Return (name, content) of the agent as a zip that Python runs. The same sources give the same bytes.
+
+    Every start needs the name, but a host the content only once: it is not compressed, which would take longer.
+    """
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(buffer, "w") as archive:
         for path in sorted(_FOLDER.glob("*.py")):
             _add(archive, f"podrun_agent/{path.name}", path.read_bytes())
     data = buffer.getvalue()
@@ -46,7 +49,7 @@ def agent_file() -> tuple[str, bytes]:
 
 
 def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
-    archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), data, zipfile.ZIP_DEFLATED)
+    archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), data)
 
 
 def agent_command(pod: Pod, *args: str) -> tuple[str, ...]:

@@ -15,7 +15,6 @@ from typing import Any
 from podrun.runtime.config import Config, Launch, bucket_url
 from podrun.runtime.contract import (
     CONFIG_FILE,
-    ENV_ADDRESS,
     ENV_INJECT,
     ENV_OWNER,
     ENV_SAVED,
@@ -31,6 +30,7 @@ from ..agent.places import agent_folder, environments_folder
 from ..agent.protocol import INSTRUMENT
 from ..pod.pod import Host, Pod
 from .agent_file import agent_command
+from .base_env import RUNTIME, base_env
 from .data_set import DataSet
 from .program import filled, instrument_files, program_env
 
@@ -257,7 +257,7 @@ def make_plan(
         # The workers get the resolved job, so that their defaults cannot differ.
         job = job.model_copy(update={"launch": job.launch.model_copy(update={"workdir": workdir})})
     python = code.python if code else job.launch.python or pod.python or sys.executable
-    argv = _program_argv(job, python) if isinstance(job, Program) else (python, "-m", "podrun.runtime")
+    argv = _program_argv(job, python) if isinstance(job, Program) else (python, *RUNTIME)
     hosts = tuple(
         HostPlan(
             host=host,
@@ -327,9 +327,7 @@ def _workers(
 
 def _worker_env(pod: Pod, job: Config | Program, workdir: Path, worker: WorkerEnv, owner: str) -> dict[str, str]:
     return {
-        **_platform_env(pod, worker),
-        **({ENV_ADDRESS: "127.0.0.1"} if pod.traits.is_one_machine else {}),
-        "PYTHONUNBUFFERED": "1",
+        **base_env(pod, worker.local_device_ids),
         **(program_env(worker) if isinstance(job, Program) else {}),
         **filled({**pod.env, **job.launch.env}, worker),
         **worker.to_env(),
@@ -342,21 +340,3 @@ def _rehearsal_env(inject: tuple[str, ...], worker: WorkerEnv) -> dict[str, str]
     """Return the faults that the worker injects into itself."""
     faults = [i for i in parse_checked(inject) if i.process == worker.process_id and not i.by_launcher]
     return {ENV_INJECT: " ".join(map(str, faults))} if faults else {}
-
-
-def _platform_env(pod: Pod, worker: WorkerEnv) -> dict[str, str]:
-    """Return variables that make JAX use the devices of the slice, and fail if they are missing."""
-    if pod.platform == "cuda":
-        # Without this, jax.distributed.initialize would take the device ids from SLURM_LOCALID if that is set.
-        ids = ",".join(map(str, worker.local_device_ids))
-        return {"JAX_PLATFORMS": "cuda,cpu", "JAX_LOCAL_DEVICE_IDS": ids}
-    if pod.platform != "cpu":
-        return {"JAX_PLATFORMS": f"{pod.platform},cpu"}
-    return {
-        "JAX_PLATFORMS": "cpu",
-        "JAX_NUM_CPU_DEVICES": str(worker.local_devices),
-        # glibc gives large buffers back to the kernel at each free and faults them in again at each step; keeping them
-        # takes a quarter off a step (docs/performance.md).
-        "MALLOC_MMAP_THRESHOLD_": str(1 << 32),
-        "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
-    }

@@ -22,7 +22,7 @@ def open_agent(transport: Transport, pod: Pod, host: Host, *args: str) -> Channe
         channel = transport.open(host, agent_command(pod, *args))
         rest, noise = _await_mark(channel)
         if rest is not None:
-            return _Marked(channel, rest)
+            return Unread(channel, rest)
         code, stderr_tail = channel.exit_code(), channel.stderr_tail()  # not available once the channel is closed
         channel.close()
         if not tries_left or NO_AGENT not in stderr_tail:
@@ -100,8 +100,8 @@ def _last_line(text: str) -> str:
     return next((line.strip()[-300:] for line in reversed(text.splitlines()) if line.strip()), "")
 
 
-class _Marked(Channel):
-    """A channel that returns bytes again which were read beyond the mark."""
+class Unread(Channel):
+    """A channel that first returns bytes which have been read from it already."""
 
     def __init__(self, channel: Channel, first: bytes) -> None:
         self._channel = channel

@@ -33,7 +33,6 @@ from .lookout import Lookout
 from .outcome import Outcome
 from .policy import Attempt, Ending, Restart, Stop, decide
 from .preparation import Preparation
-from .pull_results import pull_results
 from .rehearsal import Rehearsal
 from .report import end_event, report
 from .seats import can_do_without, describe_change, why_not_fewer
@@ -45,13 +44,20 @@ if TYPE_CHECKING:
 
 
 def run_attempts(
-    spec: RunSpec, directory: RunDirectory, console: Console, bundles: Sequence[Bundle] = (), *, adopt: bool = False
+    spec: RunSpec,
+    directory: RunDirectory,
+    console: Console,
+    bundles: Sequence[Bundle] = (),
+    *,
+    adopt: bool = False,
+    transport: Transport | None = None,
 ) -> int:
     """Run the spec to its end, restarts included, and return the exit code.
 
     Args:
         bundles: the code for remote hosts.
         adopt: another launcher began an attempt and is gone; take that over first.
+        transport: that of the pod, closed here at the end; made if it is not given.
 
     Raises:
         UserError: another podrun supervises this run, or a secret is missing.
@@ -63,7 +69,7 @@ def run_attempts(
         logs = stack.enter_context(Logs(directory.logs))
         recorder = Recorder(directory.events)
         stack.callback(recorder.close)
-        transport = load_transport(spec.pod)
+        transport = transport or load_transport(spec.pod)
         stack.callback(transport.close)
         view = View(console, recorder, lambda: bool(signals.received))
         stack.callback(view.close)
@@ -136,6 +142,8 @@ class _Run:
             prepare = partial(preparation.prepare_again, plan, outcome, self._can_do_without) if unprepared else None
         self._kept.dismiss()
         if self._spec.pull:
+            from .pull_results import pull_results
+
             pull_results(self._transport, self._directory, self._spec.pull, self._note, self._signals.received)
         if self._rehearsal and self._rehearsal.left:
             left = ", ".join(self._rehearsal.left)

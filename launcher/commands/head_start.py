@@ -1,0 +1,30 @@
+"""Start what a simulated run needs before its job is read; nothing here takes long to import."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from podrun.runtime.contract import UserError
+
+from ..inventory.simulated import simulated_pod
+from ..pod.slices import parse_slice
+from ..remote.ahead import HeadStart
+from ..rundir.runs import new_run_id
+
+
+@contextmanager
+def head_start(slice: str | None) -> Iterator[HeadStart | None]:
+    """Give the transport of the slice's simulated pod, whose agents start meanwhile; None if there is none.
+
+    At the end of the block nothing of it is left that no run has taken over.
+    """
+    try:
+        ahead = HeadStart(simulated_pod(parse_slice(slice)), new_run_id()) if slice else None
+    except UserError:  # it is found again, with the other mistakes
+        ahead = None
+    try:
+        yield ahead
+    finally:
+        if ahead:
+            ahead.close()
