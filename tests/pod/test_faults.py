@@ -145,6 +145,7 @@ def test_interpreter_that_does_not_exist(start: Start, sandbox: Sandbox) -> None
     assert processes_of(sandbox) == {}
 
 
+@pytest.mark.long
 def test_process_that_never_joins(start: Start, sandbox: Sandbox) -> None:
     """If a process hangs before it joined the pod, it is named after launch.start_timeout, not those that wait for it."""
     wrapper = sandbox.path / "python"

@@ -61,6 +61,7 @@ def in_an_ssh_login(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_CONNECTION", f"192.0.2.1 50000 {own_address()} 22")
 
 
+@pytest.mark.long
 def test_a_training_listens_at_loopback_only(sandbox: Sandbox, start: Callable[..., Run]) -> None:
     """The coordinator and gloo, of two processes that train."""
     run = start("--slice", "cpu-2x1", "--simulate", "small.yaml", "steps=10000000")

@@ -132,6 +132,7 @@ def on_terminal(sandbox: Sandbox, script: str) -> tuple[subprocess.Popen[bytes],
     return process, controller
 
 
+@pytest.mark.long
 def test_ctrl_c_on_a_slow_terminal(sandbox: Sandbox) -> None:
     """A slow terminal, of 64 KB a second, says at once that podrun stops, and the run ends, however much is printed."""
     process, controller = on_terminal(sandbox, "yes some line of output")
@@ -172,6 +173,7 @@ def test_ctrl_c_on_a_slow_terminal(sandbox: Sandbox) -> None:
         os.close(controller)
 
 
+@pytest.mark.long
 def test_a_failed_run_on_a_terminal_that_takes_nothing(sandbox: Sandbox) -> None:
     """Ctrl-C ends podrun although the report of the failure goes to the same terminal."""
     process, controller = on_terminal(sandbox, "yes some line of output | head -n 200000; exit 3")

@@ -74,6 +74,7 @@ class Task(LanguageModel):
     assert losses[6] < losses[1]
 
 
+@pytest.mark.long
 def test_a_data_source_of_another_length(sandbox: Sandbox) -> None:
     """7 tokens for a context of 32 end the run before anything is trained, with what, where, and what to do."""
     _, code, *_ = re.findall(r"```(?:yaml|python)\n(.*?)```", DOCS.read_text(), re.DOTALL)

@@ -71,6 +71,7 @@ print(p.kill_descendants(child.poll), child.returncode, real(), len(blind), flus
     assert line(marked.start(code)) == "[] -9 [] 0"
 
 
+@pytest.mark.long
 def test_what_does_not_die_is_told(marked: Marked) -> None:
     """After a time it must be stuck in the kernel: nobody waits for it for ever."""
     code = "import podrun.launcher.agent.processes as p; p.STUCK = 0.3\n"

@@ -32,6 +32,7 @@ def built(case: Case) -> int:
     return sum("building the virtual environment" in message for message in case.said("environment"))
 
 
+@pytest.mark.long
 def test_requirements_become_an_environment_once(tmp_path: Path, requirements: Path) -> None:
     """One of two hosts that share a home builds and the other waits; the next start builds nothing.
 

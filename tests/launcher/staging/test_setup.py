@@ -124,6 +124,7 @@ def test_a_host_that_says_nothing_is_given_up(case: Case, monkeypatch: pytest.Mo
     assert "not a word for 1 s" in case.refused(setup=stop)
 
 
+@pytest.mark.long
 def test_a_long_silence_of_a_command_is_none_of_the_host(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversation, "SILENCE", 6.0)
     case.prepared(setup=("sleep 7",))
