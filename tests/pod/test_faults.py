@@ -152,7 +152,7 @@ def test_process_that_never_joins(start: Start, sandbox: Sandbox) -> None:
     wrapper.write_text('#!/bin/sh\n[ "$PODRUN_PROCESS_ID" = 1 ] && exec sleep 600\nexec "$REAL_PYTHON" "$@"\n')
     wrapper.chmod(0o755)
     real = sandbox.command[0]
-    run = start(*POD, f"launch.python={wrapper}", f"launch.env.REAL_PYTHON={real}", "launch.start_timeout=15")
+    run = start(*POD, f"launch.python={wrapper}", f"launch.env.REAL_PYTHON={real}", "launch.start_timeout=40")
     assert run.end() == 69
     assert run.last_line.startswith("failed: host-1 (process 1): did not say anything 15 s after its start")
     assert processes_of(sandbox) == {}
