@@ -16,7 +16,7 @@ POD = ("--simulate", "--slice", "cpu-2x1", "small.yaml", "eval.every=0", "checkp
 
 
 def reasons(run: Run) -> list[str]:
-    """Why podrun did not restart the run."""
+    """Return why podrun did not restart the run."""
     messages = [str(event["message"]) for event in run.of("note")]
     return [m.removeprefix("no restart: ") for m in messages if m.startswith("no restart: ")]
 

@@ -54,7 +54,7 @@ class Held:
 
 
 def restarted(run: Run) -> dict[int, bool]:
-    """Of the last attempt, by process: whether it was a standby."""
+    """Return for each process of the last attempt whether it was a standby."""
     events = run.events[max(i for i, e in enumerate(run.events) if e["event"] == "start") :]
     return {e["process"]: "standby" in e for e in events if e["event"] == "host" and e["phase"] == "started"}
 

@@ -21,7 +21,7 @@ JOB = ("small.yaml", f"steps={STEPS}", "checkpoint.every=2", "launch.max_restart
 
 
 class Paced:
-    """A job that makes as many steps from its start as it is permitted."""
+    """Make as many steps from the start as are permitted."""
 
     def __init__(self, pod: PodSandbox) -> None:
         shutil.copy(FAULTY, pod.path)

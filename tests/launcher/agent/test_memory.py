@@ -1,4 +1,4 @@
-"""Whether the kernel has killed a process for lack of memory."""
+"""Tell whether the kernel has killed a process for lack of memory."""
 
 from __future__ import annotations
 

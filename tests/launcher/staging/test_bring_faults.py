@@ -80,7 +80,7 @@ def test_what_has_come_before_an_interruption_is_not_sent_again(case: Carried, m
 
 @pytest.fixture
 def parent(tmp_path: Path) -> DataFiles:
-    """A host that has one of two pieces."""
+    """Return a host that has one of two pieces."""
     data = [b"a" * PIECE, b"b" * 10]
     file = File("f" * 64, PIECE + 10, tuple(hashlib.sha256(piece).hexdigest() for piece in data))
     files = DataFiles(str(tmp_path), "set", [("x", file.sha256)], [file])

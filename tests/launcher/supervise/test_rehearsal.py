@@ -30,7 +30,7 @@ class Recorder:
 
 
 class Line(Channel):
-    """A connection that waits until it is closed."""
+    """Wait, as a connection, until it is closed."""
 
     is_open = True
 

@@ -58,7 +58,7 @@ def test_nothing_is_missing(saved: str, restored: int | None) -> None:
 
 
 class Notes(Reporter):
-    """A reporter that keeps what it is told."""
+    """Keep what the reporter is told."""
 
     def __init__(self) -> None:
         super().__init__(None)
