@@ -11,6 +11,7 @@ import pytest
 from ..hosts import Hosts
 from .pod import PodSandbox
 from .test_faults import wait_until_gone
+from .test_lost_hosts import FAULTY
 from .test_pull import digests
 
 NAMES = ["h0", "h1", "h2", "h3"]
@@ -59,54 +60,54 @@ def interrupt(pod: PodSandbox, option: str, *job: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("strategy", [[], FSDP], ids=["whole", "fsdp"])
-def test_a_run_is_killed_and_resumes_bit_for_bit(pod: PodSandbox, strategy: list[str]) -> None:
-    """In the end host 0 is another machine, to which the disk was copied, and all that is on it comes home."""
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("strategy", "first"), [([], "h0"), (FSDP, "h3")], ids=["whole", "fsdp"])
+def test_a_run_is_killed_and_resumes_bit_for_bit(pod: PodSandbox, strategy: list[str], first: str) -> None:
+    """On the same hosts, or with another one as the first, to which the disk was copied. All that is on it comes home."""
     shutil.copytree(EXAMPLES, pod.path / "examples")
     option = pod_file(pod, NAMES)
     undisturbed = pod.podrun(option, *JOB, *strategy)
     assert undisturbed.returncode == 0, undisturbed.stderr
-    assert (
-        f"are kept on h0:{pod.hosts.home_inside()}/runs/gpt2_tiny, which the other hosts do not see"
-        in undisturbed.stdout
-    )
+    workdir = f"{pod.hosts.home_inside()}/runs/gpt2_tiny"
+    assert f"are kept on h0:{workdir}, which the other hosts do not see" in undisturbed.stdout
     expected = losses(pod, kept_in(pod.hosts, "h0"))
     assert sorted(expected) == list(range(1, 13))
     option = pod_file(pod, NAMES)
     interrupt(pod, option, *JOB, *strategy)
     shutil.copytree(kept_in(pod.hosts, "h0"), pod.path / "disk")
+    option = pod_file(pod, [first, *(name for name in NAMES if name != first)])
+    shutil.copytree(pod.path / "disk", kept_in(pod.hosts, first))
     resumed = pod.podrun(option, *JOB, *strategy)
     assert resumed.returncode == 0, resumed.stderr
     assert "resumed from the checkpoint of step" in resumed.stdout
-    assert losses(pod, kept_in(pod.hosts, "h0")) == expected
-    assert not any((kept_in(pod.hosts, name)).exists() for name in NAMES[1:])
-    replaced = ["h3", "h1", "h2", "h0"]
-    option = pod_file(pod, replaced)
-    shutil.copytree(pod.path / "disk", kept_in(pod.hosts, "h3"))
-    resumed = pod.podrun(option, *JOB, *strategy)
-    assert resumed.returncode == 0, resumed.stderr
-    assert "resumed from the checkpoint of step" in resumed.stdout
-    assert losses(pod, kept_in(pod.hosts, "h3")) == expected
+    assert losses(pod, kept_in(pod.hosts, first)) == expected
+    assert not any(kept_in(pod.hosts, name).exists() for name in NAMES if name != first)
     pulled = pod.podrun("pull", "--to", "brought")
     assert pulled.returncode == 0, pulled.stderr
     here = {name: sha for name, sha in digests(pod.path / "brought").items() if not name.startswith("logs/")}
-    assert here == digests(kept_in(pod.hosts, "h3"))
+    assert here == digests(kept_in(pod.hosts, first))
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_the_first_host_is_lost(pod: PodSandbox) -> None:
     """A spare begins anew, and it is told where the checkpoints are."""
+    shutil.copy(FAULTY, pod.path)
     option = pod_file(pod, ["h0", "h1"], spares=["h2"])
-    slow = ["--inject", "slow:process=0,seconds=0.2@step=2"]  # in the first attempt
-    run = pod.run(option, "small.yaml", "steps=60", "checkpoint.every=5", "launch.max_restarts=1", *slow)
-    run.wait_for(lambda event: event["event"] == "checkpoint" and event["step"] >= 10)
+    permitted = pod.path / "shared" / "permitted"
+    permitted.write_text("12")
+    data = f"data={{name: 'faulty:held', options: {{file: '{permitted}'}}}}"
+    run = pod.run(option, "small.yaml", "steps=20", "checkpoint.every=5", "launch.max_restarts=1", data)
+    run.wait_for(lambda event: event["event"] == "checkpoint" and event["step"] == 10, 240)
     pod.hosts.kill("h0")
+    permitted.with_suffix(".new").write_text("1000")
+    permitted.with_suffix(".new").replace(permitted)
     assert run.end(240) == 0, run.stderr
     folder = f"{pod.hosts.home_inside()}/runs/small/checkpoints"
     assert [note["message"] for note in run.of("note") if note["message"].startswith("this run has saved step ")] == [
-        f"this run has saved step {run.of('restart')[0]['saved']} in h0:{folder}, but h0 is not the first host any more, and "
-        f"h2, which is, has none: training begins with step 1. To go on from step {run.of('restart')[0]['saved']}, stop this "
-        "run, and list h0 first in the pod, or copy its workdir to h2"
+        f"this run has saved step 10 in h0:{folder}, but h0 is not the first host any more, and h2, which is, has none: "
+        "training begins with step 1. To go on from step 10, stop this run, and list h0 first in the pod, or copy its "
+        "workdir to h2"
     ]
 
 
