@@ -94,19 +94,16 @@ def test_the_first_host_is_lost(pod: PodSandbox) -> None:
     """A spare begins anew, and it is told where the checkpoints are."""
     shutil.copy(FAULTY, pod.path)
     option = pod_file(pod, ["h0", "h1"], spares=["h2"])
-    permitted = pod.path / "shared" / "permitted"
-    permitted.write_text("12")
-    data = f"data={{name: 'faulty:held', options: {{file: '{permitted}'}}}}"
-    run = pod.run(option, "small.yaml", "steps=20", "checkpoint.every=5", "launch.max_restarts=1", data)
-    run.wait_for(lambda event: event["event"] == "checkpoint" and event["step"] == 10, 240)
+    data = "data={name: 'faulty:paced', options: {seconds: 0.1}}"
+    run = pod.run(option, "small.yaml", "steps=60", "checkpoint.every=5", "launch.max_restarts=1", data)
+    run.wait_for(lambda event: event["event"] == "checkpoint", 240)
     pod.hosts.kill("h0")
-    permitted.with_suffix(".new").write_text("1000")
-    permitted.with_suffix(".new").replace(permitted)
     assert run.end(240) == 0, run.stderr
+    step = run.of("restart")[0]["saved"]
     folder = f"{pod.hosts.home_inside()}/runs/small/checkpoints"
     assert [note["message"] for note in run.of("note") if note["message"].startswith("this run has saved step ")] == [
-        f"this run has saved step 10 in h0:{folder}, but h0 is not the first host any more, and h2, which is, has none: "
-        "training begins with step 1. To go on from step 10, stop this run, and list h0 first in the pod, or copy its "
+        f"this run has saved step {step} in h0:{folder}, but h0 is not the first host any more, and h2, which is, has none: "
+        f"training begins with step 1. To go on from step {step}, stop this run, and list h0 first in the pod, or copy its "
         "workdir to h2"
     ]
 
