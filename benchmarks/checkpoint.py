@@ -1,20 +1,23 @@
 """Measure saving and restoring a state: podrun against plain orbax and against np.save with fsync, of the same arrays.
 
     python benchmarks/checkpoint.py [--gigabytes 1] [--rounds 3] [--folder DIR]
-    python benchmarks/checkpoint.py --steps             # seconds of one step of GPT-2 124M, to compare blocking with
+    python benchmarks/checkpoint.py --bucket gs         # or s3: the same with a bucket, on a server on this machine
+    python benchmarks/checkpoint.py --steps [--rounds 3]   # a save of GPT-2 124M, and how long it blocks beside a step
     python benchmarks/checkpoint.py --manifest          # steps while a thread computes digests, and alone
     python benchmarks/checkpoint.py --trained STATE     # what zstd is worth, on the folder `state` of a checkpoint
 
 Every measurement is a process of its own; the ways take turns, and a ratio is the median over rounds of ratios within one
-round, so that all see the same machine. Restores read from the page cache. Memory is the peak resident size beyond that
-before the save or the restore, as a share of the state: the state is in memory already when a save begins.
+round, so that all see the same machine. A restore ends when the state is on the device. It reads from the page cache, and
+from a bucket into an empty spool folder. Memory is the peak resident size beyond that with the state loaded, before a save or
+after a restore, as a share of the state: on CPU the memory of the device is that of the host.
 
-To add a place, such as a bucket, add a line to WAYS: a function that takes a folder and the arrays, and returns `Measured`.
+To add a way, add a line to WAYS: a function that takes a folder and the arrays, and returns `Measured`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import json
 import os
@@ -25,10 +28,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tests.buckets import BUCKET, bucket_server
 
 ARRAYS = 48
 """Number of arrays; each of the parameters comes with the two moments of Adam."""
@@ -46,7 +53,7 @@ class Measured:
     """Seconds until the checkpoint is complete on the disk."""
     restore: float
     save_memory: float
-    """Peak bytes beyond those before the save, as a share of the state."""
+    """Peak bytes beyond those with the state loaded, as a share of the state."""
     restore_memory: float
     bytes: int
 
@@ -58,20 +65,48 @@ def main() -> None:
     parser.add_argument(
         "--folder", type=Path, help="where checkpoints are written; by default in the folder for temporary files"
     )
+    parser.add_argument("--bucket", choices=["gs", "s3"], help="the kind of the bucket; plain orbax can only gs")
+    parser.add_argument("--url", help=argparse.SUPPRESS)
     parser.add_argument("--steps", action="store_true")
     parser.add_argument("--manifest", action="store_true")
     parser.add_argument("--trained", type=Path, help="the folder `state` of a checkpoint")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        print(json.dumps(asdict(measure(arguments.worker, arguments.gigabytes, arguments.folder, arguments.trained))))
+        place = Place(arguments.folder, arguments.url)
+        print(json.dumps(asdict(measure(arguments.worker, arguments.gigabytes, place, arguments.trained))))
     elif arguments.steps:
-        print(f"one step of GPT-2 124M's layers, 1 example of 1024 tokens: {time_of_124m_step():.1f} s")
+        print_steps(arguments.rounds, arguments.folder)
     elif arguments.manifest:
         print_manifest(arguments.rounds)
     else:
         ways = ("orbax", "orbax without zstd") if arguments.trained else ("podrun", "orbax", "np.save")
-        print_table(ways, arguments)
+        ways = tuple(way for way in ways if way != "orbax") if arguments.bucket == "s3" else ways
+        with served(arguments.bucket) as url:
+            arguments.url = url
+            print_table(ways, arguments)
+
+
+@dataclass
+class Place:
+    """Where the ways write."""
+
+    folder: Path
+    url: str | None
+    """URL of a folder in a bucket, to which it goes in the end; None: it stays in the folder."""
+
+
+@contextlib.contextmanager
+def served(scheme: str | None) -> Iterator[str | None]:
+    """Yield the URL of a bucket on a server on this machine, to which the environment leads."""
+    if scheme is None:
+        yield None
+        return
+    with tempfile.NamedTemporaryFile() as log, bucket_server(scheme, Path(log.name)) as env:
+        os.environ.update(env)
+        if scheme == "gs":
+            os.environ["TENSORSTORE_GCS_HTTP_URL"] = env["STORAGE_EMULATOR_HOST"]  # for plain orbax
+        yield f"{scheme}://{BUCKET}"
 
 
 # --- the comparing side ---------------------------------------------------------------------------------------------
@@ -113,6 +148,7 @@ def run_worker(way: str, arguments: argparse.Namespace) -> dict[str, float]:
         str(folder),
     ]
     command += ["--trained", str(arguments.trained)] if arguments.trained else []
+    command += ["--url", f"{arguments.url}/{folder.name}"] if arguments.url else []
     try:
         done = subprocess.run(
             command, env={**os.environ, "JAX_PLATFORMS": "cpu"}, stdout=subprocess.PIPE, text=True, check=True
@@ -126,7 +162,7 @@ def run_worker(way: str, arguments: argparse.Namespace) -> dict[str, float]:
 # --- the measured side ----------------------------------------------------------------------------------------------
 
 
-def measure(way: str, gigabytes: float, folder: Path, trained: Path | None) -> Measured:
+def measure(way: str, gigabytes: float, place: Place, trained: Path | None) -> Measured:
     import jax
     import numpy as np
     import orbax.checkpoint  # noqa: F401  (podrun imports it in the background, while the first steps are made)
@@ -143,80 +179,122 @@ def measure(way: str, gigabytes: float, folder: Path, trained: Path | None) -> M
         state = {f"layer_{i}": {"kernel": jax.random.normal(key, (width, width))} for i, key in enumerate(keys)}
     state = {"params": jax.device_put(state)}
     jax.block_until_ready(state)
-    return WAYS[way](folder, state)
+    return WAYS[way](place, state)
 
 
-def save_podrun(folder: Path, state: Any) -> Measured:
+def save_podrun(place: Place, state: Any) -> Measured:
     import jax
-    import numpy as np
 
     from podrun.runtime.checkpoint.store import Checkpoints
     from podrun.runtime.config import Checkpoint, Config
+    from podrun.runtime.contract import WorkerEnv
+    from podrun.runtime.distributed import as_numpy
+    from podrun.runtime.storage.bucket import BucketStorage
+    from podrun.runtime.storage.bucket_claim import Claim
+    from podrun.runtime.storage.bucket_client import Bucket
+    from podrun.runtime.storage.shared_folder import SHARED_FOLDER
 
     config = Config.model_validate({"task": "regression", "steps": 1, "batch_size": 1})
-    checkpoints = Checkpoints(folder / "checkpoints", Checkpoint())
-
-    def start() -> None:
-        checkpoints.save(1, jax.tree.map(np.asarray, state), 0, config, b"", None)
-
-    template = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), state)  # as Strategy.template
-    return timed(
-        state,
-        folder,
-        start,
-        lambda: checkpoints.completed(wait=True),
-        lambda: checkpoints.restore(1, template, config, b"").state,
-    )
-
-
-def save_orbax(folder: Path, state: Any, zstd: bool = True) -> Measured:
-    import jax
-    import numpy as np
-    import orbax.checkpoint as ocp
-
-    host = jax.tree.map(np.asarray, state)
-    saver = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler(use_compression=zstd))
-    reader = ocp.StandardCheckpointer()
-    template = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), state)
-    return timed(
-        state,
-        folder,
-        lambda: saver.save(folder / "state", args=ocp.args.PyTreeSave(host)),
-        saver.wait_until_finished,
-        lambda: reader.restore(folder / "state", template),
-    )
-
-
-def save_numpy(folder: Path, state: Any) -> Measured:
-    import jax
-    import numpy as np
-
-    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
-
-    def start() -> None:
-        for number, leaf in enumerate(leaves):
-            with open(folder / f"{number}.npy", "wb") as file:
-                np.save(file, leaf)
-                file.flush()
-                os.fsync(file.fileno())
+    folder = place.folder / "checkpoints"
+    storage: Any = SHARED_FOLDER
+    if place.url:
+        env = WorkerEnv("benchmark", 0, "here", 0, 1, (0,), "cpu-1x1", place.folder)
+        storage = BucketStorage(place.url, place.folder, Claim(Bucket(place.url), env, place.folder))
+    checkpoints = Checkpoints(folder, Checkpoint(), storage=storage)
+    template = like(state)
 
     def restore() -> Any:
-        return [np.load(folder / f"{number}.npy") for number in range(len(leaves))]
+        storage.before_restore(folder)
+        return checkpoints.restore(1, template, config, b"").state
 
-    return timed(state, folder, start, lambda: None, restore)
+    def clear() -> None:
+        if place.url:
+            shutil.rmtree(folder / "1")
+
+    return timed(
+        state,
+        place,
+        lambda: checkpoints.save(1, jax.tree.map(as_numpy, state), 0, config, b"", None),
+        lambda: checkpoints.completed(wait=True),
+        restore,
+        clear,
+    )
 
 
-WAYS: dict[str, Callable[[Path, Any], Measured]] = {
+def save_orbax(place: Place, state: Any, zstd: bool = True) -> Measured:
+    import orbax.checkpoint as ocp
+    from etils import epath
+
+    folder = epath.Path(place.url or place.folder) / "state"
+    saver = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler(use_compression=zstd))
+    reader = ocp.StandardCheckpointer()
+    template = like(state)
+    return timed(
+        state,
+        place,
+        lambda: saver.save(folder, args=ocp.args.PyTreeSave(state)),
+        saver.wait_until_finished,
+        lambda: reader.restore(folder, template),
+    )
+
+
+def save_numpy(place: Place, state: Any) -> Measured:
+    """With a bucket the files are uploaded and downloaded one by one, by the library that podrun uses."""
+    import jax
+    import numpy as np
+
+    names = [f"{number}.npy" for number in range(len(jax.tree.leaves(state)))]
+    here = jax.tree.leaves(state)[0].sharding
+
+    def start() -> None:
+        for name, leaf in zip(names, jax.tree.leaves(state), strict=True):
+            with open(place.folder / name, "wb") as file:
+                np.save(file, np.asarray(leaf))
+                file.flush()
+                os.fsync(file.fileno())
+            if place.url:
+                filesystem().put_file(str(place.folder / name), f"{place.url}/{name}")
+
+    def restore() -> Any:
+        values = []
+        for name in names:
+            if place.url:
+                filesystem().get_file(f"{place.url}/{name}", str(place.folder / name))
+            values.append(jax.device_put(np.load(place.folder / name), here))
+        return values
+
+    def filesystem() -> Any:
+        from podrun.runtime.storage.bucket_client import Bucket
+
+        return Bucket(str(place.url))._fs
+
+    return timed(state, place, start, lambda: None, restore)
+
+
+WAYS: dict[str, Callable[[Place, Any], Measured]] = {
     "podrun": save_podrun,
     "orbax": save_orbax,
-    "orbax without zstd": lambda folder, state: save_orbax(folder, state, zstd=False),
+    "orbax without zstd": lambda place, state: save_orbax(place, state, zstd=False),
     "np.save": save_numpy,
 }
 
 
+def like(state: Any) -> Any:
+    """Return shapes, dtypes and shardings of a state."""
+    import jax
+
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
+
+
 def timed(
-    state: Any, folder: Path, start: Callable[[], Any], finish: Callable[[], Any], restore: Callable[[], Any]
+    state: Any,
+    place: Place,
+    start: Callable[[], Any],
+    finish: Callable[[], Any],
+    restore: Callable[[], Any],
+    clear: Callable[[], Any] = lambda: None,
 ) -> Measured:
+    """Measure a save, which is `start` and `finish`, and a restore after `clear`. `state` is emptied."""
     import jax
 
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
@@ -226,11 +304,15 @@ def timed(
     blocking = time.perf_counter() - began
     finish()
     save, save_memory = time.perf_counter() - began, (peak() - before) / size
-    before, began = reset_peak(), time.perf_counter()
-    values = restore()
-    seconds, restore_memory = time.perf_counter() - began, (peak() - before) / size
+    on_disk = sum(path.stat().st_size for path in place.folder.rglob("*") if path.is_file())
+    clear()
+    state.clear()
+    reset_peak()
+    began = time.perf_counter()
+    values = jax.block_until_ready(restore())
+    seconds, highest = time.perf_counter() - began, peak()
+    restore_memory = (highest - reset_peak()) / size
     del values
-    on_disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     return Measured(blocking, save, seconds, save_memory, restore_memory, on_disk)
 
 
@@ -267,15 +349,31 @@ def trainer_of(config: dict[str, Any]) -> tuple[Any, Any, Any]:
     return one, one.init(), batch
 
 
-def time_of_124m_step() -> float:
+def print_steps(rounds: int, folder: Path | None) -> None:
+    """Print the seconds of a step of GPT-2 124M, and for how long a save of its state blocks."""
+    from podrun.runtime.checkpoint.store import Checkpoints
+    from podrun.runtime.config import Checkpoint, Config
+
     one, state, batch = trainer_of({"model": GPT2, "batch_size": 1})
-    seconds = []
-    for _ in range(3):
-        began = time.perf_counter()
-        state, metrics = one.step(state, batch)
-        metrics.read()
-        seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds[1:])
+    config = Config.model_validate({"task": "regression", "steps": 1, "batch_size": 1})
+    steps: list[float] = []
+    blocking: list[float] = []
+    with tempfile.TemporaryDirectory(dir=folder) as path:
+        checkpoints = Checkpoints(Path(path, "checkpoints"), Checkpoint(keep=1))
+        for number in range(rounds + 1):
+            for _ in range(2):  # the first one after a save may wait for its digests
+                began = time.perf_counter()
+                state, metrics = one.step(state, batch)
+                metrics.read()
+                steps.append(time.perf_counter() - began)
+            before, began = reset_peak(), time.perf_counter()
+            checkpoints.save(number + 1, one.savable(state), 0, config, b"", None)
+            blocking.append(time.perf_counter() - began)
+            checkpoints.completed(wait=True)
+            more = peak() - before
+            print(f"step {steps[-1]:.2f} s, save blocks {blocking[-1]:.2f} s, memory +{more / 1e6:.0f} MB", flush=True)
+    shown = statistics.median(b / s for b, s in zip(blocking[1:], steps[3::2], strict=True))
+    print(f"a save of GPT-2 124M blocks {shown:.2f} of a step (1 example of 1024 tokens)")
 
 
 def print_manifest(rounds: int) -> None:

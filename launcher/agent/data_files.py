@@ -12,25 +12,22 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import shutil
 import threading
 import time
-from typing import Any, Callable, Dict, List, Set, Tuple
+from typing import Any, Callable, Dict, List, Set
 
 from .data_set import File, Piece, is_inside, pieces_of
 from .disk import check_space
+from .named_data import Names, is_complete, make_set
 from .places import DATA, DATA_FILES, DATA_SETS, data_folder, data_set_folder
 from .private import is_private, private_path
 from .problem import Problem
-from .store import beside, flush, remove
+from .store import beside, flush
 
 VERIFIED = 0
 """Modification time of a file that was verified. Whoever writes to it changes that."""
 _LOCK_LIMIT = 1800.0  # seconds to wait for another run that brings data here
 _BLOCK = 1 << 20
-
-Names = List[Tuple[str, str]]
-"""Pairs of a path inside the set, and the SHA-256 of its file."""
 
 
 def store_id(home: str) -> str:
@@ -165,8 +162,8 @@ class DataFiles:
             if os.path.exists(self._part(file.sha256)):
                 os.rename(self._part(file.sha256), self._path(file.sha256))
             os.utime(self._path(file.sha256), (VERIFIED, VERIFIED))
-        if not self._set_is_right():
-            self._make_set()
+        if not is_complete(self._set, self._names, self._path):
+            make_set(self._set, self._names, self._path)
         os.utime(self._set)
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
@@ -225,28 +222,6 @@ class DataFiles:
         with open(self._part(piece.file.sha256), "rb") as part:
             part.seek(piece.offset)
             return hashlib.sha256(part.read(piece.size)).hexdigest() == piece.sha256
-
-    def _set_is_right(self) -> bool:
-        for name, sha256 in self._names:
-            try:
-                if not os.path.samestat(os.lstat(os.path.join(self._set, name)), os.lstat(self._path(sha256))):
-                    return False
-            except OSError:
-                return False
-        return is_private(self._set)
-
-    def _make_set(self) -> None:
-        unfinished = beside(self._set, "new")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        try:
-            for name, sha256 in self._names:
-                path = os.path.join(unfinished, name)
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                os.link(self._path(sha256), path)
-            remove(self._set)
-            os.rename(unfinished, self._set)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
 
     def _path(self, sha256: str) -> str:
         return os.path.join(self._folder, sha256)

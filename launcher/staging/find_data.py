@@ -1,24 +1,31 @@
-"""Find the files of this machine that a job's data names, and read their content once, to name them by it."""
+"""Find the files of this machine that a job's data names, and read those that have changed, to name them by content."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from podrun.runtime.config import Config, NamedFiles, files_of
 from podrun.runtime.contract import UserError
 
 from ..agent.data_set import PIECE
-from ..plan.data_set import DataFile, DataKey, DataSet
+from ..plan.data_set import DataFile, DataKey, DataSet, megabytes
+from .known_digests import forget_unused, known, remember
 from .project_files import shown
 
 _MOST = 100_000  # files; each travels alone
+_PAUSE = 5.0  # seconds between two lines about the reading
 
 
-def find_data(job: Config) -> DataSet:
-    """Return the data of a job. Raises UserError for files that are missing, cannot be read, or are too many."""
+def find_data(job: Config, tell: Callable[[str], None] = lambda text: None) -> DataSet:
+    """Return the data of a job. Raises UserError for files that are missing, cannot be read, or are too many.
+
+    `tell` is told every few seconds how much has been read; unchanged files are not.
+    """
+    reading = _Reading(tell)
     keys: list[DataKey] = []
     names: dict[str, str] = {}
     files: dict[str, DataFile] = {}
@@ -32,7 +39,7 @@ def find_data(job: Config) -> DataSet:
                 raise UserError(
                     f"{named.key}: the name of {shown(str(path))} is not UTF-8; rename it to bring it to hosts"
                 )
-            file = _read(path, named.key)
+            file = _read(path, named.key, reading)
             names[f"{inside}/{name}"] = file.sha256
             files.setdefault(file.sha256, file)
             size += file.size
@@ -42,6 +49,7 @@ def find_data(job: Config) -> DataSet:
                 )
         value = inside if folder else f"{inside}/{named.files[0].name}"
         keys.append(DataKey(named.key, os.path.abspath(os.path.expanduser(named.value)), value, len(named.files), size))
+    forget_unused()
     return DataSet(tuple(keys), tuple(names.items()), tuple(files.values()))
 
 
@@ -63,20 +71,41 @@ def _can_travel(name: str) -> bool:
     return True
 
 
-def _read(path: Path, key: str) -> DataFile:
+class _Reading:
+    """Tell from time to time how much has been read."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._read = 0
+        self._told = time.monotonic()
+
+    def add(self, size: int) -> None:
+        self._read += size
+        if time.monotonic() - self._told > _PAUSE:
+            self._told = time.monotonic()
+            self._tell(f"read {megabytes(self._read)} of the data so far, to name it by its content")
+
+
+def _read(path: Path, key: str, reading: _Reading) -> DataFile:
     whole = hashlib.sha256()
     pieces: list[str] = []
     size = 0
     try:
+        status = path.stat()
+        if (file := known(path, status)) is not None:
+            return file
         for piece in _pieces(path):
             whole.update(piece)
             pieces.append(hashlib.sha256(piece).hexdigest())
             size += len(piece)
+            reading.add(len(piece))
     except OSError as error:
         raise UserError(
             f"{key}: cannot read {shown(str(path))}: {error.strerror}; give this user the right to, or leave it out"
         ) from None
-    return DataFile(str(path.absolute()), whole.hexdigest(), size, tuple(pieces))
+    file = DataFile(str(path.absolute()), whole.hexdigest(), size, tuple(pieces))
+    remember(path, status, file)
+    return file
 
 
 def _pieces(path: Path) -> Iterator[bytes]:

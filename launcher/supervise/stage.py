@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -34,8 +35,9 @@ Note = Callable[..., None]
 
 
 def with_code(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
-    """Return the spec for remote hosts, and their bundles. Raises UserError if the project or the data cannot be sent,
-    or if the requirements lack packages of podrun's runtime.
+    """Return the spec for remote hosts, and their bundles. Says on stderr what it reads, if that takes long.
+
+    Raises UserError if the project or the data cannot be sent, or if the requirements lack packages of podrun's runtime.
     """
     if isinstance(spec.job, Config):
         check_runtime_packages(spec.pod)
@@ -45,7 +47,7 @@ def with_code(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
     code = Code(bundle_folder(home, project.name), subfolder, bundle_folder(home, podrun.name), worker_python(spec.pod))
     spec = replace(spec, code=code)
     if isinstance(spec.job, Config) and spec.job.brings_data:
-        data = find_data(spec.job)
+        data = find_data(spec.job, lambda text: print(f"podrun: {text}", file=sys.stderr, flush=True))
         spec = replace(spec, data=data, job=data.on_hosts(spec.job, home))
     return spec, (project, podrun)
 
