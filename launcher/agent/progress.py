@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Dict, List, Optional
 
 from .connection import Connection, Frame
 from .processes import children_beside, descendants, mount_own_proc, stat_fields
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 EVERY = 1.0  # seconds between two looks at the beats of the workers
 BEAT = 128  # bytes of a beat that are sent; the launcher knows what they say
 PRINTING = 0.5  # seconds for processes to print their stacks
+LOOK = 0.1  # seconds between two looks whether it has
 NATIVE = 8.0  # seconds for py-spy to read the stacks of native code
 CATCHES = 1 << (signal.SIGUSR1 - 1)
 STOPPED = ("T", "t")  # by a signal, or by a debugger
@@ -68,25 +69,28 @@ class Dump:
         self.states = {w.process: state_of(w.pid) for w in self.workers}
         self.before = self.cpu_seconds()
         self.began = time.monotonic()
+        self.told = self.over = False
         self.spies = [spy for w in self.workers for spy in [start_spy(w, isolated)] if spy is not None]
         for pid in descendants():
             print_stacks(pid)
 
     def seconds_left(self) -> float:
         """Return the seconds until `result` should be asked again."""
-        limit = NATIVE if any(spy.poll() is None for spy in self.spies) else PRINTING
-        return max(0.0, min(self.began + limit - time.monotonic(), 0.1 if limit == NATIVE else PRINTING))
+        return max(LOOK, self.began + PRINTING - time.monotonic())
 
-    def result(self) -> Optional[List[Dict[str, Any]]]:
-        """Return what each worker does, or None if it is too early: stacks are still being printed."""
-        if self.seconds_left() > 0:
-            return None
-        for spy in self.spies:
-            if spy.poll() is None:
-                spy.kill()
+    def result(self) -> Optional[Frame]:
+        """Return the fields of a frame `dumped` if there is anything new: first before the native stacks, which take long."""
         passed = time.monotonic() - self.began
+        more = passed < NATIVE and any(spy.poll() is None for spy in self.spies)
+        if passed < PRINTING or (more and self.told):
+            return None
+        self.told = True
+        self.over = not more
+        for spy in self.spies:
+            if self.over and spy.poll() is None:
+                spy.kill()
         after = self.cpu_seconds()
-        return [
+        processes = [
             {
                 "process": w.process,
                 "state": self.states[w.process],
@@ -94,6 +98,7 @@ class Dump:
             }
             for w in self.workers
         ]
+        return {"processes": processes, "more": more}
 
     def cpu_seconds(self) -> Dict[int, float]:
         return {w.process: cpu_seconds(w.pid) for w in self.workers}

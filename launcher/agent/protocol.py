@@ -152,7 +152,9 @@ FROM_AGENT: Frames = {
     # Of processes whose beats have changed: the bytes as hexadecimal digits; `now` is the time on the clock of the beats.
     "progress": record({"beats": table(text)}, {"now": number}),
     "usage": record(USAGE),
-    "dumped": record({"n": count, "processes": each(record({"process": count, "state": text, "load": number}))}),
+    "dumped": record(  # more: native stacks are still being printed
+        {"n": count, "processes": each(record({"process": count, "state": text, "load": number}))}, {"more": flag}
+    ),
 }
 SPEC: Frames = {"spec": TO_AGENT["spec"]}
 _EXPECTED = record(

@@ -385,7 +385,8 @@ class Agent:
         if self.dump is not None:
             stuck = self.dump.result()
             if stuck is not None:
-                self.report("dumped", processes=stuck)
+                self.report("dumped", **stuck)
+            if self.dump.over:
                 self.dump = None
         connection = self.current_connection()
         if connection and not self.waits_for_spec:

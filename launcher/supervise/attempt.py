@@ -162,10 +162,12 @@ class Supervisor(AgentFrames):
             self._tell(EventKind.LATE, **late)
         if self._watch.is_stuck(self._hears):
             self._tell(EventKind.NOTE, message="nothing moves any more: all processes print their stacks to the logs")
-            self._dump_stacks()
+            self._ask_for_stacks()
+            self._wait_for_stacks(self._looked_at)
             self._is_stuck = True
             failure = self._watch.failure()
             self._tell_early(failure)
+            self._wait_for_stacks(self._dumped)  # native ones take longer
             self._failures.add(failure)
 
     def _hears(self, host: str) -> bool:
@@ -367,13 +369,20 @@ class Supervisor(AgentFrames):
 
     def _dump_stacks(self) -> None:
         """Let all processes print their stacks to the logs, and wait until they have, on hosts that answer and run any."""
+        self._ask_for_stacks()
+        self._wait_for_stacks(self._dumped)
+
+    def _ask_for_stacks(self) -> None:
         self._dumped.clear()
+        self._looked_at.clear()
         self._send_all({"type": "dump"})
+
+    def _wait_for_stacks(self, answered: set[str]) -> None:
         running = {p.host for p in self._processes.values() if p.pid and p.exit_code is None}
         end = self._clock.now() + DUMP_TIMEOUT
         while self._clock.now() < end and not self._interrupts:
             awaited = (s.host for s in self._unconfirmed() if s.host in running and self._hears(s.host))
-            if self._dumped.issuperset(awaited):
+            if answered.issuperset(awaited):
                 return
             self._pump()
 

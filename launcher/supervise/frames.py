@@ -83,6 +83,7 @@ class AgentFrames:
         self._probing: set[str] = set()  # hosts that were asked to probe the coordinator
         self._probed: set[str] = set()
         self._dumped: set[str] = set()  # hosts whose processes have printed their stacks, since that was asked last
+        self._looked_at: set[str] = set()  # hosts that have told what their processes do then
         self._stopped: dict[str, list[int]] = {}
         self._reusable: set[str] = set()  # hosts that stopped only because they were asked to, and have nothing left
         self._lost: dict[str, str | None] = {}  # None: the host is lost, but nothing is left running on it
@@ -278,7 +279,9 @@ class AgentFrames:
         self._tell(EventKind.USAGE, host=host, **{name: frame[name] for name in USAGE})
 
     def _on_dumped(self, host: str, frame: Frame) -> None:
-        self._dumped.add(host)
+        self._looked_at.add(host)
+        if not frame.get("more"):
+            self._dumped.add(host)
         for row in frame["processes"]:
             process = self._processes[host, row["process"]]
             process.state, process.load = row["state"], row["load"]
