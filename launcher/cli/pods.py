@@ -140,6 +140,7 @@ def checkpoints(workdir: Path, action: str | None, steps: tuple[str, ...], run: 
                     Also brings back one that was set aside: 20.damaged-1, 20.aside-1.
 
     With a pod the workdir is the one that its first host sees, with a run the one of process 0.
+    One in a bucket is read by this machine, and copied to a temporary folder to be compared.
     Exit code 1 if a checkpoint is damaged.
 
     \b
@@ -147,6 +148,7 @@ def checkpoints(workdir: Path, action: str | None, steps: tuple[str, ...], run: 
       podrun checkpoints runs/train
       podrun checkpoints runs/train restore 2000
       podrun checkpoints --pod pod.yaml train keep 1000 2000
+      podrun checkpoints gs://my-bucket/train
     """
 
     def perform() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,11 @@ from ..pod.pod import Host, Pod
 from ..pod.slices import parse_slice
 from ..remote.ask import ask
 from ..request.hosts import HostSelection, select_hosts
+from ..results.bucket_checkpoints import ask_bucket
 from ..transport.base import load_transport
 from ..view.text_table import text_table
 from ..view.times import size
+from .pull import bucket_of
 
 _LIMIT = 3600.0  # seconds: every byte of all checkpoints is read
 
@@ -29,6 +32,7 @@ class CheckpointsRequest:
     selection: HostSelection
     """Whose host 0 sees the workdir; without a pod it is this machine."""
     workdir: Path
+    """A folder, or the URL of a workdir in a bucket, which is read from this machine."""
     action: str | None = None
     names: tuple[str, ...] = ()
 
@@ -36,19 +40,29 @@ class CheckpointsRequest:
 def checkpoints(request: CheckpointsRequest) -> int:
     """Do what was asked for and print a table; return 1 if a checkpoint in use is damaged. Raises UserError."""
     _check(request)
-    pod, host, workdir = _find(request)
+    bucket = bucket_of(str(request.workdir)) if ":/" in str(request.workdir) else None
+    pod, host, workdir = _on_this_machine(request.workdir) if bucket else _find(request)
     transport = load_transport(pod)
-    try:
+
+    def ask_host(workdir: Path) -> dict[str, Any]:
         question = {"workdir": str(workdir), "action": request.action, "names": list(request.names)}
-        answer = ask(transport, pod, host, "checkpoints", request=question, limit=_LIMIT).answer
+        return ask(transport, pod, host, "checkpoints", request=question, limit=_LIMIT).answer
+
+    try:
+        answer = ask_bucket(bucket, request.action, request.names, ask_host, print) if bucket else ask_host(workdir)
     except HostError as error:
-        raise UserError(str(error)) from None
+        if not bucket:
+            raise UserError(str(error)) from None
+        print(f"podrun: {error}", file=sys.stderr)
+        return int(ExitCode.UNAVAILABLE)
     finally:
         transport.close()
     if answer["error"] is not None:
         raise UserError(answer["error"])
     for line in answer["done"]:
         print(line)
+    if bucket and request.action is not None:
+        return int(ExitCode.DONE)  # what was changed was not read again
     rows = answer["rows"]
     if request.action is None or request.action == "restore":
         print(as_table(rows))
@@ -67,13 +81,17 @@ def _find(request: CheckpointsRequest) -> tuple[Pod, Host, Path]:
     """Return the pod, its host that sees the workdir, and the path there. Of a run that is the host of process 0."""
     selection = request.selection
     if selection.run is None and not selection.pod.names_pod:
-        pod = simulated_pod(parse_slice("cpu-1x1"))
-        return pod, pod.hosts[0], request.workdir.expanduser().absolute()
+        return _on_this_machine(request.workdir)
     pod, run = select_hosts(selection, "checkpoints")
     host = (run.hosts(pod) if run else pod.hosts)[0]
     if pod.traits.files_are_here:
         return pod, host, request.workdir.expanduser().absolute()
     return pod, host, pod.workdir_on_hosts(request.workdir)
+
+
+def _on_this_machine(workdir: Path) -> tuple[Pod, Host, Path]:
+    pod = simulated_pod(parse_slice("cpu-1x1"))
+    return pod, pod.hosts[0], workdir.expanduser().absolute()
 
 
 def as_table(rows: list[dict[str, Any]]) -> str:

@@ -161,6 +161,14 @@ class Bucket:
         except MissingObjectError:
             return
 
+    def copy(self, name: str, target: str) -> None:
+        """Copy an object to another name, within the bucket. Raises BucketError."""
+        self._try("write", target, lambda: self._fs.cp_file(self._key(name), self._key(target)))
+
+    def modified(self, name: str) -> float:
+        """Return when an object was written, in seconds since the epoch. Raises BucketError."""
+        return float(self._try("read", name, lambda: self._fs.modified(self._key(name))).timestamp())
+
     def abort_uploads(self) -> None:
         """Forget uploads in parts that were interrupted, which S3 would keep, and charge for, forever."""
         if self._scheme == "s3":

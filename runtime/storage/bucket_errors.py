@@ -84,6 +84,8 @@ def fatal_error(url: str, error: Exception, verb: str, name: str, tries: int) ->
         or "Anonymous caller" in text
     ):
         return RefusedError(f"{bucket}: no credentials on this host; {_CREDENTIALS[scheme]}")
+    if isinstance(error, ValueError) and "Invalid endpoint" in text:
+        return RefusedError(f"{bucket}: AWS_ENDPOINT_URL is no URL ({short(error)}); give http://SERVER:PORT")
     if "TooSkewed" in text or "too skewed" in text:
         line = f"{bucket}: the clock of this host is wrong ({short(error)}); set it, best by NTP"
         return RefusedError(line) if tries >= _DOUBTS[scheme] else None

@@ -11,6 +11,7 @@ from podrun.launcher.cli.root import main
 
 from ....conftest import Sandbox
 from ....tiers import mostly_long
+from .buckets import BUCKETS
 from .case import Case
 from .files import BY_A_WORKER, FILES
 from .jobs import MODEL_AND_SIZES, OVERRIDES, PARALLEL, TRAIN_YAML
@@ -20,7 +21,7 @@ from .programs import PROGRAMS
 
 LINES = 15
 JOBS = [*TRAIN_YAML, *OVERRIDES, *MODEL_AND_SIZES, *PARALLEL, *FILES, *PROGRAMS]
-EARLY = [*JOBS, *POD, *POD_FILE, *HOSTS, *INIT, *OPTIONS]
+EARLY = [*JOBS, *POD, *POD_FILE, *HOSTS, *INIT, *OPTIONS, *BUCKETS]
 
 
 Podrun = Callable[..., subprocess.CompletedProcess[str]]
