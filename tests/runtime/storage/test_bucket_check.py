@@ -1,4 +1,4 @@
-"""What a host may do with a bucket is tried one by one, and nothing is left there."""
+"""Try what a host may do with a bucket, verb by verb."""
 
 from __future__ import annotations
 
