@@ -1,4 +1,4 @@
-"""Explain what is wrong with a bucket, through the real command line and real servers: short, with what, where and what to do."""
+"""Explain what is wrong with a bucket, through the real command line and real servers: what, where and what to do."""
 
 from __future__ import annotations
 
