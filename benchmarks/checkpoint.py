@@ -2,8 +2,6 @@
 
     python benchmarks/checkpoint.py [--gigabytes 1] [--rounds 3] [--folder DIR]
     python benchmarks/checkpoint.py --bucket gs         # or s3: the same with a bucket, on a server on this machine
-    python benchmarks/checkpoint.py --steps [--rounds 3]   # a save of GPT-2 124M, and how long it blocks beside a step
-    python benchmarks/checkpoint.py --manifest          # steps while a thread computes digests, and alone
     python benchmarks/checkpoint.py --trained STATE     # what zstd is worth, on the folder `state` of a checkpoint
 
 Every measurement is a process of its own; the ways take turns, and a ratio is the median over rounds of ratios within one
@@ -26,7 +24,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -39,8 +36,6 @@ from tests.buckets import BUCKET, bucket_server
 
 ARRAYS = 48
 """Number of arrays; each of the parameters comes with the two moments of Adam."""
-GPT2 = {"name": "gpt2", "layers": 12, "heads": 12, "width": 768, "context": 1024}
-STEPS = {"model": {"name": "gpt2", "layers": 2, "heads": 2, "width": 64, "context": 64}, "batch_size": 8}
 
 
 @dataclass
@@ -67,18 +62,12 @@ def main() -> None:
     )
     parser.add_argument("--bucket", choices=["gs", "s3"], help="the kind of the bucket; plain orbax can only gs")
     parser.add_argument("--url", help=argparse.SUPPRESS)
-    parser.add_argument("--steps", action="store_true")
-    parser.add_argument("--manifest", action="store_true")
     parser.add_argument("--trained", type=Path, help="the folder `state` of a checkpoint")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         place = Place(arguments.folder, arguments.url)
         print(json.dumps(asdict(measure(arguments.worker, arguments.gigabytes, place, arguments.trained))))
-    elif arguments.steps:
-        print_steps(arguments.rounds, arguments.folder)
-    elif arguments.manifest:
-        print_manifest(arguments.rounds)
     else:
         ways = ("orbax", "orbax without zstd") if arguments.trained else ("podrun", "orbax", "np.save")
         ways = tuple(way for way in ways if way != "orbax") if arguments.bucket == "s3" else ways
@@ -326,83 +315,6 @@ def reset_peak() -> int:
 def peak() -> int:
     (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
     return int(line.split()[1]) * 1024
-
-
-# --- beside a training ----------------------------------------------------------------------------------------------
-
-
-def trainer_of(config: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Return a strategy on one device, its state, and a batch."""
-    import numpy as np
-
-    from podrun.runtime.config import Config
-    from podrun.runtime.data import load_dataset
-    from podrun.runtime.optim import make_optimizer
-    from podrun.runtime.parallel import make_strategy
-    from podrun.runtime.tasks import make_task
-
-    job = Config.model_validate({"steps": 100, "data": "python_source", "parallel": "single", **config})
-    data = load_dataset(job)
-    one = make_strategy(job, make_task(job, data), *make_optimizer(job, 100))
-    size = int(job.batch_size)
-    batch = one.shard(data.train.gather(np.arange(size), np.zeros(size, np.int64)))
-    return one, one.init(), batch
-
-
-def print_steps(rounds: int, folder: Path | None) -> None:
-    """Print the seconds of a step of GPT-2 124M, and for how long a save of its state blocks."""
-    from podrun.runtime.checkpoint.store import Checkpoints
-    from podrun.runtime.config import Checkpoint, Config
-
-    one, state, batch = trainer_of({"model": GPT2, "batch_size": 1})
-    config = Config.model_validate({"task": "regression", "steps": 1, "batch_size": 1})
-    steps: list[float] = []
-    blocking: list[float] = []
-    with tempfile.TemporaryDirectory(dir=folder) as path:
-        checkpoints = Checkpoints(Path(path, "checkpoints"), Checkpoint(keep=1))
-        for number in range(rounds + 1):
-            for _ in range(2):  # the first one after a save may wait for its digests
-                began = time.perf_counter()
-                state, metrics = one.step(state, batch)
-                metrics.read()
-                steps.append(time.perf_counter() - began)
-            before, began = reset_peak(), time.perf_counter()
-            checkpoints.save(number + 1, one.savable(state), 0, config, b"", None)
-            blocking.append(time.perf_counter() - began)
-            checkpoints.completed(wait=True)
-            more = peak() - before
-            print(f"step {steps[-1]:.2f} s, save blocks {blocking[-1]:.2f} s, memory +{more / 1e6:.0f} MB", flush=True)
-    shown = statistics.median(b / s for b, s in zip(blocking[1:], steps[3::2], strict=True))
-    print(f"a save of GPT-2 124M blocks {shown:.2f} of a step (1 example of 1024 tokens)")
-
-
-def print_manifest(rounds: int) -> None:
-    """Print how much slower steps are while digests of a file of 1 GB are computed."""
-    from podrun.runtime.checkpoint.manifest import digest
-
-    one, state, batch = trainer_of(STEPS)
-    blocks: dict[bool, list[float]] = {True: [], False: []}
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "data")
-        file.write_bytes(os.urandom(1 << 20) * 1000)
-        for number in range(2 * rounds + 1):
-            beside = number % 2 == 1
-            thread = threading.Thread(target=digest, args=(file,))
-            if beside:
-                thread.start()
-            seconds = []
-            began = time.perf_counter()
-            while thread.is_alive() if beside else time.perf_counter() - began < 1:
-                at = time.perf_counter()
-                state, metrics = one.step(state, batch)
-                metrics.read()
-                seconds.append(time.perf_counter() - at)
-            if number:  # the first block compiles
-                blocks[beside].append(statistics.median(seconds))
-            if beside:
-                print(f"digests of 1 GB: {time.perf_counter() - began:.2f} s")
-    slower = statistics.median(a / b for a, b in zip(blocks[True], blocks[False], strict=True))
-    print(f"a step takes {slower:.2f} times as long meanwhile")
 
 
 if __name__ == "__main__":
