@@ -94,6 +94,8 @@ def fatal_error(url: str, error: Exception, verb: str, name: str, tries: int) ->
     if re.search("ExpiredToken|TokenRefreshRequired|[Tt]oken.* expired|Invalid Credentials", text):
         line = f"{bucket}: the credentials of {_who(scheme)} have expired ({short(error)}); renew them"
         return RefusedError(f"{line}: {_CREDENTIALS[scheme]}") if tries >= _DOUBTS[scheme] else None
+    if _code(error) in ("400", "403") and tries < _DOUBTS[scheme]:  # of a HEAD, whose answer cannot say why
+        return None
     if isinstance(error, PermissionError) or _status(error) in (401, 403):
         permission = _PERMISSIONS[scheme, verb]
         return RefusedError(
