@@ -19,13 +19,13 @@ from .contract import (
     ExitCode,
     NotFiniteError,
     Phase,
-    RefusedError,
     SaveError,
     UnavailableError,
     UserError,
     WorkerEnv,
     failure_code,
 )
+from .worker.mistakes import explained_kind
 from .worker.progress import Reporter
 from .worker.sigterm import leave_on_sigterm
 from .worker.standby import AHEAD, ARGUMENT, stand_by
@@ -171,12 +171,8 @@ def classify(error: BaseException) -> ErrorKind:
 
     Only JAX's own errors can mean that another process is gone; a failed gloo collective is a plain ValueError.
     """
-    if isinstance(error, RefusedError):
-        return ErrorKind.PEER_LOST
-    if isinstance(error, UserError):
-        return ErrorKind.CONFIG
-    if isinstance(error, UnavailableError) or (isinstance(error, SaveError) and error.unavailable):
-        return ErrorKind.UNAVAILABLE
+    if kind := explained_kind(error):
+        return kind
     if isinstance(error, NotFiniteError):
         return ErrorKind.NOT_FINITE
     from_jax = type(error).__module__.partition(".")[0] in ("jax", "jaxlib")

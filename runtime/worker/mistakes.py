@@ -40,7 +40,7 @@ def explain_mistakes() -> None:
 
 
 def _excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    if (failure := _explained_kind(error)) is None:
+    if (failure := explained_kind(error)) is None:
         assert _hook_before is not None
         _hook_before(kind, error, trace)
         return
@@ -56,7 +56,7 @@ def _excepthook(kind: type[BaseException], error: BaseException, trace: Tracebac
     raise _Ended(failure.exit_code)
 
 
-def _explained_kind(error: BaseException) -> ErrorKind | None:
+def explained_kind(error: BaseException) -> ErrorKind | None:
     """Return the kind of an error whose text is all that the user needs; None for all others."""
     if isinstance(error, RefusedError):
         return ErrorKind.PEER_LOST
