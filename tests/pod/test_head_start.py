@@ -32,6 +32,7 @@ def test_the_first_workers_import_ahead(start: Start, sandbox: Sandbox) -> None:
     assert processes_of(sandbox) == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("job", ["launch.env.COLOUR=blue", "launch.process_per=device"])
 def test_a_worker_that_needs_another_environment_is_started_as_usual(start: Start, sandbox: Sandbox, job: str) -> None:
     run = start("--simulate", "--slice", "cpu-1x2", "small.yaml", "steps=1", job)
@@ -46,6 +47,7 @@ def test_a_mistake_in_the_job_leaves_nothing(sandbox: Sandbox) -> None:
     assert processes_of(sandbox) == {}
 
 
+@pytest.mark.long
 def test_a_broken_import_is_reported_as_ever(start: Start, sandbox: Sandbox) -> None:
     """It happens before there is anybody to report it to."""
     (sandbox.path / "optax.py").write_text("print('half of it')\nraise ImportError('no optax today')\n")

@@ -24,7 +24,6 @@ from .conftest import HERE, Podrun
         (["export", "zzzz"], "there is no folder "),
         (["export", "zzzz"], "zzzz, and there are no runs in"),
         (["export", "runs/zzzz"], "runs/zzzz does not exist here; give a workdir on this machine, or the id of a run"),
-        (["export", "gs://zzzz/run"], "gs://zzzz/run is in a bucket; give a workdir on this machine"),
         (["export", __file__], ".py is a file; give a workdir"),
         (["export", ".", "-o", "/tmp"], "/tmp is a folder; give a file in it, for example -o /tmp/model.safetensors"),
         (["export", ".", "--format", "onnx"], "'onnx' is not one of 'safetensors', 'npz'"),

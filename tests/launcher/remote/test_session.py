@@ -353,7 +353,12 @@ def test_an_agent_that_was_told_to_end_is_not_looked_for(world: World) -> None:
     """It ended well after the word; another connection would find nobody."""
     channel = opened(world, STOPPED)
     assert world.next() == STOPPED
-    threading.Timer(0.01, channel.say, [None]).start()
+
+    def end_once_told() -> None:
+        channel.hears("close")
+        channel.say(None)
+
+    threading.Thread(target=end_once_told, daemon=True).start()
     world.session.close(patience=20.0)
     assert not world.session._thread.is_alive() and world.opened.empty()
 

@@ -363,9 +363,16 @@ def test_a_failure_is_raised_without_waiting(tmp_path: Path, monkeypatch: pytest
 
 
 @failing
-def test_the_next_save_raises_the_failure(tmp_path: Path) -> None:
+def test_the_next_save_raises_the_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If nobody has asked before."""
+    monkeypatch.setattr("podrun.runtime.checkpoint.save.writes_at_once", lambda: False)
     with opened(tmp_path) as checkpoints, largest_file(1 << 20):
         checkpoints.save(2, noise(2), 16, job(), FINGERPRINT, None)
         with pytest.raises(Exception, match="File too large"):
             checkpoints.save(3, noise(3), 24, job(), FINGERPRINT, None)
+
+
+@failing
+def test_a_save_that_writes_at_once_raises_its_own_failure(tmp_path: Path) -> None:
+    with opened(tmp_path) as checkpoints, largest_file(1 << 20), pytest.raises(Exception, match="File too large"):
+        checkpoints.save(2, noise(2), 16, job(), FINGERPRINT, None)
