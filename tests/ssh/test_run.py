@@ -50,7 +50,7 @@ def events_of(pod: PodSandbox) -> list[dict[str, Any]]:
 
 def sent(pod: PodSandbox) -> dict[str, list[str]]:
     """Kinds of the bundles that each host got in the last run."""
-    (note,) = [e for e in events_of(pod) if "sent" in e]
+    (note,) = [e for e in events_of(pod) if "sent" in e and e["event"] != "usage"]
     return {host: [name.partition("-")[0] for name in names] for host, names in note["sent"].items()}
 
 
