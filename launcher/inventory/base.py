@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, cast
 
-from ..pod.pod import Host, Pod
+from ..pod.pod import Host, Pod, Ssh
 from ..pod.slices import Slice
+from ..pod.traits import LISTED
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,18 @@ class Listing:
     hosts: tuple[Host, ...]
     slots: int | None = None
     """Number of devices on each host, if the inventory knows it."""
+    slice: Slice | None = None
+    """What the hosts are together, if the inventory knows it."""
+    ssh: Ssh = field(default_factory=Ssh)
+    """How they are reached, where the pod file does not say."""
+    slots_are_limit: bool = False
+    """`slots` is the most that a slice may have of them; else it has exactly as many."""
+    transport: str = LISTED
+    """Transport to the hosts."""
+    slurm_job: str | None = None
+    """Id of the SLURM job whose nodes these are."""
+    python: str | None = None
+    """Interpreter on the hosts, unless the pod file names one."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +50,12 @@ class Inventory:
     """The pod file has a key of the same name, which pod_schema.py describes."""
     lists_hosts: bool = True
     """False: the hosts are made as the slice says, on this machine."""
-    knows_slots: bool = False
-    """Its listing may have `slots`, and then no slice is needed."""
+    knows_slice: bool = False
+    """Its listing may have `slots` or `slice`, and then no slice is needed."""
 
-    def from_option(self, value: Any) -> Listing:
-        """Return the hosts that the option's value stands for. Raises UserError."""
-        return cast(Listing, self._load().from_option(value))
+    def from_option(self, value: Any, **refinements: Any) -> Listing:
+        """Return the hosts that the option's value stands for. Raises UserError, and UnavailableError of a service."""
+        return cast(Listing, self._load().from_option(value, **refinements))
 
     def from_key(self, value: Any) -> Listing:
         """Return the hosts that the validated value of the pod file's key stands for. Raises UserError."""
@@ -62,8 +75,10 @@ INVENTORIES: Mapping[str, Inventory] = MappingProxyType(
             "hosts", "Hosts instead of those of --pod: tpu-[0-3] or 10.0.0.5,10.0.0.6.", "LIST", is_key=True
         ),
         "hostfile": Inventory(
-            "hostfile", "The same from lines of `HOST slots=N`.", "FILE", is_path=True, knows_slots=True
+            "hostfile", "The same from lines of `HOST slots=N`.", "FILE", is_path=True, knows_slice=True
         ),
+        "tpu": Inventory("tpu_vm", "The hosts of a TPU VM, which gcloud knows; with --zone.", "NAME", knows_slice=True),
+        "slurm": Inventory("slurm", "The nodes of the SLURM job that this runs in.", knows_slice=True),
         "simulate": Inventory(
             "simulated",
             "Run the slice on this machine: a process per host, virtual CPU devices.",
@@ -74,6 +89,26 @@ INVENTORIES: Mapping[str, Inventory] = MappingProxyType(
 """Maps the name of an option, without its dashes, to the inventory that it chooses, in the order of the help."""
 
 
+@dataclass(frozen=True)
+class Refinement:
+    """An option that says more about the value of one that chooses an inventory, whose `from_option` gets both."""
+
+    inventory: str
+    """Name in INVENTORIES."""
+    help: str
+    metavar: str
+    is_needed: bool = False
+
+
+REFINEMENTS: Mapping[str, Refinement] = MappingProxyType(
+    {
+        "zone": Refinement("tpu", "The zone of --tpu: us-central1-a.", "ZONE", is_needed=True),
+        "project": Refinement("tpu", "The project of --tpu.  [default: gcloud's]", "PROJECT"),
+    }
+)
+"""Maps the name of an option, without its dashes, to what it refines, in the order of the help."""
+
+
 def option_of(name: str) -> str:
     """Return the option that chooses an inventory: `--hosts`."""
     return f"--{name.replace('_', '-')}"
@@ -81,5 +116,5 @@ def option_of(name: str) -> str:
 
 def usage_of(name: str) -> str:
     """Return the option with the placeholder of its value: `--hosts LIST`."""
-    metavar = INVENTORIES[name].metavar
+    metavar = (REFINEMENTS[name] if name in REFINEMENTS else INVENTORIES[name]).metavar
     return f"{option_of(name)} {metavar}" if metavar else option_of(name)

@@ -2,61 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
 
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import UserError
 
-from ..pod.pod import Pod
+from ..pod.pod import Pod, Ssh
 from ..pod.slices import Slice, parse_slice
 from ..pod.traits import LISTED, TRAITS
 from ..yamlfile.mistakes import Row, mistake_row, mistakes_error
-from .base import INVENTORIES, Listing, option_of, usage_of
+from .base import INVENTORIES, REFINEMENTS, Listing, option_of, usage_of
 from .fits import misfit
 from .pod_checks import check_pod, duplicates
-from .pod_file import read_pod_file
+from .pod_file import ParsedPodFile, read_pod_file
+from .pod_request import PodRequest
 from .simulated import simulated_pod
 
 _PLATFORMS = {"tpu": "tpu", "gpu": "cuda", "cpu": "cpu"}
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class PodRequest:
-    """The command line's options about the pod."""
-
-    slice: str | None = None
-    pod: Path | None = None
-    inventories: Mapping[str, Any] = field(default_factory=dict)
-    """Values of the options that were given, by their names in INVENTORIES."""
-    train: Path | None = None
-    """Path of train.yaml, which messages name as another place searched."""
-    any_slice: bool = False
-    """The shape of the pod does not matter: no slice is needed, and any number of hosts is accepted."""
-
-    @property
-    def complete(self) -> bool:
-        """Return whether the request names the hosts, so that most mistakes can be found without train.yaml."""
-        return bool(self.pod or self.listing or (self.simulation and self.slice))
-
-    @property
-    def names_pod(self) -> bool:
-        """Return whether any option about the pod was given."""
-        return bool(self.pod or self.slice or self.inventories)
-
-    @property
-    def listing(self) -> tuple[str, ...]:
-        """Names of the given options that list hosts."""
-        return tuple(name for name in self.inventories if INVENTORIES[name].lists_hosts)
-
-    @property
-    def simulation(self) -> str | None:
-        """Name of the given option by which the hosts are made on this machine; None if there is none."""
-        return next((name for name in self.inventories if not INVENTORIES[name].lists_hosts), None)
 
 
 def find_pod(request: PodRequest, launch: Launch | None = None) -> Pod:
@@ -76,8 +42,8 @@ class _Search:
         path = request.pod or launch.pod
         self._path = path
         self._described = self._attempt(lambda: read_pod_file(path)) if path else None
-        self._lister = None if request.simulation else next(reversed(request.listing), None)
-        self._listed = self._attempt(self._find_listed)
+        self._lister = request.lister
+        self._listed = self._attempt(lambda: request.listed)
         self._slice = self._attempt(self._find_slice)
 
     def pod(self) -> Pod:
@@ -110,24 +76,22 @@ class _Search:
 
     # --- collect the input ----------------------------------------------------------------------------------------------
 
-    def _find_listed(self) -> Listing | None:
-        name = self._lister
-        return INVENTORIES[name].from_option(self._request.inventories[name]) if name else None
-
     def _find_slice(self) -> Slice | None:
         """Return the slice; None if it is unknown because of a mistake that is reported already."""
         file = self._described.file if self._described else None
         if self._request.any_slice and (count := self._count_hosts()):
-            return parse_slice(f"cpu-{count}x1")
+            return (self._listed and self._listed.slice) or parse_slice(f"cpu-{count}x1")
         name = self._request.slice or (file.slice if file else None)
         if name is None and self._path and (self._described is None or "slice" in self._described.broken):
             return None
         name = name or self._launch.slice
         if name is not None:
             return parse_slice(name)
+        if self._listed and self._listed.slice:
+            return self._listed.slice
         if self._listed and self._listed.slots:
             return parse_slice(f"gpu-{len(self._listed.hosts)}x{self._listed.slots}")
-        if self._lister and INVENTORIES[self._lister].knows_slots and self._listed is None:
+        if self._lister and INVENTORIES[self._lister].knows_slice and self._listed is None:
             return None
         places = ["--slice", *([f"`slice` in {self._path}"] if self._path else []), *self._in_train("launch.slice")]
         raise UserError(
@@ -164,44 +128,68 @@ class _Search:
                 "add --simulate to run the slice on this machine, as processes with virtual CPU devices, "
                 "or describe your hosts in a file: `podrun init` writes one"
             )
+        for name in self._request.refinements:
+            if (refined := REFINEMENTS[name].inventory) not in self._request.inventories:
+                self._problems.append(f"{option_of(name)} is for {usage_of(refined)}; add that, or leave this out")
+        for name in self._request.listing:
+            for key in self._request.lacks(name):
+                self._problems.append(f"{option_of(name)} needs {usage_of(key)} as well")
 
     def _check_hosts(self) -> None:
         if self._listed and self._lister:
-            self._check_listed(option_of(self._lister), self._listed)
+            self._check_listed(self._lister, self._listed)
         described = None if self._names_hosts else self._described
         if described and described.hosts and self._slice and (what := misfit(self._slice, len(described.hosts))):
             self._rows.append(mistake_row(described.inventory or "hosts", what, described.lines))
         if self._described and self._slice and (what := _least_problem(self._described.file.min_hosts, self._slice)):
             self._rows.append(mistake_row("min_hosts", what, self._described.lines))
 
-    def _check_listed(self, option: str, listed: Listing) -> None:
+    def _check_listed(self, lister: str, listed: Listing) -> None:
         problems = [*duplicates(listed.hosts)]
-        if self._slice and (what := misfit(self._slice, len(listed.hosts))):
+        if self._slice and listed.slice and listed.slice != self._slice:
+            asked, real = self._slice.name, listed.slice.name
+            name = self._request.inventories[lister]
+            problems.append(
+                f"{name} is a {real}, but the slice asked for is {asked}; leave that out, or ask for {real}"
+            )
+        elif self._slice and (what := misfit(self._slice, len(listed.hosts))):
             problems.append(what)
         devices = self._slice.devices_per_host if self._slice and self._slice.kind != "tpu" else None
-        if self._slice and devices and listed.slots not in (None, devices):
-            problems.append(
-                f"slots={listed.slots}, but {self._slice.name} has {devices} devices per host; change one of them"
-            )
-        if self._described and (transport := self._described.file.transport) and not TRAITS[transport].lists_hosts:
+        if self._slice and devices and (what := _slots_problem(listed, self._slice, devices)):
+            problems.append(what)
+        transport = self._described.file.transport if self._described else None
+        if transport and not TRAITS[transport].lists_hosts:
             problems.append(f"{self._path} says `transport: {transport}`, which is this machine; remove one of the two")
-        self._problems += [f"{option}: {what}" for what in problems]
+        elif transport and listed.transport not in (LISTED, transport):
+            here = TRAITS[listed.transport].reached
+            problems.append(
+                f"{self._path} says `transport: {transport}`, but its hosts are {here}; remove one of the two"
+            )
+        self._problems += [f"{option_of(lister)}: {what}" for what in problems]
 
     # --- the pod ----------------------------------------------------------------------------------------------------
 
     def _make(self, slice: Slice) -> Pod:
         if simulation := self._request.simulation:
             return INVENTORIES[simulation].from_slice(slice)
-        hosts = self._listed.hosts if self._listed else ()
+        listed = self._listed or Listing(self._described.hosts if self._described else ())
+        pod = Pod(
+            slice,
+            listed.hosts,
+            listed.transport,
+            _PLATFORMS[slice.kind],
+            ssh=listed.ssh,
+            slurm_job=listed.slurm_job,
+            python=listed.python,
+        )
         if self._described is None:
-            return Pod(slice, hosts, LISTED, _PLATFORMS[slice.kind])
+            return pod
         file = self._described.file
-        hosts = hosts or self._described.hosts
-        transport = file.transport or LISTED
-        pod = Pod(slice, hosts, transport, _PLATFORMS[slice.kind]) if hosts else simulated_pod(slice)
+        if not listed.hosts:
+            pod = simulated_pod(slice)
         return replace(
             pod,
-            ssh=self._described.ssh,
+            ssh=_merge(self._listed.ssh if self._listed else Ssh(), self._described),
             home=pod.home if pod.traits.files_are_here else file.home,
             python=file.python or pod.python,
             workdir=file.workdir,
@@ -211,9 +199,28 @@ class _Search:
             setup=file.setup,
             requirements=self._described.at(file.requirements),
             ports=file.ports,
-            spares=tuple(host for host in self._described.spares if host.name not in {h.name for h in hosts}),
+            spares=tuple(host for host in self._described.spares if host.name not in {h.name for h in pod.hosts}),
             min_hosts=file.min_hosts,
         )
+
+
+def _merge(listed: Ssh, described: ParsedPodFile) -> Ssh:
+    """Return the SSH settings of the pod file, and those of the listing where it has none."""
+    given = set(described.file.ssh.model_fields_set)
+    keys = {"known_hosts", "host_keys"}
+    given |= keys if given & keys else set()  # one does not mean much without the other
+    return replace(listed, **{name: getattr(described.ssh, name) for name in given})
+
+
+def _slots_problem(listed: Listing, slice: Slice, devices: int) -> str | None:
+    """Return a message if the slice has other devices per host than the hosts."""
+    if listed.slots is None or devices == listed.slots:
+        return None
+    if not listed.slots_are_limit:
+        return f"slots={listed.slots}, but {slice.name} has {devices} devices per host; change one of them"
+    if slice.kind == "cpu" or devices < listed.slots:
+        return None
+    return f"{listed.slots} devices on each host, but {slice.name} has {devices}; give a slice with at most that many"
 
 
 def _least_problem(least: int | None, slice: Slice) -> str | None:

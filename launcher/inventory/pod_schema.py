@@ -135,7 +135,7 @@ Texts = BeforeValidator(_texts)
 if TYPE_CHECKING:
     TransportName = str
 else:
-    TransportName = Literal[tuple(TRAITS)]
+    TransportName = Literal[tuple(name for name, traits in TRAITS.items() if traits.in_pod_file)]
 
 
 class HostEntry(Section):

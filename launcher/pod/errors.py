@@ -2,6 +2,7 @@
 
 UserError                  bad input: shown unchanged, exit code 2   (podrun.runtime.contract)
 HostError                  one host could not be reached or could not start its agent: exit code 69
+FetchError                 a file of a data set did not come whole: exit code 1
 OSError
 └── IncompleteWriteError   only a part of the data could be written to a log: a failure of that host
 """
@@ -16,6 +17,10 @@ class HostError(Exception):
         super().__init__(f"{host}: {reason}")
         self.host = host
         self.reason = reason
+
+
+class FetchError(Exception):
+    """A file of a data set did not come whole; nothing is left of it."""
 
 
 class IncompleteWriteError(OSError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -45,6 +44,8 @@ def install_command(python: str) -> str:
 
 def _source() -> Path | None:
     """Return the folder that podrun was installed from, if it still exists."""
+    from importlib.metadata import PackageNotFoundError, distribution  # takes long to import
+
     try:
         url = urlsplit(json.loads(distribution("podrun").read_text("direct_url.json") or "{}").get("url", ""))
     except (PackageNotFoundError, ValueError):

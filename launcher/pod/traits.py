@@ -22,6 +22,8 @@ class Traits:
     """The hosts are listed in a pod file or an option."""
     has_login: bool
     """A user can log in to a host by SSH."""
+    in_pod_file: bool
+    """A pod file may choose it; the others belong to an inventory."""
     reached: str
     """Phrase that follows a pod's size in messages: `reached by ssh`."""
 
@@ -35,6 +37,7 @@ TRAITS = MappingProxyType(
             is_one_machine=True,
             lists_hosts=False,
             has_login=False,
+            in_pod_file=True,
             reached="simulated on this machine",
         ),
         "ssh": Traits(
@@ -44,7 +47,18 @@ TRAITS = MappingProxyType(
             is_one_machine=False,
             lists_hosts=True,
             has_login=True,
+            in_pod_file=True,
             reached="reached by ssh",
+        ),
+        "slurm": Traits(
+            files_are_here=False,
+            needs_staging=True,
+            is_exclusive=False,  # SLURM decides who has a node, or a part of it
+            is_one_machine=False,
+            lists_hosts=True,
+            has_login=False,
+            in_pod_file=False,
+            reached="reached by srun",
         ),
     }
 )

@@ -35,6 +35,10 @@ class Channel(ABC):
     def stderr_tail(self) -> str:
         """Return the last 64 KiB of the command's stderr: the reason, if it ended too early."""
 
+    def why_not_started(self) -> str | None:
+        """Return why the command was not started, and what to do, after the end; None if it was, or nobody knows."""
+        return None
+
     @abstractmethod
     def exit_code(self) -> int | None:
         """Return the exit code, once `receive` has returned the end; None if the connection was lost before that."""
@@ -53,11 +57,22 @@ class Transport(ABC):
         Arguments arrive unchanged, except for a leading `~/`, which becomes the login directory.
         """
 
+    def why_over(self, patience: float = 0.0) -> str | None:
+        """Return what has taken the hosts from this user for good, as a phrase; None if nothing has. May take seconds.
+
+        `patience`: seconds to wait longer, where the hosts are about to be taken, until it is certain why.
+        """
+        return None
+
+    def remark(self) -> str | None:
+        """Return a line about the hosts that the user is told at the start; None if there is none. May take seconds."""
+        return None
+
     def close(self) -> None:  # noqa: B027  (most have nothing to close)
         """Close all connections; safe to call twice."""
 
 
-_MODULES = {"local": "local", "ssh": "ssh.transport"}
+_MODULES = {"local": "local", "ssh": "ssh.transport", "slurm": "slurm.transport"}
 """Maps each transport's name to its module in this package."""
 
 

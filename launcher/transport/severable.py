@@ -42,6 +42,12 @@ class SeverableTransport(Transport):
         for channel in channels:
             channel.close()
 
+    def why_over(self, patience: float = 0.0) -> str | None:
+        return self._inner.why_over(patience)
+
+    def remark(self) -> str | None:
+        return self._inner.remark()
+
     def close(self) -> None:
         self._inner.close()
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from pathlib import Path
 
 import pytest
 
 from podrun.launcher.inventory import pod_file
-from podrun.launcher.inventory.base import INVENTORIES, Inventory, Listing, usage_of
-from podrun.launcher.inventory.find import PodRequest, find_pod
+from podrun.launcher.inventory.base import INVENTORIES, REFINEMENTS, Inventory, Listing, usage_of
+from podrun.launcher.inventory.find import find_pod
 from podrun.launcher.inventory.fits import misfit
 from podrun.launcher.inventory.hostfile import read_hostfile
+from podrun.launcher.inventory.pod_request import PodRequest
 from podrun.launcher.inventory.pod_schema import PodFile
 from podrun.launcher.pod.pod import Host, Pod, Ssh
 from podrun.launcher.pod.ranges import expand, split_hosts
@@ -134,6 +136,18 @@ def test_an_inventory_is_all_that_its_line_says(name: str) -> None:
         find_pod(PodRequest("cpu-1x1"))
 
 
+@pytest.mark.parametrize("name", REFINEMENTS)
+def test_a_refinement_is_an_argument_of_its_inventory(name: str) -> None:
+    refinement = REFINEMENTS[name]
+    module = importlib.import_module(f"podrun.launcher.inventory.{INVENTORIES[refinement.inventory].module}")
+    argument = inspect.signature(module.from_option).parameters[name]
+    assert (argument.default is argument.empty) == refinement.is_needed
+    with pytest.raises(
+        UserError, match=f"{usage_of(name).split()[0]} is for {usage_of(refinement.inventory)}; add that, or"
+    ):
+        find_pod(PodRequest("cpu-1x1", refinements={name: "x"}))
+
+
 # --- pod files --------------------------------------------------------------------------------------------------------
 
 
@@ -218,11 +232,11 @@ def test_only_one_key_says_where_the_hosts_are(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("file", sorted(POD_CONFIGS.glob("*.yaml")), ids=lambda p: p.stem)
 def test_the_examples_are_good(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They name files of the reader's only in comments; the one secret is set here."""
+    """They name files of the reader's only in comments; the one secret is set here. SLURM has the nodes of one."""
     monkeypatch.setenv("WANDB_API_KEY", "x")
-    pod = find_pod(PodRequest(pod=file))
+    pod = find_pod(PodRequest("gpu-4x8" if file.stem == "slurm" else None, file))
     assert len(pod.hosts) == pod.slice.hosts
-    assert pod.transport == ("local" if file.stem.startswith("simulated") else "ssh")
+    assert pod.transport == ("local" if file.stem.startswith(("simulated", "slurm")) else "ssh")
 
 
 # --- what goes before what --------------------------------------------------------------------------------------------

@@ -15,10 +15,11 @@ from podrun.launcher.plan.agent_file import agent_command
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.remote.ask import ask
 from podrun.launcher.remote.open_agent import open_agent
-from podrun.launcher.transport import local as local_module
+from podrun.launcher.transport import process_channel
 from podrun.launcher.transport.base import Channel
-from podrun.launcher.transport.local import LocalChannel, LocalTransport
+from podrun.launcher.transport.local import LocalTransport
 from podrun.launcher.transport.nursery import Copy
+from podrun.launcher.transport.process_channel import ProcessChannel
 
 from ..agent.marked import wait_until
 
@@ -30,7 +31,7 @@ class Kept(LocalTransport):
         super().__init__(pod)
         self.copies: list[Copy] = []
 
-    def open(self, host: Host, argv: Sequence[str]) -> LocalChannel:
+    def open(self, host: Host, argv: Sequence[str]) -> ProcessChannel:
         channel = super().open(host, argv)
         if isinstance(channel._process, Copy):
             self.copies.append(channel._process)
@@ -104,7 +105,7 @@ def test_exit_code_and_last_words(kept: tuple[Kept, Pod]) -> None:
 
 
 def test_one_that_does_not_end_is_killed(kept: tuple[Kept, Pod], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_module, "_END", 0.1)
+    monkeypatch.setattr(process_channel, "_END", 0.1)
     transport, pod = kept
     channel = listening(transport, pod)
     pid = transport.copies[-1].pid

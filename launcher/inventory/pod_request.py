@@ -1,0 +1,67 @@
+"""Hold what the command line says about the pod."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from .base import INVENTORIES, REFINEMENTS, Listing
+
+
+@dataclass(frozen=True)
+class PodRequest:
+    """The command line's options about the pod."""
+
+    slice: str | None = None
+    pod: Path | None = None
+    inventories: Mapping[str, Any] = field(default_factory=dict)
+    """Values of the options that were given, by their names in INVENTORIES."""
+    refinements: Mapping[str, Any] = field(default_factory=dict)
+    """Values of the options that were given, by their names in REFINEMENTS."""
+    train: Path | None = None
+    """Path of train.yaml, which messages name as another place searched."""
+    any_slice: bool = False
+    """The shape of the pod does not matter: no slice is needed, and any number of hosts is accepted."""
+
+    @property
+    def complete(self) -> bool:
+        """Return whether the request names the hosts, so that most mistakes can be found without train.yaml."""
+        return bool(self.pod or self.listing or (self.simulation and self.slice))
+
+    @property
+    def names_pod(self) -> bool:
+        """Return whether any option about the pod was given."""
+        return bool(self.pod or self.slice or self.inventories or self.refinements)
+
+    @property
+    def listing(self) -> tuple[str, ...]:
+        """Names of the given options that list hosts."""
+        return tuple(name for name in self.inventories if INVENTORIES[name].lists_hosts)
+
+    @property
+    def simulation(self) -> str | None:
+        """Name of the given option by which the hosts are made on this machine; None if there is none."""
+        return next((name for name in self.inventories if not INVENTORIES[name].lists_hosts), None)
+
+    @property
+    def lister(self) -> str | None:
+        """Name of the given option that lists the hosts, the last one; None if they are made on this machine."""
+        return None if self.simulation else next(reversed(self.listing), None)
+
+    @cached_property
+    def listed(self) -> Listing | None:
+        """Hosts of the lister, which is asked once: it may be a service. Raises UserError, UnavailableError."""
+        name = self.lister
+        if name is None or any(self.lacks(name)):
+            return None
+        more = {key: value for key, value in self.refinements.items() if REFINEMENTS[key].inventory == name}
+        return INVENTORIES[name].from_option(self.inventories[name], **more)
+
+    def lacks(self, name: str) -> Iterator[str]:
+        """Yield the names of the options that an inventory needs and that were not given."""
+        for key, refinement in REFINEMENTS.items():
+            if refinement.inventory == name and refinement.is_needed and key not in self.refinements:
+                yield key

@@ -1,0 +1,78 @@
+"""Find the nodes of the SLURM job that this process runs in: `--slurm`."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+
+from podrun.runtime.contract import UserError
+
+from ..pod.pod import Host
+from ..pod.ranges import LIMIT, expand
+from ..transport.slurm.job import SlurmError, ask_slurm, is_job_id
+from ..yamlfile.mistakes import short
+from .base import Listing
+
+_NODES = re.compile(r"\w[\w.,\[\]-]{0,65535}", re.ASCII)
+_COUNT = re.compile(r"(?:[\w-]+:)*(\d{1,4})(?:\(.*\))?")  # `8`, `a100:8`, `gpu:a100:8(S:0-1)`
+
+
+def from_option(value: bool) -> Listing:
+    """Return the nodes of this job. Raises UserError outside of one."""
+    env = os.environ
+    job, nodes = env.get("SLURM_JOB_ID", ""), env.get("SLURM_JOB_NODELIST", "")
+    if not job or not nodes:
+        raise UserError(
+            "--slurm: this is no SLURM job: SLURM_JOB_ID and SLURM_JOB_NODELIST are not set\n"
+            "call podrun from a batch script (sbatch), or from the shell of `salloc --nodes=4 --time=1:00:00`"
+        )
+    if not is_job_id(job):
+        raise UserError(f"--slurm: SLURM_JOB_ID is {short(job)}, which is not the id of a job; call podrun inside one")
+    if not _NODES.fullmatch(nodes):
+        raise UserError(
+            f"--slurm: SLURM_JOB_NODELIST is {short(nodes)}, which is no list of nodes; call podrun inside a job"
+        )
+    try:
+        names = _names(ask_slurm("scontrol", "show", "hostnames", nodes))
+        addresses = _addresses(ask_slurm("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N|%o"))
+    except SlurmError as error:
+        raise UserError(f"--slurm: {error}") from None
+    hosts = tuple(Host(name, name, addresses.get(name, name)) for name in names)
+    return Listing(hosts, gpus(env), slots_are_limit=True, transport="slurm", slurm_job=job, python=sys.executable)
+
+
+def gpus(env: Mapping[str, str]) -> int | None:
+    """Return the number of GPUs that the job has on each node; None if it has none, or SLURM does not say."""
+    for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
+        if (number := _COUNT.fullmatch(env.get(name, ""))) and int(number[1]):
+            return int(number[1])
+    ids = [word for word in env.get("SLURM_JOB_GPUS", "").split(",") if word.isdecimal()]
+    return len(ids) or None
+
+
+def _names(answer: str) -> list[str]:
+    """Return the names of nodes, one on each line. Raises SlurmError if one of them cannot be a host."""
+    names = answer.split()
+    if not names or len(names) > LIMIT:
+        raise SlurmError(f"scontrol names {len(names)} nodes for SLURM_JOB_NODELIST; 1 to {LIMIT} are allowed")
+    for name in names:
+        if not _is_name(name):
+            raise SlurmError(f"scontrol names a node {short(name)}, which is not the name of a host")
+    if len(set(names)) < len(names):
+        raise SlurmError("scontrol names a node twice; is SLURM_JOB_NODELIST what SLURM has set?")
+    return names
+
+
+def _addresses(answer: str) -> dict[str, str]:
+    """Return the addresses at which SLURM's own daemons reach the nodes, by name."""
+    pairs = (line.strip().partition("|") for line in answer.splitlines())
+    return {name: address for name, _, address in pairs if _is_name(address)}
+
+
+def _is_name(text: str) -> bool:
+    try:
+        return expand(text) == [text]
+    except ValueError:
+        return False

@@ -1,0 +1,193 @@
+"""List the hosts of a TPU VM by its name: `--tpu NAME --zone ZONE`. gcloud says what it is and where its hosts are."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from podrun.runtime.contract import UnavailableError, UserError
+
+from ..pod.home import podrun_home
+from ..pod.pod import Host, Ssh
+from ..pod.ranges import LIMIT
+from ..pod.slices import TPU_SLICES, Slice, parse_slice
+from ..yamlfile.mistakes import short
+from .base import Listing
+from .gcloud import TpuName, describe
+
+_KEY = Path("~/.ssh/google_compute_engine")  # which gcloud makes, and brings to the TPU VMs
+_WAIT = "wait until `{list}` says READY, then try again"
+_ANEW = "delete it with `{delete}` and create it again"
+_STATES = {
+    "CREATING": f"is still being created; {_WAIT}",
+    "STARTING": f"is starting; {_WAIT}",
+    "RESTARTING": f"is restarting; {_WAIT}",
+    "REIMAGING": f"gets a new system; {_WAIT}",
+    "REPAIRING": f"is being repaired by Google, and may be unusable; {_WAIT}",
+    "STOPPING": "is being stopped; start it again with `{start}` when that is done",
+    "STOPPED": "is stopped; start it with `{start}`",
+    "DELETING": "is being deleted; name another one, or create it again",
+    "PREEMPTED": f"was preempted: Google has taken its machines back; {_ANEW}",
+    "TERMINATED": f"has ended, for maintenance or because its time was over; {_ANEW}",
+    "HIDING": "is being hidden by Google; name another one",
+    "HIDDEN": "is hidden by Google; name another one",
+    "UNHIDING": f"is coming back from being hidden; {_WAIT}",
+    "UNKNOWN": f"could not be repaired by Google; {_ANEW}",
+}
+_GENERATIONS = {"V5LITE_POD": "v5litepod", "V7X": "tpu7x"}  # acceleratorConfig.type, if it is not as in a slice's name
+
+T = TypeVar("T", bound=BaseModel)
+
+
+def _address(text: str) -> str:
+    if "%" in text:  # a scope, which may be any text
+        raise ValueError("has a scope")
+    return str(ip_address(text))
+
+
+Address = Annotated[str, AfterValidator(_address)]
+OptionalAddress = Annotated[Address | None, BeforeValidator(lambda value: value or None)]
+
+
+class _Answer(BaseModel):
+    """A part of the answer. What podrun does not use is not looked at."""
+
+    model_config = ConfigDict(alias_generator=to_camel, coerce_numbers_to_str=True)
+
+
+class _Condition(_Answer):
+    state: str
+    health: str = ""
+    health_description: str = ""
+
+
+class _Access(_Answer):
+    external_ip: OptionalAddress = None
+
+
+class _Endpoint(_Answer):
+    ip_address: Address
+    access_config: _Access | None = None
+
+
+class _Config(_Answer):
+    type: str
+    topology: str
+
+
+class _Node(_Answer):
+    name: str = ""
+    id: Annotated[str, Field(pattern=r"^\d{1,30}$")] | None = None
+    accelerator_type: str = ""
+    accelerator_config: _Config | None = None
+    network_endpoints: Annotated[tuple[_Endpoint, ...], Field(max_length=LIMIT)] = ()
+
+
+def from_option(name: str, zone: str, project: str | None = None) -> Listing:
+    """Return hosts, slice and SSH settings of a TPU VM. Raises UserError, UnavailableError if it cannot be used now."""
+    tpu = TpuName(name, zone, project)
+    return read_answer(tpu, describe(tpu))
+
+
+def read_answer(tpu: TpuName, answer: Any) -> Listing:
+    """Return what gcloud's answer says, of which nothing is trusted. Raises UserError, UnavailableError."""
+    _check_condition(tpu, _parse(tpu, _Condition, answer))
+    node = _parse(tpu, _Node, answer)
+    if node.name.rpartition("/")[2] not in ("", tpu.name):
+        raise UnavailableError(f"--tpu {tpu.name}: gcloud's answer is about {short(node.name)}; try again")
+    slice = _find_slice(tpu, node)
+    endpoints = node.network_endpoints
+    if len(endpoints) != slice.hosts:
+        listed = f"lists {len(endpoints)}" if endpoints else "lists none"
+        raise UnavailableError(
+            f"--tpu {tpu.name}: a {slice.name} has {slice.hosts} {'host' if slice.hosts == 1 else 'hosts'}, but gcloud "
+            f"{listed} under networkEndpoints; look at `{tpu.command('describe')}`, and if that stays so, "
+            + _ANEW.format(delete=tpu.command("delete"))
+        )
+    hosts = tuple(_host(f"{tpu.name}-w-{worker}", endpoint) for worker, endpoint in enumerate(endpoints))
+    return Listing(hosts, slice=slice, ssh=_ssh(node.id))
+
+
+def _parse(tpu: TpuName, kind: type[T], answer: Any) -> T:
+    try:
+        return kind.model_validate(answer)
+    except ValidationError as invalid:
+        error = invalid.errors()[0]
+    key = ".".join(map(str, error["loc"]))
+    if error["type"] == "missing":
+        what = f"has no {key}"
+    elif key:
+        what = f"has {key}: {short(str(error['input']))}"
+    else:
+        what = f"is {short(str(answer))}"
+    raise UnavailableError(
+        f"--tpu {tpu.name}: gcloud's answer {what}, which podrun cannot use; look at `{tpu.command('describe')}`, "
+        "update gcloud, or name the hosts with --hosts"
+    )
+
+
+def _check_condition(tpu: TpuName, condition: _Condition) -> None:
+    """Raise UnavailableError unless the TPU VM is ready and healthy."""
+    state = condition.state
+    if state != "READY":
+        meaning = _STATES.get(state, f"is in a state that podrun does not know; {_WAIT}")
+        commands = {verb: tpu.command(verb) for verb in ("start", "delete")}
+        shown = state if state in _STATES else short(state)
+        listing = " ".join(("gcloud compute tpus tpu-vm list", *tpu.flags))
+        raise UnavailableError(f"--tpu {tpu.name}: it {meaning.format(list=listing, **commands)} [state {shown}]")
+    if condition.health not in ("", "HEALTHY", "HEALTH_UNSPECIFIED"):
+        why = f" ({short(condition.health_description)})" if condition.health_description else ""
+        raise UnavailableError(
+            f"--tpu {tpu.name}: Google says that it is not healthy: {short(condition.health)}{why}; wait until it is, or "
+            f"{_ANEW.format(delete=tpu.command('delete'))}; to use it all the same, name its hosts with --hosts"
+        )
+
+
+def _find_slice(tpu: TpuName, node: _Node) -> Slice:
+    """Return the slice that the TPU VM is. Raises UserError."""
+    config = node.accelerator_config
+    if node.accelerator_type:
+        kind = node.accelerator_type
+        try:
+            slice = parse_slice(kind)
+        except UserError:
+            slice = None
+        if slice and slice.kind == "tpu":
+            return slice
+    elif config:
+        generation = _GENERATIONS.get(config.type, config.type.lower())
+        topology = config.topology.partition("_")[0]  # 4x4x8_untwisted
+        kind = f"{config.type} {config.topology}"
+        for name, slice in TPU_SLICES.items():
+            if name.rpartition("-")[0] == generation and slice.topology == topology:
+                return slice
+    else:
+        raise UnavailableError(
+            f"--tpu {tpu.name}: gcloud's answer has neither acceleratorType nor acceleratorConfig; "
+            f"look at `{tpu.command('describe')}`, or name slice and hosts with --slice and --hosts"
+        )
+    raise UserError(
+        f"--tpu {tpu.name}: it is a {short(kind)}, which podrun does not know (`podrun slices` lists what it knows); "
+        "name slice and hosts with --slice and --hosts"
+    )
+
+
+def _host(name: str, endpoint: _Endpoint) -> Host:
+    external = endpoint.access_config.external_ip if endpoint.access_config else None
+    return Host(name, external or endpoint.ip_address, endpoint.ip_address)
+
+
+def _ssh(number: str | None) -> Ssh:
+    """Return how to log in: by gcloud's key, with host keys as gcloud handles them.
+
+    The next TPU VM at the same address is another machine with another key, so known keys are kept by the number that
+    Google gives each TPU VM once.
+    """
+    key = _KEY if _KEY.expanduser().is_file() else None
+    if number is None:
+        return Ssh(key=key)
+    return Ssh(key=key, known_hosts=podrun_home() / "known_hosts" / f"tpu-{number}", host_keys="accept-new")

@@ -1,0 +1,1 @@
+"""Reach the nodes of a SLURM job by srun."""

@@ -1,0 +1,51 @@
+"""Turn what srun says of a command that it did not start into a message that says what to do."""
+
+from __future__ import annotations
+
+import re
+
+from .job import why_over
+
+_BUSY = "SLURM starts no step there, because its resources are taken; end what else runs in this job"
+_DOWN = "SLURM has taken the node away, or set it down: `sinfo -R` says why; cancel this job, and ask for another"
+_REASONS = (
+    (r"Invalid job id|already completing or completed|Job has finished|Expired|has expired", None),
+    (r"Required node not available|node is down|Communication connection failure|Unable to contact node", _DOWN),
+    (
+        r"Socket timed out on send/recv|Unable to contact slurm controller|Connection refused",
+        "SLURM's controller does not answer; is slurmctld up? (scontrol ping)",
+    ),
+    (
+        r"[Mm]unge|Invalid authentication credential|Protocol authentication error",
+        "SLURM does not accept this user's credential: is munged up on both machines, with one key and equal clocks?",
+    ),
+    (r"Access/permission denied|Invalid user id", "SLURM does not let this user start steps in the job; is it yours?"),
+    (r"Requested nodes are busy|step creation temporarily disabled|Memory required by task is not available", _BUSY),
+    (
+        r"Requested node configuration is not available|not in this job|Invalid node name|Zero Bytes",
+        "the node is not one of this job, or has not what the step asks for; look at `scontrol show job`",
+    ),
+    (r"Invalid generic resource|More processors requested|Unable to create step", "SLURM has made no step there"),
+)
+_SAID = re.compile(
+    r"^srun: (?:error|fatal): (.*)$|^srun: (Job \S+ step creation temporarily disabled.*)$", re.MULTILINE
+)
+_MISSING = re.compile(r"execve\(\): (\S+): (.+)$", re.MULTILINE)
+
+
+def why_not_started(stderr: str, job: str) -> str | None:
+    """Return why srun did not start a command, with the remedy; None if that is not what it says. May ask SLURM."""
+    messages = [first or second for first, second in _SAID.findall(stderr)]
+    if missing := _MISSING.search(stderr):
+        return f"no {missing[1]} there ({missing[2]}); give an absolute path that the nodes have (`python:` in the pod file)"
+    for pattern, remedy in _REASONS:
+        for line in messages:
+            if re.search(pattern, line):
+                over = why_over(job)
+                return over or (f"{remedy} ({line})" if remedy else f"the SLURM job {job} has ended ({line})")
+    return None
+
+
+def own_words(stderr: str) -> str:
+    """Return what the command itself has written, without the lines of SLURM about its end."""
+    return "\n".join(line for line in stderr.splitlines() if not line.startswith(("srun: ", "slurmstepd"))).strip()

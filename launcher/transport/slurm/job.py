@@ -1,0 +1,112 @@
+"""Ask SLURM about a job: its nodes, its state, the time that it has left."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+
+LIMIT = 20.0  # seconds for an answer of SLURM's controller
+_ID = re.compile(r"\d{1,19}(_\d{1,19})?(\+\d{1,9})?")  # also of arrays, and of parts of a heterogeneous job
+_STATE = re.compile(r"\bJobState=([A-Z_]{1,40})")
+_REASON = re.compile(r"\bReason=(\w{1,40})")
+COMPLETING = "COMPLETING"
+_REASONS = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL"}  # what is known while a job still has processes
+_PAUSE = 0.3  # seconds between two questions
+_NOT_OVER = ("RUNNING", "SUSPENDED", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED")
+_ENDED = {
+    "CANCELLED": "was cancelled",
+    "TIMEOUT": "has reached its time limit",
+    "PREEMPTED": "was preempted by another job",
+    "NODE_FAIL": "has lost a node: NODE_FAIL",
+    "DEADLINE": "has reached its deadline",
+    "OUT_OF_MEMORY": "ran out of memory",
+    "COMPLETED": "has ended",
+    "PENDING": "was put back into the queue",
+    "REQUEUED": "was put back into the queue",
+    "REVOKED": "was revoked",
+    COMPLETING: "is being ended: it was cancelled, or preempted",
+}
+
+
+class SlurmError(Exception):
+    """SLURM has not answered, or refused; the text says why, on one line."""
+
+
+def is_job_id(text: str) -> bool:
+    """Return whether the text is the id of a job."""
+    return _ID.fullmatch(text) is not None
+
+
+def ask_slurm(*command: str) -> str:
+    """Run one of SLURM's programs and return its output. Raises SlurmError."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=LIMIT,
+            env=plain_env(os.environ),
+            start_new_session=True,  # Ctrl-C in the terminal is for the launcher
+        )
+    except FileNotFoundError:
+        raise SlurmError(f"there is no `{command[0]}` in the PATH of this machine; is SLURM installed here?") from None
+    except subprocess.TimeoutExpired:
+        raise SlurmError(
+            f"`{command[0]}` has not answered within {LIMIT:g} s; is slurmctld up? (scontrol ping)"
+        ) from None
+    except OSError as error:
+        raise SlurmError(f"cannot start `{command[0]}`: {error.strerror}") from None
+    if done.returncode:
+        raise SlurmError(
+            last_line(done.stderr.decode(errors="replace")) or f"`{command[0]}` ended with {done.returncode}"
+        )
+    return done.stdout.decode(errors="replace")
+
+
+def plain_env(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without the variables that change what SLURM's programs do, but for its configuration."""
+    changes = ("SLURM_", "SLURMD_", "SRUN_", "SALLOC_", "SBATCH_", "SQUEUE_", "SCONTROL_", "SINFO_")
+    return {name: value for name, value in env.items() if name == "SLURM_CONF" or not name.startswith(changes)}
+
+
+def why_over(job: str, patience: float = 0.0) -> str | None:
+    """Return what has ended a job, as a phrase; None while it runs, or if SLURM cannot say.
+
+    While the job still has processes, SLURM does not say why they are ended: `patience` are seconds to wait for that.
+    """
+    deadline = time.monotonic() + patience
+    while (state := _state(job)) == COMPLETING and time.monotonic() < deadline:
+        time.sleep(_PAUSE)
+    if state is None or state in _NOT_OVER:
+        return None
+    return f"the SLURM job {job} {_ENDED.get(state, f'has ended: {state}')}"
+
+
+def _state(job: str) -> str | None:
+    """Return the state of a job; None if SLURM cannot say."""
+    try:
+        answer = ask_slurm("scontrol", "--oneliner", "show", "job", job)
+    except SlurmError as error:
+        return "COMPLETED" if "Invalid job id" in str(error) else None
+    state, reason = _STATE.search(answer), _REASON.search(answer)
+    if state and state[1] == COMPLETING and reason:
+        return _REASONS.get(reason[1], COMPLETING)
+    return state[1] if state else None
+
+
+def time_left(job: str) -> str | None:
+    """Return the time that a job has left, as SLURM writes it: `1-02:30:00`, `UNLIMITED`; None if it cannot say."""
+    try:
+        answer = ask_slurm("squeue", "--noheader", "--jobs", job, "--format=%L").split()
+    except SlurmError:
+        return None
+    return answer[0] if answer and re.fullmatch(r"[0-9:-]{1,20}|UNLIMITED", answer[0]) else None
+
+
+def last_line(text: str) -> str:
+    """Return the last line that says something, without the name of the program."""
+    lines: Sequence[str] = [line.strip() for line in text.splitlines() if line.strip()]
+    return re.sub(r"^[a-z]+: (error: |fatal: )?", "", lines[-1])[:300] if lines else ""

@@ -1,0 +1,115 @@
+"""Start commands on the nodes of a SLURM job: an `srun` for each, whose stdin and stdout are the channel.
+
+All that a job has on a node belongs to every step (`--overlap`, and neither CPUs, memory nor GPUs of its own), so that the
+few commands of podrun's never wait for each other, and the workers find what SLURM has given to the job.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from typing import IO
+
+from ...pod.errors import HostError
+from ...pod.pod import Host, Pod
+from ..base import Channel, Transport
+from ..open_files import restore_limit
+from ..process_channel import ProcessChannel
+from .errors import own_words, why_not_started
+from .job import is_job_id, plain_env, time_left, why_over
+
+_OPTIONS = (
+    "--nodes=1",
+    "--ntasks=1",
+    "--overlap",
+    "--mem=0",  # all that the job has on the node
+    "--cpu-bind=none",
+    "--mpi=none",
+    "--export=ALL",
+    "--kill-on-bad-exit=0",
+    "--job-name=podrun",
+    # Never --unbuffered: it makes stdout a terminal. All that an agent says ends with a line.
+)
+
+
+class SrunChannel(Channel):
+    """The streams of one srun, and what its own words and its end mean."""
+
+    def __init__(self, process: subprocess.Popen[bytes], stderr: IO[bytes], job: str) -> None:
+        self._srun = process
+        self._streams = ProcessChannel(process, stderr)
+        self._job = job
+        self._closed = False
+
+    def send(self, data: bytes) -> None:
+        self._streams.send(data)
+
+    def finish(self) -> None:
+        self._streams.finish()
+
+    def receive(self) -> bytes:
+        return self._streams.receive()
+
+    def close(self) -> None:
+        # After a while by SIGKILL, never by SIGTERM, at which srun would end the whole step, and with it an agent that may be
+        # reached again.
+        self._closed = True
+        self._streams.close()
+
+    def stderr_tail(self) -> str:
+        stderr = self._streams.stderr_tail()
+        return own_words(stderr) or stderr
+
+    def why_not_started(self) -> str | None:
+        return why_not_started(self._streams.stderr_tail(), self._job)
+
+    def exit_code(self) -> int | None:
+        code = self._streams.exit_code()
+        # srun has no exit code of its own for a command that it could not start.
+        lost = self._closed or (self._srun.returncode or 0) < 0 or (code and self.why_not_started())
+        return None if lost else code
+
+
+class SlurmTransport(Transport):
+    """Opens channels by srun, inside the job whose nodes the pod's hosts are."""
+
+    def __init__(self, pod: Pod) -> None:
+        assert pod.slurm_job is not None and is_job_id(pod.slurm_job)
+        self._job = pod.slurm_job
+        self._home = os.path.expanduser("~")
+
+    def open(self, host: Host, argv: Sequence[str]) -> SrunChannel:
+        # srun takes this machine's environment, and so HOME, to the node.
+        argv = [os.path.expanduser(word) if word.startswith("~/") else word for word in argv]
+        where = (f"--jobid={self._job}", f"--nodelist={host.address}", f"--chdir={self._home}")
+        stderr = tempfile.TemporaryFile()  # unnamed, so that nothing stays if this process is killed
+        try:
+            process = subprocess.Popen(
+                ["srun", *_OPTIONS, *where, "--", *argv],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                bufsize=0,
+                env=plain_env(os.environ),
+                start_new_session=True,  # Ctrl-C in the terminal is for the launcher
+            )
+        except FileNotFoundError:
+            what = "there is no `srun` in the PATH of this machine; call podrun where SLURM is installed"
+            raise HostError(host.name, what) from None
+        except OSError as error:
+            raise HostError(host.name, f"cannot start srun: {error.strerror}") from None
+        restore_limit(process.pid)
+        return SrunChannel(process, stderr, self._job)
+
+    def why_over(self, patience: float = 0.0) -> str | None:
+        return why_over(self._job, patience)
+
+    def remark(self) -> str | None:
+        left = time_left(self._job)
+        limit = "has no time limit" if left == "UNLIMITED" else f"has {left} left"
+        return f"the SLURM job {self._job} {limit}" if left else None
+
+
+transport = SlurmTransport

@@ -1,0 +1,135 @@
+"""What srun and scontrol say, and what podrun makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from podrun.launcher.transport.slurm.errors import own_words, why_not_started
+from podrun.launcher.transport.slurm.job import is_job_id, last_line, plain_env, time_left, why_over
+
+
+@pytest.fixture(autouse=True)
+def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What `scontrol` and `squeue` print. Without this file there is no SLURM on this machine."""
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    (tmp_path / "bin").mkdir()
+    for name in ("scontrol", "squeue"):
+        program = tmp_path / "bin" / name
+        program.write_text(
+            f"#!/bin/sh\n[ -e {tmp_path}/answer ] && exec cat {tmp_path}/answer\ncat {tmp_path}/error >&2; exit 1\n"
+        )
+        program.chmod(0o755)
+    return tmp_path / "answer"
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("Unable to create step for job 7: Requested node configuration is not available", "is not one of this job"),
+        ("Unable to confirm allocation for job 7: Invalid job id specified", "the SLURM job 7 has ended"),
+        ("Unable to create step for job 7: Job/step already completing or completed", "the SLURM job 7 has ended"),
+        (
+            "Unable to create step for job 7: Required node not available (down, drained or reserved)",
+            "`sinfo -R` says why",
+        ),
+        ("Unable to create step for job 7: Requested nodes are busy", "its resources are taken"),
+        ("Unable to create step for job 7: Memory required by task is not available", "its resources are taken"),
+        ("Unable to create step for job 7: Invalid generic resource (gres) specification", "has made no step there"),
+        ("Unable to allocate resources: Unable to contact slurm controller (connect failure)", "scontrol ping"),
+        ("If munged is up, restart with --num-threads=10", "is munged up on both machines"),
+        ("Unable to allocate resources: Invalid authentication credential", "is munged up on both machines"),
+        ("Unable to confirm allocation for job 7: Access/permission denied", "is it yours?"),
+        ("Task launch for StepId=7.0 failed on node h1: Communication connection failure", "`sinfo -R` says why"),
+    ],
+)
+def test_what_srun_says(line: str, what: str) -> None:
+    """One line, with srun's own words at its end."""
+    why = why_not_started(f"srun: error: {line}\n", "7")
+    assert why is not None and what in why and why.endswith(f"({line})") and "\n" not in why
+
+
+def test_an_srun_that_waits_says_for_what() -> None:
+    text = "srun: Job 7 step creation temporarily disabled, retrying (Requested nodes are busy)\n"
+    assert "its resources are taken" in str(why_not_started(text, "7"))
+
+
+def test_a_missing_interpreter() -> None:
+    text = "slurmstepd: error: execve(): /no/python: No such file or directory\nsrun: error: h1: task 0: Exited\n"
+    assert str(why_not_started(text, "7")).startswith(
+        "no /no/python there (No such file or directory); give an absolute"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "srun: error: h1: task 0: Exited with exit code 1\n",
+        "Invalid job id of my program\nsrun: error: h1: task 0: Killed\n",
+    ],
+)
+def test_a_command_that_was_started_is_not_blamed_on_slurm(text: str) -> None:
+    assert why_not_started(text, "7") is None
+
+
+def test_the_words_of_the_command_alone() -> None:
+    text = "boom\nslurmstepd-h1: error: *** STEP 7.0 ON h1 CANCELLED ***\nsrun: error: h1: task 0: Exited with exit code 1\n"
+    assert own_words(text) == "boom"
+    assert last_line("\nscontrol: error: no such thing\n\n") == "no such thing"
+
+
+@pytest.mark.parametrize(
+    ("state", "what"),
+    [
+        ("JobState=RUNNING Reason=None", None),
+        ("JobState=COMPLETING Reason=None", "the SLURM job 7 is being ended: it was cancelled, or preempted"),
+        ("JobState=COMPLETING Reason=TimeLimit", "the SLURM job 7 has reached its time limit"),
+        ("JobState=CANCELLED Reason=None", "the SLURM job 7 was cancelled"),
+        ("JobState=TIMEOUT Reason=TimeLimit", "the SLURM job 7 has reached its time limit"),
+        ("JobState=PREEMPTED Reason=None", "the SLURM job 7 was preempted by another job"),
+        ("JobState=NODE_FAIL Reason=NodeDown", "the SLURM job 7 has lost a node: NODE_FAIL"),
+        ("JobState=PENDING Reason=BeginTime", "the SLURM job 7 was put back into the queue"),
+        ("JobState=SPECIAL_EXIT Reason=None", "the SLURM job 7 has ended: SPECIAL_EXIT"),
+        ("nonsense", None),
+        ("", None),
+    ],
+)
+def test_states_of_a_job(answer: Path, state: str, what: str | None) -> None:
+    answer.write_text(f"JobId=7 JobName=x UserId=me(1)\n {state} Dependency=(null)\n")
+    assert why_over("7") == what
+
+
+def test_a_job_that_slurm_does_not_know_any_more(answer: Path) -> None:
+    answer.with_name("error").write_text("slurm_load_jobs error: Invalid job id specified\n")
+    assert why_over("7") == "the SLURM job 7 has ended"
+    answer.with_name("error").write_text("slurm_load_jobs error: Unable to contact slurm controller\n")
+    assert why_over("7") is None
+    assert time_left("7") is None
+
+
+@pytest.mark.parametrize(
+    ("said", "left"), [("1-02:00:00\n", "1-02:00:00"), ("UNLIMITED\n", "UNLIMITED"), ("\x1b[2J\n", None), ("", None)]
+)
+def test_the_time_that_is_left(answer: Path, said: str, left: str | None) -> None:
+    answer.write_text(said)
+    assert time_left("7") == left
+
+
+def test_ids_of_jobs() -> None:
+    assert all(is_job_id(text) for text in ("7", "71_3", "71+1"))
+    assert not any(is_job_id(text) for text in ("", "-7", "7 ", "7\n", "all", "7;ls"))
+
+
+def test_settings_of_the_user_do_not_change_what_srun_does() -> None:
+    """Such as SLURM_EXACT or SRUN_CPUS_PER_TASK, which would leave each step one CPU."""
+    env = {
+        "SLURM_CONF": "c",
+        "SLURM_EXACT": "1",
+        "SRUN_CPUS_PER_TASK": "1",
+        "SALLOC_X": "1",
+        "PATH": "p",
+        "SLURMD_DEBUG": "1",
+    }
+    assert plain_env(env) == {"SLURM_CONF": "c", "PATH": "p"}
