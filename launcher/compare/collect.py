@@ -35,7 +35,6 @@ def collect(variant: Variant, spec: RunSpec, directory: RunDirectory) -> Measure
     except (HostError, OSError) as error:
         text, reason = b"", reason or f"cannot read its metrics.jsonl: {error}"
     records = list(_records(text))
-    evaluated = [record for record in records if record.get("kind") == "eval"]
     return Measurement(
         variant,
         state,
@@ -45,7 +44,7 @@ def collect(variant: Variant, spec: RunSpec, directory: RunDirectory) -> Measure
         str(spec.workdir),
         run.compile_seconds,
         steps(records),
-        _number(evaluated[-1], "loss") if evaluated else None,
+        evaluations(records),
         spec.pod.slice.devices if isinstance(spec.job, Config) and spec.job.parallel.model_per_device else 1,
     )
 
@@ -68,6 +67,12 @@ def steps(records: Iterable[dict[str, Any]]) -> tuple[Step, ...]:
         if record.get("kind") == "train"
     }
     return tuple(by_number[step] for step in sorted(by_number))
+
+
+def evaluations(records: Iterable[dict[str, Any]]) -> tuple[tuple[int, float | None], ...]:
+    """Return step and loss of each evaluation in order; of one that was repeated after a restart, the last."""
+    by_number = {record["step"]: _number(record, "loss") for record in records if record.get("kind") == "eval"}
+    return tuple(sorted(by_number.items()))
 
 
 def _records(text: bytes) -> Iterable[dict[str, Any]]:

@@ -12,7 +12,13 @@ from podrun.runtime.contract import UserError
 from ..pod.pod import Pod
 from .files import LocalFiles, files_of
 
-TABLE, STEPS, CURVE, TIMES = RESULTS = ("compare.csv", "steps.csv", "convergence.png", "step_time.png")
+PAGE, TABLE, STEPS, CURVE, TIMES = RESULTS = (
+    "compare.html",
+    "compare.csv",
+    "steps.csv",
+    "convergence.png",
+    "step_time.png",
+)
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ _NUMBERS = range(1, 9)
 def as_text(rows: Sequence[Row], width: int | None = None) -> str:
     """Return the table and its legend. In a table wider than `width`, name and state of a variant get a line."""
     names, states = [row.measured.variant.name for row in rows], [_state(row) for row in rows]
-    values = _values(rows)
+    values = column_texts(rows)
     table = text_table([*_HEADER, *zip(names, *values, states, strict=True)], right=_NUMBERS)
-    notes = _notes(rows)
+    notes = notes_of(rows)
     if width is not None:
         notes = [line for note in notes for line in wrap(note, width, rest="  ")]
         if max(map(len, table.splitlines())) > width:
@@ -41,7 +41,7 @@ def _narrow(titles: Sequence[str], values: Sequence[Sequence[str]]) -> str:
     return "\n".join([*lines[:2], *body])
 
 
-def _values(rows: Sequence[Row]) -> list[list[str]]:
+def column_texts(rows: Sequence[Row]) -> list[list[str]]:
     """Return the columns between the variant's name and its state."""
     return [
         [str(row.steps) if row.steps else "-" for row in rows],
@@ -50,7 +50,7 @@ def _values(rows: Sequence[Row]) -> list[list[str]]:
         numbers([row.total for row in rows]),
         numbers([row.train_loss for row in rows], digits=4),
         numbers([row.measured.validation_loss for row in rows], digits=4),
-        [_spread(row) for row in rows],
+        [speed_up(row) for row in rows],
         [_ratio(row.speedup_by_total) for row in rows],
     ]
 
@@ -59,7 +59,7 @@ def _ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}x"
 
 
-def _spread(row: Row) -> str:
+def speed_up(row: Row) -> str:
     """Return a speed-up with its interval: `0.95x (0.91-0.99)`."""
     if row.speedup_interval is None:
         return _ratio(row.speedup)
@@ -80,7 +80,8 @@ def numbers(values: Sequence[float | None], digits: int = 3) -> list[str]:
     return ["-" if value is None else format(value, style) for value in values]
 
 
-def _notes(rows: Sequence[Row]) -> list[str]:
+def notes_of(rows: Sequence[Row]) -> list[str]:
+    """Return what the columns mean, and warnings, a line each."""
     first = rows[0].measured.variant.name
     notes = [
         "COMPILE: from the start of compiling to the end of the first step, nothing cached",

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 from podrun.runtime.contract import Event, EventKind, ExitCode, UserError
 
+from ..pod.run_id import new_run_id
 from ..request.request import make_workdir
-from ..rundir.runs import RunDirectory, new_run_id
+from ..rundir.runs import RunDirectory
 from ..rundir.spec import RunSpec
 from ..supervise.run import run_attempts
 from ..supervise.signals import Signals
-from ..view.console import Console, LiveConsole, PlainConsole
+from ..view.console import Console, PlainConsole
+from ..view.live_console import LiveConsole
 from .collect import collect
 from .comparison import Comparison
 from .table import Measurement, VariantState

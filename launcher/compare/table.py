@@ -45,9 +45,15 @@ class Measurement:
     workdir: str = ""
     compile_seconds: float | None = None
     steps: tuple[Step, ...] = ()
-    validation_loss: float | None = None
+    evaluations: tuple[tuple[int, float | None], ...] = ()
+    """Steps of the evaluations, and their losses; None for one that is not finite."""
     models: int = 1
     """Number of models in a step: an ensemble trains one on each device."""
+
+    @property
+    def validation_loss(self) -> float | None:
+        """Return the loss of the last evaluation."""
+        return self.evaluations[-1][1] if self.evaluations else None
 
 
 @dataclass(frozen=True)

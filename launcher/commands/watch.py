@@ -1,0 +1,39 @@
+"""`podrun watch`: serve the page of a run, live, to browsers on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import webbrowser
+
+from podrun.runtime.contract import ExitCode, UserError
+
+from ..rundir.runs import find_run
+from ..watch.server import ADDRESS, WatchServer
+from .stop import stop
+
+
+def watch(name: str | None, port: int, *, open_browser: bool) -> int:
+    """Serve until Ctrl-C. Raises UserError if there is no such run, or the port cannot be had."""
+    run = find_run(name).run_id
+    try:
+        server = WatchServer(port, lambda run: stop(run, now=False))
+    except OSError as error:
+        raise UserError(
+            f"cannot listen on {ADDRESS}:{port}: {error.strerror}; give another --port, or none for one that is free"
+        ) from None
+    address = f"{server.url}run/{run}"
+    print(f"podrun: {run} is shown at\n  {address}\nall runs\n  {server.url}")
+    print(f"from another machine\n  ssh -L {server.port}:{ADDRESS}:{server.port} {socket.gethostname()}")
+    print("and the same address there; Ctrl-C ends this page, not the run", flush=True)
+    if open_browser:
+        threading.Thread(target=_open, args=(address,), daemon=True).start()
+    with contextlib.closing(server.socket):
+        server.serve_forever()
+    return ExitCode.DONE
+
+
+def _open(address: str) -> None:
+    if not webbrowser.open(address):
+        print("podrun: there is no browser that could be opened here", flush=True)

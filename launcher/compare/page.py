@@ -1,0 +1,218 @@
+"""Make the page of a comparison: curves over each other, the spread of the step times, results and what differs. PURE."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..report.encode import drawn_data
+from ..report.model import Chart, Series
+from ..report.write_html import document, figures, section, text_of, tiles_of
+from .output import column_texts, notes_of, speed_up
+from .spread import Spread, box_svg, spread_of, ticks_to
+from .table import Row, Step, VariantState, step_times
+
+_COLOURS = 8
+"""Colours of the page's style; the ninth variant has the first one again."""
+_MOST = 40_000  # points of all curves of a chart together
+_EQUAL = 1e-4
+"""Difference of losses, as a share, that is not told."""
+_COLUMNS = (
+    *("Variant", "Steps", "Compile, s", "Median step, ms", "Total, s", "Training loss", "Validation loss"),
+    *("Speed-up by median", "Speed-up by total", "State"),
+)
+
+
+@dataclass(frozen=True)
+class About:
+    """What was compared, and where."""
+
+    name: str
+    slice: str
+    workdir: str
+    command: str
+    made: str
+
+
+def page_of(rows: Sequence[Row], about: About) -> str:
+    """Return the page, one HTML file that loads nothing."""
+    charts = charts_of(rows)
+    parts = {
+        "verdict": _verdict(rows),
+        "tiles": tiles_of(_tiles(rows)),
+        "metrics": figures("Metrics", charts, controls=True),
+        "times": _times(rows),
+        "results": section(
+            "Results", _results(rows), *(f'<p class="quiet">{text_of(note)}</p>' for note in notes_of(rows))
+        ),
+        "differs": section("What differs", _differs(rows)),
+        "compared": section("What was compared", _compared(rows, about)),
+    }
+    return document(
+        f"{about.name}: {len(rows)} variants",
+        f"podrun compare on {about.slice}",
+        {key: html for key, html in parts.items() if html},
+        drawn_data(charts, []),
+        about.made,
+    )
+
+
+# --- words ----------------------------------------------------------------------------------------------------------
+
+
+def _verdict(rows: Sequence[Row]) -> str:
+    failed = [row.measured for row in rows if row.measured.state is not VariantState.DONE]
+    done = len(rows) - len(failed)
+    title = f"{done} of {len(rows)} variants are done" if failed else f"All {len(rows)} variants are done"
+    lines = [
+        *_best(rows),
+        *(f"{one.variant.name}: {one.state}{f', {one.reason}' if one.reason else ''}" for one in failed),
+    ]
+    state = "failed" if any(one.state is VariantState.FAILED for one in failed) else "interrupted" if failed else "done"
+    text = "\n".join(map(text_of, lines))
+    return f'<section id="verdict" class="verdict {state}"><h2>{title}</h2><p class="cause">{text}</p></section>'
+
+
+def _best(rows: Sequence[Row]) -> list[str]:
+    """Return a line for the fastest variant and one for the one with the lowest loss, as far as there are any."""
+    lines = []
+    timed = [row for row in rows if row.speedup is not None]
+    if len(timed) > 1:
+        fastest = max(timed, key=lambda row: row.speedup or 0.0)
+        first = rows[0].measured.variant.name
+        than = "itself the first" if fastest is rows[0] else f"{speed_up(fastest)} as fast as {first}"
+        lines.append(f"The fastest steps: {fastest.measured.variant.name}, {than}.")
+    losses = {row.measured.variant.name: loss for row in rows if (loss := row.measured.validation_loss) is not None}
+    if len(losses) > 1:
+        best = min(losses, key=losses.__getitem__)
+        if max(losses.values()) - losses[best] <= _EQUAL * abs(losses[best]):
+            lines.append(f"The validation losses are equal, to 4 digits: {losses[best]:.4g}.")
+        else:
+            lines.append(f"The lowest validation loss: {best}, {losses[best]:.5g}.")
+    return lines
+
+
+def _tiles(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    steps = [row.steps for row in rows]
+    total = sum(row.total or 0.0 for row in rows)
+    return [
+        ("variants", str(len(rows))),
+        ("steps", str(steps[0]) if len(set(steps)) == 1 else f"{min(steps)} to {max(steps)}"),
+        ("in steps, all together", f"{total:.1f} s"),
+    ]
+
+
+def _results(rows: Sequence[Row]) -> str:
+    head = "".join(f"<th>{name}</th>" for name in _COLUMNS)
+    columns = column_texts(rows)
+    body = "".join(
+        f"<tr><td>{_swatch(number)}{text_of(row.measured.variant.name)}</td>"
+        + "".join(f'<td class="number">{text_of(column[number])}</td>' for column in columns)
+        + f"<td>{text_of(row.measured.state)}</td></tr>"
+        for number, row in enumerate(rows)
+    )
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _differs(rows: Sequence[Row]) -> str:
+    keys = [key for key, _ in rows[0].measured.variant.values]
+    head = "".join(f"<th>{text_of(key)}</th>" for key in ("Variant", *keys))
+    body = "".join(
+        f"<tr><td>{_swatch(number)}{text_of(row.measured.variant.name)}</td>"
+        + "".join(f"<td><code>{text_of(value)}</code></td>" for _, value in row.measured.variant.values)
+        + "</tr>"
+        for number, row in enumerate(rows)
+    )
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _compared(rows: Sequence[Row], about: About) -> str:
+    facts = [("job", about.name), ("slice", about.slice), ("command", about.command), ("workdirs", about.workdir)]
+    facts += [(f"run of {row.measured.variant.name}", row.measured.run_id or "-") for row in rows]
+    body = "".join(f"<tr><th>{text_of(name)}</th><td>{text_of(value)}</td></tr>" for name, value in facts if value)
+    return f'<table class="facts"><tbody>{body}</tbody></table>'
+
+
+def _swatch(number: int) -> str:
+    return f'<i class="swatch" data-colour="c{number % _COLOURS}"></i>'
+
+
+# --- step times -----------------------------------------------------------------------------------------------------
+
+
+def _times(rows: Sequence[Row]) -> str:
+    spreads = [spread_of([*times.values()]) if (times := step_times(row.measured.steps)) else None for row in rows]
+    highest = max((spread.high for spread in spreads if spread), default=0.0)
+    if not highest:
+        return ""
+    ticks = ticks_to(highest)
+    unit, scale = ("s", 1.0) if highest >= 10 else ("ms", 1000.0)
+    body = "".join(
+        _time_row(n, row, spread, ticks[-1]) for n, (row, spread) in enumerate(zip(rows, spreads, strict=True))
+    )
+    axis = "".join(f"<span>{tick * scale:.4g}</span>" for tick in ticks)
+    note = "The box is the middle half of the steps, the line in it the median; nine tenths are within the whiskers."
+    return section(
+        "Step times",
+        f'<p class="quiet">{note} The first step, which compiles, is left out.</p>'
+        '<div class="wide"><table class="boxes"><thead><tr><th>Variant</th>'
+        f"<th>Step time, {unit}</th><th>Median, ms</th><th>Speed-up (95 %)</th></tr></thead><tbody>{body}"
+        f'<tr><td></td><td><div class="axis">{axis}</div></td><td></td><td></td></tr></tbody></table></div>',
+    )
+
+
+def _time_row(number: int, row: Row, spread: Spread | None, end: float) -> str:
+    name = text_of(row.measured.variant.name)
+    if spread is None:
+        return f'<tr><td>{_swatch(number)}{name}</td><td class="quiet">no step times</td><td></td><td></td></tr>'
+    label = f"{name}: median {1000 * spread.median:.4g} ms, 90 % from {1000 * spread.low:.4g} to {1000 * spread.high:.4g} ms"
+    return (
+        f"<tr><td>{_swatch(number)}{name}</td><td>{box_svg(spread, end, label)}</td>"
+        f'<td class="number">{1000 * spread.median:.4g}</td><td class="number">{text_of(speed_up(row))}</td></tr>'
+    )
+
+
+# --- curves ---------------------------------------------------------------------------------------------------------
+
+
+def charts_of(rows: Sequence[Row]) -> list[Chart]:
+    """Return the charts of losses with validation, and of the norm of the gradient: those that have values."""
+    most = max(2, _MOST // len(rows))
+    losses = [_curve(row, "loss", number, most) for number, row in enumerate(rows)]
+    evaluated = [_validation(row, number) for number, row in enumerate(rows)]
+    norms = [_curve(row, "grad_norm", number, most) for number, row in enumerate(rows)]
+    charts = [
+        Chart("loss", "Loss: lines in training, dots in validation", "", _present([*losses, *evaluated]), smooth=True),
+        Chart("grad_norm", "Gradient norm", "", _present(norms)),
+    ]
+    return [chart for chart in charts if chart.series]
+
+
+def _present(series: Sequence[Series | None]) -> list[Series]:
+    return [one for one in series if one is not None]
+
+
+def _curve(row: Row, key: str, number: int, most: int) -> Series | None:
+    points = [(step.step, value) for step in row.measured.steps if (value := _value(step, key)) is not None]
+    if not points:
+        return None
+    name, width = row.measured.variant.name, math.ceil(len(points) / most)
+    groups = [points[start : start + width] for start in range(0, len(points), width)]
+    lows, highs = ([pick(value for _, value in group) for group in groups] for pick in (min, max))
+    x, y = [float(group[-1][0]) for group in groups], [group[-1][1] for group in groups]
+    low, high = (lows, highs) if width > 1 else (None, None)
+    return Series(name, x, y, low, high, colour=number % _COLOURS)
+
+
+def _value(step: Step, key: str) -> float | None:
+    value: float | None = getattr(step, key)
+    return value
+
+
+def _validation(row: Row, number: int) -> Series | None:
+    points = [(step, loss) for step, loss in row.measured.evaluations if loss is not None]
+    if not points:
+        return None
+    x, y = [float(step) for step, _ in points], [loss for _, loss in points]
+    return Series(f"{row.measured.variant.name}, validation", x, y, style="dots", colour=number % _COLOURS)

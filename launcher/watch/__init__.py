@@ -1,0 +1,1 @@
+"""Live pages of runs, served to browsers on this machine: `podrun watch`."""

@@ -1,0 +1,116 @@
+"""List the latest runs on a page: state, last step and loss, and the loss so far as a small curve."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from podrun.runtime.contract import UserError
+
+from ..report.write_html import document, section, text_of
+from ..rundir.run_summary import Summary, summarize
+from ..rundir.runs import RunDirectory, all_runs
+from ..view.times import moment
+from .feed import Message
+from .live import live_index
+from .samples import sample_losses
+
+_MOST, _PACE = 30, 2.0  # runs that are listed, and seconds between two looks at them
+_WIDTH, _HEIGHT = 120, 28
+
+
+class IndexSource:
+    """Page of all runs. A run is read again when its record or its state has changed."""
+
+    name = "all runs"
+
+    def __init__(self) -> None:
+        self._rows: dict[str, tuple[tuple[object, ...], str]] = {}
+        self._shown = ""
+        self._due = 0.0
+
+    def look(self) -> Message:
+        if time.monotonic() < self._due:
+            return {}
+        begin = time.thread_time()
+        shown = self._html()
+        self._due = time.monotonic() + max(_PACE, 50 * (time.thread_time() - begin))
+        if shown == self._shown:
+            return {}
+        self._shown = shown
+        return {"parts": {"runs": shown}, "order": ["runs"], "made": moment(time.time())}
+
+    def html(self, number: int) -> str:
+        nothing: dict[str, list[str]] = {"places": [], "charts": [], "strips": []}
+        subtitle = "The latest runs of this user on this machine"
+        return document("Runs", subtitle, {"runs": self._shown}, nothing, moment(time.time()), live_index(number))
+
+    def _html(self) -> str:
+        runs = all_runs()[:_MOST]
+        rows = "".join(map(self._row, runs))
+        if not rows:
+            return section("Runs", "<p>There are no runs.</p>")
+        self._rows = {run.run_id: self._rows[run.run_id] for run in runs}
+        names = ("", "Run", "Name", "State", "Step", "Last loss", "Loss so far", "Started")
+        head = "".join(f"<th>{name}</th>" for name in names)
+        return section(
+            "Runs",
+            f'<form action="overlay"><div class="wide"><table class="runs"><thead><tr>{head}</tr></thead>'
+            f'<tbody>{rows}</tbody></table></div><button type="submit">Lay the chosen runs over each other</button></form>',
+        )
+
+    def _row(self, run: RunDirectory) -> str:
+        mark = (_stamp(run), run.supervisor())
+        known = self._rows.get(run.run_id)
+        if known is None or known[0] != mark:
+            self._rows[run.run_id] = known = (mark, _row(run, summarize(run)))
+        return known[1]
+
+
+def _stamp(run: RunDirectory) -> tuple[int, int]:
+    try:
+        status = os.stat(run.events)
+    except OSError:
+        return (0, 0)
+    return (status.st_size, status.st_mtime_ns)
+
+
+def _row(run: RunDirectory, summary: Summary) -> str:
+    losses = sample_losses(run.events)
+    name = text_of(run.run_id)
+    step = "" if summary.step is None else f"{summary.step}/{summary.steps}" if summary.steps else str(summary.step)
+    code = f" {summary.code}" if summary.code else ""
+    cells = "".join(
+        f"<td>{cell}</td>"
+        for cell in (
+            f'<input type="checkbox" name="run" value="{name}" aria-label="{name}">',
+            f'<a href="run/{name}">{name}</a>',
+            text_of(_name(run, summary)),
+            text_of(f"{summary.state}{code}"),
+            step,
+            f"{losses[-1]:.4g}" if losses else "",
+            _sparkline(losses),
+            text_of(moment(summary.started)),
+        )
+    )
+    return f'<tr id="run-{name}">{cells}</tr>'
+
+
+def _name(run: RunDirectory, summary: Summary) -> str:
+    try:
+        label = run.spec().label
+    except UserError:  # of another version
+        return summary.job
+    return (label.name if label else "") or summary.job
+
+
+def _sparkline(losses: list[float]) -> str:
+    if len(losses) < 2:
+        return ""
+    low, high = min(losses), max(losses)
+    points = " ".join(
+        f"{number * _WIDTH / (len(losses) - 1):.1f},{_HEIGHT - 2 - (loss - low) / ((high - low) or 1) * (_HEIGHT - 4):.1f}"
+        for number, loss in enumerate(losses)
+    )
+    label = f"Loss from {losses[0]:.4g} to {losses[-1]:.4g}"
+    return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{label}"><polyline points="{points}"/></svg>'

@@ -1,0 +1,101 @@
+"""Lay the losses of chosen runs over each other on one page."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from ..report.curves import curves
+from ..report.encode import drawn_data
+from ..report.make_page import evaluations_of
+from ..report.model import Chart, Series
+from ..report.records import StepRecord
+from ..report.write_html import document, figures, section, text_of
+from ..rundir.run_summary import summarize
+from ..view.times import moment
+from .feed import Message
+from .follower import Follower
+from .live import live_overlay
+
+MOST = 8
+"""Runs on one page: as many as there are colours."""
+_PACE, _SHARE = 2.0, 50
+_POINTS = 1500  # of each run; of the steps between them the lowest and highest loss are shown
+_KEYS = ("loss", "accuracy", "grad_norm", "throughput", "step_time")
+
+
+class OverlaySource:
+    """Page of several runs."""
+
+    def __init__(self, followers: Sequence[Follower]) -> None:
+        self.runs = [follower.directory.run_id for follower in followers]
+        self.name = " ".join(self.runs)
+        self._followers = followers
+        self._known: list[tuple[int, int, int]] = []
+        self._parts: dict[str, str] = {}
+        self._data: dict[str, Any] = {}
+        self._due = -math.inf
+
+    def look(self) -> Message:
+        if time.monotonic() < self._due:
+            return {}
+        begin = time.thread_time()
+        with ExitStack() as locks:
+            for follower in self._followers:
+                locks.enter_context(follower.lock)
+                follower.advance()
+            known = [(f.generation, len(f.records.steps), len(f.records.events)) for f in self._followers]
+            if known != self._known:
+                charts = self._charts()
+        is_new, self._known = known != self._known, known
+        if is_new:
+            self._parts = {"runs": self._table(), "metrics": figures("Metrics", charts, controls=True)}
+            self._data = drawn_data(charts, [])
+        self._due = time.monotonic() + max(_PACE, _SHARE * (time.thread_time() - begin))
+        if not is_new:
+            return {}
+        return {"parts": self._parts, "order": [*self._parts], "data": self._data, "made": moment(time.time())}
+
+    def html(self, number: int) -> str:
+        live = live_overlay(self.runs, number)
+        subtitle = "Training as lines, validation as dots"
+        return document("Runs over each other", subtitle, self._parts, self._data, moment(time.time()), live)
+
+    def _charts(self) -> list[Chart]:
+        """Return the charts that at least one of the runs has."""
+        merged: dict[str, Chart] = {}
+        for number, follower in enumerate(self._followers):
+            records = follower.records
+            for chart in curves(thinned(records.steps), evaluations_of(records.events), []):
+                if chart.key in _KEYS:
+                    known = merged.setdefault(chart.key, replace(chart, series=[]))
+                    known.series.extend(_of_run(chart, follower.directory.run_id, number))
+        return [merged[key] for key in _KEYS if key in merged]
+
+    def _table(self) -> str:
+        rows = ""
+        for follower in self._followers:
+            summary, name = summarize(follower.directory), text_of(follower.directory.run_id)
+            cells = (f'<a href="run/{name}">{name}</a>', text_of(summary.state), text_of(summary.job))
+            rows += f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+        return section("Runs", f"<table><tbody>{rows}</tbody></table>")
+
+
+def _of_run(chart: Chart, run: str, colour: int) -> Iterator[Series]:
+    """Yield the first curve of a run's chart, and what was evaluated, in the colour of the run."""
+    for number, series in enumerate(chart.series):
+        if number == 0 or series.style == "dots":
+            yield replace(series, name=f"{run[-4:]} {series.name}", colour=colour)
+
+
+def thinned(steps: Sequence[StepRecord]) -> list[StepRecord]:
+    """Return at most some records, each with the range of the loss over those that it stands for."""
+    stride = math.ceil(len(steps) / _POINTS) or 1
+    groups = (steps[at : at + stride] for at in range(0, len(steps), stride))
+    return [
+        StepRecord(group[-1].values, min(s.lowest for s in group), max(s.highest for s in group)) for group in groups
+    ]

@@ -1,0 +1,145 @@
+"""The page of a comparison: its numbers, its drawings, and names that try to be more than text."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from podrun.launcher.compare.page import About, charts_of, page_of
+from podrun.launcher.compare.spread import WIDTH, box_svg, spread_of, ticks_to
+from podrun.launcher.compare.table import Measurement, Row, Step, VariantState, compare_variants
+from podrun.launcher.compare.variants import Variant
+
+ABOUT = About("train", "cpu-1x2", "/runs/train-compare", "podrun compare train.yaml", "12:00:00")
+
+
+def variant(name: str, seconds: float, loss: float = 1.0, steps: int = 40) -> Measurement:
+    """A variant whose steps take `seconds`, but the first."""
+    made = [Step(1, loss, 2.0, 60.0), *(Step(n, loss / n, 2.0 / n, seconds) for n in range(2, steps + 1))]
+    values = (("parallel", name),)
+    evaluations = ((steps // 2, 2 * loss), (steps, loss))
+    measured = Measurement(Variant(name, name, values), VariantState.DONE, "", 0, f"20260101-000000-{name}"[:20])
+    return replace(measured, steps=tuple(made), evaluations=evaluations, compile_seconds=3.5)
+
+
+def rows(*measured: Measurement) -> list[Row]:
+    return compare_variants(measured)
+
+
+def cells(page: str, title: str) -> list[list[str]]:
+    """Rows of the table in a section, as text."""
+    part = page.partition(f"<h2>{title}</h2>")[2].partition("</section>")[0].partition("<tbody>")[2]
+    return [
+        [re.sub("<[^>]*>", "", cell) for cell in re.findall("<td.*?>(.*?)</td>", row)]
+        for row in re.findall("<tr>(.*?)</tr>", part)
+    ]
+
+
+def decoded(page: str) -> dict[str, Any]:
+    text = page.partition('id="data">')[2].partition("</script>")[0]
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def floats(text: str) -> Sequence[float]:
+    packed = base64.b64decode(text)
+    return struct.unpack(f"<{len(packed) // 4}f", packed)
+
+
+def test_the_page_says_which_is_faster_and_which_is_better() -> None:
+    page = page_of(rows(variant("pmap", 0.02), variant("single", 0.01, loss=0.5)), ABOUT)
+    assert "All 2 variants are done" in page
+    assert "The fastest steps: single, 2.00x (2.00-2.00) as fast as pmap." in page
+    assert "The lowest validation loss: single, 0.5." in page
+    first, second = cells(page, "Results")
+    assert first[:4] == ["pmap", "40", "3.50", "20.0"] and second[3] == "10.0"
+    assert (first[7], second[7]) == ("1.00x", "2.00x (2.00-2.00)") and second[-1] == "done"
+    assert cells(page, "What differs") == [["pmap", "pmap"], ["single", "single"]]
+    assert cells(page, "Step times")[1][2:] == ["10", "2.00x (2.00-2.00)"]
+    assert "podrun compare train.yaml" in page and "20260101-000000-pmap" in page
+
+
+def test_losses_that_hardly_differ_have_no_best() -> None:
+    page = page_of(rows(variant("pmap", 0.02), variant("single", 0.01, loss=1.00001)), ABOUT)
+    assert "The validation losses are equal, to 4 digits: 1." in page and "lowest validation loss" not in page
+
+
+def test_the_curves_are_those_of_the_metrics() -> None:
+    measured = [variant("pmap", 0.02), variant("single", 0.01)]
+    charts = {chart["key"]: chart for chart in decoded(page_of(rows(*measured), ABOUT))["charts"]}
+    assert charts.keys() == {"loss", "grad_norm"}
+    series = charts["loss"]["series"]
+    assert [(one["name"], one["style"], one["colour"]) for one in series] == [
+        ("pmap", "line", 0),
+        ("single", "line", 1),
+        ("pmap, validation", "dots", 0),
+        ("single, validation", "dots", 1),
+    ]
+    assert floats(series[0]["y"]) == pytest.approx([step.loss for step in measured[0].steps])
+    assert floats(series[2]["y"]) == (2.0, 1.0)
+
+
+def test_a_loss_that_is_not_finite_is_left_out() -> None:
+    measured = replace(variant("a", 0.02), evaluations=((20, 2.0), (40, None)))
+    (loss, _) = charts_of(rows(measured, variant("b", 0.01)))
+    assert loss.series[2].y == [2.0] and measured.validation_loss is None
+
+
+def test_of_many_steps_the_lowest_and_highest_remain() -> None:
+    spiked = variant("pmap", 0.02, steps=100_000)
+    steps = [*spiked.steps]
+    steps[70_000] = replace(steps[70_000], loss=99.0)
+    (loss, _) = charts_of(rows(replace(spiked, steps=tuple(steps)), variant("single", 0.01)))
+    curve = loss.series[0]
+    assert len(curve.x) <= 20_000 and curve.high is not None and curve.low is not None
+    assert max(curve.high) == 99.0 and min(curve.low) == pytest.approx(1e-5)
+    assert curve.x[-1] == 100_000
+
+
+def test_a_variant_that_failed_is_named_with_its_reason() -> None:
+    failed = replace(variant("b", 0.01), state=VariantState.FAILED, reason="the loss is not finite", evaluations=())
+    page = page_of(rows(variant("a", 0.02), failed), ABOUT)
+    assert '<section id="verdict" class="verdict failed"><h2>1 of 2 variants are done</h2>' in page
+    assert "b: failed, the loss is not finite" in page
+
+
+def test_a_comparison_without_a_step_has_a_page() -> None:
+    """It was interrupted before the first one."""
+    none = [Measurement(Variant(n, n, (("parallel", n),)), VariantState.NOT_RUN) for n in ("pmap", "single")]
+    page = page_of(rows(*none), ABOUT)
+    assert "0 of 2 variants are done" in page and "<h2>Step times</h2>" not in page and "<h2>Metrics</h2>" not in page
+
+
+def test_names_stay_text() -> None:
+    evil = '</script><img src=x onerror="alert(1)">\x1b[31m&'
+    hostile = replace(
+        variant("a", 0.01), variant=Variant(evil, "a", ((evil, evil),)), reason=evil, state=VariantState.FAILED
+    )
+    page = page_of(rows(hostile, variant("b", 0.02)), replace(ABOUT, name=evil, slice=evil, command=evil, workdir=evil))
+    assert "<img" not in page and "\x1b" not in page
+    assert page.count("</script>") == 2
+
+
+# --- spread ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_box_holds_half_of_the_steps() -> None:
+    spread = spread_of([float(n) for n in range(101)])
+    assert (spread.low, spread.first, spread.median, spread.third, spread.high) == (5, 25, 50, 75, 95)
+    assert spread_of([3.0]).low == spread_of([3.0]).high == 3.0
+    svg = box_svg(spread, 100.0, "label")
+    assert f'x="{0.25 * WIDTH}"' in svg and f'width="{0.5 * WIDTH:.1f}"' in svg and f"M{0.5 * WIDTH} 2" in svg
+
+
+@pytest.mark.parametrize("highest", [1e-6, 0.0123, 0.1, 0.99, 1.0, 7.3, 60.0, 12345.0])
+def test_the_axis_is_round_and_long_enough(highest: float) -> None:
+    ticks = ticks_to(highest)
+    assert ticks[0] == 0 and 3 <= len(ticks) <= 6
+    assert ticks[-1] >= highest * 0.998 and ticks[-2] < highest

@@ -1,0 +1,102 @@
+"""The list of runs, and pages of several: over real connections, on runs that are being recorded."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podrun.launcher.report.records import StepRecord
+from podrun.launcher.watch import overlay_source
+from podrun.launcher.watch.overlay_source import MOST, thinned
+from podrun.launcher.watch.samples import sample_losses
+
+from ..rundir.made import ID, make
+from .conftest import Client, LiveRun, data_of, live_run
+
+OTHER = "20260102-000000-beef"
+
+
+def rows(html: str) -> dict[str, str]:
+    """Return the rows of the list by the run's id."""
+    return dict(re.findall(r'<tr id="run-([^"]+)">(.*?)</tr>', html))
+
+
+def test_the_list_of_runs(client: Client, run: LiveRun) -> None:
+    """The newest first; a run that has begun since comes by itself, and so does a new step."""
+    run.step(1, 3.0)
+    run.step(2, 0.25)
+    listed = rows(client.ask("").text)
+    assert [*listed] == [ID]
+    for part in (f'href="run/{ID}"', "running", "2/9", "0.25", "<polyline"):
+        assert part in listed[ID], part
+    news = client.news("")
+    with live_run(OTHER) as other:
+        other.step(7, 1.5)
+        message: dict[str, Any] = next(m for m in news if OTHER in m["parts"]["runs"])
+        assert [*rows(message["parts"]["runs"])] == [OTHER, ID]
+        other.end()
+        message = next(m for m in news if "done" in m["parts"]["runs"])
+        assert "7/9" in rows(message["parts"]["runs"])[OTHER]
+
+
+def test_runs_laid_over_each_other(client: Client, run: LiveRun) -> None:
+    run.step(1, 3.0)
+    with live_run(OTHER) as other:
+        other.step(1, 2.0)
+        path = f"overlay?run={OTHER}&run={ID}"
+        charts = {chart["key"]: chart for chart in data_of(client.ask(path).text)["charts"]}
+        assert [(s["name"], s["colour"]) for s in charts["loss"]["series"]] == [
+            ("abcd training", 0),
+            ("beef training", 1),
+        ]
+        after = data_of(client.ask(path).text)["live"]["after"]
+        news = client.messages(f"overlay/news?run={ID}&run={OTHER}&after={after}")
+        other.step(2, 1.0)
+        assert len(next(news)["data"]["charts"][0]["series"]) == 2
+
+
+@pytest.mark.parametrize("path", ["overlay", "overlay?" + "&".join(f"run={n}" for n in range(MOST + 1))])
+def test_none_or_too_many_runs_are_refused(client: Client, path: str) -> None:
+    answer = client.ask(path)
+    assert answer.status == 404 and answer.text.startswith(f"podrun: choose up to {MOST} runs in the list, not ")
+
+
+def test_a_run_with_a_hostile_name_is_only_text(client: Client) -> None:
+    directory = make()
+    spec = json.loads((directory.path / "spec.json").read_text())
+    spec["job"]["argv"] = ["<script>alert(1)</script>", '"onload="x']
+    (directory.path / "spec.json").write_text(json.dumps(spec))
+    row = rows(client.ask("").text)[ID]
+    assert "&lt;script&gt;alert(1)" in row and "<script" not in row and '"onload="x' not in row
+
+
+@pytest.mark.parametrize("steps", [0, 1, 30, 100, 9000])
+def test_losses_from_all_over_a_record(tmp_path: Path, steps: int) -> None:
+    """In order, few, and the last one among them, whatever the size of the record."""
+    file = tmp_path / "events.jsonl"
+    pad = "x" * 100
+    with file.open("w") as record:
+        for step in range(1, steps + 1):
+            for process in (0, 1):
+                place = f'"pad": "{pad}", "host": "h", "process": {process}}}\n'
+                record.write(
+                    f'{{"event": "step", "time": 1.0, "step": {step}, "steps": null, "loss": {step}.0, {place}'
+                )
+        record.write('{"event": "step", "time"')
+    losses = sample_losses(file)
+    assert losses == sorted(set(losses)) and losses[-1:] == [float(steps)][: len(losses)]
+    assert min(steps, 40) <= len(losses) <= 100
+    assert sample_losses(tmp_path / "nothing") == []
+
+
+def test_thinning_keeps_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overlay_source, "_POINTS", 4)
+    steps = [StepRecord({"step": n, "loss": float(n)}, float(n), float(n) + 0.5) for n in range(10)]
+    assert [(s.values["step"], s.lowest, s.highest) for s in thinned(steps)] == [
+        *((2, 0, 2.5), (5, 3, 5.5), (8, 6, 8.5), (9, 9, 9.5))
+    ]
+    assert thinned([]) == []
