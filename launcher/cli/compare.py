@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from .guard import PROGRAM, guard
-from .options import pod_options, pod_request
+from .guard import PROGRAM, TYPED, guard
+from .options import complete_job, pod_options, pod_request
 
 
 @click.command()
@@ -29,7 +29,7 @@ from .options import pod_options, pod_request
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON; the progress goes to stderr.")
 @click.argument("train", type=click.Path(path_type=Path), metavar="train.yaml [key.path=value ...]")
-@click.argument("overrides", nargs=-1, metavar="")
+@click.argument("overrides", nargs=-1, metavar="", shell_complete=complete_job)
 @click.pass_context
 def compare(
     ctx: click.Context,
@@ -62,7 +62,8 @@ def compare(
         from ..commands.compare import compare as compare_request
         from ..request.request import Request
 
-        request = Request(train, overrides, pod_request(where, train), workdir)
+        typed = tuple(ctx.meta.get(TYPED, ()))
+        request = Request(train, overrides, pod_request(where, train), workdir, command=typed)
         return compare_request(CompareRequest(request, over, as_json))
 
     guard(action)

@@ -12,11 +12,13 @@ from .process import tell
 
 PROGRAM = "podrun.program"
 """Key in the context's `meta` of the words after `--`."""
+TYPED = "podrun.typed"
+"""Key in the context's `meta` of all command-line arguments."""
 
 
 def guard(action: Callable[[], int | None]) -> None:
     """Run `action` and exit with its code. A mistake of the user's is shown as a message, never as a traceback."""
-    from podrun.runtime.contract import ExitCode, UserError, failure_code
+    from podrun.runtime.contract import ExitCode, UnavailableError, UserError, failure_code
 
     for stream in (sys.stdout, sys.stderr):  # a terminal that knows only ASCII still shows everything
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -25,6 +27,9 @@ def guard(action: Callable[[], int | None]) -> None:
     except UserError as error:
         tell(f"podrun: {error}")
         code = ExitCode.BAD_CONFIG
+    except UnavailableError as error:
+        tell(f"podrun: {error}")
+        code = ExitCode.UNAVAILABLE
     except (KeyboardInterrupt, click.Abort):
         tell("podrun: interrupted")
         code = ExitCode.INTERRUPTED

@@ -1,4 +1,4 @@
-"""The command `inspect`. Added to the main group by `cli`."""
+"""Commands about a job before it runs: `new`, `data`, `inspect`; `root.py` adds them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,81 @@ import click
 from podrun.runtime.contract import UserError
 
 from .guard import guard
+from .options import complete_job
+
+
+def _complete_template(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the templates that begin with the typed text."""
+    from ..templates.templates import template_names
+
+    return [name for name in template_names() if name.startswith(incomplete)]
+
+
+@click.command()
+@click.argument("task", required=False, metavar="[TASK]", shell_complete=_complete_template)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    default="train.yaml",
+    metavar="FILE",
+    help="A new file.  [default: train.yaml]",
+)
+def new(task: str | None, output: Path) -> None:
+    """Write a commented train.yaml for a task, to start from; without TASK list the tasks.
+
+    \b
+    Examples:
+      podrun new
+      podrun new language_model
+      podrun new classification -o digits.yaml
+    """
+
+    def action() -> None:
+        from ..commands.new import list_templates
+        from ..commands.new import new as write_job
+
+        if task is None:
+            list_templates()
+        else:
+            write_job(task, output)
+
+    guard(action)
+
+
+def _complete_data(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the data sets that begin with the typed text."""
+    from ..datasets.table import DATA_SETS
+
+    return [name for name in DATA_SETS if name.startswith(incomplete)]
+
+
+@click.command()
+@click.argument("name", required=False, metavar="[NAME]", shell_complete=_complete_data)
+@click.option("--to", type=click.Path(path_type=Path), metavar="DIR", help="[default: a folder NAME, here]")
+def data(name: str | None, to: Path | None) -> None:
+    """List public data sets, or fetch one from its server; its digests are verified.
+
+    \b
+    Exit code: 0 it is here, 1 what came is not what it was, 69 its server cannot be reached.
+    \b
+    Examples:
+      podrun data
+      podrun data fashion-mnist
+      podrun data tinyshakespeare --to texts
+    """
+
+    def action() -> int | None:
+        from ..commands.data import fetch, list_data
+
+        if name is not None:
+            return fetch(name, to)
+        if to is not None:
+            raise UserError("--to is for a data set: podrun data NAME --to DIR; `podrun data` lists them")
+        list_data()
+        return None
+
+    guard(action)
 
 
 @click.command()
@@ -23,7 +98,7 @@ from .guard import guard
 )
 @click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
 @click.argument("train", type=click.Path(path_type=Path), metavar="[train.yaml]", required=False)
-@click.argument("overrides", nargs=-1, metavar="[key.path=value ...]")
+@click.argument("overrides", nargs=-1, metavar="[key.path=value ...]", shell_complete=complete_job)
 def inspect(
     train: Path | None,
     overrides: tuple[str, ...],
@@ -63,4 +138,4 @@ def inspect(
     guard(action)
 
 
-COMMANDS: tuple[click.Command, ...] = (inspect,)
+COMMANDS: tuple[click.Command, ...] = (new, data, inspect)

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ..inventory.base import INVENTORIES, option_of
+from ..inventory.base import INVENTORIES, REFINEMENTS, option_of
 
 if TYPE_CHECKING:
-    from ..inventory.find import PodRequest
+    from click.shell_completion import CompletionItem
+
+    from ..inventory.pod_request import PodRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,9 +30,28 @@ def complete_slice(ctx: click.Context, param: click.Parameter, incomplete: str) 
     return [name for name in [*TPU_SLICES, "cpu-1x1", "cpu-2x2", "cpu-2x4", "gpu-1x8"] if name.startswith(incomplete)]
 
 
+def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return train.yaml files for the first word of a job, for others the keys that begin with the typed text."""
+    from click.shell_completion import CompletionItem
+
+    words = tuple(str(word) for name in ("job", "train", "overrides") for word in _words(ctx.params.get(name)))
+    if not words:
+        return [CompletionItem(incomplete, type="file")]
+    from ..yamlfile.complete_key import complete_override
+
+    return [CompletionItem(word, help=text) for word, text in complete_override(words[1:], incomplete)]
+
+
+def _words(value: Any) -> tuple[Any, ...]:
+    """Return the words that an argument has so far."""
+    return value if isinstance(value, tuple) else (value,) if value else ()
+
+
 def pod_options(**texts: str) -> Callable[[F], F]:
-    """Add --slice, --pod and an option for each inventory to a command; `texts` take the place of their usual help."""
-    text = {**_HELP, **{name: inventory.help for name, inventory in INVENTORIES.items()}, **texts}
+    """Add --slice, --pod and the options of each inventory to a command; `texts` take the place of their usual help."""
+    helps = {name: inventory.help for name, inventory in INVENTORIES.items()}
+    helps |= {name: refinement.help for name, refinement in REFINEMENTS.items()}
+    text = {**_HELP, **helps, **texts}
     path = click.Path(path_type=Path)
     options = [
         click.option("--slice", "-s", metavar="TYPE", shell_complete=complete_slice, help=text["slice"]),
@@ -43,6 +64,11 @@ def pod_options(**texts: str) -> Callable[[F], F]:
             if inventory.metavar
             else click.option(option_of(name), is_flag=True, help=text[name])
         )
+        options += [
+            click.option(option_of(key), metavar=refinement.metavar, help=text[key])
+            for key, refinement in REFINEMENTS.items()
+            if refinement.inventory == name
+        ]
 
     def add(function: F) -> F:
         for option in reversed(options):
@@ -54,7 +80,8 @@ def pod_options(**texts: str) -> Callable[[F], F]:
 
 def pod_request(where: Mapping[str, Any], train: Path | None = None) -> PodRequest:
     """Return what the values of these options say. `train` is the path of a train.yaml that may name the pod as well."""
-    from ..inventory.find import PodRequest
+    from ..inventory.pod_request import PodRequest
 
     given = {name: where[name] for name in INVENTORIES if where[name] is not None and where[name] is not False}
-    return PodRequest(where["slice"], where["pod"], given, train)
+    more = {name: where[name] for name in REFINEMENTS if where[name] is not None}
+    return PodRequest(where["slice"], where["pod"], given, more, train)

@@ -18,6 +18,7 @@ _WHERE = pod_options(
     pod="The hosts of a pod file.",
     hosts="These hosts: tpu-[0-3] or 10.0.0.5,10.0.0.6; how, --pod may say.",
     hostfile="The hosts of a hostfile.",
+    tpu="The hosts of a TPU VM; with --zone.",
     simulate="This machine, once for every host of the slice.",
 )
 

@@ -6,15 +6,18 @@ import difflib
 import shlex
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from ..view.terminal import guarded_streams
 from . import compare, job, pods, runs
-from .guard import PROGRAM
+from .guard import PROGRAM, TYPED
 from .guard import guard as _guard
-from .options import complete_slice, pod_options, pod_request
+from .options import complete_job, complete_slice, pod_options, pod_request
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 _EXAMPLES = """\b
 Examples:
@@ -34,10 +37,6 @@ Exit codes:
 """
 
 
-_TYPED = "podrun.typed"
-"""Key in the context's `meta` of all command-line arguments."""
-
-
 class _DefaultRun(click.Group):
     """Treat `podrun train.yaml` as short for `podrun run train.yaml`."""
 
@@ -46,7 +45,7 @@ class _DefaultRun(click.Group):
             return super().main(*args, **kwargs)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta[_TYPED] = args
+        ctx.meta[TYPED] = args
         if "--" in args:  # a user program follows; click would mix it with podrun's arguments
             at = args.index("--")
             ctx.meta[PROGRAM] = tuple(args[at + 1 :])
@@ -70,6 +69,13 @@ class _DefaultRun(click.Group):
             return super().invoke(ctx)
         except click.UsageError as error:
             _leave(error)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return commands and, for `podrun train.yaml`, files: first, because bash forgets what comes before files."""
+        from click.shell_completion import CompletionItem
+
+        files = [] if incomplete.startswith("-") else [CompletionItem(incomplete, type="file")]
+        return [*files, *super().shell_complete(ctx, incomplete)]
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_usage(ctx.command_path, "[OPTIONS] train.yaml [key.path=value ...]")
@@ -98,12 +104,12 @@ def _override(error: click.NoSuchOption) -> str | None:
         return None
     from ..yamlfile.option_key import meant_override
 
-    return meant_override(error.option_name, error.ctx.meta.get(_TYPED, ()))
+    return meant_override(error.option_name, error.ctx.meta.get(TYPED, ()))
 
 
 def _program(error: click.NoSuchOption) -> str | None:
     """Return what to type for an option of a program that stands without the two dashes, if it is one."""
-    typed = error.ctx.meta.get(_TYPED, ()) if error.ctx else ()
+    typed = error.ctx.meta.get(TYPED, ()) if error.ctx else ()
     words = list(typed[typed.index("run") + 1 :] if typed[:1] == ["run"] else typed)
     at = next((number for number, word in enumerate(words) if word.endswith(".py")), None)
     if at is None or not any(word.partition("=")[0] == error.option_name for word in words[at:]):
@@ -165,7 +171,9 @@ def main() -> None:
     metavar="FAULT",
     help="Rehearse a fault on a simulated pod, such as kill:host=1@step=20; may be repeated (docs/faults.md).",
 )
-@click.argument("job", nargs=-1, metavar="train.yaml [key.path=value ...] | -- PROGRAM [ARGS ...]")
+@click.argument(
+    "job", nargs=-1, metavar="train.yaml [key.path=value ...] | -- PROGRAM [ARGS ...]", shell_complete=complete_job
+)
 @click.pass_context
 def run(
     ctx: click.Context,
@@ -221,7 +229,7 @@ def run(
                 inject=inject,
                 pull=pull,
                 label=Label(name, tags, note),
-                command=tuple(ctx.meta.get(_TYPED, ())),
+                command=tuple(ctx.meta.get(TYPED, ())),
                 where=pod_request(where, train),
             )
             return run_request(request, ahead)
@@ -336,7 +344,11 @@ def completion(shell: str) -> None:
     from click.shell_completion import get_completion_class
 
     kind: Any = get_completion_class(shell)
-    click.echo(kind(main, {}, "podrun", "_PODRUN_COMPLETE").source())
+    script = kind(main, {}, "podrun", "_PODRUN_COMPLETE").source()
+    # What ends in . or = is not complete yet: no space behind it.
+    click.echo(
+        script.replace("    return 0\n", "    [[ ${COMPREPLY[0]} == *[.=] ]] && compopt -o nospace\n    return 0\n")
+    )
 
 
 for command in (*runs.COMMANDS, *pods.COMMANDS, *compare.COMMANDS, *job.COMMANDS):

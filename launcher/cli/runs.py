@@ -1,4 +1,4 @@
-"""Commands about runs that exist: `ps`, `status`, `logs`, `report`, `attach` and others; `root.py` adds them."""
+"""Commands about runs that exist: `ps`, `status`, `logs`, `report`, `watch`, `attach` and others; `root.py` adds them."""
 
 from __future__ import annotations
 
@@ -223,4 +223,28 @@ def report(target: str | None, output: Path | None) -> None:
     guard(action)
 
 
-COMMANDS: tuple[click.Command, ...] = (ps, status, logs, report, attach, stop, pull, export)
+@click.command()
+@click.argument("run", required=False, metavar="[RUN]")
+@click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="[default: one that is free]")
+@click.option("--open", "open_browser", is_flag=True, help="Open it in a browser.")
+def watch(run: str | None, port: int | None, open_browser: bool) -> None:
+    """Serve the page of a run, live: a step is on it within a second. Ctrl-C ends the page, not the run.
+
+    RUN is the beginning or the end of a run's id; without it, the newest run. From its page all other runs can be looked
+    at, and laid over each other. Only this machine can connect, and only with the token in the address that is printed.
+
+    \b
+    Examples:
+      podrun watch --open
+      podrun watch 4f2a
+    """
+
+    def action() -> int:
+        from ..commands.watch import watch as serve
+
+        return serve(run, port or 0, open_browser=open_browser)
+
+    guard(action)
+
+
+COMMANDS: tuple[click.Command, ...] = (ps, status, logs, report, watch, attach, stop, pull, export)

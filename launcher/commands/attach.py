@@ -8,7 +8,7 @@ from ..rundir.follow import Output, follow
 from ..rundir.runs import find_run
 from ..supervise.background import attach_hint, failure_message, report_end, take_over
 from ..supervise.signals import Signals
-from ..view.console import make_console
+from ..view.live_console import make_console
 
 
 def attach(name: str | None, as_json: bool) -> int:

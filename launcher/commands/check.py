@@ -13,7 +13,8 @@ from pathlib import Path, PurePath
 from podrun.runtime.config import bucket_url
 from podrun.runtime.contract import UserError
 
-from ..inventory.find import PodRequest, find_pod
+from ..inventory.find import find_pod
+from ..inventory.pod_request import PodRequest
 from ..pod.in_thread import InThread
 from ..pod.pod import WORKDIRS, Pod
 from ..preflight.base import name_hosts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +15,14 @@ from podrun.runtime.contract import ExitCode, UserError
 
 from ..compare import table
 from ..compare.comparison import Comparison, plan_comparison
-from ..compare.folder import CURVE, STEPS, TABLE, TIMES
+from ..compare.folder import CURVE, PAGE, STEPS, TABLE, TIMES
 from ..compare.output import as_record, as_text, write_steps, write_table
+from ..compare.page import About, page_of
 from ..compare.plots import can_plot, plot_convergence, plot_times
 from ..compare.run_variants import exit_code, run_variants
 from ..pod.errors import HostError
+from ..report.what_was_run import typed_command
+from ..view.times import moment
 
 if TYPE_CHECKING:
     from ..request.request import Request
@@ -49,7 +53,7 @@ def compare(request: CompareRequest) -> int:
     if not request.json:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         print(f"\n{as_text(rows, width)}\n", flush=True)
-    files, problem = _write(comparison, rows)
+    files, problem = _write(comparison, rows, typed_command(request.run.command))
     print(_as_json(comparison, rows, files) if request.json else "\n".join(map(str, files)), flush=True)
     if problem:
         print(f"podrun: {problem}", file=sys.stderr)
@@ -79,13 +83,15 @@ def _headline(comparison: Comparison) -> str:
     return "\n".join(lines)
 
 
-def _write(comparison: Comparison, rows: Sequence[table.Row]) -> tuple[list[Path], str | None]:
+def _write(comparison: Comparison, rows: Sequence[table.Row], command: str) -> tuple[list[Path], str | None]:
     """Write the result files. Return those that were written, and the error, if any."""
     results, where = comparison.folders.results, f"{comparison.name} on {comparison.slice}"
     measured = [row.measured for row in rows]
+    about = About(comparison.name, comparison.slice, str(comparison.folders.runs), command, moment(time.time()))
     writers: dict[str, Callable[[Path], bool]] = {
         TABLE: lambda file: write_table(file, rows),
         STEPS: lambda file: write_steps(file, rows),
+        PAGE: lambda file: bool(file.write_text(page_of(rows, about), encoding="utf-8")),
     }
     if can_plot():
         writers[CURVE] = lambda file: plot_convergence(file, measured, comparison.configs, where)

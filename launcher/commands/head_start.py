@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from podrun.runtime.contract import UserError
 
 from ..inventory.simulated import simulated_pod
+from ..pod.run_id import new_run_id
 from ..pod.slices import parse_slice
 from ..remote.ahead import HeadStart
-from ..rundir.runs import new_run_id
 
 
 @contextmanager

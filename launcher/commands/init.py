@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from ..inventory.pod_file import describe
 from ..pod.slices import parse_slice
 from ..staging.runtime_packages import pinned
 from ..yamlfile.yaml_file import parse
+from .new_file import check_target, write_file
 
 LOCAL = "local"
 """Answer for hosts that are processes on this machine."""
@@ -58,7 +58,7 @@ def init(file: Path, given: Mapping[str, str | None], *, yes: bool, force: bool)
 
     Raises UserError for answers that cannot be right, or if there is nobody to ask; KeyboardInterrupt for Ctrl-C.
     """
-    _check_target(file, force)
+    check_target(file, "pod.yaml", "give another name, or --force to write over it", overwrite=force)
     values = _known(file, given)
     if yes or not sys.stdin.isatty():
         _check_required(values)
@@ -72,7 +72,7 @@ def init(file: Path, given: Mapping[str, str | None], *, yes: bool, force: bool)
     problems = _problems(file, parse(text)[0])
     if problems:  # two answers may contradict each other
         raise UserError("\n".join(problems))
-    _write(file, text)
+    write_file(file, text)
     if requirements:
         click.echo(requirements)
     name = shlex.quote(str(file))
@@ -93,17 +93,8 @@ def _requirements(file: Path, values: Values) -> str | None:
     path = file.with_name("requirements.txt")
     if path.exists():
         return f"using {path}: the hosts get an environment with it"
-    _write(path, pinned(parse_slice(values["slice"]).kind))
+    write_file(path, pinned(parse_slice(values["slice"]).kind))
     return f"wrote {path}: the hosts get an environment with what podrun's runtime needs"
-
-
-def _check_target(file: Path, force: bool) -> None:
-    if file.is_dir():
-        raise UserError(f"{file} is a folder; give the name of the file to write, for example {file / 'pod.yaml'}")
-    if file.exists() and not force:
-        raise UserError(f"{file} exists already; give another name, or --force to write over it")
-    if not file.parent.is_dir():
-        raise UserError(f"cannot write {file}: there is no folder {file.parent}; make it, or give another name")
 
 
 # --- answers --------------------------------------------------------------------------------------------------------
@@ -266,14 +257,3 @@ def _scalar(text: str) -> str:
     except yaml.YAMLError:
         plain = False
     return text if plain else json.dumps(text, ensure_ascii=False)
-
-
-def _write(file: Path, text: str) -> None:
-    """Write the file atomically."""
-    partial = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(file)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise UserError(f"cannot write {file}: {error.strerror}; give another name") from None

@@ -17,7 +17,7 @@ from typing import Any
 from podrun.runtime.config import Config
 from podrun.runtime.contract import ExitCode, UserError
 
-from ..inventory.find import PodRequest
+from ..inventory.pod_request import PodRequest
 from ..pod.pod import Pod
 from ..request.request import Request, resolve_request
 from ..request.train_file import read_config

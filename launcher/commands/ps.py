@@ -9,7 +9,7 @@ import time
 from dataclasses import asdict
 
 from podrun.runtime.contract import ExitCode
-from podrun.runtime.lines import out_of
+from podrun.runtime.lines import decimals, out_of
 
 from ..pod.home import podrun_home
 from ..rundir.run_summary import RunStatus, Summary, summarize
@@ -50,7 +50,7 @@ def _row(summary: Summary) -> dict[str, object]:
 
 
 def _table(shown: list[Summary]) -> str:
-    rows = [["RUN", "STATE", "SLICE", "HOSTS", "STEP", "STARTED", "FOR", "JOB"]]
+    rows = [["RUN", "STATE", "SLICE", "HOSTS", "STEP", "LOSS", "STARTED", "FOR", "JOB"]]
     for summary in shown:
         end = summary.ended if summary.ended is not None else time.time()
         rows.append(
@@ -60,6 +60,7 @@ def _table(shown: list[Summary]) -> str:
                 summary.slice,
                 str(summary.hosts),
                 "-" if summary.step is None else out_of(summary.step, summary.steps),
+                "-" if summary.loss is None else decimals(summary.loss),
                 moment(summary.started),
                 duration(end - summary.started),
                 shorten(summary.job if summary.program else os.path.basename(summary.job), _job_width()),
@@ -72,4 +73,4 @@ def _job_width() -> int:
     """Return the width of the job column: the rest of a terminal's line; in a file a job may be long."""
     if not sys.stdout.isatty():
         return 200
-    return max(20, os.get_terminal_size().columns - 90)
+    return max(20, os.get_terminal_size().columns - 98)

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 from podrun.runtime.config import Config
 from podrun.runtime.contract import ExitCode, UserError
 
+from ..pod.run_id import new_run_id
 from ..pod.secret_values import read_secrets
 from ..request.request import Request, make_workdir, owner_of_workdir, resolve_request
-from ..rundir.runs import RunDirectory, new_run_id
+from ..rundir.runs import RunDirectory
 from ..rundir.spec import RunSpec
 from ..rundir.work_tree import note_work_tree
 from ..supervise.run import run_attempts
-from ..view.console import make_console
+from ..view.live_console import make_console
 
 if TYPE_CHECKING:
     from ..remote.ahead import HeadStart

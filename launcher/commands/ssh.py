@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from podrun.runtime.contract import UserError
@@ -29,12 +30,19 @@ class SshRequest:
 def ssh(request: SshRequest) -> int:
     """Replace this process by OpenSSH's client, whose exit code is podrun's. Raises UserError."""
     pod, run = select_hosts(request.selection, "ssh")
+    if pod.slurm_job:
+        node = find_host(pod, request.host, run).address
+        shell = f"srun --jobid={pod.slurm_job} --overlap --nodelist={node} --pty bash"
+        raise UserError(f"the hosts are nodes of the SLURM job {pod.slurm_job}; `{shell}` opens a shell there")
     if not pod.traits.has_login:
         raise UserError(f"the hosts of {pod.slice.name} are processes on this machine: there is nothing to log in to")
     host = find_host(pod, request.host, run)
     if shutil.which("ssh") is None:
         raise UserError("there is no `ssh` on this machine; install OpenSSH's client (Debian: openssh-client)")
     command = ssh_command(pod, host, request.argv, terminal=sys.stdin.isatty() and sys.stdout.isatty())
+    if pod.ssh.known_hosts is not None and pod.ssh.host_keys == "accept-new":
+        with suppress(OSError):  # ssh adds the key to a new file, but not in a new folder
+            pod.ssh.known_hosts.expanduser().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     sys.stdout.flush()
     os.execvp(command[0], command)
 

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from podrun.runtime.contract import ExitCode, UserError
-from podrun.runtime.lines import clock, describe_late, describe_step, out_of
+from podrun.runtime.lines import clock, describe_late, describe_pace, describe_step, out_of
 
 from ..pod.fold import fold
 from ..pod.traits import location, reached
@@ -18,11 +18,11 @@ from ..rundir.read_state import read_state
 from ..rundir.run_state import ProcessState, RunState
 from ..rundir.run_summary import RunStatus, Summary, summarize
 from ..rundir.runs import RunDirectory, find_run
-from ..view.console import phase_words
+from ..view.phases import phase_words
 from ..view.text_table import shorten, text_table
 from ..view.times import duration, moment
 
-_LATE = ("host", "process", "behind", "step_seconds", "since", "always")
+_LATE = ("host", "process", "behind", "step_seconds", "since")
 _ROWS = 16  # up to so many processes have a row each; of more, those in the same state share one
 
 
@@ -46,7 +46,7 @@ def _as_json(directory: RunDirectory, summary: Summary, details: RunState) -> di
         "workdir": start["workdir"] if start else None,
         "logs": str(directory.logs),
         "phase": _phase(details) if start and not summary.has_ended else None,
-        **{name: step.get(name) for name in ("loss", "elapsed", "seconds_left")},
+        **{name: step.get(name) for name in ("loss", "grad_norm", "seconds_per_step", "elapsed", "seconds_left")},
         "message": details.end["message"] if details.end else None,
         "checkpoint": {"step": checkpoint["step"], "time": checkpoint["time"]} if checkpoint else None,
         "late": details.late and {key: details.late[key] for key in _LATE},
@@ -122,6 +122,8 @@ def _step_facts(summary: Summary, details: RunState) -> list[tuple[str, str]]:
         return []
     step = details.step
     facts = [("step", f"{out_of(step['step'], step['steps'])}  {describe_step(step)}")]
+    if pace := describe_pace(step):
+        facts.append(("pace", pace))
     if summary.state is RunStatus.RUNNING and "elapsed" in step:
         facts.append(("time", f"elapsed {clock(step['elapsed'])}  eta {clock(step.get('seconds_left'))}"))
     return facts

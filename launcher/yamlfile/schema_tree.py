@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -38,6 +38,39 @@ class SchemaTree:
                     yield from below(section, f"{prefix}{name}.")
 
         return list(dict.fromkeys(below(self._schema, "")))
+
+    def members(self, keys: Sequence[str]) -> dict[str, tuple[bool, str]]:
+        """Return the keys of the section at a path, over all its choices: whether each is a section, and its description."""
+        return {
+            name: (bool(self._sections(node)), node.get("description", ""))
+            for section in self._sections_at(keys)
+            for name, node in section["properties"].items()
+        }
+
+    def values(self, keys: Sequence[str]) -> list[str]:
+        """Return the values that the key at a path may have, where they are few: names of choices, constants, booleans."""
+        nodes = [section["properties"].get(keys[-1], {}) for section in self._sections_at(keys[:-1])]
+        return list(dict.fromkeys(value for node in nodes for value in self._constants(node)))
+
+    def _sections_at(self, keys: Sequence[str]) -> list[dict[str, Any]]:
+        sections = [self._schema]
+        for key in keys:
+            nodes = [section["properties"][key] for section in sections if key in section["properties"]]
+            sections = [inner for node in nodes for inner in self._sections(node)]
+        return sections
+
+    def _sections(self, node: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the sections that a value may be: several for a seam."""
+        inner = self._dereference(node)
+        return [section for section in (inner, *self._branches(inner)) if "properties" in section]
+
+    def _constants(self, node: dict[str, Any]) -> Iterator[str]:
+        for part in (node, *node.get("anyOf", ())):
+            if part.get("type") == "boolean":
+                yield from ("true", "false")
+            yield from (str(value) for value in part.get("enum", [part["const"]] if "const" in part else ()))
+        for section in self._sections(node):
+            yield from self._constants(section["properties"].get("name", {}))
 
     def _walk(self, location: Location) -> tuple[list[str], dict[str, Any]]:
         at, keys = self._schema, []

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from podrun.launcher.inventory.find import PodRequest, find_pod
+from podrun.launcher.inventory.find import find_pod
+from podrun.launcher.inventory.pod_request import PodRequest
 
 if TYPE_CHECKING:
     from tests.conftest import Sandbox

@@ -47,20 +47,29 @@ def test_status_of_a_run_that_goes_on(podrun: Podrun, make: Make) -> None:
     ]
 
 
+def test_status_tells_the_pace(podrun: Podrun, make: Make) -> None:
+    """What a step takes, and the norm of its gradient, of a run that reports them as numbers."""
+    run = running(make)
+    pace = {"seconds_per_step": 0.1051, "grad_norm": 0.8312}
+    run.event("step", step=13, steps=100, loss=1.0, **pace, host="host-0", process=0)
+    assert "  pace        105 ms a step  grad norm 0.831" in podrun("status").out.splitlines()
+    found = podrun("status", "--json").json
+    assert {name: found[name] for name in pace} == pace
+    run.event("step", step=14, steps=100, grad_norm="large", host="host-0", process=0)
+    assert "  pace  " not in podrun("status").out
+
+
 def test_status_names_a_late_process(podrun: Podrun, make: Make) -> None:
-    """Who keeps the others waiting, by how much, since when; no longer once it is not late any more."""
+    """Who keeps the others waiting, by how much, what part of a step that is, since when; until it is not late any more."""
     run = running(make)
     late = {"host": "host-1", "process": 1, "behind": 0.51234, "step_seconds": 0.6, "since": run.began + 60}
-    run.event("late", **late, always=False)
+    run.event("late", **late)
     with run.directory.supervise():
-        once = podrun("status").out
-        run.event("late", **late, always=True)
-        always, as_json = podrun("status").out, podrun("status", "--json").json
-        run.event("late", **{**late, "behind": 0.0}, always=False)
+        named, as_json = podrun("status").out, podrun("status", "--json").json
+        run.event("late", **{**late, "behind": 0.0})
         over = podrun("status").out
-    assert "host-1 (process 1) has kept the others waiting once: 0.512 s of each step of 0.6 s, since " in once
-    assert "host-1 (process 1) keeps the others waiting: 0.512 s of each step of 0.6 s, since " in always
-    assert as_json["late"] == {**late, "always": True}
+    assert "host-1 (process 1) keeps the others waiting: 0.512 s of each step of 0.6 s, 85 %, since " in named
+    assert as_json["late"] == late
     assert "waiting" not in over
 
 

@@ -1,0 +1,169 @@
+"""Write the pages that are made from the code: keys.md, from the schema of train.yaml. Run it by `make docs`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from podrun.runtime.config import train_schema
+from podrun.runtime.config.task import TASKS
+
+Node = dict[str, Any]
+"""A part of a JSON schema."""
+
+FOLDER = Path(__file__).parent
+
+_HEAD = """\
+# Keys of train.yaml
+
+<!-- Written by `make docs` from the schema in runtime/config: change the descriptions there. -->
+
+Every key, what it may be, and what it is if you do not give it. A job needs `batch_size`, and `steps` or `epochs`. On the
+command line a key is its path, as in `optimizer.learning_rate=1e-3`. `podrun schema` prints the same for an editor.
+"""
+
+_BY_TASK = """\
+A section that is not given, or has no `name`, is filled in by the task:
+
+| task | model | data | optimizer | batch_size |
+|---|---|---|---|---|
+"""
+
+
+def pages() -> dict[str, str]:
+    """Return the text of each page that is made from the code, by the name of its file in docs/."""
+    return {"keys.md": _Keys(train_schema()).page()}
+
+
+class _Keys:
+    """The page of all keys."""
+
+    def __init__(self, schema: Node) -> None:
+        self._schema = schema
+        self._sections = {
+            key: branches for key, node in schema["properties"].items() if (branches := self._branches(node))
+        }
+
+    def page(self) -> str:
+        parts = [_HEAD, "## The job\n", self._table(self._schema), _by_task()]
+        for key, branches in self._sections.items():
+            parts.append(f"## {key}\n")
+            if len(branches) == 1:
+                parts += self._section(branches[0])
+            else:
+                parts += self._choices(key, branches, "###")
+        return "\n".join(parts)
+
+    def _choices(self, key: str, branches: list[Node], marks: str) -> Iterator[str]:
+        """Yield the parts about a section of which one choice is taken by its `name`."""
+        yield f"`{key}: NAME` is short for `{key}: {{name: NAME}}`.\n"
+        for branch in branches:
+            yield f"{marks} {key}: {_name(branch) or 'package.module:attribute'}\n"
+            yield from self._section(branch)
+
+    def _section(self, section: Node) -> Iterator[str]:
+        yield f"{section['description']}\n"
+        if set(section["properties"]) > {"name"} or not _name(section):
+            yield self._table(section)
+        for key, node in section["properties"].items():
+            inner = self._branches(node)
+            if len(inner) == 1:
+                yield f"`{key}`: {inner[0]['description']}\n"
+                yield self._table(inner[0], f"{key}.")
+            elif inner:
+                yield f"`{key}` is one of:\n"
+                yield "\n".join(f"- `{_name(branch)}`: {branch['description']}" for branch in inner) + "\n"
+                for branch in inner:
+                    if set(branch["properties"]) > {"name"}:
+                        yield self._table(branch, f"{key}.")
+
+    def _table(self, section: Node, prefix: str = "") -> str:
+        rows = ["| key | values | default | meaning |", "|---|---|---|---|"]
+        for key, node in section["properties"].items():
+            if "const" in node:  # the `name` that stands in the heading
+                continue
+            needed = key in section.get("required", [])
+            default = "required" if needed else _default(node)
+            rows.append(f"| `{prefix}{key}` | {self._values(key, node)} | {default} | {_cell(node['description'])} |")
+        return "\n".join(rows) + "\n"
+
+    def _values(self, key: str, node: Node) -> str:
+        """Return what the key may be, in words."""
+        if branches := self._branches(node):
+            names = [f"`{name}`" for branch in branches if (name := _name(branch))]
+            if key in self._sections:
+                return f"[section](#{key})"
+            return _cell(" or ".join(names)) or "section"
+        parts = [_kind(part) for part in node.get("anyOf", [node])]
+        return _cell(" or ".join(parts))
+
+    def _branches(self, node: Node) -> list[Node]:
+        """Return the sections that a key may be; none if it is a value."""
+        if "$ref" in node:
+            target: Node = self._schema["$defs"][node["$ref"].rpartition("/")[2]]
+            return [target] if "properties" in target else []
+        return [branch for part in (*node.get("oneOf", ()), *node.get("anyOf", ())) for branch in self._branches(part)]
+
+
+def _kind(node: Node) -> str:
+    """Return one type, with its limits."""
+    if "const" in node:
+        return f"`{node['const']}`"
+    if "enum" in node:
+        return " or ".join(f"`{value}`" for value in node["enum"])
+    match node["type"]:
+        case "array":
+            inner = dict.fromkeys(_kind(item) for item in node.get("prefixItems") or [node["items"]])
+            return "list of " + " or ".join(kind.replace(" ", "s ", 1) if " " in kind else f"{kind}s" for kind in inner)
+        case "boolean":
+            return "`true` or `false`"
+        case "null":
+            return "`null`"
+        case "object":
+            return "mapping"
+        case "string":
+            return "path" if node.get("format") == "path" else "text"
+        case kind:
+            return "".join((str(kind), *_limits(node)))
+
+
+def _limits(node: Node) -> Iterator[str]:
+    signs = {"exclusiveMinimum": "above", "minimum": "from", "exclusiveMaximum": "below", "maximum": "to"}
+    for key, word in signs.items():
+        if key in node:
+            yield f" {word} {node[key]}"
+
+
+def _default(node: Node) -> str:
+    value = node.get("default")
+    if isinstance(value, dict) and "$ref" in node:  # a section: its keys have defaults of their own
+        return ""
+    if isinstance(value, dict) and "name" in value:
+        value = value["name"]
+    plain = isinstance(value, str) and value.replace("_", "").isalnum()
+    return _cell(f"`{value if plain else json.dumps(value)}`")
+
+
+def _name(section: Node) -> str:
+    return str(section["properties"].get("name", {}).get("const", ""))
+
+
+def _by_task() -> str:
+    rows = [
+        f"| `{name}` | `{task.model}` | `{task.data}` | `{task.optimizer}` | {task.batch_size or 'required'} |\n"
+        for name, task in TASKS.items()
+    ]
+    return _BY_TASK + "".join(rows)
+
+
+def _cell(text: str) -> str:
+    """Return the text as it can stand in a table."""
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+if __name__ == "__main__":
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+        print(f"wrote {FOLDER / name}")

@@ -1,0 +1,1 @@
+"""Jobs to start from: a commented train.yaml for each kind, which `podrun new` writes."""
