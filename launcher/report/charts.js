@@ -1,18 +1,18 @@
 "use strict";
 // Curves on a canvas. Points that share a pixel column are drawn as one line from the lowest to the highest of them.
 
-const data = JSON.parse(document.getElementById("data").textContent);
-
 function decode(text, Type) {
   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   return new Type(bytes.buffer);
 }
 
 // The places of the points: many curves share them.
-const places = new Map();
-function steps(number) {
-  if (!places.has(number)) places.set(number, decode(data.places[number], Float64Array));
-  return places.get(number);
+function decodePlaces(texts) {
+  const decoded = new Map();
+  return (number) => {
+    if (!decoded.has(number)) decoded.set(number, decode(texts[number], Float64Array));
+    return decoded.get(number);
+  };
 }
 
 function colour(name) {
@@ -61,19 +61,24 @@ function pieces(x) {
 }
 
 class Chart {
-  constructor(figure, spec) {
+  constructor(figure) {
     this.figure = figure;
-    this.spec = spec;
     this.canvas = figure.querySelector("canvas");
     this.output = figure.querySelector("output");
+    this.log = false;
+    this.hover = null;
+  }
+
+  load(spec, places) {
+    this.spec = spec;
     this.series = spec.series.map((s, number) => {
-      const x = steps(s.x), y = decode(s.y, Float32Array);
-      return { name: s.name, style: s.style, colour: "c" + (number % 8), x, y, pieces: pieces(x), smooth: null,
+      const x = places(s.x), y = decode(s.y, Float32Array);
+      return { name: s.name, style: s.style, colour: "c" + (s.colour ?? number % 8), x, y, pieces: pieces(x), smooth: null,
+        // Of curves that are compared the first are the widest: those that lie on each other are all seen.
+        wider: s.colour === null ? 0 : 3 * (1 - number / spec.series.length),
         low: s.low ? decode(s.low, Float32Array) : y, high: s.high ? decode(s.high, Float32Array) : y, band: s.low !== null };
     });
     this.whole = this.extent();
-    this.log = false;
-    this.hover = null;
     this.addLegend();
   }
 
@@ -86,7 +91,10 @@ class Chart {
 
   addLegend() {
     const legend = this.figure.querySelector(".legend");
-    const entries = this.series.map((s) => [s.name, s.colour]);
+    legend.replaceChildren();
+    // Dots in the colour of another curve need no name of their own.
+    const named = this.series.filter((s, n, all) => s.style !== "dots" || !all.slice(0, n).some((other) => other.colour === s.colour));
+    const entries = named.map((s) => [s.name, s.colour]);
     const kinds = new Set(this.spec.marks.map((mark) => mark[1]));
     for (const [kind, name] of [["restart", "down"], ["save", "save"], ["evaluate", "evaluate"]])
       if (kinds.has(kind)) entries.push([kind, name]);
@@ -163,7 +171,7 @@ class Chart {
     this.still.width = this.canvas.width;
     this.still.height = this.canvas.height;
     this.still.getContext("2d").drawImage(this.canvas, 0, 0);
-    this.point(null);
+    this.point(this.hover);
   }
 
   // Shows the values at a place of the axis, on top of the curves, which are not drawn again.
@@ -242,11 +250,11 @@ class Chart {
     }
     if (s.smooth) {
       this.stroke(pen, s, s.low, s.high, 1, 0.3);
-      this.stroke(pen, s, s.smooth, s.smooth, 2);
+      this.stroke(pen, s, s.smooth, s.smooth, 2 + s.wider);
       return;
     }
     if (s.band) this.stroke(pen, s, s.low, s.high, 1, 0.4);
-    this.stroke(pen, s, s.y, s.y, 1.5);
+    this.stroke(pen, s, s.y, s.y, 1.5 + s.wider);
   }
 
   // Steps that a restart has repeated are fainter.

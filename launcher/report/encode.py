@@ -9,14 +9,18 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from .model import Chart, Page, Series, Strips
+from .model import Chart, Series, Strips
 
 
-def data_of(page: Page) -> str:
-    """Return the data of charts and strips as JSON that may stand in a script element, whatever its texts say."""
+def drawn_data(shown: Sequence[Chart], strips: Sequence[Strips]) -> dict[str, Any]:
+    """Return what the scripts draw."""
     places: dict[str, int] = {}  # many curves have points at the same places
-    charts = [_chart(chart, places) for chart in page.charts]
-    data = {"places": list(places), "charts": charts, "strips": [_strips(one) for one in page.strips]}
+    charts = [_chart(chart, places) for chart in shown]
+    return {"places": list(places), "charts": charts, "strips": [_strips(one) for one in strips]}
+
+
+def in_element(data: Any) -> str:
+    """Return JSON that may stand in a script element, whatever its texts say."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     for character in "<>&":  # `</script>` and `<!--` would end the element; JSON has these only in its strings
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -39,6 +43,7 @@ def _series(series: Series, places: dict[str, int]) -> dict[str, Any]:
     return {
         "name": series.name,
         "style": series.style,
+        "colour": series.colour,
         "x": places.setdefault(numbers("d", series.x), len(places)),
         "y": numbers("f", series.y),
         "low": None if series.low is None else numbers("f", series.low),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from podrun.runtime.contract import Event, EventKind, UserError, Workdir
@@ -20,9 +21,9 @@ from ..view.times import duration, moment
 from .curves import curves, usage_charts
 from .model import Log, Mark, Page, Share, Table, Verdict
 from .records import Records, StepRecord, finite, read_metrics, read_records
-from .tempo import lags_of, lateness_of, tempos_of
+from .tempo import lags_of, lateness_of, named_late, tempos_of
 from .timeline import lanes_of, shares_of, strips_of
-from .verdict import stragglers, verdict_of
+from .verdict import straggler, verdict_of
 from .what_was_run import tables_of
 
 _MOST_LOGS, _LINES = 16, 30  # processes whose last lines are shown, and how many of each
@@ -32,9 +33,16 @@ _MOST_MARKS = 400
 
 def page_of_run(directory: RunDirectory) -> Page:
     """Return the page of a run, which may still go on."""
-    records = read_records(directory)
-    evaluations = [event for event in records.events if event["event"] == EventKind.EVAL]
-    return _page(directory, records, records.steps, evaluations)
+    return page_of_records(directory, read_records(directory))
+
+
+def page_of_records(directory: RunDirectory, records: Records) -> Page:
+    """Return the page of a run whose records have been read."""
+    return _page(directory, records, records.steps, evaluations_of(records.events))
+
+
+def evaluations_of(events: list[Event]) -> list[Event]:
+    return [event for event in events if event["event"] == EventKind.EVAL]
 
 
 def page_of_workdir(workdir: Path) -> Page:
@@ -51,7 +59,7 @@ def page_of_workdir(workdir: Path) -> Page:
         if start is not None and os.path.realpath(start["workdir"]) == os.path.realpath(workdir):
             return _page(directory, read_records(directory), steps, evaluations)
     verdict = Verdict("none", "Metrics of a workdir", "There is no record here of a run that used it.", [], [])
-    tiles = _step_tiles(steps, evaluations)
+    tiles = step_tiles(steps, evaluations)
     charts, tables = curves(steps, evaluations, []), [Table("What was run", [("workdir", str(workdir))])]
     return Page(workdir.name, str(workdir), verdict, tiles, charts, [], [], [], tables, [], moment(time.time()))
 
@@ -63,8 +71,8 @@ def _page(directory: RunDirectory, records: Records, steps: list[StepRecord], ev
     until = _end(summary, events, begin)
     lanes = lanes_of(events, records.by_process, until)
     lags = lags_of(records.by_process, begin, until)
-    shares, tempos = shares_of(lanes) if lanes else [], tempos_of(records.by_process, lags, _named(events))
-    charts = curves(steps, evaluations, _marks(records))
+    shares, tempos = shares_of(lanes) if lanes else [], tempos_of(records.by_process, lags, named_late(events, until))
+    charts = curves(steps, evaluations, marks_of(records.events))
     charts += usage_charts([event for event in events if event["event"] == EventKind.USAGE], begin)
     verdict = verdict_of(status, end, events, begin)
     late = lateness_of(records.by_process, lags, until - begin)
@@ -77,13 +85,13 @@ def _page(directory: RunDirectory, records: Records, steps: list[StepRecord], ev
         tiles=[
             ("lasted", duration(until - begin)),
             ("goodput", f"{_goodput(shares):.1f} %"),
-            *_step_tiles(steps, evaluations, summary),
-            *([("slowest", text)] if (text := stragglers(tempos)) else []),
+            *step_tiles(steps, evaluations, summary.steps),
+            *([("slowest", text)] if (text := straggler(tempos)) else []),
         ],
         charts=charts,
         shares=shares,
         strips=strips,
-        tempos=sorted(tempos, key=lambda tempo: -(tempo.behind or 0.0))[:_MOST_ROWS],
+        tempos=sorted(tempos, key=lambda tempo: (-tempo.late, -(tempo.behind or 0.0)))[:_MOST_ROWS],
         tables=tables_of(directory.run_id, spec, read_work_tree(directory.work_tree), events),
         logs=[Log(file.name, tail(file.path, _LINES)) for file in log_files(directory)[:_MOST_LOGS]],
         made=moment(time.time()),
@@ -104,23 +112,19 @@ def _end(summary: Summary, events: list[Event], begin: float) -> float:
     return max(begin, summary.ended or 0.0, max((event["time"] for event in events), default=begin))
 
 
-def _named(events: list[Event]) -> set[tuple[str, int]]:
-    """Return the processes that the supervisor has named as late all the time."""
-    return {(e["host"], e["process"]) for e in events if e["event"] == EventKind.LATE and e["behind"] and e["always"]}
-
-
 def _goodput(shares: list[Share]) -> float:
     """Return the per cent of the run's time that went into training which was kept."""
     return 100 * sum(share.share for share in shares if share.kind == "train")
 
 
-def _step_tiles(
-    steps: list[StepRecord], evaluations: list[Event], summary: Summary | None = None
+def step_tiles(
+    steps: Sequence[StepRecord], evaluations: Sequence[Event], total: int | None = None
 ) -> list[tuple[str, str]]:
+    """Return names and values of the last step and evaluation. `total` is the number of steps of the run."""
     if not steps:
         return [("steps", "none reported")]
     last = steps[-1].values
-    tiles = [("step", out_of(last["step"], summary.steps if summary else None))]
+    tiles = [("step", out_of(last["step"], total))]
     if (loss := finite(last.get("loss"))) is not None:
         tiles.append(("loss", f"{loss:.4g}"))
     losses = [loss for row in evaluations if (loss := finite(row.get("loss"))) is not None]
@@ -137,10 +141,10 @@ def _step_tiles(
     return tiles
 
 
-def _marks(records: Records) -> list[Mark]:
+def marks_of(events: list[Event]) -> list[Mark]:
     """Return the steps of restarts, saves and evaluations; of very many only some."""
     marks = []
-    for event in records.events:
+    for event in events:
         if event["event"] == EventKind.RESUME:
             marks.append(Mark(event["step"], "restart"))
         elif event["event"] == EventKind.CHECKPOINT:

@@ -17,6 +17,8 @@ class Series:
     high: list[float] | None = None
     style: str = "line"
     """`line`, `dots` for few values, or `faint`."""
+    colour: int | None = None
+    """Number of its colour, 0 to 7; None: the next one."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +92,11 @@ class Tempo:
     waits: float | None
     """Seconds of each step in which it waits for its devices and the others."""
     behind: float | None
-    """Seconds of each step by which it waits less than the process that waits longest: the others wait for it so long."""
+    """Seconds of each step that the others wait for it: by so much less it waits than the median of them."""
     share: float | None = None
     """The same as a share of the step."""
-    late: bool = False
-    """True if that is more than noise, or was for a while."""
+    late: float = 0.0
+    """Seconds of the run in which it kept the others waiting in every step; 0 if it was never named for that."""
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,59 @@
 "use strict";
 // Binds the controls to the charts. Charts over steps are zoomed together, and so are those over time.
 
-const charts = data.charts.map((spec) => new Chart(document.getElementById("chart-" + spec.key), spec));
-const strips = data.strips.map((spec) => new Strip(document.getElementById("strip-" + spec.key), spec));
+const data = JSON.parse(document.getElementById("data").textContent);
+let charts = [], strips = [];
 const ranges = {};
+
+// Loads what is to be drawn. Charts and strips of the same keys as before take the new values.
+function load({ places, charts: newCharts, strips: newStrips }) {
+  const decoded = decodePlaces(places);
+  for (const spec of newCharts) {
+    const chart = charts.find((one) => one.spec.key === spec.key) ?? newChart("chart-" + spec.key);
+    chart.load(spec, decoded);
+    applyControls(chart);
+  }
+  for (const spec of newStrips) {
+    const old = strips.find((one) => one.spec.key === spec.key), strip = old ?? new Strip(document.getElementById("strip-" + spec.key));
+    strip.load(spec);
+    if (!old) strips.push(strip);
+  }
+}
+
+function newChart(id) {
+  const chart = new Chart(document.getElementById(id));
+  listen(chart);
+  charts.push(chart);
+  return chart;
+}
 
 function wholeRange(axis) {
   const extents = charts.filter((chart) => chart.spec.axis === axis).map((chart) => chart.whole);
   return [Math.min(...extents.map((e) => e[0])), Math.max(...extents.map((e) => e[1]))];
 }
 
+function drawChart(chart) {
+  chart.draw(ranges[chart.spec.axis] ?? wholeRange(chart.spec.axis));
+}
+
+// Draws some charts now and the others in the next frames, so that the page never stands still.
+let waiting = [], isDrawing = false;
 function drawCharts(axis) {
-  for (const chart of charts) if (!axis || chart.spec.axis === axis) chart.draw(ranges[chart.spec.axis] ?? wholeRange(chart.spec.axis));
+  const asked = charts.filter((chart) => !axis || chart.spec.axis === axis);
+  waiting = [...waiting.filter((chart) => !asked.includes(chart)), ...asked];
+  if (!isDrawing) drawSome();
+}
+
+function drawSome() {
+  const begin = performance.now();
+  while (waiting.length && performance.now() - begin < 20) drawChart(waiting.shift());
+  isDrawing = waiting.length > 0;
+  if (isDrawing) requestAnimationFrame(drawSome);
 }
 
 function drawAll() {
   for (const swatch of document.querySelectorAll("[data-colour]")) swatch.style.background = colour(swatch.dataset.colour);
-  drawCharts();
+  for (const chart of charts) drawChart(chart);
   for (const strip of strips) strip.draw();
 }
 
@@ -33,42 +70,45 @@ function point(axis, place, then = () => {}) {
   pending = [axis, place, then];
 }
 
-for (const chart of charts) {
-  const axis = chart.spec.axis;
+function listen(chart) {
   let from = null;
   chart.canvas.addEventListener("pointerdown", (event) => {
     if (event.pointerType === "mouse") from = chart.place(event);
-    point(axis, chart.place(event));
+    point(chart.spec.axis, chart.place(event));
   });
   chart.canvas.addEventListener("pointermove", (event) => {
     const to = chart.place(event);
-    point(axis, to, () => { if (from !== null) chart.shade(from, to); });
+    point(chart.spec.axis, to, () => { if (from !== null) chart.shade(from, to); });
   });
   chart.canvas.addEventListener("pointerup", (event) => {
     if (from === null) return;
     const to = chart.place(event), range = [Math.min(from, to), Math.max(from, to)];
-    if (Math.abs(chart.toX(to) - chart.toX(from)) > 5) ranges[axis] = range;
+    if (Math.abs(chart.toX(to) - chart.toX(from)) > 5) ranges[chart.spec.axis] = range;
     from = null;
-    drawCharts(axis);
+    drawCharts(chart.spec.axis);
   });
-  chart.canvas.addEventListener("pointerleave", () => { from = null; point(axis, null); });
-  chart.canvas.addEventListener("dblclick", () => { delete ranges[axis]; drawCharts(axis); });
+  chart.canvas.addEventListener("pointerleave", () => { from = null; point(chart.spec.axis, null); });
+  chart.canvas.addEventListener("dblclick", () => { delete ranges[chart.spec.axis]; drawCharts(chart.spec.axis); });
 }
 
-const smooth = document.getElementById("smooth"), log = document.getElementById("log"), reset = document.getElementById("reset");
-if (smooth) {
-  const apply = () => {
-    for (const chart of charts) {
-      chart.smoothen(Number(smooth.value));
-      chart.log = log.checked && chart.spec.key === "loss";
-    }
-    drawCharts("step");
-  };
-  smooth.addEventListener("input", apply);
-  log.addEventListener("change", apply);
-  reset.addEventListener("click", () => { for (const axis of Object.keys(ranges)) delete ranges[axis]; drawCharts(); });
-  apply();
+function applyControls(chart) {
+  const smooth = document.getElementById("smooth");
+  if (!smooth || chart.spec.axis !== "step") return;
+  chart.smoothen(Number(smooth.value));
+  chart.log = document.getElementById("log").checked && chart.spec.key === "loss";
 }
+
+// The controls may come later, with the first step.
+document.addEventListener("input", (event) => {
+  if (!["smooth", "log"].includes(event.target.id)) return;
+  charts.forEach(applyControls);
+  drawCharts("step");
+});
+document.addEventListener("click", (event) => {
+  if (event.target.id !== "reset") return;
+  for (const axis of Object.keys(ranges)) delete ranges[axis];
+  drawCharts();
+});
 
 document.getElementById("theme").addEventListener("click", () => {
   const root = document.documentElement, dark = window.matchMedia("(prefers-color-scheme: dark)").matches;
@@ -84,4 +124,5 @@ window.addEventListener("afterprint", () => {
   if (theme) document.documentElement.dataset.theme = theme; else delete document.documentElement.dataset.theme;
   drawAll();
 });
+load(data);
 drawAll();

@@ -75,27 +75,65 @@ def finite(value: Any) -> float | None:
     return float(value) if is_number and math.isfinite(value) else None
 
 
-def read_records(directory: RunDirectory) -> Records:
-    """Return the records of a run. Damaged lines are left out."""
-    records, thinner = Records(), Thinner()
-    first = next(directory.read_events(), None)
-    last = next(directory.newest_events(), None)
-    seconds = last["time"] - first["time"] if first and last else 0.0
-    due: dict[bytes, float] = {}
-    for line in directory.lines():
+class Reading:
+    """Records of a run, taken line by line and thinned out on the way."""
+
+    def __init__(self, seconds: float) -> None:
+        """Keep as many of a run that has lasted so many seconds as a page can show."""
+        self.records = Records()
+        self._seconds = seconds
+        self._thinner = Thinner()
+        self.records.steps = self._thinner.kept
+        self._due: dict[bytes, float] = {}
+        self._skipped = b""
+        self._others = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Return True if the run goes on for so long that it has to be read again, with fewer of its records."""
+        return len(self.records.steps) > 2 * MOST_STEPS or self._others > 2 * MOST_OF_OTHERS * (len(self._due) + 1)
+
+    def take(self, line: bytes) -> None:
+        """Take the next line. A damaged or unfinished one is left out."""
         is_step = line.startswith(_STEP)
         if is_step or line.startswith(_USAGE):
             comma = line.find(b",", len(_USAGE))
             key = line[line.rfind(b'"host"') :] if is_step else line[comma : line.find(b",", comma + 1)]
-            if (at := _number(line[len(_STEP) if is_step else len(_USAGE) : comma])) < due.get(key, 0.0):
-                if key.endswith(_LEADS):
-                    thinner.skip(line)
-                continue
-            due[key] = at + seconds / (MOST_STEPS if key.endswith(_LEADS) else MOST_OF_OTHERS)
+            leads = key.endswith(_LEADS)
+            if (at := _number(line[len(_STEP) if is_step else len(_USAGE) : comma])) < self._due.get(key, 0.0):
+                if leads:
+                    self._thinner.skip(line)
+                    self._skipped = line
+                return
+            self._due[key] = at + self._seconds / (MOST_STEPS if leads else MOST_OF_OTHERS)
+            self._others += not leads
+            if leads:
+                self._skipped = b""
+        self._keep(line)
+
+    def keep_newest(self) -> None:
+        """Keep the last step of the process that leads, even if it is not due."""
+        self._keep(self._skipped)
+        self._skipped = b""
+
+    def _keep(self, line: bytes) -> None:
         if line.endswith(b"\n") and (event := parse_event(line)):
-            _add(event, records, thinner)
-    records.steps = thinner.kept
-    return records
+            _add(event, self.records, self._thinner)
+
+
+def seconds_on_record(directory: RunDirectory) -> float:
+    """Return the seconds between the first and the last event."""
+    first = next(directory.read_events(), None)
+    last = next(directory.newest_events(), None)
+    return float(last["time"] - first["time"]) if first and last else 0.0
+
+
+def read_records(directory: RunDirectory) -> Records:
+    """Return the records of a run. Damaged lines are left out."""
+    reading = Reading(seconds_on_record(directory))
+    for line in directory.lines():
+        reading.take(line)
+    return reading.records
 
 
 def _add(event: Event, records: Records, thinner: Thinner) -> None:

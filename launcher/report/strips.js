@@ -2,11 +2,16 @@
 // Rows of coloured stretches over time, one for each process; of very many, each is a line of a heat map.
 
 class Strip {
-  constructor(figure, spec) {
+  constructor(figure) {
     this.figure = figure;
-    this.spec = spec;
     this.canvas = figure.querySelector("canvas");
     this.output = figure.querySelector("output");
+    this.canvas.addEventListener("pointermove", (event) => this.hover(event));
+    this.canvas.addEventListener("pointerleave", () => { this.output.textContent = ""; });
+  }
+
+  load(spec) {
+    this.spec = spec;
     this.height = Math.min(18, Math.max(0.5, 512 / spec.rows.length));
     this.gap = this.height > 6 ? 3 : 0;
     this.rows = spec.rows.map(([name, runs]) => {
@@ -16,8 +21,6 @@ class Strip {
     });
     const used = new Set(this.rows.flatMap((row) => [...new Set(row.cells)]));
     this.legend(spec.kinds.map((kind, n) => [kind, n]).filter(([kind, n]) => kind && used.has(n)));
-    this.canvas.addEventListener("pointermove", (event) => this.hover(event));
-    this.canvas.addEventListener("pointerleave", () => { this.output.textContent = ""; });
   }
 
   colourOf(kind) {
@@ -26,6 +29,7 @@ class Strip {
 
   legend(kinds) {
     const legend = this.figure.querySelector(".legend");
+    legend.replaceChildren();
     for (const [text, kind] of kinds) {
       const item = document.createElement("span"), swatch = document.createElement("i");
       swatch.dataset.colour = this.colourOf(kind);

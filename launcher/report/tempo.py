@@ -1,20 +1,23 @@
-"""Find how fast each process is, and who keeps the others waiting: it arrives last, so it waits least. PURE."""
+"""Find how fast each process is, and how long the others wait for it. PURE.
+
+Who keeps them waiting is not judged here: the supervisor has named it, or nobody (`supervise/stragglers.py`).
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from podrun.runtime.contract import Event
+from podrun.runtime.contract import Event, EventKind
 
+from ..rundir.lateness import behind_others
 from .model import Strip, Strips, Tempo
 from .records import finite
 from .timeline import Key, run_lengths
 
-_NOISE, _FEW = 0.2, 60  # of a step, and steps over which it counts: about as the supervisor judges
 _WINDOWS = 120
 LEVELS = ["", "up to 5 %", "5 to 20 %", "20 to 50 %", "over 50 %"]
 _BOUNDS = (0.0, 0.05, 0.2, 0.5)
@@ -27,10 +30,12 @@ class Lag:
     waits: list[float] = field(default_factory=list)
     """Seconds of each step in which it waits."""
     behind: list[float] = field(default_factory=list)
-    """Seconds of each step by which it waits less than the process that waits longest."""
+    """Seconds of each step that the others wait for it."""
     shares: list[float] = field(default_factory=list)
     """The same as a share of the step."""
     windows: list[int] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    """Middles of the windows."""
 
 
 def lags_of(by_process: dict[Key, list[Event]], begin: float, end: float) -> dict[Key, Lag]:
@@ -43,28 +48,54 @@ def lags_of(by_process: dict[Key, list[Event]], begin: float, end: float) -> dic
         steps = [s for key in waits if (s := _middle(windows[key][number], "seconds_per_step"))]
         if len(waits) < 2 or not steps:
             continue
-        longest, step = max(waits.values()), statistics.median(steps)
+        step, behind = statistics.median(steps), behind_others(waits)
         for key, wait in waits.items():
             lag = lags[key]
             lag.waits.append(wait)
-            lag.behind.append(longest - wait)
-            lag.shares.append(min(1.0, (longest - wait) / step))
+            lag.behind.append(behind[key])
+            lag.shares.append(min(1.0, behind[key] / step))
             lag.windows.append(number)
+            lag.times.append(begin + (number + 0.5) * width)
     return lags
 
 
-def tempos_of(by_process: dict[Key, list[Event]], lags: dict[Key, Lag], named: Collection[Key] = ()) -> list[Tempo]:
-    """Return a row for each process, by its number. Those that the supervisor has `named` were late for a while."""
-    last = max((statistics.fmean(lag.shares) for lag in lags.values() if lag.shares), default=0.0)
+def named_late(events: Iterable[Event], end: float) -> dict[Key, list[tuple[float, float]]]:
+    """Return begin and end of each time in which the others waited for a process, by those that the supervisor has named."""
+    spans: dict[Key, list[tuple[float, float]]] = {}
+    late: Event | None = None
+    for event in events:
+        if late is not None and event["event"] in (EventKind.LATE, EventKind.RESTART, EventKind.START, EventKind.END):
+            _add_span(spans, late, event["time"])
+            late = None
+        if event["event"] == EventKind.LATE and event["behind"]:
+            late = event
+    if late is not None:
+        _add_span(spans, late, end)
+    return spans
+
+
+def _add_span(spans: dict[Key, list[tuple[float, float]]], late: Event, end: float) -> None:
+    spans.setdefault((late["host"], late["process"]), []).append((late["since"], end))
+
+
+def tempos_of(
+    by_process: dict[Key, list[Event]], lags: dict[Key, Lag], named: Mapping[Key, list[tuple[float, float]]]
+) -> list[Tempo]:
+    """Return a row for each process, by its number. Of one that is `named` the times count in which it was late."""
     rows = []
     for key, steps in sorted(by_process.items(), key=lambda item: item[0][1]):
-        lag = lags[key]
-        waits, behind, share = (statistics.fmean(v) if v else None for v in (lag.waits, lag.behind, lag.shares))
-        late = share is not None and share == last and share > _NOISE and steps[-1]["step"] - steps[0]["step"] >= _FEW
+        lag, spans = lags[key], named.get(key, [])
+        counted = [n for n, time in enumerate(lag.times) if any(begin <= time <= end for begin, end in spans)]
+        counted = counted or list(range(len(lag.times)))
+        waits, behind, share = (_mean(v, counted) for v in (lag.waits, lag.behind, lag.shares))
         p50, p95 = _middle(steps, "step_seconds_p50"), _slow(steps)
-        name = _name(key, by_process)
-        rows.append(Tempo(name, steps[-1]["step"], p50, p95, waits, behind, share, late or key in named))
+        seconds = sum(end - begin for begin, end in spans)
+        rows.append(Tempo(_name(key, by_process), steps[-1]["step"], p50, p95, waits, behind, share, seconds))
     return rows
+
+
+def _mean(values: list[float], counted: list[int]) -> float | None:
+    return statistics.fmean(values[n] for n in counted) if counted else None
 
 
 def lateness_of(by_process: dict[Key, list[Event]], lags: dict[Key, Lag], seconds: float) -> Strips | None:

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from podrun.runtime.contract import Event, EventKind, Phase
 
+from .lost import lost_from_of
 from .model import Share, Strip, Strips
 from .records import finite
 
@@ -51,8 +52,8 @@ class Lane:
     host: str
     process: int
     spans: list[Span] = field(default_factory=list)
-    starved: float = 0.0
-    """Seconds within `train` in which it waited for data."""
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
+    """Its part of each kind in the mean over the processes of each attempt, which need not have as many."""
     drawn: list[Span] = field(default_factory=list)
     """Stretches that are drawn over the spans."""
 
@@ -62,14 +63,15 @@ def lanes_of(events: Iterable[Event], steps: dict[Key, list[Event]], end: float)
     attempts = _split(events)
     lanes: dict[Key, Lane] = {}
     for number, attempt in enumerate(attempts):
-        until = attempts[number + 1][0]["time"] if number + 1 < len(attempts) else end
-        lost_from = _lost_from(attempt, attempts[number + 1] if number + 1 < len(attempts) else None, steps)
-        for key, spans in _spans_of(attempt, until).items():
+        begin, until = attempt[0]["time"], attempts[number + 1][0]["time"] if number + 1 < len(attempts) else end
+        lost_from = lost_from_of(attempts, number, steps)
+        spans_by_process = _spans_of(attempt, until)
+        for key, spans in spans_by_process.items():
             lane = lanes.setdefault(key, Lane(*key))
-            begin = attempt[0]["time"]
             spans = _mark_lost(spans, lost_from)
             lane.spans += spans
-            _add_starved(lane, [e for e in steps.get(key, []) if begin <= e["time"] < until], lost_from)
+            starved = _add_starved(lane, [e for e in steps.get(key, []) if begin <= e["time"] < until], lost_from)
+            _add_seconds(lane, spans, starved, 1 / len(spans_by_process))
     return sorted(lanes.values(), key=lambda lane: lane.process)
 
 
@@ -118,27 +120,6 @@ def _joined(changes: list[tuple[float, str]], until: float) -> list[Span]:
     return spans
 
 
-def _lost_from(attempt: list[Event], following: list[Event] | None, steps: dict[Key, list[Event]]) -> float | None:
-    """Return the time from which an attempt's work was lost; None if none was.
-
-    What follows an attempt goes on from the step that it resumes from; nothing follows a failed run's last one, of which only
-    what was saved is left.
-    """
-    end = next((e for e in attempt if e["event"] == EventKind.END), None)
-    if following is not None:
-        resumed = next((e["step"] for e in following if e["event"] == EventKind.RESUME), 0)
-    elif end is not None and end["code"]:
-        resumed = max((e["step"] for e in attempt if e["event"] in (EventKind.CHECKPOINT, EventKind.RESUME)), default=0)
-    else:
-        return None
-    begin = attempt[0]["time"]
-    until = following[0]["time"] if following else float("inf")
-    leader = next((rows for (_, process), rows in sorted(steps.items(), key=lambda item: item[0][1]) if rows), [])
-    mine = [e for e in leader if begin <= e["time"] < until]
-    kept = [e["time"] for e in mine if e["step"] <= resumed]
-    return max(kept) if kept else begin if mine else None
-
-
 def _mark_lost(spans: list[Span], lost_from: float | None) -> list[Span]:
     if lost_from is None:
         return spans
@@ -153,29 +134,35 @@ def _mark_lost(spans: list[Span], lost_from: float | None) -> list[Span]:
     return marked
 
 
-def _add_starved(lane: Lane, steps: list[Event], lost_from: float | None) -> None:
+def _add_starved(lane: Lane, steps: list[Event], lost_from: float | None) -> float:
+    """Return the seconds for which it waited for data, without what was lost; draw them where they were long."""
+    total = 0.0
     for before, after in pairwise(steps):
         waited = [finite(e.get("waited_for_data")) for e in (before, after)]
         if waited[0] is None or waited[1] is None or (lost_from is not None and after["time"] > lost_from):
             continue
         seconds, passed = waited[1] - waited[0], after["time"] - before["time"]
-        lane.starved += max(0.0, min(seconds, passed))
+        total += max(0.0, min(seconds, passed))
         if passed > 0 and seconds > _STARVED * passed:
             lane.drawn.append((before["time"], after["time"], "data"))
+    return total
+
+
+def _add_seconds(lane: Lane, spans: list[Span], starved: float, weight: float) -> None:
+    """Add an attempt's seconds of each kind. What it waited for data is no training."""
+    sums = dict.fromkeys(KINDS, 0.0)
+    for begin, end, kind in spans:
+        sums[kind] += end - begin
+    starved = min(starved, sums["train"])
+    sums["train"] -= starved
+    sums["data"] += starved
+    for kind, seconds in sums.items():
+        lane.seconds[kind] += weight * seconds
 
 
 def shares_of(lanes: list[Lane]) -> list[Share]:
     """Return the share of each kind that there is, as means over the processes, in the order of KINDS."""
-    totals = dict.fromkeys(KINDS, 0.0)
-    for lane in lanes:
-        sums = dict.fromkeys(KINDS, 0.0)
-        for begin, end, kind in lane.spans:
-            sums[kind] += end - begin
-        starved = min(lane.starved, sums["train"])
-        sums["train"] -= starved
-        sums["data"] += starved
-        for kind, seconds in sums.items():
-            totals[kind] += seconds / len(lanes)
+    totals = {kind: sum(lane.seconds[kind] for lane in lanes) for kind in KINDS}
     wall = sum(totals.values())
     return [
         Share(kind, label, totals[kind], totals[kind] / wall if wall else 0.0)

@@ -8,6 +8,7 @@ from podrun.runtime.contract import Event, EventKind
 from podrun.runtime.lines import clock
 
 from ..rundir.run_summary import RunStatus
+from ..view.times import duration
 from .model import Tempo, Verdict
 
 _LINES = 24  # of a traceback
@@ -46,10 +47,11 @@ def _evidence(end: Event | None, events: list[Event]) -> list[str]:
     return []
 
 
-def stragglers(tempos: list[Tempo]) -> str:
-    """Return a sentence about the process that the others wait for most, if there is one: means over the run."""
-    late = max((tempo for tempo in tempos if tempo.late and tempo.behind), key=lambda t: t.behind or 0.0, default=None)
+def straggler(tempos: list[Tempo]) -> str:
+    """Return a sentence about the process that has cost the others the most time in their steps, if there is one."""
+    late = max((tempo for tempo in tempos if tempo.late), key=lambda t: t.late * (t.share or 0.0), default=None)
     if late is None:
         return ""
-    behind, share = 1000 * (late.behind or 0.0), 100 * (late.share or 0.0)
-    return f"{late.name} keeps the others waiting: {behind:.3g} ms, {share:.0f} % of a step"
+    behind, share = 1000 * (late.behind or 0.0), late.share or 0.0
+    lost = f"{duration(late.late * share)} lost in {duration(late.late)}"
+    return f"{late.name} keeps the others waiting: {behind:.3g} ms of each step, {100 * share:.0f} %; {lost}"

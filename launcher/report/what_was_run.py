@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -29,7 +29,7 @@ def tables_of(run_id: str, spec: RunSpec | None, tree: WorkTree | None, events: 
     if spec is not None:
         label = spec.label
         rows += [("name", label.name), ("tags", ", ".join(label.tags)), ("note", label.note)]
-        rows.append(("command", shlex.join(["podrun", *map(_without_value, spec.command)]) if spec.command else ""))
+        rows.append(("command", typed_command(spec.command)))
         rows.append(("injected faults", ", ".join(spec.inject)))
     if tree is not None:
         rows += [("commit", tree.commit), ("branch", tree.branch), ("changes since", _changes(tree))]
@@ -44,6 +44,11 @@ def tables_of(run_id: str, spec: RunSpec | None, tree: WorkTree | None, events: 
     if spec is not None and isinstance(spec.job, Config):
         tables.append(Table("Config, where it differs from the defaults", list(_changed(spec.job))))
     return tables
+
+
+def typed_command(words: Sequence[str]) -> str:
+    """Return the command line that was typed, without values that may be secrets; empty if it is unknown."""
+    return shlex.join(["podrun", *map(_without_value, words)]) if words else ""
 
 
 def _without_value(word: str) -> str:

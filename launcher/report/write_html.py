@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
+from typing import Any
 
 from ..view.printable import without_colours
-from .encode import data_of
+from .encode import drawn_data, in_element
 from .model import Chart, Log, Page, Share, Strips, Table, Tempo, Verdict
 
 _SCRIPTS = ("charts.js", "strips.js", "page.js")
@@ -17,47 +19,73 @@ _STRIPS = {
     "time": ("Time of each process", "Where the time went, from the start of the run to its end."),
     "late": (
         "Who the others wait for",
-        "How much of a step the others waited for a process, because it came to the step last.",
+        "How much of a step the others waited for a process, because it came to the step later than they did.",
     ),
 }
 
 
-def html_of(page: Page) -> str:
+@dataclass(frozen=True)
+class Live:
+    """Additions to a page that is served, and updates itself from the server that it comes from."""
+
+    header: str
+    """HTML under the title."""
+    style: str
+    script: str
+    data: dict[str, Any]
+    """Data for the script, beside those of the charts."""
+
+
+def html_of(page: Page, live: Live | None = None) -> str:
     """Return the file's text."""
-    style = _file("page.css")
-    script = "".join(_file(name) for name in _SCRIPTS)
+    data = drawn_data(page.charts, page.strips)
+    return document(page.title, page.subtitle, parts_of(page), data, page.made, live)
+
+
+def document(
+    title: str, subtitle: str, parts: dict[str, str], data: dict[str, Any], made: str, live: Live | None = None
+) -> str:
+    """Return a page of `parts`, HTML by key. `data` is what its scripts draw, as `drawn_data` returns it."""
+    style = _file("page.css") + (live.style if live else "")
+    script = "".join(map(_file, _SCRIPTS)) + (live.script if live else "")
     policy = f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}"
     return "".join(
         [
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
             # Even if a text were not escaped, a browser would load nothing and run no script but podrun's.
-            f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">',
+            f'<meta http-equiv="Content-Security-Policy" content="{escape(policy + _ONLY_HERE if live else policy)}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="referrer" content="no-referrer">',
-            f"<title>{_text(page.title)} - podrun</title><style>{style}</style></head><body>",
-            _header(page),
+            f"<title>{text_of(title)} - podrun</title><style>{style}</style></head><body>",
+            _header(title, subtitle),
+            live.header if live else "",
             "<main>",
-            *_sections(page),
-            f"</main><footer>Made by podrun at {_text(page.made)}.</footer>",
-            f'<script type="application/json" id="data">{data_of(page)}</script>',
+            *(f'<div data-part="{key}">{html}</div>' for key, html in parts.items()),
+            f"</main><footer>Made by podrun at {text_of(made)}.</footer>",
+            f'<script type="application/json" id="data">{in_element(data | (live.data if live else {}))}</script>',
             f"<script>{script}</script></body></html>\n",
         ]
     )
 
 
-def _sections(page: Page) -> Iterable[str]:
-    yield _verdict(page.verdict)
-    yield _tiles(page.tiles)
-    yield _charts("Metrics", [chart for chart in page.charts if chart.axis == "step"], controls=True)
-    yield _time(page)
-    if page.tempos:
-        late = [one for one in page.strips if one.key == "late"]
-        yield _section("Steps", _tempos(page.tempos), *map(_strip, late))
-    yield _charts("Hosts", [chart for chart in page.charts if chart.axis == "time"], controls=False)
-    for table in page.tables:
-        yield _section(table.title, _table(table))
-    if page.logs:
-        yield _section("Last lines of the logs", *map(_log, page.logs))
+_ONLY_HERE = "; connect-src 'self'"
+"""Addition to the policy of a page that asks its server for news."""
+
+
+def parts_of(page: Page) -> dict[str, str]:
+    """Return the parts that the page has something for, in their order: each may change while the others stay."""
+    late = [one for one in page.strips if one.key == "late"]
+    parts = {
+        "verdict": _verdict(page.verdict),
+        "tiles": tiles_of(page.tiles),
+        "metrics": figures("Metrics", [chart for chart in page.charts if chart.axis == "step"], controls=True),
+        "time": _time(page),
+        "steps": section("Steps", _tempos(page.tempos), *map(_strip, late)) if page.tempos else "",
+        "hosts": figures("Hosts", [chart for chart in page.charts if chart.axis == "time"], controls=False),
+        "tables": "".join(section(table.title, _table(table)) for table in page.tables),
+        "logs": section("Last lines of the logs", *map(_log, page.logs)) if page.logs else "",
+    }
+    return {key: html for key, html in parts.items() if html}
 
 
 def _file(name: str) -> str:
@@ -68,44 +96,46 @@ def _digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _text(text: str) -> str:
+def text_of(text: str) -> str:
     """Return text that may stand in an element or in quotes: control characters are shown, not obeyed."""
     return escape(without_colours(text))
 
 
-def _section(title: str, *parts: str) -> str:
-    return f"<section><h2>{_text(title)}</h2>{''.join(parts)}</section>"
+def section(title: str, *parts: str) -> str:
+    """Return a section of parts, which are HTML."""
+    return f"<section><h2>{text_of(title)}</h2>{''.join(parts)}</section>"
 
 
-def _header(page: Page) -> str:
+def _header(title: str, subtitle: str) -> str:
     return (
-        f'<header><div><h1>{_text(page.title)}</h1><p class="quiet">{_text(page.subtitle)}</p></div>'
+        f'<header><div><h1>{text_of(title)}</h1><p class="quiet">{text_of(subtitle)}</p></div>'
         '<button id="theme" type="button">Dark or light</button></header>'
     )
 
 
 def _verdict(verdict: Verdict) -> str:
-    parts = [f"<h2>{_text(verdict.title)}</h2>"]
+    parts = [f"<h2>{text_of(verdict.title)}</h2>"]
     if verdict.text:
         parts.append(f'<p class="cause">{_lines(verdict.text)}</p>')
     if verdict.evidence:
         parts.append(f"<pre>{_lines(chr(10).join(verdict.evidence))}</pre>")
     if verdict.history:
-        rows = "".join(f"<li><time>{_text(when)}</time> {_lines(why)}</li>" for when, why in verdict.history)
+        rows = "".join(f"<li><time>{text_of(when)}</time> {_lines(why)}</li>" for when, why in verdict.history)
         parts.append(f"<p>Restarts, by the time since the start:</p><ol>{rows}</ol>")
-    return f'<section id="verdict" class="verdict {_text(verdict.state)}">{"".join(parts)}</section>'
+    return f'<section id="verdict" class="verdict {text_of(verdict.state)}">{"".join(parts)}</section>'
 
 
 def _lines(text: str) -> str:
-    return "\n".join(map(_text, text.split("\n")))
+    return "\n".join(map(text_of, text.split("\n")))
 
 
-def _tiles(tiles: Sequence[tuple[str, str]]) -> str:
-    rows = "".join(f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in tiles)
+def tiles_of(tiles: Sequence[tuple[str, str]]) -> str:
+    rows = "".join(f"<div><dt>{text_of(name)}</dt><dd>{text_of(value)}</dd></div>" for name, value in tiles)
     return f'<dl class="tiles">{rows}</dl>'
 
 
-def _charts(title: str, charts: Sequence[Chart], *, controls: bool) -> str:
+def figures(title: str, charts: Sequence[Chart], *, controls: bool) -> str:
+    """Return a section of empty charts, which the scripts draw in."""
     if not charts:
         return ""
     bar = (
@@ -114,15 +144,15 @@ def _charts(title: str, charts: Sequence[Chart], *, controls: bool) -> str:
         '<button id="reset" type="button">Whole run</button>'
         '<span class="quiet">Drag over a chart to zoom.</span></div>'
     )
-    return _section(title, bar if controls else "", '<div class="charts">', *map(_chart, charts), "</div>")
+    return section(title, bar if controls else "", '<div class="charts">', *map(_chart, charts), "</div>")
 
 
 def _chart(chart: Chart) -> str:
-    unit = f' <span class="quiet">[{_text(chart.unit)}]</span>' if chart.unit else ""
+    unit = f' <span class="quiet">[{text_of(chart.unit)}]</span>' if chart.unit else ""
     label = f"{chart.title}, {chart.unit}" if chart.unit else chart.title
     return (
-        f'<figure id="chart-{_text(chart.key)}"><figcaption>{_text(chart.title)}{unit}<output></output></figcaption>'
-        f'<canvas role="img" aria-label="{_text(label)}"></canvas><div class="legend"></div></figure>'
+        f'<figure id="chart-{text_of(chart.key)}"><figcaption>{text_of(chart.title)}{unit}<output></output></figcaption>'
+        f'<canvas role="img" aria-label="{text_of(label)}"></canvas><div class="legend"></div></figure>'
     )
 
 
@@ -130,12 +160,12 @@ def _time(page: Page) -> str:
     strips = [one for one in page.strips if one.key == "time"]
     if not strips or not page.shares:
         return ""
-    return _section("Time", _shares(page.shares), *map(_strip, strips))
+    return section("Time", _shares(page.shares), *map(_strip, strips))
 
 
 def _shares(shares: Sequence[Share]) -> str:
     rows = "".join(
-        f'<tr><td><i class="swatch {_text(share.kind)}"></i>{_text(share.label)}</td>'
+        f'<tr><td><i class="swatch {text_of(share.kind)}"></i>{text_of(share.label)}</td>'
         f'<td class="number">{share.seconds:,.1f} s</td><td class="number">{100 * share.share:.1f} %</td></tr>'
         for share in shares
     )
@@ -167,7 +197,7 @@ def _tempos(tempos: Sequence[Tempo]) -> str:
         )
     )
     rows = "".join(
-        f'<tr class="{"late" if tempo.late else ""}"><td>{_text(tempo.name)}</td><td class="number">{tempo.steps}</td>'
+        f'<tr class="{"late" if tempo.late else ""}"><td>{text_of(tempo.name)}</td><td class="number">{tempo.steps}</td>'
         + "".join(
             f'<td class="number">{_milliseconds(seconds)}</td>'
             for seconds in (tempo.p50, tempo.p95, tempo.waits, tempo.behind)
@@ -183,9 +213,9 @@ def _milliseconds(seconds: float | None) -> str:
 
 
 def _table(table: Table) -> str:
-    rows = "".join(f"<tr><th>{_text(name)}</th><td>{_lines(text)}</td></tr>" for name, text in table.rows)
+    rows = "".join(f"<tr><th>{text_of(name)}</th><td>{_lines(text)}</td></tr>" for name, text in table.rows)
     return f'<table class="facts"><tbody>{rows}</tbody></table>'
 
 
 def _log(log: Log) -> str:
-    return f"<details><summary>{_text(log.name)}</summary><pre>{_lines(chr(10).join(log.lines))}</pre></details>"
+    return f"<details><summary>{text_of(log.name)}</summary><pre>{_lines(chr(10).join(log.lines))}</pre></details>"

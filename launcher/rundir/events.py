@@ -113,7 +113,6 @@ _LATE: dict[str, Check] = {
     "behind": number,
     "step_seconds": number,
     "since": _moment,
-    "always": flag,
 }
 _OF_LAUNCHER: dict[str, Check] = {
     EventKind.START: record(_START, {"python": maybe(text)}),

@@ -44,6 +44,7 @@ class Summary:
     transport: str
     step: int | None
     steps: int | None
+    loss: float | None
     job: str
     """Command line of a user program, else the workdir."""
     program: bool
@@ -88,6 +89,7 @@ def summarize(directory: RunDirectory) -> Summary:
         transport=start["transport"],
         step=step["step"] if step else None,
         steps=step["steps"] if step else None,
+        loss=step.get("loss") if step else None,
         job=start["program"] or start["workdir"],
         program=state.is_program,
         started=start["time"],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,11 +27,6 @@ from .spec import RunSpec
 _ATTEMPT = record({"attempt": count, "log_sizes": table(count)}, {"hosts": each(text)})
 _SUPERVISOR = record({"pid": count})
 _LOOK = 0.3  # seconds; longer than any reader holds the lock
-
-
-def new_run_id() -> str:
-    """Return a run id that sorts by time; the random part separates two runs of one second."""
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ class RunSpec:
         """Parse a spec. Raise ValueError if it is malformed, or of another version."""
         spec = _adapter().validate_json(text)
         if spec.pod.transport not in TRAITS:
-            raise ValueError(f"pod.transport is {spec.pod.transport!r}, expected {' or '.join(TRAITS)}")
+            raise ValueError(f"pod.transport is {spec.pod.transport!r}, expected one of {', '.join(TRAITS)}")
         return spec
 
 

@@ -15,7 +15,8 @@ from podrun.runtime.contract import Event, EventKind, ExitCode, Phase, UserError
 from ..rundir.follow import follow
 from ..rundir.runs import RunDirectory
 from ..staging.bundles import Bundle
-from ..view.console import NoConsole, make_console
+from ..view.console import NoConsole
+from ..view.live_console import make_console
 from ..view.terminal import guarded_streams
 from .run import run_attempts
 from .signals import Signals

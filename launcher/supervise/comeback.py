@@ -130,7 +130,7 @@ class Comeback:
             if late.is_set():
                 raise HostError(host.name, f"did not answer within {ANSWER:g} s")
             if channel.exit_code() is None:
-                raise HostError(host.name, "the connection ended")
+                raise HostError(host.name, channel.why_not_started() or "the connection ended")
         finally:
             channel.close()
 

@@ -85,6 +85,8 @@ class Outcome:
     no_checkpoint: bool = False
     """True if the attempt has looked for a checkpoint and found none."""
     left_behind: list[str] = field(default_factory=list)
+    over: str = ""
+    """What has taken the hosts away meanwhile: it may be behind the cause, or the interrupt."""
     finished: bool = False
     """True if all processes have finished their work, even if something failed later."""
     unprepared: bool = False

@@ -36,11 +36,12 @@ def end_event(outcome: Outcome, plan: LaunchPlan, time: float) -> Event:
 
 
 def last_line(outcome: Outcome, plan: LaunchPlan) -> str:
+    over = f"; {outcome.over}" if outcome.over else ""
     if outcome.cause:
-        return f"failed: {outcome.cause} [exit code {outcome.code}]"
+        return f"failed: {outcome.cause}{over} [exit code {outcome.code}]"
     if outcome.interrupted_by is not None:
         resume = "" if plan.is_program and outcome.saved_step is None else _resume(outcome)
-        return f"interrupted{resume} [exit code {outcome.code}]"
+        return f"interrupted{resume}{over} [exit code {outcome.code}]"
     return "done"
 
 

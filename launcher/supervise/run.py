@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from ..staging.bundles import Bundle
 
 
+_CERTAIN = 5.0  # seconds to wait for the reason why the hosts were taken away
+
+
 def run_attempts(
     spec: RunSpec,
     directory: RunDirectory,
@@ -141,6 +144,8 @@ class _Run:
             (plan, unprepared), adoption = following, None
             prepare = partial(preparation.prepare_again, plan, outcome, self._can_do_without) if unprepared else None
         self._kept.dismiss()
+        if outcome.cause or outcome.interrupted_by is not None:
+            outcome.over = self._transport.why_over(_CERTAIN) or ""
         if self._spec.pull:
             from .pull_results import pull_results
 
@@ -158,8 +163,11 @@ class _Run:
     ) -> Outcome:
         """Run one attempt, or go on with an adopted one, and end its view."""
         if adoption is None:
+            remark = self._transport.remark() if plan.attempt == 0 else None
             self._directory.begin(plan)
             self._progress.event(start_event(plan, self._directory.logs, time.time()))
+            if remark:
+                self._note(remark)
             if plan.attempt == 0 and (why := why_not_fewer(plan.pod, plan.job)):
                 self._note(f"`min_hosts` in the pod file does not help this job, which needs all hosts: {why}")
         else:
@@ -178,6 +186,9 @@ class _Run:
         if isinstance(decision, Stop) or self._signals.received:
             if isinstance(decision, Stop) and decision.why:
                 self._note(f"no restart: {decision.why}")
+            return outcome
+        if self._transport.why_over():
+            self._note("no restart: the hosts are not to be had any more")
             return outcome
         ended = time.monotonic()
         self._attempts.append(attempt)

@@ -1,7 +1,8 @@
-"""PURE: find the process that the others wait for in every step.
+"""PURE: name the process that the others wait for in every step, if there is one.
 
-All processes end a step at the same moment, so the length of a step does not say who is late, and the clocks of hosts differ.
-But a process that comes late to a step waits less for it than others: it is late by the longest waiting of all less its own.
+This is the only rule by which podrun names one: its verdict becomes an event, and the live view, `status` and the page show
+that. Clocks of hosts differ, so it goes by how long each process waits (`rundir/lateness.py`). On a machine with more work
+than cores somebody is late in any window, by chance; only a process with which something is wrong is so in several in a row.
 """
 
 from __future__ import annotations
@@ -11,45 +12,40 @@ from dataclasses import dataclass
 
 from podrun.runtime.contract import Beat, Phase
 
+from ..rundir.lateness import behind_others
+
 Key = tuple[str, int]
 """A host's name and a process's number."""
 _SECONDS, _STEPS = 5.0, 20  # of a window, at least
 _SHARE = 0.2  # of a step: what is less is noise
-_ALWAYS = 3  # windows in a row
+_LEAST = 0.005  # seconds of a step: the process that leads writes records, for some milliseconds on a busy machine
+_IN_A_ROW = 3  # windows in which a process must be late
 
 
 @dataclass(frozen=True)
 class Late:
-    """A process that is late, in the windows up to now."""
+    """A process that keeps the others waiting, in the windows up to now."""
 
     host: str
     process: int
     behind: float
-    """Seconds a step."""
+    """Seconds of each step in the last window."""
     step_seconds: float
     since: float
     """Time at which the first of the windows began."""
-    windows: int = 1
-
-    @property
-    def always(self) -> bool:
-        """Return True if it is late all the time, rather than once."""
-        return self.windows >= _ALWAYS
 
 
-def latest(first: Mapping[Key, Beat], last: Mapping[Key, Beat], since: float = 0.0) -> Late | None:
-    """Return who was late by how much between two looks at the same processes; None if nobody was by more than noise.
+def late_in_window(first: Mapping[Key, Beat], last: Mapping[Key, Beat]) -> tuple[dict[Key, float], float]:
+    """Return who was late between two looks at the same processes, by how many seconds a step, and the seconds of a step.
 
     All of them have completed steps in between.
     """
     steps = {key: last[key].completed - beat.completed for key, beat in first.items()}
     waits = {key: (last[key].waiting - beat.waiting) / steps[key] for key, beat in first.items()}
-    longest, shortest = max(waits, key=waits.__getitem__), min(waits, key=waits.__getitem__)
-    behind = waits[longest] - waits[shortest]
+    longest = max(waits, key=waits.__getitem__)
     step_seconds = (_accounted(last[longest]) - _accounted(first[longest])) / steps[longest]
-    if behind <= _SHARE * step_seconds:
-        return None
-    return Late(*shortest, behind, step_seconds, since)
+    noise = max(_SHARE * step_seconds, _LEAST)
+    return {key: behind for key, behind in behind_others(waits).items() if behind > noise}, step_seconds
 
 
 def _accounted(beat: Beat) -> float:
@@ -62,9 +58,11 @@ class Stragglers:
 
     def __init__(self) -> None:
         self.late: Late | None = None
-        """Who was late in the last complete window."""
+        """The process that was late in each of the last windows; of several the one that was named first."""
         self._first: dict[Key, Beat] = {}
         self._began = 0.0
+        self._streaks: dict[Key, tuple[float, int]] = {}
+        """Windows in a row in which a process was late, up to the last one: when they began, and how many they are."""
 
     def see(self, beats: Mapping[Key, Beat], now: float) -> bool:
         """Look at the beats of all processes that run. Return True if that ends a window, after which `late` is new."""
@@ -77,10 +75,17 @@ class Stragglers:
             return False
         if any(beat.completed - self._first[key].completed < _STEPS for key, beat in beats.items()):
             return False
-        late = latest(self._first, beats, self._began)
-        before = self.late
-        if late and before and (late.host, late.process) == (before.host, before.process):
-            late = Late(late.host, late.process, late.behind, late.step_seconds, before.since, before.windows + 1)
-        self.late = late
+        behind, step_seconds = late_in_window(self._first, beats)
+        streaks = {key: self._streaks.get(key, (self._began, 0)) for key in behind}
+        self._streaks = {key: (since, windows + 1) for key, (since, windows) in streaks.items()}
+        self.late = self._named(behind, step_seconds)
         self._first, self._began = dict(beats), now
         return True
+
+    def _named(self, behind: Mapping[Key, float], step_seconds: float) -> Late | None:
+        always = [key for key in behind if self._streaks[key][1] >= _IN_A_ROW]
+        if not always:
+            return None
+        before = (self.late.host, self.late.process) if self.late else None
+        named = before if before in always else max(always, key=behind.__getitem__)
+        return Late(*named, behind[named], step_seconds, self._streaks[named][0])

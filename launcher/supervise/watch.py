@@ -68,7 +68,7 @@ class ProgressWatch:
         return hang.is_stuck(self._standings(), self._timeout, self._pace.slowest, self._is_program)
 
     def late(self) -> dict[str, Any] | None:
-        """Return the fields of an event if it has changed which process is late, or whether it always is."""
+        """Return the fields of an event if it has changed which process keeps the others waiting."""
         now = self._clock.now()
         if now - self._compared < _COMPARE:
             return None
@@ -78,7 +78,7 @@ class ProgressWatch:
         if not self._stragglers.see(beats, time.time()):
             return None
         late = self._stragglers.late
-        if _told(late) == _told(before):
+        if _key(late) == _key(before):
             return None
         told, behind = (late, late.behind) if late else (before, 0.0)
         assert told is not None
@@ -88,7 +88,6 @@ class ProgressWatch:
             "behind": round(behind, 6),
             "step_seconds": round(told.step_seconds, 6),
             "since": told.since,
-            "always": late is not None and late.always,
         }
 
     def failure(self) -> Failure:
@@ -121,6 +120,5 @@ def _standing(p: Process, idle: float = 0.0) -> Standing:
     return Standing(p.host, p.process, p.beat.phase if p.beat else p.phase, idle, p.beat, p.state, p.load)
 
 
-def _told(late: Late | None) -> tuple[str, int, bool] | None:
-    """Return what of a late process is worth an event."""
-    return (late.host, late.process, late.always) if late else None
+def _key(late: Late | None) -> tuple[str, int] | None:
+    return (late.host, late.process) if late else None

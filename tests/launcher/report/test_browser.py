@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,31 +12,26 @@ from podrun.launcher.report.make_page import page_of_run
 from podrun.launcher.report.write_html import html_of
 from podrun.launcher.rundir.runs import RunDirectory
 
+from ..browsers import WAIT, chromium
 from .made import run_with_restart
 from .test_page import hostile_run
 
 pytestmark = pytest.mark.long
-WAIT = 120_000  # milliseconds, on a machine that is busy
 WHITE_OR_NOT = """(id) => {
   const canvas = document.querySelector(id + " canvas"), pen = canvas.getContext("2d");
   const pixels = new Uint32Array(pen.getImageData(0, 0, canvas.width, canvas.height).data.buffer);
   return pixels.filter((pixel) => pixel !== 0).length / pixels.length;
 }"""
 """Share of the pixels of a canvas that are drawn."""
+ALL_DRAWN = (
+    "new Promise((done) => { const look = () => waiting.length ? requestAnimationFrame(look) : done(); look(); })"
+)
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if program is None or importlib.util.find_spec("playwright") is None:
-        reason = "needs Debian's chromium, and playwright: pip install playwright"
-        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"], timeout=WAIT)
-        yield chromium
-        chromium.close()
+    with chromium() as browser:
+        yield browser
 
 
 Open = Callable[..., Any]
@@ -111,6 +103,7 @@ def test_zoom_theme_and_log_axis(opened: Open) -> None:
     page.mouse.down()
     page.mouse.move(box["x"] + 0.75 * box["width"], box["y"] + 60)
     page.mouse.up()
+    page.evaluate(ALL_DRAWN)
     ranges = page.evaluate("charts.filter((chart) => chart.spec.axis === 'step').map((chart) => chart.range)")
     assert all(low == pytest.approx(6.5, abs=0.3) and high == pytest.approx(9.25, abs=0.3) for low, high in ranges)
     page.locator("#reset").click()

@@ -125,7 +125,7 @@ def test_many_hosts_are_a_heat_map() -> None:
     """A thousand processes: a line for each, and a table of those that others wait for most."""
     directory = make()
     record(directory, start(0, 0, hosts=1000), *phase("train", 1, 1000), *steps(1, 3, 1, 1000, late=0.4))
-    late = {"behind": 0.4, "step_seconds": 1.0, "since": BEGIN, "always": True}
+    late = {"behind": 0.4, "step_seconds": 1.0, "since": BEGIN}
     record(directory, event("late", 1, time=BEGIN + 4, **late), event("end", time=BEGIN + 5, code=0))
     text = html(directory)
     data = data_of(text)

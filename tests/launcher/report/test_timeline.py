@@ -8,8 +8,9 @@ import pytest
 
 from podrun.launcher.report.make_page import page_of_run
 from podrun.launcher.report.records import read_records
-from podrun.launcher.report.tempo import lags_of, lateness_of, tempos_of
+from podrun.launcher.report.tempo import lags_of, lateness_of, named_late, tempos_of
 from podrun.launcher.report.timeline import lanes_of, run_lengths, shares_of, strips_of
+from podrun.launcher.report.verdict import straggler
 from podrun.launcher.rundir.runs import RunDirectory
 
 from ..rundir.made import event, make, record
@@ -74,38 +75,62 @@ def by_process(rows: list[dict[str, Any]], hosts: int = 2) -> dict[tuple[str, in
     return {(f"host-{n}", n): [row for row in rows if row["process"] == n] for n in range(hosts)}
 
 
+def late_event(process: int, at: float, since: float, behind: float) -> dict[str, Any]:
+    return event("late", process, time=BEGIN + at, behind=behind, step_seconds=1.0, since=BEGIN + since)
+
+
 def test_who_keeps_the_others_waiting() -> None:
-    """The process that waits least arrives last; 0.4 of a step is more than noise, 0.1 of it is not, nor are few steps."""
-    for late, last, is_late in ((0.4, 90, True), (0.1, 90, False), (0.4, 10, False)):
-        rows = by_process(steps(1, last, 0, late=late))
-        lags = lags_of(rows, BEGIN, BEGIN + last)
-        first, second = tempos_of(rows, lags)
-        assert (first.waits, first.behind, first.late) == (pytest.approx(0.5), 0.0, False)
-        assert (second.behind, second.share, second.late) == (pytest.approx(late), pytest.approx(late), is_late)
-        assert [tempo.late for tempo in tempos_of(rows, lags, {("host-0", 0)})] == [True, is_late]
-        strips = lateness_of(rows, lags, last)
+    """How long the others wait for a process is shown of each; only the supervisor says that one is late, and when."""
+    for late, level in ((0.4, 3), (0.1, 2)):
+        rows = by_process(steps(1, 90, 0, late=late))
+        lags = lags_of(rows, BEGIN, BEGIN + 90)
+        first, second = tempos_of(rows, lags, {})
+        assert (first.waits, first.behind, first.late) == (pytest.approx(0.5), 0.0, 0.0)
+        assert (second.behind, second.share, second.late) == (pytest.approx(late), pytest.approx(late), 0.0)
+        assert straggler([first, second]) == ""
+        strips = lateness_of(rows, lags, 90)
         assert strips is not None
-        assert {kind for kind, _ in strips.rows[1].runs} == {0, 3 if late > 0.2 else 2}
+        assert {kind for kind, _ in strips.rows[1].runs} == {0, level}
+
+
+def test_what_a_named_process_costs() -> None:
+    """Means over the time in which it was late, not over the run; the time that the others have lost follows from them."""
+    rows = by_process([*steps(1, 40, 0), *steps(41, 80, 40, late=0.4), *steps(81, 160, 80)])
+    named = named_late([late_event(1, 55, 44, 0.4), late_event(1, 76, 44, 0.0)], BEGIN + 160)
+    assert named == {("host-1", 1): [(BEGIN + 44, BEGIN + 76)]}
+    first, second = tempos_of(rows, lags_of(rows, BEGIN, BEGIN + 160), named)
+    assert (first.late, second.late) == (0.0, 32.0)
+    assert second.share == pytest.approx(0.4)
+    shown = straggler([first, second])
+    assert shown == "host-1 keeps the others waiting: 400 ms of each step, 40 %; 12s lost in 32s"
+
+
+def test_a_process_is_late_until_another_one_is_named_or_the_attempt_ends() -> None:
+    ends = [late_event(0, 20, 10, 0.0), event("restart", time=BEGIN + 20), start(1, 20), event("end", time=BEGIN + 20)]
+    for end in ends:
+        named = named_late([late_event(1, 15, 10, 0.4), late_event(0, 19, 12, 0.3), end], BEGIN + 30)
+        assert named == {("host-1", 1): [(BEGIN + 10, BEGIN + 19)], ("host-0", 0): [(BEGIN + 12, BEGIN + 20)]}
+    assert named_late([late_event(1, 15, 10, 0.4)], BEGIN + 30) == {("host-1", 1): [(BEGIN + 10, BEGIN + 30)]}
 
 
 def test_one_process_waits_for_nobody() -> None:
     rows = by_process(steps(1, 9, 0, hosts=1), hosts=1)
     lags = lags_of(rows, BEGIN, BEGIN + 9)
     assert lateness_of(rows, lags, 9) is None
-    assert tempos_of(rows, lags)[0].behind is None
+    assert tempos_of(rows, lags, {})[0].behind is None
 
 
 def test_only_steps_of_the_same_time_compare() -> None:
     """Later steps are longer; a process that has reported only those is not the one that waits longest."""
     rows = by_process([*steps(1, 40, 0, late=0.2), *steps(41, 80, 40, late=0.2)])
     rows["host-1", 1] = rows["host-1", 1][40:]
-    first, second = tempos_of(rows, lags_of(rows, BEGIN, BEGIN + 80))
+    first, second = tempos_of(rows, lags_of(rows, BEGIN, BEGIN + 80), {})
     assert (first.behind, second.behind) == (0.0, pytest.approx(0.2))
 
 
 def test_waiting_is_counted_again_after_a_restart() -> None:
     rows = by_process([step for n in (1, 2) for step in steps(1, 5, 10.0 * n, late=0.3)])
-    tempos = tempos_of(rows, lags_of(rows, BEGIN, BEGIN + 26))
+    tempos = tempos_of(rows, lags_of(rows, BEGIN, BEGIN + 26), {})
     assert [tempo.behind for tempo in tempos] == [0.0, pytest.approx(0.3)]
 
 

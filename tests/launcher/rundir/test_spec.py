@@ -106,7 +106,7 @@ def test_another_version_is_refused(change: Any) -> None:
 def test_a_transport_of_another_version_is_refused() -> None:
     spec = json.loads(RunSpec("r-1", POD, PROGRAM, Path("/w"), Path("/c")).to_json())
     spec["pod"]["transport"] = "pigeon"
-    with pytest.raises(ValueError, match=r"^pod\.transport is 'pigeon', expected local or ssh$"):
+    with pytest.raises(ValueError, match=r"^pod\.transport is 'pigeon', expected one of local, ssh, slurm$"):
         RunSpec.from_json(json.dumps(spec).encode())
 
 

@@ -26,7 +26,8 @@ from podrun.launcher.rundir.logs import Logs
 from podrun.launcher.supervise import heartbeat
 from podrun.launcher.supervise.attempt import Supervisor
 from podrun.launcher.supervise.heartbeat import Heartbeat
-from podrun.launcher.transport.local import LocalChannel, LocalTransport
+from podrun.launcher.transport.local import LocalTransport
+from podrun.launcher.transport.process_channel import ProcessChannel
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import ExitCode
 
@@ -44,9 +45,9 @@ class Recorded(LocalTransport):
 
     def __init__(self, pod: Pod) -> None:
         super().__init__(pod)
-        self.channels: dict[str, list[LocalChannel]] = {host.name: [] for host in pod.hosts}
+        self.channels: dict[str, list[ProcessChannel]] = {host.name: [] for host in pod.hosts}
 
-    def open(self, host: Host, argv: Sequence[str]) -> LocalChannel:
+    def open(self, host: Host, argv: Sequence[str]) -> ProcessChannel:
         channel = super().open(host, argv)
         self.channels[host.name].append(channel)
         return channel
@@ -90,7 +91,7 @@ class Held(LocalTransport):
         self.until = until
         self.held: list[bool] = []
 
-    def open(self, host: Host, argv: Sequence[str]) -> LocalChannel:
+    def open(self, host: Host, argv: Sequence[str]) -> ProcessChannel:
         if host.name != "host-0" and "run" in argv:
             self.held.append(self.until())
         return super().open(host, argv)

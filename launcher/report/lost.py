@@ -1,0 +1,58 @@
+"""Find what of an attempt's work was lost, because those after it went on from an older checkpoint. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from podrun.runtime.contract import Event, EventKind, Phase
+
+
+def lost_from_of(attempts: list[list[Event]], number: int, steps: dict[tuple[str, int], list[Event]]) -> float | None:
+    """Return the time from which the work of attempt `number` was lost; None if none was."""
+    if (step := _kept_step(attempts, number)) is None:
+        return None
+    attempt, following = attempts[number], attempts[number + 1 :]
+    begin, until = attempt[0]["time"], following[0][0]["time"] if following else float("inf")
+    leader = next((rows for (_, process), rows in sorted(steps.items(), key=lambda item: item[0][1]) if rows), [])
+    mine = [e for e in leader if begin <= e["time"] < until]
+    kept = [*(e["time"] for e in mine if e["step"] <= step), *_save_ends(attempt, step)]
+    trained = mine or any(e["event"] == EventKind.PHASE and e["phase"] == Phase.TRAIN for e in attempt)
+    return max(kept) if kept else begin if trained else None
+
+
+def _kept_step(attempts: list[list[Event]], number: int) -> int | None:
+    """Return the last step of which an attempt's work was kept; None if all was.
+
+    Those that follow go on from the step that they resume from, which may be an older one if a checkpoint is damaged. If none
+    of them comes so far, or nothing follows a failed run's last one, what was saved is left.
+    """
+    begins = [step for attempt in attempts[number + 1 :] if (step := _first_step(attempt)) is not None]
+    if begins:
+        return min(begins)
+    end = next((e for e in attempts[-1] if e["event"] == EventKind.END), None)
+    if number + 1 == len(attempts) and (end is None or end["code"] == 0):
+        return None
+    saved = (EventKind.CHECKPOINT, EventKind.RESUME)
+    return max((e["step"] for attempt in attempts[: number + 1] for e in attempt if e["event"] in saved), default=0)
+
+
+def _first_step(attempt: list[Event]) -> int | None:
+    """Return the step from which an attempt goes on; None if it has not come so far."""
+    for event in attempt:
+        if event["event"] == EventKind.RESUME:
+            return int(event["step"])
+        if event["event"] == EventKind.STEP or (event["event"] == EventKind.PHASE and event["phase"] == Phase.COMPILE):
+            return 0
+    return None
+
+
+def _save_ends(attempt: list[Event], step: int) -> Iterable[float]:
+    """Return until when the process that leads was busy with saves of steps up to `step`: records of steps may be rare."""
+    saving, ended = False, None
+    for event in attempt:
+        if event["event"] == EventKind.PHASE and event["process"] == 0:
+            if saving:
+                ended = event["time"]
+            saving = event["phase"] == Phase.SAVE
+        elif event["event"] == EventKind.CHECKPOINT and event["step"] <= step:
+            yield event["time"] if saving or ended is None else ended

@@ -1,0 +1,63 @@
+"""Say how a run goes in a few short lines, which are redrawn in place. PURE.
+
+No line has more than 39 columns: a terminal that is made narrower, to 40, has nothing to wrap, so what was drawn stays where
+the next drawing expects it, whatever the terminal does with lines that are too long.
+"""
+
+from __future__ import annotations
+
+from podrun.runtime.contract import Event
+from podrun.runtime.lines import clock, decimals, late_share, number_of, out_of, seconds_words, throughput
+
+from ..rundir.run_state import RunState
+from .phases import phase_words
+from .sparkline import History
+from .times import duration
+
+WIDTH = 39
+_LABEL = 12
+
+
+def card(state: RunState, step: Event, losses: History, now: float, plain: bool = False) -> list[str]:
+    """Return the lines. `step` is the last one, `now` in seconds since 1970; with `plain` all is ASCII."""
+    rows = [("step", _progress(step, plain))]
+    if 0 in state.processes:
+        rows.append(("phase", phase_words(state.processes[0].phase)))
+    if "loss" in step:
+        loss = decimals(step["loss"]) if abs(step["loss"]) < 1e6 else f"{step['loss']:.4g}"
+        rows.append(("loss", f"{loss}  {losses.sparkline(WIDTH - _LABEL - len(loss) - 2, plain)}"))
+    if "accuracy" in step:
+        rows.append(("accuracy", f"{step['accuracy']:.3f}"))
+    if (norm := number_of(step, "grad_norm")) is not None:
+        rows.append(("grad norm", f"{norm:.3g}"))
+    if (seconds := number_of(step, "seconds_per_step")) is not None:
+        rows.append(("step time", f"{seconds_words(seconds)}  {throughput(step)}"))
+    elif rate := throughput(step):
+        rows.append(("throughput", rate))
+    elapsed = f"elapsed {clock(step['elapsed'])}  " if "elapsed" in step else ""
+    rows.append(("time", f"{elapsed}eta {clock(step.get('seconds_left'))}"))
+    if state.checkpoint is not None:
+        ago = duration(now - state.checkpoint["time"])
+        rows.append(("checkpoint", f"step {state.checkpoint['step']}, {ago} ago"))
+    if state.late is not None:
+        rows.append(("late", _late(state.late)))
+    return [f"{name:<{_LABEL}}{text}".rstrip()[:WIDTH] for name, text in rows]
+
+
+def _progress(step: Event, plain: bool) -> str:
+    """Return `120/300 ━━━━━━━─────────`, without the bar if the number of steps is not known."""
+    text = out_of(step["step"], step["steps"])
+    width = WIDTH - _LABEL - len(text) - 1
+    if not step["steps"] or width < 1:
+        return text
+    done = min(width, round(width * step["step"] / step["steps"]))
+    full, empty = "#." if plain else "━─"
+    return f"{text} {full * done}{empty * (width - done)}"
+
+
+def _late(late: Event) -> str:
+    """Return `host-2: 105 ms, 87 %`. Names of hosts differ in their ends."""
+    lateness = f": {seconds_words(late['behind'])}, {100 * late_share(late):.0f} %"
+    room = WIDTH - _LABEL - len(lateness)
+    host = late["host"] if len(late["host"]) <= room else f"..{late['host'][2 - room :]}"
+    return host + lateness
