@@ -55,7 +55,7 @@ class EventKind(StrEnum):
     NOTE = "note"  # worker or launcher: message for the user
     ERROR = "error"  # worker: kind, message, traceback, step, code
     SIGNAL = "signal"  # worker: number; this very process was sent SIGTERM
-    LATE = "late"  # launcher: host, process, behind, step_seconds, since, always; behind 0: not any more
+    LATE = "late"  # launcher: host, process, behind, step_seconds, since; behind 0: not any more
     USAGE = "usage"  # launcher: host, and what its agent has measured: launcher.agent.protocol.USAGE
     EXIT = "exit"  # launcher: host, process, code
     RESTART = "restart"  # launcher: message, and what the attempt before has achieved: supervise.policy.Attempt

@@ -46,7 +46,7 @@ def milestone(event: Event) -> str | None:
     if kind in (EventKind.NOTE, EventKind.RESTART):
         return str(event["message"])
     if kind == EventKind.LATE:
-        return describe_late(event) if event["always"] else None
+        return describe_late(event) if event["behind"] else None
     if kind == EventKind.TEXT:
         rule = "-" * 60
         return f"sampled text:\n{rule}\n{event['text'].strip()}\n{rule}"
@@ -54,10 +54,14 @@ def milestone(event: Event) -> str | None:
 
 
 def describe_late(event: Event) -> str:
-    """Return `host-1 (process 1) keeps the others waiting: 0.51 s of each step of 0.60 s`."""
-    how = "keeps the others waiting" if event["always"] else "has kept the others waiting once"
-    seconds = f"{event['behind']:.3g} s of each step of {event['step_seconds']:.3g} s"
-    return f"{event['host']} (process {event['process']}) {how}: {seconds}"
+    """Return `host-1 (process 1) keeps the others waiting: 0.51 s of each step of 0.60 s, 85 %`."""
+    seconds = f"{event['behind']:.3g} s of each step of {event['step_seconds']:.3g} s, {100 * late_share(event):.0f} %"
+    return f"{event['host']} (process {event['process']}) keeps the others waiting: {seconds}"
+
+
+def late_share(event: Event) -> float:
+    """Return what part of each step the others wait for the late process, from 0 to 1."""
+    return min(1.0, float(event["behind"] / event["step_seconds"])) if event["step_seconds"] > 0 else 1.0
 
 
 def step_line(event: Event) -> str:
@@ -75,14 +79,36 @@ def out_of(step: int, steps: int | None) -> str:
 
 def describe_step(event: Event) -> str:
     """Return `loss 2.3146  acc 0.410  18.2k tok/s`."""
-    parts = [f"loss {_decimals(event['loss'])}"] if "loss" in event else []
+    parts = [f"loss {decimals(event['loss'])}"] if "loss" in event else []
     if "accuracy" in event:
         parts.append(f"acc {event['accuracy']:.3f}")
+    return "  ".join([*parts, *filter(None, [throughput(event)])])
+
+
+def describe_pace(event: Event) -> str:
+    """Return `105 ms a step  grad norm 0.83`, as far as that is known."""
+    seconds, norm = number_of(event, "seconds_per_step"), number_of(event, "grad_norm")
+    parts = [] if seconds is None else [f"{seconds_words(seconds)} a step"]
+    return "  ".join([*parts, *([] if norm is None else [f"grad norm {norm:.3g}"])])
+
+
+def number_of(event: Event, name: str) -> float | None:
+    """Return a number that an event has; None if it has none, or what a user program calls by that name is no number."""
+    value = event.get(name)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def seconds_words(seconds: float) -> str:
+    """Return `12.5 ms` or `2.31 s`."""
+    return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
+
+
+def throughput(event: Event) -> str:
+    """Return `18.2k tok/s`; empty if it is not known."""
     for name, unit in (("tokens_per_second", "tok/s"), ("examples_per_second", "ex/s")):
         if name in event:
-            parts.append(f"{_thousands(event[name])} {unit}")
-            break
-    return "  ".join(parts)
+            return f"{_thousands(event[name])} {unit}"
+    return ""
 
 
 def describe_eval(event: Event) -> str:
@@ -97,10 +123,10 @@ def describe_epoch(event: Event) -> str:
 
 def _values(event: Event) -> str:
     metrics = {k: v for k, v in event.items() if isinstance(v, float) and k not in ("time", "seconds", "epochs")}
-    return "  ".join(f"{name} {_decimals(value)}" for name, value in metrics.items())
+    return "  ".join(f"{name} {decimals(value)}" for name, value in metrics.items())
 
 
-def _decimals(value: float) -> str:
+def decimals(value: float) -> str:
     """Return `2.3146`, and for small numbers, such as the loss of a fit, as many digits: `0.0001234`."""
     return f"{value:.4f}" if abs(value) >= 0.1 or value == 0 else f"{value:#.4g}"
 

@@ -25,6 +25,7 @@ from ..storage.shared_folder import SHARED_FOLDER
 from ..worker.workdir import damaged_name
 from .damage import DamagedCheckpointError, HostFaultError, is_host_fault, no_metadata, read_meta, unreadable
 from .manifest import Verification
+from .memory import large_blocks_returned
 from .names import META, STATE, Arrays
 from .numbered import make_directory, path_of, rename_damaged, steps_in
 from .retention import clear_leftovers
@@ -159,11 +160,12 @@ class CheckpointFolder:
 
         Raises DamagedCheckpointError if `check` (see `read_meta`) refuses meta, HostFaultError, and what `use` raises.
         """
-        try:
-            return self._read(step, check, use)
-        except HostFaultError:
-            time.sleep(_AGAIN)
-            return self._read(step, check, use)
+        with large_blocks_returned():
+            try:
+                return self._read(step, check, use)
+            except HostFaultError:
+                time.sleep(_AGAIN)
+                return self._read(step, check, use)
 
     def _read(self, step: int, check: Callable[[Any], None], use: Callable[[dict[str, Any]], T]) -> T:
         """Read once, while the files are compared with the manifest. Process 0 checks all digests."""

@@ -21,6 +21,8 @@ from .placement import own_blocks, placed
 
 _GROUP = 16 << 20
 """Bytes of arrays that are read at once. A larger array is read alone."""
+_FILE = 64 << 20
+"""Bytes of a file of arrays, about: several are sent to a bucket at once, and of a damaged one little is lost."""
 
 
 class Manager(ocp.CheckpointManager):
@@ -47,7 +49,7 @@ class Manager(ocp.CheckpointManager):
 
     def start(self, step: int, state: Arrays, meta: dict[str, Any], loss: float | None) -> bool:
         """Start to save, after waiting for an earlier save. Return False if there is a checkpoint of this step."""
-        args = {STATE: ocp.args.PyTreeSave(state), META: ocp.args.JsonSave(meta)}
+        args = {STATE: ocp.args.PyTreeSave(state, ocdbt_target_data_file_size=_FILE), META: ocp.args.JsonSave(meta)}
         return bool(self.save(step, args=ocp.args.Composite(**args), metrics={"loss": loss}))
 
 

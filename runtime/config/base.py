@@ -24,6 +24,10 @@ NaturalFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
+PICKS = "Picks this choice; the other keys of the section are its own."
+"""Description of a key `name` that has one value."""
+
+
 class Section(BaseModel):
     """Base of all sections: immutable, and an unknown key is an error."""
 
@@ -33,8 +37,12 @@ class Section(BaseModel):
 class Plugin(Section):
     """The user's own code. The module is found from the directory in which podrun was called."""
 
-    name: Annotated[str, Field(pattern=PLUGIN_PATTERN, description="package.module:attribute")]
-    options: dict[str, Any] = Field(default={}, description="Passed to the attribute as it is.")
+    name: Annotated[
+        str, Field(pattern=PLUGIN_PATTERN, description="The class or function, as package.module:attribute.")
+    ]
+    options: dict[str, Any] = Field(
+        default={}, description="Options of your own: the class or function gets this mapping unchanged."
+    )
 
 
 @dataclass(frozen=True)

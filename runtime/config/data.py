@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from .base import Choice, Finite, Fraction, Named, Natural, NaturalFloat, Plugin, Positive, ReadsFiles, Section
+from .base import PICKS, Choice, Finite, Fraction, Named, Natural, NaturalFloat, Plugin, Positive, ReadsFiles, Section
 from .bucket_url import mistakes
 from .files import idx_files, one_file, record_files, text_files
 from .task import ExampleKind
@@ -17,31 +17,39 @@ from .task import ExampleKind
 ReadFile = Annotated[Path, ReadsFiles(one_file)]
 OptionalFile = Annotated[Path | None, ReadsFiles(one_file)]
 Records = Annotated[
-    str, Field(min_length=1, description="One file, a folder, or a glob pattern."), ReadsFiles(record_files)
+    str,
+    Field(
+        min_length=1,
+        description="A file, a folder or a glob pattern, from where podrun is called; or gs://..., s3://...",
+    ),
+    ReadsFiles(record_files),
 ]
 
 
 class CharTokenizer(Section):
     """One token per character; the vocabulary is the set of characters of the text."""
 
-    name: Literal["char"] = "char"
+    name: Literal["char"] = Field("char", description=PICKS)
 
 
 class ByteTokenizer(Section):
     """One token per byte of the UTF-8 text: 256 tokens, any text."""
 
-    name: Literal["byte"] = "byte"
+    name: Literal["byte"] = Field("byte", description=PICKS)
 
 
 class BPETokenizer(Section):
     """Byte-level byte-pair encoding by the `tokenizers` library: loaded from a file, or trained on the text."""
 
-    name: Literal["bpe"] = "bpe"
-    file: OptionalFile = Field(None, description="A tokenizer.json; without it one is trained.")
-    vocabulary: Annotated[int, Field(ge=257)] = Field(8192, description="Size of a trained vocabulary.")
+    name: Literal["bpe"] = Field("bpe", description=PICKS)
+    file: OptionalFile = Field(None, description="A tokenizer.json; without it one is trained on the text.")
+    vocabulary: Annotated[int, Field(ge=257)] = Field(8192, description="Number of tokens of a trained vocabulary.")
 
 
 Tokenizer = Annotated[CharTokenizer | ByteTokenizer | BPETokenizer, Choice("byte", plugins=False), Named]
+
+
+_TOKENIZER = "How text becomes tokens."
 
 
 class DataSource(Section):
@@ -56,7 +64,7 @@ class FileData(DataSource):
 
     bring: bool = Field(
         False,
-        description="The files are on the machine that starts the run: they are brought to hosts that are other machines.",
+        description="Bring the files from the machine that starts the run to hosts that are others; false: they are there.",
     )
 
     @model_validator(mode="after")
@@ -84,9 +92,11 @@ class TextData(FileData):
     """Text files: one file, a folder (its files in sorted order), or a glob pattern."""
 
     examples = ("tokens",)
-    name: Literal["text"] = "text"
-    path: Annotated[str, Field(min_length=1), ReadsFiles(text_files)]
-    tokenizer: Tokenizer = ByteTokenizer()
+    name: Literal["text"] = Field("text", description=PICKS)
+    path: Annotated[str, Field(min_length=1), ReadsFiles(text_files)] = Field(
+        description="A file, a folder or a glob pattern, from where podrun is called; or gs://..., s3://..."
+    )
+    tokenizer: Tokenizer = Field(ByteTokenizer(), description=_TOKENIZER)
     validation: Fraction = Field(0.1, description="Share of the text, from its end, kept for validation.")
 
 
@@ -94,8 +104,8 @@ class PythonSourceData(DataSource):
     """The Python sources of the interpreter's standard library: real text that is on every machine."""
 
     examples = ("tokens",)
-    name: Literal["python_source"] = "python_source"
-    tokenizer: Tokenizer = ByteTokenizer()
+    name: Literal["python_source"] = Field("python_source", description=PICKS)
+    tokenizer: Tokenizer = Field(ByteTokenizer(), description=_TOKENIZER)
     validation: Fraction = Field(0.1, description="Share of the text, from its end, kept for validation.")
 
 
@@ -103,13 +113,19 @@ class TokensData(FileData):
     """A binary file of token ids, mapped into memory; made by any tokenizer beforehand."""
 
     examples = ("tokens",)
-    name: Literal["tokens"] = "tokens"
-    path: ReadFile
-    validation_path: OptionalFile = Field(None, description="Without it the end of `path` is used.")
-    validation: Fraction = 0.1
-    dtype: Literal["uint16", "uint32"] = "uint16"
+    name: Literal["tokens"] = Field("tokens", description=PICKS)
+    path: ReadFile = Field(description="The file, from where podrun is called; or gs://..., s3://...")
+    validation_path: OptionalFile = Field(
+        None, description="A second file, for validation; without it the end of `path` is used."
+    )
+    validation: Fraction = Field(0.1, description="Share of `path`, from its end, kept if there is no validation_path.")
+    dtype: Literal["uint16", "uint32"] = Field(
+        "uint16", description="Type of an id in the files, in the byte order of the hosts."
+    )
     vocabulary: Positive = Field(50257, description="Number of token ids; 50257 is GPT-2's.")
-    tokenizer_file: OptionalFile = Field(None, description="A tokenizer.json, to show sampled tokens as text.")
+    tokenizer_file: OptionalFile = Field(
+        None, description="A tokenizer.json, to show sampled tokens as text; without it nothing can be sampled as text."
+    )
 
 
 Held = Annotated[float, Field(ge=0, lt=1)]
@@ -120,7 +136,7 @@ class IdxData(FileData):
     """Images and labels in the files of MNIST (http://yann.lecun.com/exdb/mnist/), plain or .gz; values become 0 to 1."""
 
     examples = ("labels",)
-    name: Literal["idx"] = "idx"
+    name: Literal["idx"] = Field("idx", description=PICKS)
     path: Annotated[Path, ReadsFiles(idx_files)] = Field(
         description="Folder with train-images-idx3-ubyte, train-labels-idx1-ubyte, and t10k-... for validation."
     )
@@ -130,7 +146,7 @@ class DigitsData(DataSource):
     """scikit-learn's handwritten digits: 1797 images of 8x8, on every machine; values become 0 to 1."""
 
     examples = ("labels",)
-    name: Literal["digits"] = "digits"
+    name: Literal["digits"] = Field("digits", description=PICKS)
     validation: Fraction = Field(0.2, description="Share kept for validation, the same images for every seed.")
 
 
@@ -138,12 +154,14 @@ class MakeClassificationData(DataSource):
     """scikit-learn's make_classification with its defaults: clusters in a space of many dimensions."""
 
     examples = ("labels",)
-    name: Literal["make_classification"] = "make_classification"
-    samples: Positive = Field(50000, description="n_samples.")
-    features: Positive = Field(784, description="n_features.")
-    classes: Classes = Field(10, description="n_classes.")
-    informative: Positive = Field(50, description="n_informative; two more features are combinations of these.")
-    seed: Natural = Field(0, description="random_state.")
+    name: Literal["make_classification"] = Field("make_classification", description=PICKS)
+    samples: Positive = Field(50000, description="Examples, those for validation included (n_samples).")
+    features: Positive = Field(784, description="Numbers of each example (n_features).")
+    classes: Classes = Field(10, description="Number of classes (n_classes).")
+    informative: Positive = Field(
+        50, description="Features that tell of the class (n_informative); two more are combinations of these."
+    )
+    seed: Natural = Field(0, description="Seed of the examples (random_state).")
     validation: Held = Field(0.0, description="Share kept for validation; 0: validated on the training examples.")
 
     @model_validator(mode="after")
@@ -166,11 +184,11 @@ class SineData(DataSource):
     """y = sin(6x) - x^2/2 + noise, x uniform in a range."""
 
     examples = ("values",)
-    name: Literal["sine"] = "sine"
+    name: Literal["sine"] = Field("sine", description=PICKS)
     samples: Annotated[int, Field(ge=2)] = Field(10000, description="Examples, those for validation included.")
     range: tuple[Finite, Finite] = Field((-1.0, 1.0), description="Lowest and highest x.")
     noise: NaturalFloat = Field(0.1, description="Standard deviation of the noise; 0: none.")
-    seed: Natural = Field(0, description="Of x and the noise.")
+    seed: Natural = Field(0, description="Seed of x and of the noise.")
     validation: Fraction = Field(0.2, description="Share kept for validation.")
 
     @field_validator("range")
@@ -187,39 +205,44 @@ class NpzData(FileData):
     """Arrays from a NumPy .npz file: x and y, or x_train, y_train, x_test and y_test; the first axis is the example."""
 
     examples = ("labels", "values")
-    name: Literal["npz"] = "npz"
-    path: ReadFile
+    name: Literal["npz"] = Field("npz", description=PICKS)
+    path: ReadFile = Field(description="The .npz file, from where podrun is called; or gs://..., s3://...")
     validation: Fraction = Field(
         0.1, description="Share, drawn at random, kept for validation if the file has no x_test and y_test."
     )
-    classes: Classes | None = Field(None, description="If y is a label; without it the highest label + 1.")
+    classes: Classes | None = Field(
+        None, description="Number of classes, if y is a label; without it the highest label + 1."
+    )
 
 
 class ParquetData(FileData):
     """Parquet files, read into memory by pyarrow (podrun[records]): a row is an example."""
 
     examples = ("labels", "values")
-    name: Literal["parquet"] = "parquet"
+    name: Literal["parquet"] = Field("parquet", description=PICKS)
     path: Records
     x: str | Annotated[tuple[str, ...], Field(min_length=1)] = Field(
         "x", description="Column of the inputs, numbers or lists of one length; or several columns of numbers."
     )
     y: str = Field("y", description="Column of the targets.")
     validation: Fraction = Field(0.1, description="Share of the rows, drawn at random, kept for validation.")
-    classes: Classes | None = Field(None, description="If y is a label; without it the highest label + 1.")
+    classes: Classes | None = Field(
+        None, description="Number of classes, if y is a label; without it the highest label + 1."
+    )
 
 
 class ArrayRecordData(FileData):
     """ArrayRecord files, read by grain as they are needed (podrun[records]): a record is an .npz archive of an example."""
 
     examples = ("labels", "values")
-    name: Literal["array_record"] = "array_record"
+    name: Literal["array_record"] = Field("array_record", description=PICKS)
     path: Records
     x: str = Field("x", description="Name of the inputs in a record.")
     y: str = Field("y", description="Name of the targets in a record.")
     validation: Fraction = Field(0.1, description="Share of the records, from their end, kept for validation.")
     classes: Classes | None = Field(
-        None, description="If y is a label; without it all records are read once, to find the highest label."
+        None,
+        description="Number of classes, if y is a label; without it all records are read once, to find the highest label.",
     )
 
 

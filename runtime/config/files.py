@@ -46,8 +46,8 @@ def idx_file(folder: Path, name: str, key: str = "data.path") -> Path:
     if not existing:
         raise UserError(
             f"{key}: there is neither {name} nor {name}.gz in {folder} (seen from {Path.cwd()}); "
-            f"give the folder that has the files of MNIST: {', '.join(IDX_FILES)}; Fashion-MNIST's are in data/fashion of "
-            "https://github.com/zalandoresearch/fashion-mnist (git clone it), and in Debian's dataset-fashion-mnist"
+            f"give the folder that has the files of MNIST: {', '.join(IDX_FILES)}; "
+            "`podrun data mnist` and `podrun data fashion-mnist` fetch them"
         )
     check_file(existing[0], key)
     return existing[0]

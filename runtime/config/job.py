@@ -21,14 +21,17 @@ from .task import TASKS, TaskName, examples_of
 class Config(Section):
     """A training job."""
 
-    task: TaskName = "language_model"
-    model: Model = GPT2Model()
-    data: Data = PythonSourceData()
-    optimizer: Optimizer = AdamW()
-    schedule: Schedule = Schedule()
-    parallel: Parallel = Pmap()
+    task: TaskName = Field(
+        "language_model", description=f"What is learned: {', '.join(TASKS)}, or package.module:attribute."
+    )
+    model: Model = Field(GPT2Model(), description="The network; each task has a default.")
+    data: Data = Field(PythonSourceData(), description="Where the examples come from; each task has a default.")
+    optimizer: Optimizer = Field(AdamW(), description="How a gradient becomes a step; each task has a default.")
+    schedule: Schedule = Field(Schedule(), description="Learning rate by step; not for lbfgs.")
+    parallel: Parallel = Field(Pmap(), description="How state and batch are divided over the devices.")
     precision: Literal["float32", "bfloat16"] = Field(
-        "float32", description="Type of the computation; parameters are always float32."
+        "float32",
+        description="Type of the computation; parameters are always float32. bfloat16 is faster on TPUs and new GPUs.",
     )
     steps: Positive | None = Field(None, description="Steps to train for; or give epochs.")
     epochs: PositiveFloat | None = Field(
@@ -40,18 +43,22 @@ class Config(Section):
         "batch's first.",
     )
     batch_size: Positive | Literal["all"] = Field(
-        description="Examples per step over all devices; all: the whole training set, kept on the devices."
+        description="Examples per step over all devices, a multiple of their number; all: the whole training set, kept on "
+        "the devices."
     )
-    accumulate: Positive = Field(1, description="Parts that each device computes its share of a batch in.")
+    accumulate: Positive = Field(
+        1, description="Parts that each device computes its share of a batch in; raise it where memory is short."
+    )
     ema: Probability | None = Field(
-        None, description="Decay of a moving average of the parameters, which evaluation then uses."
+        None,
+        description="Decay per step of a moving average of the parameters, which evaluation then uses; null: none.",
     )
-    seed: Natural = 0
-    log: Log = Log()
-    eval: Eval = Eval()
-    checkpoint: Checkpoint = Checkpoint()
-    sample: Sample = Sample()
-    launch: Launch = Launch()
+    seed: Natural = Field(0, description="Seed of initial parameters, order of examples, dropout and sampling.")
+    log: Log = Field(Log(), description="Where metrics go, and how often.")
+    eval: Eval = Field(Eval(), description="When to validate, and on how much.")
+    checkpoint: Checkpoint = Field(Checkpoint(), description="When to save, and how much to keep.")
+    sample: Sample = Field(Sample(), description="Text to sample after training a language model.")
+    launch: Launch = Field(Launch(), description="Settings of the start, for which there are mostly options as well.")
 
     @property
     def task_is_users(self) -> bool:

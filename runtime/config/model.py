@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from .base import (
+    PICKS,
     Choice,
     Named,
     NaturalFloat,
@@ -46,15 +47,20 @@ class GPT2Model(ModelSection):
     """GPT-2: a pre-LayerNorm transformer decoder with tied embeddings. A preset gives the published sizes."""
 
     examples = ("tokens",)
-    name: Literal["gpt2"] = "gpt2"
-    preset: Tuned[Literal["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"] | None] = None
-    layers: Positive = 4
-    heads: Positive = 4
-    width: Positive = 128
-    context: Positive = Field(128, description="Longest sequence, in tokens.")
-    dropout: Tuned[Probability] = 0.0
+    name: Literal["gpt2"] = Field("gpt2", description=PICKS)
+    preset: Tuned[Literal["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"] | None] = Field(
+        None, description="Published sizes for layers, heads, width and context; keys that are given go before them."
+    )
+    layers: Positive = Field(4, description="Transformer blocks.")
+    heads: Positive = Field(4, description="Attention heads of each block; they divide width.")
+    width: Positive = Field(128, description="Numbers that a token is represented by.")
+    context: Positive = Field(128, description="Longest sequence, in tokens; examples are windows of it.")
+    dropout: Tuned[Probability] = Field(
+        0.0,
+        description="Share of values dropped in training; raise it if validation loss rises while training loss falls.",
+    )
     initializer_range: Tuned[PositiveFloat] = Field(
-        0.02, description="Standard deviation of initial weights; 0.02 as published."
+        0.02, description="Standard deviation of initial weights; 0.02 as published, for narrow models about 0.05."
     )
 
     @model_validator(mode="before")
@@ -77,10 +83,12 @@ class CNN(ModelSection):
     """The network of Flax's MNIST example: 3x3 convolutions with average pooling, a dense layer, the classes."""
 
     examples = ("labels",)
-    name: Literal["cnn"] = "cnn"
-    features: tuple[Positive, ...] = Field((32, 64), min_length=1, description="Channels of each convolution.")
-    dense: Positive = Field(256, description="Width of the dense layer.")
-    dropout: Tuned[Probability] = Field(0.0, description="Before the last layer.")
+    name: Literal["cnn"] = Field("cnn", description=PICKS)
+    features: tuple[Positive, ...] = Field(
+        (32, 64), min_length=1, description="Channels of each convolution; their number is that of the layers."
+    )
+    dense: Positive = Field(256, description="Width of the dense layer before the classes.")
+    dropout: Tuned[Probability] = Field(0.0, description="Share of values dropped in training before the last layer.")
 
     def conflict(self, shape: tuple[int, ...]) -> str | None:
         times = len(self.features)
@@ -101,11 +109,11 @@ class MLP(ModelSection):
     """Dense layers of one width."""
 
     examples = ("labels", "values")
-    name: Literal["mlp"] = "mlp"
-    layers: Positive = Field(2, description="Hidden layers.")
-    width: Positive = 64
-    activation: Literal["tanh", "relu", "gelu"] = "tanh"
-    dropout: Tuned[Probability] = 0.0
+    name: Literal["mlp"] = Field("mlp", description=PICKS)
+    layers: Positive = Field(2, description="Number of hidden layers.")
+    width: Positive = Field(64, description="Units of each hidden layer.")
+    activation: Literal["tanh", "relu", "gelu"] = Field("tanh", description="Function after each hidden layer.")
+    dropout: Tuned[Probability] = Field(0.0, description="Share of values dropped in training after each hidden layer.")
     weight_std: Tuned[PositiveFloat | None] = Field(
         None, description="Standard deviation of initial weights; without it 1 / sqrt(inputs of the layer)."
     )
@@ -117,7 +125,7 @@ class Linear(ModelSection):
 
     examples = ("labels", "values")
     starts_at_zero = True
-    name: Literal["linear"] = "linear"
+    name: Literal["linear"] = Field("linear", description=PICKS)
     bias: bool = Field(True, description="Add a bias to each output; false: weights only.")
     l2: Tuned[NaturalFloat] = Field(
         0.0, description="Penalty l2/2 times the sum of the squared weights, biases left out."

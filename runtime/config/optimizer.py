@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from .base import (
+    PICKS,
     Choice,
     Named,
     Natural,
@@ -38,70 +39,82 @@ class OptimizerSection(Section):
 Clip = Annotated[PositiveFloat | None, Tunable(set_or_null=True)]  # clipping adds a part to the state
 
 
+_RATE = "Learning rate at its peak; the schedule says what it is before and after."
+_CLIP = "Global norm that gradients are clipped to; null: they are not. Lower it if the loss jumps."
+_FIRST = "Decay per step of the mean of gradients."
+_SECOND = "Decay per step of the mean of squared gradients."
+_EPS = "Added to the root of that mean, so that nothing is divided by 0."
+_DECAY = "Share of the weights taken off per step, times the learning rate; 0: none."
+
+
 class FirstOrder(OptimizerSection):
     """Base of all optimizers that follow the gradient."""
 
-    learning_rate: Tuned[PositiveFloat] = 1e-3
-    clip_norm: Clip = Field(None, description="Global norm that gradients are clipped to.")
+    learning_rate: Tuned[PositiveFloat] = Field(1e-3, description=_RATE)
+    clip_norm: Clip = Field(None, description=_CLIP)
 
 
 class AdamW(FirstOrder):
     """AdamW (Loshchilov & Hutter 2019). Biases, LayerNorm scales and embeddings are not decayed."""
 
-    name: Literal["adamw"] = "adamw"
-    learning_rate: Tuned[PositiveFloat] = 3e-4
-    b1: Tuned[Probability] = 0.9
-    b2: Tuned[Probability] = 0.95
-    eps: Tuned[PositiveFloat] = 1e-8
-    weight_decay: Tuned[NaturalFloat] = 0.1
-    clip_norm: Clip = Field(1.0, description="Global norm that gradients are clipped to.")
+    name: Literal["adamw"] = Field("adamw", description=PICKS)
+    learning_rate: Tuned[PositiveFloat] = Field(3e-4, description=_RATE)
+    b1: Tuned[Probability] = Field(0.9, description=_FIRST)
+    b2: Tuned[Probability] = Field(0.95, description=_SECOND)
+    eps: Tuned[PositiveFloat] = Field(1e-8, description=_EPS)
+    weight_decay: Tuned[NaturalFloat] = Field(0.1, description=_DECAY)
+    clip_norm: Clip = Field(1.0, description=_CLIP)
 
 
 class Adam(FirstOrder):
     """Adam (Kingma & Ba 2015)."""
 
-    name: Literal["adam"] = "adam"
-    b1: Tuned[Probability] = 0.9
-    b2: Tuned[Probability] = 0.999
-    eps: Tuned[PositiveFloat] = 1e-8
+    name: Literal["adam"] = Field("adam", description=PICKS)
+    b1: Tuned[Probability] = Field(0.9, description=_FIRST)
+    b2: Tuned[Probability] = Field(0.999, description=_SECOND)
+    eps: Tuned[PositiveFloat] = Field(1e-8, description=_EPS)
 
 
 class SGD(FirstOrder):
     """Stochastic gradient descent, with momentum."""
 
-    name: Literal["sgd"] = "sgd"
-    learning_rate: Tuned[PositiveFloat] = 0.1
-    momentum: Probability = 0.9
-    nesterov: Tuned[bool] = False
+    name: Literal["sgd"] = Field("sgd", description=PICKS)
+    learning_rate: Tuned[PositiveFloat] = Field(0.1, description=_RATE)
+    momentum: Probability = Field(0.9, description="Decay per step of the mean of gradients; 0: none is kept.")
+    nesterov: Tuned[bool] = Field(False, description="Look one step ahead along the momentum.")
 
 
 class Lion(FirstOrder):
     """Lion (Chen et al. 2023). Decays what AdamW decays."""
 
-    name: Literal["lion"] = "lion"
-    learning_rate: Tuned[PositiveFloat] = 1e-4
-    b1: Tuned[Probability] = 0.9
-    b2: Tuned[Probability] = 0.99
-    weight_decay: Tuned[NaturalFloat] = 0.0
+    name: Literal["lion"] = Field("lion", description=PICKS)
+    learning_rate: Tuned[PositiveFloat] = Field(1e-4, description=f"{_RATE} Take about a third of AdamW's.")
+    b1: Tuned[Probability] = Field(0.9, description="Weight of the momentum in the direction of a step.")
+    b2: Tuned[Probability] = Field(0.99, description="Decay per step of the momentum.")
+    weight_decay: Tuned[NaturalFloat] = Field(0.0, description=f"{_DECAY} Take about three times AdamW's.")
 
 
 class Adafactor(FirstOrder):
     """Adafactor (Shazeer & Stern 2018): second moments of matrices by row and column."""
 
     elementwise = False
-    name: Literal["adafactor"] = "adafactor"
-    momentum: Probability | None = None
+    name: Literal["adafactor"] = Field("adafactor", description=PICKS)
+    momentum: Probability | None = Field(
+        None, description="Decay per step of a mean of the updates; null: none is kept, which saves memory."
+    )
 
 
 class Muon(FirstOrder):
     """Muon (Jordan 2024): orthogonalised momentum for matrices, Adam for everything else."""
 
     elementwise = False
-    name: Literal["muon"] = "muon"
-    learning_rate: Tuned[PositiveFloat] = 0.02
-    adam_learning_rate: Tuned[PositiveFloat] = Field(3e-4, description="Of Adam; it follows the same schedule.")
-    momentum: Probability = 0.95
-    weight_decay: Tuned[NaturalFloat] = 0.0
+    name: Literal["muon"] = Field("muon", description=PICKS)
+    learning_rate: Tuned[PositiveFloat] = Field(0.02, description=f"{_RATE} It is for the matrices.")
+    adam_learning_rate: Tuned[PositiveFloat] = Field(
+        3e-4, description="Peak learning rate of Adam, for all but the matrices; it follows the same schedule."
+    )
+    momentum: Probability = Field(0.95, description="Decay per step of the mean of gradients.")
+    weight_decay: Tuned[NaturalFloat] = Field(0.0, description=_DECAY)
 
 
 class LBFGS(OptimizerSection):
@@ -109,13 +122,19 @@ class LBFGS(OptimizerSection):
 
     whole_set = True
     elementwise = False
-    name: Literal["lbfgs"] = "lbfgs"
+    name: Literal["lbfgs"] = Field("lbfgs", description=PICKS)
     line_search: Literal["zoom", "backtracking"] | None = Field(
         "zoom", description="How the length of a step is found; null: always step_size."
     )
-    step_size: PositiveFloat | None = Field(None, description="With line_search: null.")
-    memory: Positive = Field(10, description="Steps that the curvature is estimated from.")
-    max_evaluations: Tuned[Positive] = Field(20, description="Of loss and gradient in one line search.")
+    step_size: PositiveFloat | None = Field(
+        None, description="Length of each step; needed with line_search: null, and only there."
+    )
+    memory: Positive = Field(
+        10, description="Last steps that the curvature is estimated from; each takes two copies of the parameters."
+    )
+    max_evaluations: Tuned[Positive] = Field(
+        20, description="Evaluations of loss and gradient that one line search may take."
+    )
 
     @model_validator(mode="after")
     def _check_step(self) -> LBFGS:
@@ -138,6 +157,12 @@ Optimizer = Annotated[AdamW | Adam | SGD | Lion | Adafactor | Muon | LBFGS | Opt
 class Schedule(Section):
     """Learning rate by step: linear warm-up, then the named curve down to `final` at the last step."""
 
-    name: Literal["cosine", "linear", "constant"] = "cosine"
-    warmup_steps: Natural = 0
-    final: NaturalFloat = Field(0.0, description="Learning rate at the end, as a number (not a ratio).")
+    name: Literal["cosine", "linear", "constant"] = Field(
+        "cosine", description="Curve from optimizer.learning_rate down to final; constant stays at it."
+    )
+    warmup_steps: Natural = Field(
+        0, description="Steps in which the rate rises to its peak; raise it if the loss jumps at the start."
+    )
+    final: NaturalFloat = Field(
+        0.0, description="Learning rate at the last step, as a number (not a ratio); constant does not use it."
+    )

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from .base import Choice, Named, Plugin, Positive, Section
+from .base import PICKS, Choice, Named, Plugin, Positive, Section
 from .model import Model, ModelSection
 from .optimizer import Optimizer
 
@@ -15,7 +15,9 @@ class Mesh(Section):
     """The devices as a grid: each row of `fsdp` of them holds one copy of the state, in as many parts (ZeRO-3)."""
 
     data: Literal[-1] | Positive = Field(-1, description="Copies of the state; -1: as many as there are devices for.")
-    fsdp: Positive = Field(1, description="Parts that parameters and optimizer state are divided in; 1: whole.")
+    fsdp: Positive = Field(
+        1, description="Devices that parameters and optimizer state are divided over; 1: each has all."
+    )
 
     def problem(self, devices: int) -> str | None:
         """Return why this mesh does not fit that many devices; None if it does."""
@@ -64,17 +66,20 @@ class _WholeState(ParallelSection):
         return values
 
 
+_MESH = "How the devices are arranged; give fsdp for a model that is too large for one of them."
+
+
 class Pmap(_WholeState):
     """`jax.pmap` over the local devices of each process, gradients averaged by `pmean`."""
 
-    name: Literal["pmap"] = "pmap"
+    name: Literal["pmap"] = Field("pmap", description=PICKS)
 
 
 class Jit(ParallelSection):
     """`jax.jit` over a mesh: arrays say how they are laid out, the compiler inserts the communication."""
 
-    name: Literal["jit"] = "jit"
-    mesh: Mesh = Mesh()
+    name: Literal["jit"] = Field("jit", description=PICKS)
+    mesh: Mesh = Field(Mesh(), description=_MESH)
 
     @property
     def grid(self) -> Mesh:
@@ -84,8 +89,8 @@ class Jit(ParallelSection):
 class Explicit(ParallelSection):
     """As jit, but with the layout in the type of every array, checked while tracing."""
 
-    name: Literal["explicit"] = "explicit"
-    mesh: Mesh = Mesh()
+    name: Literal["explicit"] = Field("explicit", description=PICKS)
+    mesh: Mesh = Field(Mesh(), description=_MESH)
 
     @property
     def grid(self) -> Mesh:
@@ -103,14 +108,14 @@ class Explicit(ParallelSection):
 class ShardMap(_WholeState):
     """`jax.shard_map`: the program of one device, with the communication written out."""
 
-    name: Literal["shard_map"] = "shard_map"
+    name: Literal["shard_map"] = Field("shard_map", description=PICKS)
 
 
 class Single(_WholeState):
     """One device computes everything (in each process alike): the baseline for the others."""
 
     divides_batch = False
-    name: Literal["single"] = "single"
+    name: Literal["single"] = Field("single", description=PICKS)
 
 
 class Ensemble(_WholeState):
@@ -118,7 +123,7 @@ class Ensemble(_WholeState):
 
     divides_batch = False
     model_per_device = True
-    name: Literal["ensemble"] = "ensemble"
+    name: Literal["ensemble"] = Field("ensemble", description=PICKS)
 
     def conflict(self, model: Model, optimizer: Optimizer) -> str | None:
         if not (isinstance(model, ModelSection) and model.starts_at_zero):

@@ -13,32 +13,36 @@ from .base import Natural, NaturalFloat, Positive, PositiveFloat, Section
 class Log(Section):
     """Destinations of metrics. metrics.jsonl is always written: it is the truth."""
 
-    every: Positive = Field(10, description="Steps between two lines of metrics.")
-    tensorboard: bool = True
-    wandb: str | None = Field(None, description="Project name on Weights & Biases (podrun[wandb]).")
+    every: Positive = Field(10, description="Steps between two lines of metrics; each is of that step alone.")
+    tensorboard: bool = Field(True, description="Write metrics for TensorBoard, to tensorboard/ in the workdir.")
+    wandb: str | None = Field(None, description="Project on Weights & Biases to report to (podrun[wandb]); null: none.")
 
 
 class Eval(Section):
     """Validation during training and after it."""
 
     every: Natural = Field(100, description="Steps between two evaluations; 0: only after training.")
-    batches: Positive | Literal["all"] = Field(20, description="Batches per evaluation; all: the whole split.")
+    batches: Positive | Literal["all"] = Field(20, description="Batches per evaluation; all: the whole split, exactly.")
 
 
 class Checkpoint(Section):
     """Complete training state: asynchronous, atomic, restored onto any slice."""
 
-    every: Natural = Field(100, description="Steps between two checkpoints; 0: only at the end.")
-    keep: Positive = Field(2, description="Newest checkpoints to keep.")
+    every: Natural = Field(
+        100, description="Steps between two checkpoints, which is what a fault may cost; 0: only at the end."
+    )
+    keep: Positive = Field(2, description="Newest checkpoints to keep; older ones are removed.")
     keep_best: Natural = Field(1, description="Checkpoints with the lowest validation loss to keep besides.")
 
 
 class Sample(Section):
     """Text sampled from the model after training; none with tokens 0."""
 
-    tokens: Natural = 200
-    prompt: str = "\n"
-    temperature: PositiveFloat = 0.8
+    tokens: Natural = Field(200, description="Length of the text in tokens; 0: none.")
+    prompt: str = Field("\n", description="Text that is continued.")
+    temperature: PositiveFloat = Field(
+        0.8, description="Divides the logits: below 1 likely tokens are preferred, above 1 the text is more random."
+    )
     top_k: Natural = Field(0, description="Sample among the k most likely tokens only; 0: among all.")
 
 
@@ -54,25 +58,41 @@ Variable = Annotated[str, AfterValidator(_is_variable)]
 class Launch(Section):
     """Settings of the start. Command-line flags go before these."""
 
-    slice: str | None = Field(None, description="As --slice.")
-    pod: Path | None = Field(None, description="As --pod.")
-    workdir: Path | None = Field(None, description="As --workdir.")
-    python: str | None = Field(None, description="Interpreter on the hosts.")
+    slice: str | None = Field(None, description="What the pod is, such as v3-32 or cpu-2x4; --slice goes before it.")
+    pod: Path | None = Field(None, description="Pod file, which says where the hosts are; --pod goes before it.")
+    workdir: Path | None = Field(
+        None,
+        description="Folder of the results, or gs://..., s3://...; --workdir goes before it. Without either runs/NAME.",
+    )
+    python: str | None = Field(
+        None, description="Interpreter on the hosts, for example /opt/venv/bin/python; without it that of the pod file."
+    )
     process_per: Literal["host", "device"] = Field(
-        "host", description="A process for each host, or one for each of its GPUs (not on TPU)."
+        "host", description="Start a process for each host, or one for each of its GPUs (not on TPU)."
     )
-    env: dict[Variable, str] = Field(default={}, description="Environment variables of the workers.")
+    env: dict[Variable, str] = Field(
+        default={},
+        description="Environment variables of the workers, by name; for secrets there is `secrets` of the pod file.",
+    )
     instrument: bool = Field(
-        True, description="Help a user program's Python to join the pod and to report its failure."
+        True,
+        description="Help a user program's Python to join the pod and to report its failure; false: leave it alone.",
     )
-    start_timeout: PositiveFloat = Field(300.0, description="Seconds until all processes must have joined.")
+    start_timeout: PositiveFloat = Field(
+        300.0, description="Seconds until all processes must have joined; raise it for very large pods."
+    )
     stall_timeout: PositiveFloat | None = Field(
         None,
         description="Seconds without progress in a step that count as a hang; other phases get a multiple (default 60). "
         "A user program is only watched if it is given: then it is seconds without output.",
     )
-    stop_grace: NaturalFloat = Field(4.0, description="Seconds to reach a point where a stop can save.")
-    max_restarts: Natural = Field(0, description="Restarts from the last checkpoint after a failure.")
+    stop_grace: NaturalFloat = Field(
+        4.0,
+        description="Seconds until a process that is asked to stop begins to save; raise it for steps that take longer.",
+    )
+    max_restarts: Natural = Field(
+        0, description="Restarts from the last checkpoint after a failure; 0: a failure ends the run."
+    )
     max_preemptions: Natural | None = Field(
         None, description="Restarts after a preemption; without it 100, or none if max_restarts is 0."
     )

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from ..config import Config
-from ..config.data import PythonSourceData, TextData, TokensData
+from ..config.data import ByteTokenizer, PythonSourceData, TextData, TokensData
 from ..config.files import text_files
 from ..contract import UserError
 from ..models import context_length
-from .base import Batch, Dataset
-from .tokenizers import BytePairs, make_tokenizer
+from .base import Batch, Dataset, Tokenizer
+from .tokenizers import BytePairs, Bytes, make_tokenizer
 
 Tokens = np.ndarray[Any, Any]
 
@@ -102,10 +102,10 @@ def tokens_dataset(section: TokensData, config: Config) -> Dataset:
     return _dataset(train, validation, context, config.seed, section.vocabulary, tokenizer, where)
 
 
-def _from_text(section: TextData | PythonSourceData, text: str, context: int, seed: int, where: str) -> Dataset:
-    # The vocabulary is that of the whole text, or validation could meet a character that training never saw.
-    tokenizer = make_tokenizer(section.tokenizer, text)
-    tokens = tokenizer.encode(text)
+def _from_text(
+    section: TextData | PythonSourceData, texts: list[bytes], context: int, seed: int, where: str
+) -> Dataset:
+    tokenizer, tokens = _tokenized(section, texts)
     tokens = tokens.astype(np.uint16) if tokenizer.vocabulary <= 1 << 16 else tokens
     train, validation = _split(tokens, section.validation)
     return _dataset(train, validation, context, seed, tokenizer.vocabulary, tokenizer, where)
@@ -125,9 +125,19 @@ def _dataset(
     return Dataset(*windows, fingerprint=fingerprint, vocabulary=vocabulary, tokenizer=tokenizer)
 
 
-def _read(files: list[Path]) -> str:
-    """Return the texts, one after another, with unchanged line ends: a byte model learns \\r\\n too."""
-    return "".join(file.read_bytes().decode("utf-8", "surrogateescape") for file in files)
+def _tokenized(section: TextData | PythonSourceData, texts: list[bytes]) -> tuple[Tokenizer, Tokens]:
+    """Return the tokenizer, and the tokens of all texts, one after another."""
+    if isinstance(section.tokenizer, ByteTokenizer):  # which needs no characters
+        return Bytes(), np.frombuffer(b"".join(texts), np.uint8)
+    # The vocabulary is that of the whole text, or validation could meet a character that training never saw.
+    text = "".join(part.decode("utf-8", "surrogateescape") for part in texts)
+    tokenizer = make_tokenizer(section.tokenizer, text)
+    return tokenizer, tokenizer.encode(text)
+
+
+def _read(files: list[Path]) -> list[bytes]:
+    """Return the texts with unchanged line ends: a byte model learns \\r\\n too."""
+    return [file.read_bytes() for file in files]
 
 
 def _map(path: Path, dtype: str) -> Tokens:

@@ -41,9 +41,12 @@ def total(tree: Any, axis: Axis) -> Any:
 
 
 def _reduce(collective: Any, tree: Any, axis: Axis) -> Any:
-    """Reduce one vector on CPUs, which wait for each other at every buffer. Elsewhere XLA combines the buffers."""
+    """Reduce one vector on CPUs, which wait for each other at every buffer. Elsewhere XLA combines the buffers.
+
+    A device that is alone waits for nobody, and compiles sooner without the vector.
+    """
     leaves, structure = jax.tree.flatten(tree)
-    if jax.default_backend() != "cpu" or len(leaves) < 2:
+    if jax.default_backend() != "cpu" or jax.device_count() == 1 or len(leaves) < 2:
         return collective(tree, axis)
     reduced = collective(_joined(leaves, axis), axis)
     ends = np.cumsum([x.size for x in leaves])

@@ -9,7 +9,10 @@ import hashlib
 import shutil
 import threading
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from typing import Any
 
 from ..contract import CHECKPOINT_MANIFEST
 from .base import Storage
@@ -20,6 +23,7 @@ from .bucket_digest import is_same
 
 _SMALL = 1 << 16  # bytes; files up to this size are brought for all checkpoints, because orbax reads those of each
 _PAUSE = 3.0  # seconds between two uploads of metrics, and 10 times what one takes: metrics grow, and are sent whole
+_STREAMS = 3  # files that are sent or brought at once
 _CHECKPOINTS = "checkpoints"
 
 
@@ -78,9 +82,9 @@ class BucketStorage(Storage):
         """Bring the files of a checkpoint that the spool lacks, or has with other contents than the bucket."""
         prefix = self._name(checkpoint)
         try:
-            for name, item in self._remote.items():
-                if name.startswith(f"{prefix}/"):
-                    self._bring(name, item)
+            _at_once(
+                self._bring, [(name, item) for name, item in self._remote.items() if name.startswith(f"{prefix}/")]
+            )
         except OSError as error:
             raise explained(error) from error
 
@@ -89,8 +93,9 @@ class BucketStorage(Storage):
         self._raise_error()
         self._upload_changed()
         paths = [p for p in sorted(checkpoint.rglob("*")) if p.is_file() and p.name != CHECKPOINT_MANIFEST]
-        for path in [*paths, checkpoint / CHECKPOINT_MANIFEST]:
-            self._put(self._name(path), path)
+        _at_once(self._put, [(self._name(path), path) for path in paths])
+        manifest = checkpoint / CHECKPOINT_MANIFEST
+        self._put(self._name(manifest), manifest)
         self._remote.update(self._bucket.objects(self._name(checkpoint)))
 
     def after_removal(self, checkpoint: Path) -> None:
@@ -171,6 +176,18 @@ class BucketStorage(Storage):
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self._spool).as_posix()
+
+
+def _at_once(action: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> None:
+    """Call `action` with each of the arguments, several at the same time. Raises the first error, after which none begins."""
+    with ThreadPoolExecutor(_STREAMS, thread_name_prefix="bucket") as pool:
+        calls = [pool.submit(action, *each) for each in arguments]
+        try:
+            for call in as_completed(calls):
+                call.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _is_checkpoint(name: str) -> bool:

@@ -53,14 +53,17 @@ class Bucket:
         self._note = note
         self._scheme, _, self._root = self.url.partition("://")
         self._fs: Any = open_library(self.url)
+        # s3fs alone would hold ten parts of a file in memory; several files at once are as fast.
+        self._one_part = {"max_concurrency": 1} if self._scheme == "s3" else {}
 
     def put_file(self, name: str, path: Path) -> None:
         """Upload a file. Raises BucketError; OSError if the file cannot be read."""
         if path.stat().st_size < PART:
             self.put(name, path.read_bytes())
             return
+        send = partial(self._fs.put_file, os.fspath(path), self._key(name), chunksize=PART, **self._one_part)
         for _ in range(_DAMAGED):
-            self._try("write", name, lambda: self._fs.put_file(os.fspath(path), self._key(name), chunksize=PART))
+            self._try("write", name, send)
             item = self.stat(name)
             if item is not None and self._is_as_stated(name, item, digest_of_file(path, item.digest)):
                 return
@@ -121,7 +124,7 @@ class Bucket:
         item = item or self.stat(name)
         try:
             for _ in range(_DAMAGED):
-                self._try("read", name, lambda: self._fs.get_file(self._key(name), os.fspath(part)))
+                self._try("read", name, lambda: self._fs.get_file(self._key(name), os.fspath(part), **self._one_part))
                 if item is None or self.is_intact(name, part, item):
                     part.replace(path)
                     return

@@ -11,8 +11,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-PART = 50 << 20
-"""Bytes of the parts in which a large file is uploaded. S3's digest of such an object depends on it."""
+PART = 5 << 20
+"""Bytes of the parts in which a large file is uploaded, the fewest that S3 takes: of several files at once, a whole one is in
+memory. S3's digest of such an object depends on it."""
 
 
 class Stored(NamedTuple):

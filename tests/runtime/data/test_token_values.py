@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from podrun.runtime.config import Config
-from podrun.runtime.config.data import PythonSourceData, TokensData
+from podrun.runtime.config.data import CharTokenizer, PythonSourceData, TokensData
 from podrun.runtime.contract import UserError
 from podrun.runtime.data import tokens as module
 from podrun.runtime.data.tokens import TrainWindows, python_source_dataset, tokens_dataset
@@ -96,7 +96,7 @@ def test_ids_are_kept_in_as_few_bytes_as_hold_them(
     """Ids beyond 65535 do not wrap around."""
     monkeypatch.setattr(module, "make_tokenizer", lambda section, text: Fixed(vocabulary))
     library(tmp_path, monkeypatch)
-    dataset = python_source_dataset(PythonSourceData(), JOB)
+    dataset = python_source_dataset(PythonSourceData(tokenizer=CharTokenizer()), JOB)
     assert isinstance(dataset.train, TrainWindows) and dataset.train._tokens.dtype == dtype
     assert dataset.train._tokens.max() == vocabulary - 1
 

@@ -87,7 +87,7 @@ def test_a_full_disk_is_not_the_fault_of_the_bucket(url: str, tmp_path: Path, mo
     bucket = Bucket(url)
     bucket.put("c", b"text")
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/spool/c")
 
     monkeypatch.setattr(bucket._fs, "get_file", full)
