@@ -4,12 +4,13 @@
 # make newest  the runtime's tests and a simulated pod with the newest Python of pyenv's folder and the newest JAX: CI runs it as well
 # make mutants small mistakes in the guarding modules, one at a time: whether the tests notice
 # make check   what CI checks besides: lint, format, types
+# make docs    writes the pages that are made from the code: docs/keys.md
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test long newest mutants check clean
+.PHONY: demo test long newest mutants check docs clean
 
 demo: $(VENV)/installed
 	$(BIN)/podrun --slice v3-32 --simulate examples/gpt2_tiny.yaml
@@ -36,6 +37,9 @@ check: $(VENV)/installed
 	$(BIN)/pip install --quiet --no-deps --target .typecheck .
 	MYPYPATH=.typecheck $(BIN)/mypy --strict -p podrun
 	rm -rf build .typecheck
+
+docs: $(VENV)/installed
+	$(BIN)/python docs/write_pages.py
 
 $(VENV)/installed: setup.py setup.cfg pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "podrun needs Python 3.11 or newer; try: make PYTHON=python3.11 ...")'

@@ -18,6 +18,7 @@ import argparse
 import contextlib
 import ctypes
 import json
+import math
 import os
 import shutil
 import statistics
@@ -121,7 +122,10 @@ def print_table(ways: tuple[str, ...], arguments: argparse.Namespace) -> None:
 
 
 def ratio(ours: list[dict[str, float]], others: list[dict[str, float]], key: str) -> float:
-    return statistics.median(one[key] / other[key] for one, other in zip(ours, others, strict=True))
+    """Return the median of the ratios; not a number where the other way leaves nothing here, as orbax in a bucket."""
+    return statistics.median(
+        one[key] / other[key] if other[key] else math.nan for one, other in zip(ours, others, strict=True)
+    )
 
 
 def run_worker(way: str, arguments: argparse.Namespace) -> dict[str, float]:

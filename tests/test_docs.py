@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
+
+from podrun.runtime.config import train_schema
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -25,3 +28,19 @@ def test_architecture_names_the_files() -> None:
         assert module.name in ("__init__.py",) or f"`{module.name}`" in text, module.name
     for folder in [*ROOT.glob("launcher/*/"), *ROOT.glob("runtime/*/")]:
         assert folder.name == "__pycache__" or f"`{folder.name}/`" in text, folder.name
+
+
+def test_pages_made_from_the_code_are_current() -> None:
+    for name, text in runpy.run_path(str(ROOT / "docs" / "write_pages.py"))["pages"]().items():
+        assert (ROOT / "docs" / name).read_text() == text, f"docs/{name} is not what the code says: run `make docs`"
+
+
+def test_every_key_of_train_yaml_is_described() -> None:
+    """In a sentence, which `podrun schema` and docs/keys.md show."""
+    schema = train_schema()
+    sections = {"": schema, **schema["$defs"]}
+    keys = {f"{name}.{key}": node for name, section in sections.items() for key, node in section["properties"].items()}
+    assert len(keys) > 150
+    wrong = [key for key, node in keys.items() if not re.match(r"[A-Z].*[.)]$", node.get("description", ""))]
+    assert wrong == []
+    assert [name for name, section in sections.items() if not section.get("description", "").endswith(".")] == []

@@ -102,7 +102,7 @@ ENV_PID = "PODRUN_PID"
 ENV_MAIN_PID = "PODRUN_MAIN_PID"  # of the worker as it sees itself, also in a PID namespace
 ENV_PROJECT = "PODRUN_PROJECT"
 """Environment variables that the agent sets or reads for workers and commands, named as in `runtime.contract`."""
-OTHER_LAUNCHERS = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "MPI_LOCAL")
+OTHER_LAUNCHERS = ("SLURM_", "SLURMD_", "SRUN_", "OMPI_", "PMI_", "PMIX_", "MPI_LOCAL")
 """Beginnings of variables of a login that mislead programs: they describe the job of another launcher, not this run."""
 
 LIMIT = 16 << 20

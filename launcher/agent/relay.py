@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import threading
@@ -37,7 +38,7 @@ def run() -> None:
     finally:
         if begun:
             begun.close()
-    relay(spec["dir"], rest)
+    relay(spec["dir"], rest, child)
     os.waitpid(child, 0)
 
 
@@ -66,8 +67,14 @@ def start(spec: Frame) -> int:
     become_agent(spec, listener)
 
 
-def relay(directory: str, first: bytes) -> None:
-    """Copy stdin to the agent, and the agent's frames to stdout, until either side ends."""
+def relay(directory: str, first: bytes, child: int = 0) -> None:
+    """Copy stdin to the agent, and the agent's frames to stdout, until either side ends.
+
+    `child`: pid of the agent, if it is a child of this process; it gets the SIGTERM that this process gets.
+    """
+    # It is meant for the agent, which lets the workers save: of a step of SLURM's only the first process may get it, and
+    # that one must carry the rest.
+    signal.signal(signal.SIGTERM, lambda number, _: os.kill(child, number) if child else None)
     agent = socket.socket(socket.AF_UNIX)
     try:
         os.chdir(directory)

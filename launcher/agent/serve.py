@@ -146,7 +146,9 @@ class Agent:
 
     def prepare(self) -> None:
         for name, text in self.spec["files"].items():
-            os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
+            # With the folder of what Python compiles: made by the worker, it might be open to others.
+            compiled = "__pycache__" if name.endswith(".py") else ""
+            os.makedirs(os.path.join(os.path.dirname(name), compiled) or ".", exist_ok=True)
             with open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
                 file.write(text)
         for folder in self.spec["uses"]:

@@ -24,9 +24,10 @@ def open_agent(transport: Transport, pod: Pod, host: Host, *args: str) -> Channe
         if rest is not None:
             return Unread(channel, rest)
         code, stderr_tail = channel.exit_code(), channel.stderr_tail()  # not available once the channel is closed
+        why = channel.why_not_started()
         channel.close()
         if not tries_left or NO_AGENT not in stderr_tail:
-            raise HostError(host.name, _start_failure(pod, code, stderr_tail, noise))
+            raise HostError(host.name, why or _start_failure(pod, code, stderr_tail, noise))
         _install(transport, pod, host)
     raise AssertionError("unreachable")
 
@@ -36,10 +37,10 @@ def _install(transport: Transport, pod: Pod, host: Host) -> None:
     if send(channel, agent_file()[1]):
         channel.finish()
     noise = _await_end(channel)
-    code, stderr_tail = channel.exit_code(), channel.stderr_tail()
+    code, stderr_tail, why = channel.exit_code(), channel.stderr_tail(), channel.why_not_started()
     channel.close()
     if code != 0:
-        raise HostError(host.name, _start_failure(pod, code, stderr_tail, noise))
+        raise HostError(host.name, why or _start_failure(pod, code, stderr_tail, noise))
 
 
 def _await_end(channel: Channel) -> bytes:
@@ -122,6 +123,9 @@ class Unread(Channel):
 
     def stderr_tail(self) -> str:
         return self._channel.stderr_tail()
+
+    def why_not_started(self) -> str | None:
+        return self._channel.why_not_started()
 
     def exit_code(self) -> int | None:
         return self._channel.exit_code()

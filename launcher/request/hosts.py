@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from podrun.runtime.contract import UserError
 
 from ..inventory.base import INVENTORIES, option_of
-from ..inventory.find import PodRequest, find_pod
+from ..inventory.find import find_pod
+from ..inventory.pod_request import PodRequest
 from ..pod.pod import Pod
 from ..rundir.runs import RunDirectory, find_run
 

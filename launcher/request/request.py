@@ -15,7 +15,8 @@ from typing import TypeVar
 from podrun.runtime.config import Config, Launch, bucket_url, check_files, check_slice
 from podrun.runtime.contract import UserError
 
-from ..inventory.find import PodRequest, find_pod
+from ..inventory.find import find_pod
+from ..inventory.pod_request import PodRequest
 from ..plan.plan import Program
 from ..pod.home import install_command
 from ..pod.pod import Pod

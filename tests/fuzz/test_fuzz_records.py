@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from podrun.launcher.commands import attach, clean, logs, ps, status, stop
 from podrun.launcher.compare.collect import collect
 from podrun.launcher.compare.variants import Variant
-from podrun.launcher.inventory.find import PodRequest
+from podrun.launcher.inventory.pod_request import PodRequest
 from podrun.launcher.plan.plan import Program
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice

@@ -60,7 +60,7 @@ def third_party(modules: frozenset[str]) -> set[str]:
     "module",
     [
         *("cli.root", "commands.run", "supervise.run", "supervise.background", "supervise.attempt", "plan.plan"),
-        *("request.train_file", "view.console", "preflight.rules"),
+        *("request.train_file", "view.live_console", "preflight.rules"),
     ],
 )
 def test_the_launcher_does_not_import_jax(module: str) -> None:
@@ -83,6 +83,13 @@ def test_a_command_imports_only_what_it_needs(arguments: list[str]) -> None:
 def test_the_command_line_alone_imports_only_click() -> None:
     """Completion in a shell runs this for every key press: no pydantic, no yaml, no rich."""
     assert third_party(imported("import podrun.launcher.cli.root")) == {"click"}
+
+
+def test_the_head_start_of_a_simulated_pod_imports_nothing_that_takes_long() -> None:
+    """Its workers import meanwhile: each import here delays them."""
+    modules = imported("import podrun.launcher.commands.head_start")
+    assert third_party(modules) == set()
+    assert not {"importlib.metadata", "asyncio", "multiprocessing"} & (modules - imported("pass"))
 
 
 def test_podrun_itself_is_light() -> None:

@@ -14,9 +14,11 @@ import pytest
 from podrun.launcher.pod.home import install_command
 from podrun.runtime.config.files import IDX_FILES
 
+from ..gcloud import make_gcloud, node
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-IMAGES = "fashion-mnist/data/fashion"
+IMAGES = "fashion-mnist"
 
 
 def block(name: str) -> str:
@@ -40,21 +42,24 @@ ALL = sorted(
 
 
 def podrun(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PODRUN_HOME": str(folder / "home"), "WANDB_API_KEY": "hush"}
+    path = f"{folder / 'bin'}:{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "PODRUN_HOME": str(folder / "home"), "WANDB_API_KEY": "hush"}
     command = [sys.executable, "-m", "podrun.launcher.cli", *words]
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """README's files, and the data that README and the examples say how to get."""
+    """README's files, the data that README and the examples say how to get, and a gcloud that knows its TPU VM."""
     folder = tmp_path_factory.mktemp("readme")
+    (folder / "bin").mkdir()
+    make_gcloud(folder / "bin", node())
     (folder / "train.yaml").write_text(block("train.yaml"))
     (folder / "pod.yaml").write_text(block("pod.yaml"))
     (folder / "examples").symlink_to(ROOT / "examples")
-    (folder / IMAGES).mkdir(parents=True)
-    (folder / "data").mkdir()
-    for name in ("input.txt", "train.bin", "val.bin", *(f"{IMAGES}/{name}.gz" for name in IDX_FILES)):
+    for name in (IMAGES, "data", "tinyshakespeare"):
+        (folder / name).mkdir()
+    for name in ("tinyshakespeare/input.txt", "train.bin", "val.bin", *(f"{IMAGES}/{name}.gz" for name in IDX_FILES)):
         (folder / name).write_text("some data\n" * 2000)
     return folder
 
@@ -75,10 +80,10 @@ def test_a_command_would_start(folder: Path, command: str) -> None:
 
 @pytest.mark.parametrize("name", ["fashion_mnist", "ensemble"])
 def test_data_that_is_missing_says_where_it_is(tmp_path: Path, name: str) -> None:
-    """The folder, and where its files come from: in the message, the example and README."""
+    """The folder, and the command that fetches its files: in the message, the example and README."""
     job = EXAMPLES[f"{name}.yaml"]
     done = podrun(tmp_path, "--slice", "cpu-1x2", "--simulate", "--dry-run", str(job))
-    source = "https://github.com/zalandoresearch/fashion-mnist"
+    source = "podrun data fashion-mnist"
     assert done.returncode == 2 and IMAGES in done.stderr
     for text in (done.stderr, job.read_text(), README):
         assert source in text
@@ -87,9 +92,7 @@ def test_data_that_is_missing_says_where_it_is(tmp_path: Path, name: str) -> Non
 def test_every_file_of_the_jobs_has_a_source() -> None:
     """A new user has none of them."""
     for text in (README, EXAMPLES["shakespeare_char.yaml"].read_text()):
-        assert (
-            "curl -O https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt" in text
-        )
+        assert "podrun data tinyshakespeare" in text
 
 
 def test_no_remedy_installs_podrun_from_an_index() -> None:

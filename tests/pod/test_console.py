@@ -42,13 +42,16 @@ def in_terminal(sandbox: Sandbox, *args: str) -> str:
 
 @pytest.mark.long
 def test_terminal(sandbox: Sandbox) -> None:
-    """In a terminal the hosts are shown until all train, then one bar; the news stay above it."""
+    """In a terminal the hosts are shown until all train, then how it goes; the news stay above it."""
     text = in_terminal(sandbox, *JOB)
     for part in (
         "cpu-2x1 = 2 hosts x 1 device",
         "host-1",
         "/300",
         "eta",
+        "phase       training",
+        "grad norm   ",
+        "step time   ",
         "validation at step 100",
     ):
         assert part in text

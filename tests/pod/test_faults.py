@@ -263,15 +263,22 @@ def test_one_process_cannot_write_its_part(start: Start, sandbox: Sandbox) -> No
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
-@pytest.mark.parametrize("size", ["4k", pytest.param("1m", marks=pytest.mark.long)], ids=["at the start", "on the way"])
-def test_full_home(sandbox: Sandbox, size: str) -> None:
-    """The last line says so when podrun's own folder is full."""
+@pytest.mark.parametrize(
+    ("size", "codes"),
+    [("4k", {1, 2}), pytest.param("1m", {1}, marks=pytest.mark.long)],
+    ids=["at the start", "on the way"],
+)
+def test_full_home(sandbox: Sandbox, size: str, codes: set[int]) -> None:
+    """The last line says so when podrun's own folder is full.
+
+    At the start that is met by the run directory, with which nothing has begun, or by the first file in it.
+    """
     home = sandbox.path / "home"
     home.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "none", str(home)], check=True)
     try:
         done = sandbox.podrun(*POD, "steps=10000000", "log.every=1")
-        assert done.returncode == 1
+        assert done.returncode in codes
         assert "No space left on device" in done.stderr.splitlines()[-1]
     finally:
         subprocess.run(["umount", "-l", str(home)], check=True)

@@ -122,6 +122,7 @@ def test_ssh_logs_in_as_podrun_does(pod: PodSandbox, where: str) -> None:
     assert (done.returncode, done.stdout) == (7, "h2\n"), done.stderr
 
 
+@pytest.mark.long
 def test_clean_leaves_the_living_alone(pod: PodSandbox, where: str) -> None:
     """Left-overs of runs without an agent go; a run that goes on keeps all that it has."""
     run = pod.run(where, "--", "sleep", "4724.1")

@@ -320,6 +320,7 @@ def test_read_only_home(pod: PodSandbox, mounted: Any) -> None:
     assert "`home:` in the pod file" in said
 
 
+@pytest.mark.long
 def test_a_firewall_before_the_coordinator(pod: PodSandbox) -> None:
     pod.hosts.block("h0", 8476, source=pod.hosts.address("h1"))
     said = failure_of(pod, pod.write_pod(["h0", "h1"], ports="8476-8476"))

@@ -48,9 +48,10 @@ print(oct(os.stat("made").st_mode & 0o777))
 """
 
 
-def test_a_careless_umask(sandbox: Sandbox, careless: str) -> None:
+def test_a_careless_umask(sandbox: Sandbox, careless: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a run goes on, and afterwards, all is the user's alone; the program has the umask that the user has."""
     (sandbox.path / "look.py").write_text(PROGRAM)
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     done = sandbox.podrun(*POD, "--", sys.executable, "look.py")
     assert done.returncode == 0, done.stderr
     shown = [

@@ -97,6 +97,16 @@ def test_the_traits_of_transports() -> None:
     assert not ssh.is_one_machine and ssh.reached == "reached by ssh"
 
 
+def test_the_traits_of_nodes_of_slurm() -> None:
+    """Other machines, as behind SSH; but SLURM decides whose they are, and a pod file cannot name them."""
+    slurm, ssh = (Pod(parse_slice("cpu-1x1"), (), transport, "cpu").traits for transport in ("slurm", "ssh"))
+    assert (slurm.files_are_here, slurm.needs_staging, slurm.is_one_machine, slurm.lists_hosts) == (
+        *(ssh.files_are_here, ssh.needs_staging, ssh.is_one_machine),
+        True,
+    )
+    assert not (slurm.is_exclusive or slurm.has_login or slurm.in_pod_file) and ssh.in_pod_file
+
+
 def test_the_topologies_of_v4_are_the_published_ones() -> None:
     """An existing slice is never refused, nor one accepted that does not exist."""
     assert [(s.name, s.topology) for s in find_slices("v4")] == [

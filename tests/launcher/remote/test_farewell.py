@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from podrun.launcher.agent.protocol import PREEMPTED
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.remote.session import Session
-from podrun.launcher.transport.local import LocalChannel
+from podrun.launcher.transport.process_channel import ProcessChannel
 
 from ..supervise.test_ends import plan_of
 from ..supervise.test_leases import Recorded
@@ -32,7 +33,7 @@ class Gate(Recorded):
         self.asked = threading.Event()
         self.words: set[str] = set()
 
-    def open(self, host: Host, argv: Sequence[str]) -> LocalChannel:
+    def open(self, host: Host, argv: Sequence[str]) -> ProcessChannel:
         self.words.update(argv)
         if "attach" in argv:
             self.asked.set()
@@ -99,6 +100,17 @@ def test_a_connection_that_is_made_anew_at_the_end(talk: Talk) -> None:
     talk.transport.opened.set()
     talk.assert_agent_ends()
     assert talk.frames.empty()
+
+
+def test_sigterm_to_the_connection_is_for_the_agent(talk: Talk) -> None:
+    """The machine is needed elsewhere: the agent says so over the same connection, and nothing is left."""
+    talk.transport.opened.set()
+    talk.wait_for("ready")
+    talk.signal_relay(signal.SIGTERM)
+    assert talk.wait_for("stopped")["reason"] == PREEMPTED + "SIGTERM to its agent"
+    talk.session.close()
+    talk.assert_agent_ends()
+    assert not talk.transport.asked.is_set()
 
 
 def test_a_frame_that_cannot_be_handled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

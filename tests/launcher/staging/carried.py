@@ -13,7 +13,8 @@ from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.staging.bring import Brought, bring_data
 from podrun.launcher.staging.find_data import find_data
-from podrun.launcher.transport.local import LocalChannel, LocalTransport
+from podrun.launcher.transport.local import LocalTransport
+from podrun.launcher.transport.process_channel import ProcessChannel
 from podrun.runtime.config import Config
 
 Answers = dict[str, Brought | HostError]
@@ -32,9 +33,9 @@ class Homes(LocalTransport):
         super().__init__(pod)
         self._folder = folder
         self.before: dict[str, Sequence[str]] = {}
-        self.channels: dict[str, LocalChannel] = {}
+        self.channels: dict[str, ProcessChannel] = {}
 
-    def open(self, host: Host, argv: Sequence[str]) -> LocalChannel:
+    def open(self, host: Host, argv: Sequence[str]) -> ProcessChannel:
         home = self._folder / host.address
         home.mkdir(exist_ok=True)
         argv = [a.replace("~/", f"{home}/", 1) if a.startswith("~/") else a for a in argv]

@@ -17,7 +17,8 @@ from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.staging.bundles import Bundle, podrun_bundle, project_bundle
 from podrun.launcher.staging.prepare import Prepared, prepare_hosts
-from podrun.launcher.transport.local import LocalChannel, LocalTransport
+from podrun.launcher.transport.local import LocalTransport
+from podrun.launcher.transport.process_channel import ProcessChannel
 
 Answers = dict[str, Prepared | HostError]
 
@@ -29,7 +30,7 @@ class Behind(LocalTransport):
         super().__init__(pod)
         self._before = before
 
-    def open(self, host: Host, argv: Sequence[str]) -> LocalChannel:
+    def open(self, host: Host, argv: Sequence[str]) -> ProcessChannel:
         return super().open(host, [*self._before, *argv])
 
 

@@ -20,7 +20,8 @@ HOSTS = 3
 
 
 @pytest.fixture
-def case(tmp_path: Path) -> Carried:
+def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Carried:
+    monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "mine"))  # where digests are remembered
     case = Carried(tmp_path, HOSTS)
     case.write("a.txt", os.urandom(2 * PIECE + 5))
     case.write("deep/b.txt", b"b" * 100)

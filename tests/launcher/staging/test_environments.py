@@ -19,7 +19,8 @@ from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.staging import preparations
 from podrun.launcher.staging import prepare as prepare_module
 from podrun.launcher.staging.preparations import EndedError, Refusal
-from podrun.launcher.transport.local import LocalChannel, LocalTransport
+from podrun.launcher.transport.local import LocalTransport
+from podrun.launcher.transport.process_channel import ProcessChannel
 
 from ...wheels import make_wheel
 from .prepared import Case, ask, wait_until
@@ -109,7 +110,7 @@ class Rejecting(LocalTransport):
         self._refusal = refusal
         self.opened: list[str] = []
 
-    def open(self, host: Host, argv: Sequence[str]) -> LocalChannel:
+    def open(self, host: Host, argv: Sequence[str]) -> ProcessChannel:
         self.opened.append(host.name)
         wait_until(lambda: "h1" in self.opened if host.name == "h0" else self._refusal.ended)
         raise HostError(host.name, "no such user there")

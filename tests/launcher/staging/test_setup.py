@@ -15,7 +15,8 @@ from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Host
 from podrun.launcher.staging import conversation
 from podrun.launcher.staging.prepare import Prepared, prepare_hosts
-from podrun.launcher.transport.local import LocalChannel, LocalTransport
+from podrun.launcher.transport.local import LocalTransport
+from podrun.launcher.transport.process_channel import ProcessChannel
 
 from .prepared import Case, wait_until
 
@@ -136,7 +137,7 @@ def test_one_host_that_cannot_is_named(tmp_path: Path) -> None:
     assert all(isinstance(answer, Prepared) for answer in answers.values())
 
     class OneIsBad(LocalTransport):
-        def open(self, host: Host, argv: Sequence[str]) -> LocalChannel:
+        def open(self, host: Host, argv: Sequence[str]) -> ProcessChannel:
             if host.name == "h1":
                 raise HostError(host.name, "no route to host")
             return super().open(host, argv)

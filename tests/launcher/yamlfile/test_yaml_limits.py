@@ -9,9 +9,10 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from podrun.launcher.inventory.find import PodRequest, find_pod
+from podrun.launcher.inventory.find import find_pod
 from podrun.launcher.inventory.hostfile import read_hostfile
 from podrun.launcher.inventory.pod_file import read_pod_file
+from podrun.launcher.inventory.pod_request import PodRequest
 from podrun.launcher.inventory.pod_schema import PodFile
 from podrun.launcher.pod.ranges import LIMIT, expand, split_hosts
 from podrun.launcher.pod.slices import parse_slice

@@ -1,0 +1,66 @@
+"""Plans of well-known pods as text, and where they are kept: `python -m tests.launcher.plan.golden` writes them anew."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from podrun.launcher.plan.plan import Code, LaunchPlan, Program, make_plan
+from podrun.launcher.pod.pod import Host, Pod
+from podrun.launcher.pod.slices import parse_slice
+from podrun.runtime.config import Config
+
+FOLDER = Path(__file__).with_suffix("")
+_PLATFORMS = {"gpu": "cuda"}
+_CODE = Code("~/.podrun/bundles/project-1f", "", "~/.podrun/bundles/podrun-2e", "~/.podrun/envs/3d/bin/python")
+_JOB = {"steps": 100, "batch_size": 512}
+
+
+def _pod(slice: str, transport: str = "ssh") -> Pod:
+    shape = parse_slice(slice)
+    hosts = tuple(Host(f"h{number}", f"10.0.0.{number + 1}") for number in range(shape.hosts))
+    pod = Pod(shape, hosts, transport, _PLATFORMS.get(shape.kind, shape.kind), workdir="/mnt/runs")
+    return replace(pod, slurm_job="4711") if transport == "slurm" else pod
+
+
+def _plan(pod: Pod, job: Config | Program) -> LaunchPlan:
+    where = {"workdir": Path("/mnt/runs/train"), "cwd": Path("/jobs")}
+    return make_plan(pod, job, run_id="20260101-000000-abcd", attempt=0, code=_CODE, **where)  # type: ignore[arg-type]
+
+
+def _train(**launch: object) -> Config:
+    return Config.model_validate({**_JOB, "launch": launch})
+
+
+def plans() -> dict[str, LaunchPlan]:
+    """Return the plans by their names."""
+    return {
+        **{name: _plan(_pod(name), _train()) for name in ("v3-32", "v4-64", "v5p-128", "v6e-16")},
+        "gpu-4x8 per host": _plan(_pod("gpu-4x8"), _train()),
+        "gpu-4x8 per device": _plan(_pod("gpu-4x8"), _train(process_per="device")),
+        "slurm gpu-4x8": _plan(_pod("gpu-4x8", "slurm"), _train()),
+        "slurm cpu-4x1": _plan(_pod("cpu-4x1", "slurm"), _train()),
+    }
+
+
+def shown(plan: LaunchPlan) -> str:
+    """Return the plan as it is printed: head, first host and last one, without what changes with any code."""
+    head, *hosts = plan.render().rstrip("\n").split("\n\n")
+    text = "\n\n".join([head, hosts[0], f"... {len(hosts) - 2} hosts ...", hosts[-1]]) + "\n"
+    text = re.sub(r"^  agent .*$", "  agent    ...", text, flags=re.MULTILINE)
+    return re.sub(r"\(\d+ bytes\)", "(... bytes)", text)
+
+
+def file_of(name: str) -> Path:
+    return FOLDER / f"{name.replace(' ', '_')}.txt"
+
+
+def write() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for name, plan in plans().items():
+        file_of(name).write_text(shown(plan), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()
