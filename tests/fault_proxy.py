@@ -1,4 +1,4 @@
-"""An HTTP proxy before a server of buckets, which breaks requests at random, but never two in a row of one object."""
+"""An HTTP proxy before a server of buckets, which breaks requests at random, but never those that try it again."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 FAULTS = ("503", "429", "refused", "lost answer", "cut", "slow", "wrong bytes", "expired", "skewed")
 """`expired` and `skewed` are what a server says of credentials and of a clock."""
+_SPARED = 3  # requests of an object that are passed on after one that was broken: what asks again asks for its state, too
 _HOP = {"connection", "transfer-encoding", "content-length", "keep-alive"}
 _CODES = {
     "expired": ("ExpiredToken", "The provided token has expired."),
@@ -47,7 +48,7 @@ class Faults:
         self.body = body
         self._chance = random.Random(seed)
         self._share = share
-        self._broken: str | None = None
+        self._spared: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._requests = 0
         self.count: Counter[str] = Counter()
@@ -66,10 +67,10 @@ class Faults:
                     return None
                 self.count[self._always] += 1
                 return self._always
-            if path == self._broken or self._chance.random() > self._share:
-                self._broken = None
+            if self._spared[path] or self._chance.random() > self._share:
+                self._spared[path] = max(0, self._spared[path] - 1)
                 return None
-            self._broken = path
+            self._spared[path] = _SPARED
             fault = self._chance.choice(self._kinds)
             self.count[fault] += 1
             return fault
