@@ -17,7 +17,9 @@ from urllib.parse import urlsplit
 
 FAULTS = ("503", "429", "refused", "lost answer", "cut", "slow", "wrong bytes", "expired", "skewed")
 """`expired` and `skewed` are what a server says of credentials and of a clock."""
-_SPARED = 3  # requests of an object that are passed on after one that was broken: what asks again asks for its state, too
+_SPARED = (
+    3  # requests of an object that are passed on after one that was broken: what asks again asks for its state, too
+)
 _HOP = {"connection", "transfer-encoding", "content-length", "keep-alive"}
 _CODES = {
     "expired": ("ExpiredToken", "The provided token has expired."),

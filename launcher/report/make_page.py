@@ -61,7 +61,7 @@ def page_of_workdir(workdir: Path) -> Page:
     verdict = Verdict("none", "Metrics of a workdir", "There is no record here of a run that used it.", [], [])
     tiles = step_tiles(steps, evaluations)
     charts, tables = curves(steps, evaluations, []), [Table("What was run", [("workdir", str(workdir))])]
-    return Page(workdir.name, str(workdir), verdict, tiles, charts, [], [], [], tables, [], moment(time.time()))
+    return Page(workdir.name, str(workdir), verdict, tiles, charts, [], [], [], "", tables, [], "", moment(time.time()))
 
 
 def _page(directory: RunDirectory, records: Records, steps: list[StepRecord], evaluations: list[Event]) -> Page:
@@ -71,13 +71,14 @@ def _page(directory: RunDirectory, records: Records, steps: list[StepRecord], ev
     until = _end(summary, events, begin)
     lanes = lanes_of(events, records.by_process, until)
     lags = lags_of(records.by_process, begin, until)
-    shares, tempos = shares_of(lanes) if lanes else [], tempos_of(records.by_process, lags, named_late(events, until))
+    shares, tempos = shares_of(lanes) if lanes else [], tempos_of(records, lags, named_late(events, until))
     charts = curves(steps, evaluations, marks_of(records.events))
     charts += usage_charts([event for event in events if event["event"] == EventKind.USAGE], begin)
     verdict = verdict_of(status, end, events, begin)
     late = lateness_of(records.by_process, lags, until - begin)
     strips = [*([strips_of(lanes, begin, until)] if lanes else []), *([late] if late else [])]
     label = spec.label if spec else None
+    logs = sorted(log_files(directory), key=lambda file: end is None or file.host != end["host"])
     return Page(
         title=(label.name if label else "") or Path(summary.job.split(" ")[0] if summary.program else summary.job).name,
         subtitle=f"run {summary.run}, {moment(summary.started)}",
@@ -92,10 +93,17 @@ def _page(directory: RunDirectory, records: Records, steps: list[StepRecord], ev
         shares=shares,
         strips=strips,
         tempos=sorted(tempos, key=lambda tempo: (-tempo.late, -(tempo.behind or 0.0)))[:_MOST_ROWS],
+        tempos_note=_left_out(_MOST_ROWS, len(tempos), "those that the others wait for most"),
         tables=tables_of(directory.run_id, spec, read_work_tree(directory.work_tree), events),
-        logs=[Log(file.name, tail(file.path, _LINES)) for file in log_files(directory)[:_MOST_LOGS]],
+        logs=[Log(file.name, tail(file.path, _LINES)) for file in logs[:_MOST_LOGS]],
+        logs_note=_left_out(_MOST_LOGS, len(logs), f"`podrun logs {summary.run}` has all"),
         made=moment(time.time()),
     )
+
+
+def _left_out(most: int, count: int, others: str) -> str:
+    """Return what is said of a list that has been cut; nothing if it is whole."""
+    return f"{most} of {count} processes: {others}." if count > most else ""
 
 
 def _spec(directory: RunDirectory) -> RunSpec | None:

@@ -141,7 +141,12 @@ class Page:
     shares: list[Share]
     strips: list[Strips]
     tempos: list[Tempo]
+    """Step times of each process; of very many, of those that the others wait for most."""
+    tempos_note: str
+    """Says that some are left out."""
     tables: list[Table]
     logs: list[Log]
+    logs_note: str
+    """Says that some are left out."""
     made: str
     """Time at which the page was made."""

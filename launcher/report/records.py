@@ -41,6 +41,8 @@ class Records:
     """Steps as the process that leads has reported them, also those that were lost and repeated."""
     by_process: dict[tuple[str, int], list[Event]] = field(default_factory=dict)
     """Some of the steps that each process has reported, by its host's name and its number."""
+    last_steps: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Last step that each process has reported, if that is not in `by_process`."""
 
 
 class Thinner:
@@ -85,7 +87,7 @@ class Reading:
         self._thinner = Thinner()
         self.records.steps = self._thinner.kept
         self._due: dict[bytes, float] = {}
-        self._skipped = b""
+        self._skipped: dict[bytes, bytes] = {}  # the newest step of each process, unless it was kept
         self._others = 0
 
     @property
@@ -103,18 +105,22 @@ class Reading:
             if (at := _number(line[len(_STEP) if is_step else len(_USAGE) : comma])) < self._due.get(key, 0.0):
                 if leads:
                     self._thinner.skip(line)
-                    self._skipped = line
+                if is_step:
+                    self._skipped[key] = line
                 return
             self._due[key] = at + self._seconds / (MOST_STEPS if leads else MOST_OF_OTHERS)
             self._others += not leads
-            if leads:
-                self._skipped = b""
+            self._skipped.pop(key, None)
         self._keep(line)
 
     def keep_newest(self) -> None:
-        """Keep the last step of the process that leads, even if it is not due."""
-        self._keep(self._skipped)
-        self._skipped = b""
+        """Keep the last step of the process that leads, even if it is not due, and the number of the others' last steps."""
+        self.records.last_steps.clear()
+        for key, line in list(self._skipped.items()):
+            if key.endswith(_LEADS):
+                self._keep(self._skipped.pop(key))
+            elif event := parse_event(line):
+                self.records.last_steps[event["host"], event["process"]] = event["step"]
 
     def _keep(self, line: bytes) -> None:
         if line.endswith(b"\n") and (event := parse_event(line)):
@@ -133,6 +139,7 @@ def read_records(directory: RunDirectory) -> Records:
     reading = Reading(seconds_on_record(directory))
     for line in directory.lines():
         reading.take(line)
+    reading.keep_newest()
     return reading.records
 
 

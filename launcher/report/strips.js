@@ -1,5 +1,5 @@
 "use strict";
-// Rows of coloured stretches over time, one for each process; of very many, each is a line of a heat map.
+// Rows of coloured stretches over time, one for each process; of very many, each is a line of a heat map, and some are named.
 
 class Strip {
   constructor(figure) {
@@ -48,19 +48,19 @@ class Strip {
     const pen = this.canvas.getContext("2d");
     pen.scale(ratio, ratio);
     pen.font = "12px system-ui, sans-serif";
-    const named = this.height >= 10;
-    const widest = named ? Math.max(...this.rows.map((row) => pen.measureText(row.name).width)) : 0;
-    this.left = named ? Math.min(140, widest + 8) : 0;
+    const apart = Math.ceil(14 / pitch); // names stand below each other without touching
+    const named = this.rows.filter((_, number) => number % apart === 0);
+    this.left = Math.min(140, Math.max(...named.map((row) => pen.measureText(row.name).width)) + 8);
     const right = width - 12, colours = this.spec.kinds.map((_, kind) => colour(this.colourOf(kind)));
     this.right = right;
     this.rows.forEach((row, number) => {
       const y = number * pitch;
       this.cells(pen, row, y, this.height, colours, 1);
-      if (named) {
+      if (number % apart === 0) {
         pen.fillStyle = colour("text");
         pen.textAlign = "left";
         pen.textBaseline = "middle";
-        pen.fillText(row.name, 0, y + this.height / 2, 132);
+        pen.fillText(row.name, 0, Math.max(7, y + this.height / 2), 132);
       }
     });
     // Of a thousand rows one that is late must still be seen.

@@ -15,10 +15,10 @@ from podrun.runtime.contract import Event, EventKind
 
 from ..rundir.lateness import behind_others
 from .model import Strip, Strips, Tempo
-from .records import finite
+from .records import Records, finite
 from .timeline import Key, run_lengths
 
-_WINDOWS = 120
+_MOST_WINDOWS = 120
 LEVELS = ["", "up to 5 %", "5 to 20 %", "20 to 50 %", "over 50 %"]
 _BOUNDS = (0.0, 0.05, 0.2, 0.5)
 
@@ -40,10 +40,11 @@ class Lag:
 
 def lags_of(by_process: dict[Key, list[Event]], begin: float, end: float) -> dict[Key, Lag]:
     """Return who waits for whom, window by window: processes report different steps, so only those of a window compare."""
-    width = (end - begin) / _WINDOWS or 1.0
-    windows = {key: _windows(steps, begin, width) for key, steps in by_process.items()}
+    count = _count(by_process)
+    width = (end - begin) / count or 1.0
+    windows = {key: _windows(steps, begin, width, count) for key, steps in by_process.items()}
     lags = {key: Lag() for key in by_process}
-    for number in range(_WINDOWS):
+    for number in range(count):
         waits = {key: wait for key, mine in windows.items() if (wait := _wait(mine.get(number, []))) is not None}
         steps = [s for key in waits if (s := _middle(windows[key][number], "seconds_per_step"))]
         if len(waits) < 2 or not steps:
@@ -78,11 +79,9 @@ def _add_span(spans: dict[Key, list[tuple[float, float]]], late: Event, end: flo
     spans.setdefault((late["host"], late["process"]), []).append((late["since"], end))
 
 
-def tempos_of(
-    by_process: dict[Key, list[Event]], lags: dict[Key, Lag], named: Mapping[Key, list[tuple[float, float]]]
-) -> list[Tempo]:
+def tempos_of(records: Records, lags: dict[Key, Lag], named: Mapping[Key, list[tuple[float, float]]]) -> list[Tempo]:
     """Return a row for each process, by its number. Of one that is `named` the times count in which it was late."""
-    rows = []
+    rows, by_process = [], records.by_process
     for key, steps in sorted(by_process.items(), key=lambda item: item[0][1]):
         lag, spans = lags[key], named.get(key, [])
         counted = [n for n, time in enumerate(lag.times) if any(begin <= time <= end for begin, end in spans)]
@@ -90,7 +89,8 @@ def tempos_of(
         waits, behind, share = (_mean(v, counted) for v in (lag.waits, lag.behind, lag.shares))
         p50, p95 = _middle(steps, "step_seconds_p50"), _slow(steps)
         seconds = sum(end - begin for begin, end in spans)
-        rows.append(Tempo(_name(key, by_process), steps[-1]["step"], p50, p95, waits, behind, share, seconds))
+        last = records.last_steps.get(key, steps[-1]["step"])
+        rows.append(Tempo(_name(key, by_process), last, p50, p95, waits, behind, share, seconds))
     return rows
 
 
@@ -102,20 +102,25 @@ def lateness_of(by_process: dict[Key, list[Event]], lags: dict[Key, Lag], second
     """Return rows that say, window by window, how much of a step the others waited for each process; None if unknown."""
     if not any(lag.windows for lag in lags.values()):
         return None
-    rows = []
+    rows, count = [], _count(by_process)
     for key in sorted(by_process, key=lambda key: key[1]):
-        cells = [0] * _WINDOWS
+        cells = [0] * count
         for number, share in zip(lags[key].windows, lags[key].shares, strict=True):
             cells[number] = sum(share > bound for bound in _BOUNDS) or 1
         rows.append(Strip(_name(key, by_process), run_lengths(cells)))
-    return Strips("late", LEVELS, seconds, _WINDOWS, rows)
+    return Strips("late", LEVELS, seconds, count, rows)
 
 
-def _windows(steps: list[Event], begin: float, width: float) -> dict[int, list[Event]]:
+def _count(by_process: dict[Key, list[Event]]) -> int:
+    """Return the number of windows: so few that a process reports in each of them while it trains."""
+    return max(1, min(_MOST_WINDOWS, max((len(steps) for steps in by_process.values()), default=0) // 2))
+
+
+def _windows(steps: list[Event], begin: float, width: float, count: int) -> dict[int, list[Event]]:
     """Return the steps of each window, and with each the step before it, from which it counts."""
     windows: dict[int, list[Event]] = {}
     for before, step in zip([None, *steps], steps, strict=False):
-        number = min(_WINDOWS - 1, max(0, int((step["time"] - begin) / width)))
+        number = min(count - 1, max(0, int((step["time"] - begin) / width)))
         if number not in windows and before is not None:
             windows[number] = [before]
         windows.setdefault(number, []).append(step)

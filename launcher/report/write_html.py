@@ -80,10 +80,12 @@ def parts_of(page: Page) -> dict[str, str]:
         "tiles": tiles_of(page.tiles),
         "metrics": figures("Metrics", [chart for chart in page.charts if chart.axis == "step"], controls=True),
         "time": _time(page),
-        "steps": section("Steps", _tempos(page.tempos), *map(_strip, late)) if page.tempos else "",
+        "steps": section("Steps", _tempos(page.tempos), _quiet(page.tempos_note), *map(_strip, late))
+        if page.tempos
+        else "",
         "hosts": figures("Hosts", [chart for chart in page.charts if chart.axis == "time"], controls=False),
         "tables": "".join(section(table.title, _table(table)) for table in page.tables),
-        "logs": section("Last lines of the logs", *map(_log, page.logs)) if page.logs else "",
+        "logs": section("Last lines of the logs", *map(_log, page.logs), _quiet(page.logs_note)) if page.logs else "",
     }
     return {key: html for key, html in parts.items() if html}
 
@@ -206,6 +208,10 @@ def _tempos(tempos: Sequence[Tempo]) -> str:
         for tempo in tempos
     )
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+
+
+def _quiet(note: str) -> str:
+    return f'<p class="quiet">{text_of(note)}</p>' if note else ""
 
 
 def _milliseconds(seconds: float | None) -> str:

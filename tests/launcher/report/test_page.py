@@ -15,7 +15,7 @@ import pytest
 
 from podrun.launcher.report.encode import numbers
 from podrun.launcher.report.make_page import page_of_run, page_of_workdir
-from podrun.launcher.report.records import MOST_STEPS, read_metrics
+from podrun.launcher.report.records import MOST_STEPS, read_metrics, read_records
 from podrun.launcher.report.write_html import html_of
 from podrun.launcher.rundir.runs import RunDirectory
 from podrun.launcher.rundir.work_tree import WorkTree
@@ -132,6 +132,31 @@ def test_many_hosts_are_a_heat_map() -> None:
     assert [len(strips["rows"]) for strips in data["strips"]] == [1000, 1000]
     assert 'class="late"><td>host-1</td>' in text and "host-1 keeps the others waiting" in text
     assert len(text) < 300_000
+    assert "32 of 1000 processes: those that the others wait for most" in text
+
+
+def test_the_last_step_of_every_process_is_shown() -> None:
+    """Of a long run only some steps are kept, but not fewer than the last one of each process."""
+    directory = make()
+    record(directory, start(0, 0), *phase("train", 1))
+    with directory.events.open("a") as file:
+        for step in range(1, 2001):
+            for process in (0, 1):
+                place = {"host": f"host-{process}", "process": process}
+                row = {"event": "step", "time": BEGIN + step, "step": step, "loss": 1.0, "steps": 2000, **place}
+                file.write(json.dumps(row) + "\n")
+    records = read_records(directory)
+    assert len(records.by_process["host-1", 1]) < 1000
+    assert html(directory).count('<td class="number">2000</td>') == 2
+
+
+def test_the_log_of_the_host_that_failed_is_shown() -> None:
+    directory = make()
+    failed = event("end", time=BEGIN + 5, code=1, host="host-30", message="host-30: failed")
+    record(directory, start(0, 0, hosts=32), *phase("train", 1, 32), failed)
+    text = html(directory)
+    assert "<summary>host-30</summary>" in text and "<summary>host-15</summary>" not in text
+    assert f"16 of 32 processes: `podrun logs {directory.run_id}` has all." in text
 
 
 def test_a_workdir_has_the_steps_of_all_its_runs(tmp_path: Path) -> None:
