@@ -89,7 +89,7 @@ def tempos_of(records: Records, lags: dict[Key, Lag], named: Mapping[Key, list[t
         waits, behind, share = (_mean(v, counted) for v in (lag.waits, lag.behind, lag.shares))
         p50, p95 = _middle(steps, "step_seconds_p50"), _slow(steps)
         seconds = sum(end - begin for begin, end in spans)
-        last = records.last_steps.get(key, steps[-1]["step"])
+        last: int = records.last_steps[key] if key in records.last_steps else steps[-1]["step"]
         rows.append(Tempo(_name(key, by_process), last, p50, p95, waits, behind, share, seconds))
     return rows
 
