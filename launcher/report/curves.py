@@ -90,7 +90,7 @@ def usage_charts(events: Sequence[dict[str, Any]], begin: float) -> list[Chart]:
         lines = []
         for host, rows in by_host.items():
             points = [(e["time"] - begin, number) for e in rows if (number := value(e)) is not None]
-            if points:
+            if len(points) > 1:  # one is no curve
                 lines.append(Series(host, [x for x, _ in points], [y for _, y in points]))
         if lines:
             few = lines if len(lines) <= _MOST_HOSTS else [_merged(lines)]

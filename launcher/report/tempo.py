@@ -112,8 +112,9 @@ def lateness_of(by_process: dict[Key, list[Event]], lags: dict[Key, Lag], second
 
 
 def _count(by_process: dict[Key, list[Event]]) -> int:
-    """Return the number of windows: so few that a process reports in each of them while it trains."""
-    return max(1, min(_MOST_WINDOWS, max((len(steps) for steps in by_process.values()), default=0) // 2))
+    """Return the number of windows: so few that most processes report in each of them while they train."""
+    reports = sorted(len(steps) for steps in by_process.values())
+    return max(1, min(_MOST_WINDOWS, reports[len(reports) // 4] // 2)) if reports else 1
 
 
 def _windows(steps: list[Event], begin: float, width: float, count: int) -> dict[int, list[Event]]:
