@@ -53,6 +53,7 @@ class EventKind(StrEnum):
     RESUME = "resume"  # worker: step
     TEXT = "text"  # worker: text sampled from the model
     NOTE = "note"  # worker or launcher: message for the user
+    PROFILE = "profile"  # worker: id, state, the first and last step that were asked for, and an error if there is one
     ERROR = "error"  # worker: kind, message, traceback, step, code
     SIGNAL = "signal"  # worker: number; this very process was sent SIGTERM
     LATE = "late"  # launcher: host, process, behind, step_seconds, since; behind 0: not any more
@@ -285,6 +286,16 @@ def events_stream(process_id: int) -> str:
 def beat_file(process_id: int) -> str:
     """Return the name of the file on the host in which a process keeps its beat."""
     return f"{process_id}.beat"
+
+
+def profile_order(process_id: int) -> str:
+    """Return the name of the file on the host by which `podrun profile` asks a process for a trace."""
+    return f"{process_id}.profile"
+
+
+def profile_folder(process_id: int, profile: str) -> str:
+    """Return the name of the folder on the host into which a process writes a trace. `profile` is the trace's id."""
+    return f"{process_id}.profile-{profile}"
 
 
 @dataclass(frozen=True)

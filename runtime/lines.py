@@ -18,6 +18,11 @@ PHASES: dict[str, str] = {
     Phase.SAMPLE: "sampling text",
     Phase.DONE: "done",
 }
+_PROFILE = {
+    "begun": "profiling from step {step} on",
+    "done": "profiled steps {step} to {last}",
+    "failed": "the profile has failed: {error}",
+}
 _LOGGED = (Phase.CONNECT, Phase.SETUP, Phase.RESTORE, Phase.COMPILE, Phase.SAMPLE)
 """Phases that get a line in the log; the others recur between steps, which have lines."""
 
@@ -47,6 +52,8 @@ def milestone(event: Event) -> str | None:
         return str(event["message"])
     if kind == EventKind.LATE:
         return describe_late(event) if event["behind"] else None
+    if kind == EventKind.PROFILE:
+        return _PROFILE.get(event["state"], "").format(**event) or None
     if kind == EventKind.TEXT:
         rule = "-" * 60
         return f"sampled text:\n{rule}\n{event['text'].strip()}\n{rule}"

@@ -36,6 +36,7 @@ from .storage.bucket_data import load_data
 from .tasks import make_task
 from .worker.blocked import BlockedData, pod_store
 from .worker.preempt import Preempted, StopRequest
+from .worker.profiler import Profiler
 from .worker.progress import Reporter
 
 Completed = tuple[int, StepMetrics, dict[str, float]]
@@ -87,6 +88,7 @@ class Trainer:
         self._window = 1 if jax.default_backend() == "cpu" else 2
         self._in_flight: deque[tuple[int, StepMetrics]] = deque()
         self._stop = StopRequest()
+        self._profiler = Profiler(env.directory, self._process, reporter, lambda: jax.block_until_ready(self._state))
         self._blocked = BlockedData(reporter, config.launch.stop_grace / 2, pod_store())
         least = step_seconds_at_peak(config, self._task, self._strategy, self._data.train, self._batch_size)
         self._clock = Clock(self._consumed, self._task.units_per_example, self._task.unit, least)
@@ -149,6 +151,7 @@ class Trainer:
         first = self._step + 1
         for step in range(first, (until or self._steps) + 1):
             self._reporter.begin_step(step)
+            self._profiler.begin_step(step)
             if self._reporter.rehearsal is not None:
                 self._state = self._reporter.rehearsal.state(self._state)
             with self._clock.waiting(), self._beat.data:
@@ -181,6 +184,7 @@ class Trainer:
                 self._save()
             if self._stop.reached():
                 self._save_and_stop()
+        self._profiler.end()
         self._drain()
 
     def finish(self) -> None:

@@ -59,6 +59,10 @@ def main(argv: List[str]) -> None:
         from .checkpoints import checkpoints
 
         checkpoints()
+    elif command == "profile" and not args:
+        from .profile import profile
+
+        profile()
     elif command == "bucket" and not args:
         from .bucket import try_bucket
 

@@ -237,6 +237,7 @@ ANSWERS: Frames = {
     "bucket": record({"errors": each(words), "unreachable": flag}),
     "sweep": record({"left": each(count)}),
     "checkpoints": record({"error": maybe(words), "workdir": words, "done": each(words), "rows": each(_CHECKPOINT)}),
+    "profile": _ERROR,
     "clean": record(
         {"folders": each(_LEFT_FOLDER), "processes": each(_LEFT_PROCESS), "environments": each(_ENVIRONMENT)},
         {"removed": count, "left": each(count), "pruned": count},

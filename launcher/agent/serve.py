@@ -380,8 +380,8 @@ class Agent:
     def remove_files(self, offsets: Dict[str, int]) -> None:
         """Remove this run's files from the host, except output that the launcher does not have."""
         delivered = [name for name in self.news.streams if size_of(name) <= offsets.get(name, 0)]
-        beats = [w.spec["beat"] for w in self.workers]
-        remove_folder(self.spec["dir"], [*self.spec["files"], *beats, *delivered])
+        others = [w.spec[name] for w in self.workers for name in ("beat", "profile")]
+        remove_folder(self.spec["dir"], [*self.spec["files"], *others, *delivered])
 
     def send_news(self) -> None:
         if self.dump is not None:

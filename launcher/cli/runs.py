@@ -247,4 +247,30 @@ def watch(run: str | None, port: int | None, open_browser: bool) -> None:
     guard(action)
 
 
-COMMANDS: tuple[click.Command, ...] = (ps, status, logs, report, watch, attach, stop, pull, export)
+@click.command()
+@click.argument("run", required=False, metavar="[RUN]")
+@click.option("--steps", type=click.IntRange(1, 100), default=5, metavar="N", help="How many steps.  [default: 5]")
+@click.option("--host", "hosts", multiple=True, metavar="NAME", help="[default: the host of process 0]")
+@click.option("--to", type=click.Path(path_type=Path), metavar="DIR", help="[default: the run's directory here]")
+def profile(run: str | None, steps: int, hosts: tuple[str, ...], to: Path | None) -> None:
+    """Trace the next steps of a run that goes on, and bring the trace here.
+
+    The steps stay as they are, and those of the host that is traced take longer. RUN is the beginning or the end of a
+    run's id; without it, the newest run. Ctrl-C gives up; the run goes on.
+
+    \b
+    Examples:
+      podrun profile
+      podrun profile 4f2a --steps 10 --host tpu-[0-1]
+    """
+
+    def action() -> int:
+        from ..commands.profile import ProfileRequest
+        from ..commands.profile import profile as trace
+
+        return trace(ProfileRequest(run, steps, hosts, to))
+
+    guard(action)
+
+
+COMMANDS: tuple[click.Command, ...] = (ps, status, logs, report, watch, profile, attach, stop, pull, export)

@@ -23,6 +23,7 @@ from podrun.runtime.contract import (
     beat_file,
     events_stream,
     output_stream,
+    profile_order,
 )
 from podrun.runtime.injection import parse_checked
 
@@ -161,6 +162,7 @@ class LaunchPlan:
                     "output": output_stream(p.process_id),
                     "events": events_stream(p.process_id),
                     "beat": beat_file(p.process_id),
+                    "profile": profile_order(p.process_id),
                 }
                 for p in host.processes
             ],

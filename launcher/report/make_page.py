@@ -94,11 +94,19 @@ def _page(directory: RunDirectory, records: Records, steps: list[StepRecord], ev
         strips=strips,
         tempos=sorted(tempos, key=lambda tempo: (-tempo.late, -(tempo.behind or 0.0)))[:_MOST_ROWS],
         tempos_note=_left_out(_MOST_ROWS, len(tempos), "those that the others wait for most"),
-        tables=tables_of(directory.run_id, spec, read_work_tree(directory.work_tree), events),
+        tables=[*tables_of(directory.run_id, spec, read_work_tree(directory.work_tree), events), *_profiles(directory)],
         logs=[Log(file.name, tail(file.path, _LINES)) for file in logs[:_MOST_LOGS]],
         logs_note=_left_out(_MOST_LOGS, len(logs), f"`podrun logs {summary.run}` has all"),
         made=moment(time.time()),
     )
+
+
+def _profiles(directory: RunDirectory) -> list[Table]:
+    """Return a table of the traces that were brought here, if there are any: a browser opens no local file from a page."""
+    rows = [
+        (path.parts[-5], str(path)) for path in sorted(directory.profiles.glob("*/plugins/profile/*/*.trace.json.gz"))
+    ]
+    return [Table("Profiles, for https://ui.perfetto.dev", rows)] if rows else []
 
 
 def _left_out(most: int, count: int, others: str) -> str:

@@ -76,6 +76,9 @@ _OF_WORKER: dict[str, Check] = {
     EventKind.RESUME: record({"time": _moment, "step": count}),
     EventKind.TEXT: record({"time": _moment, "text": text}),
     EventKind.NOTE: record({"time": _moment, "message": text}),
+    EventKind.PROFILE: record(
+        {"time": _moment, "id": text, "state": text, "step": count, "last": count, "error": text}
+    ),
     EventKind.SIGNAL: record({"time": _moment, "number": count}),
     EventKind.ERROR: record(
         {"time": _moment, "kind": _error_kind, "message": text},

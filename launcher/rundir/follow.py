@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 
@@ -34,14 +35,19 @@ class Output:
 _LOOK = 0.2  # seconds between two reads of the record
 
 
-def follow(directory: RunDirectory) -> Iterator[Event | None]:
-    """Yield all events so far, then each new one, until the run ends or has no supervisor; None after each pause."""
+def follow(directory: RunDirectory, from_end: bool = False) -> Iterator[Event | None]:
+    """Yield all events so far, then each new one, until the run ends or has no supervisor; None after each pause.
+
+    With `from_end` only those are yielded that come after the first pause began.
+    """
     unparsed = Lines(LIMIT)
     try:
         file = directory.events.open("rb")
     except OSError:
         return
     with file:
+        if from_end:
+            file.seek(0, os.SEEK_END)
         while True:
             alone = directory.supervisor() is None  # checked before reading, so that its last event is seen
             for line in unparsed.feed(file.read()):

@@ -98,6 +98,11 @@ class RunDirectory:
         begun = {"attempt": plan.attempt, "log_sizes": sizes, "hosts": names}
         self._write("attempt.json", json.dumps(begun).encode())
 
+    @property
+    def profiles(self) -> Path:
+        """Folder of the traces that `podrun profile` has brought."""
+        return self.path / "profiles"
+
     def attempt(self) -> int | None:
         """Return the number of the last attempt. Raises UserError if its record is damaged."""
         begun = self._begun()

@@ -1,0 +1,156 @@
+"""Profile a run that goes on: ask workers for traces of their next steps, and bring those here."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from podrun.runtime.contract import Event, EventKind, UserError, profile_folder, profile_order
+
+from ..agent.places import agent_folder
+from ..pod.errors import HostError
+from ..pod.pod import Host, Pod
+from ..remote.ask import ask
+from ..remote.download import RemoteFolder
+from ..rundir.follow import follow
+from ..rundir.runs import RunDirectory
+from ..transport.base import Transport
+
+Say = Callable[[str], None]
+_BEGUN, _DONE = "begun", "done"
+"""States that a worker reports; any other is a failure."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A process that is to be profiled."""
+
+    host: Host
+    process: int
+    name: str
+    """As its log is called: the host's, with the process behind it if the host has several."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A trace that is here now."""
+
+    target: Target
+    folder: Path
+    first: int
+    last: int
+    """First and last step in it."""
+    files: tuple[Path, ...]
+
+
+class Profiling:
+    """One profile of some processes of a run, which is taken back on the hosts at the end of the block."""
+
+    def __init__(
+        self, transport: Transport, directory: RunDirectory, targets: Sequence[Target], profile: str, attempt: int
+    ) -> None:
+        self._transport = transport
+        self._directory = directory
+        self._spec = directory.spec()
+        self._targets = targets
+        self._id = profile
+        self._attempt = attempt
+        self._news = follow(directory, from_end=True)
+        next(self._news, None)  # what is reported from here on is seen
+        self._ordered: list[Target] = []
+
+    def order(self, steps: int) -> None:
+        """Ask each process for a trace of so many steps. Raises UserError, HostError."""
+        for target in self._targets:
+            self._ordered.append(target)
+            if error := self._ask(target, steps):
+                self._ordered.remove(target)
+                raise UserError(f"{target.name} cannot be profiled: {error}")
+
+    def traced(self, say: Say) -> Iterator[tuple[Target, Event]]:
+        """Yield each process when its trace is complete on its host. Raises UserError if one fails, or the run ends."""
+        waiting = {target.process: target for target in self._targets}
+        for event in self._news:
+            if not waiting:
+                return
+            if event is None:
+                continue
+            if event["event"] in (EventKind.START, EventKind.RESTART, EventKind.END):
+                names = ", ".join(target.name for target in waiting.values())
+                what = "has ended" if event["event"] == EventKind.END else "has been started again"
+                raise UserError(f"the run {what} before {names} had traced the steps; nothing is left of the trace")
+            if event["event"] != EventKind.PROFILE or event["id"] != self._id or event["process"] not in waiting:
+                continue
+            target = waiting[event["process"]]
+            if event["state"] == _BEGUN:
+                say(f"{target.name}: tracing from step {event['step']}")
+            elif event["state"] == _DONE:
+                del waiting[event["process"]]
+                yield target, event
+            else:
+                raise UserError(f"{target.name} has made no trace: {event['error']}; the run goes on")
+        if waiting:
+            raise UserError("nobody supervises the run any more; `podrun attach` takes it over, then ask again")
+
+    def bring(self, target: Target, event: Event, to: Path) -> Profile:
+        """Bring a trace into a folder below `to`. Raises HostError, FileFailedError, OSError."""
+        folder = to / f"{target.name}-steps-{event['step']}-{event['last']}"
+        remote = RemoteFolder(self._transport, self._pod, target.host, self._path(target, self._trace(target)))
+        try:
+            files = [_bring_file(remote, path, folder, target.host) for path in remote.list_files().sizes]
+        finally:
+            remote.close()
+        return Profile(target, folder, event["step"], event["last"], tuple(files))
+
+    def close(self) -> list[str]:
+        """Take the orders back, and remove the traces from the hosts. Return what could not be removed."""
+        left = []
+        while self._ordered:
+            target = self._ordered.pop()
+            try:
+                error = self._ask(target, 0)
+            except HostError as failure:
+                error = str(failure)
+            if error is not None and self._directory.end() is None:
+                left.append(f"{target.name}: {self._trace(target)} may be left: {error}")
+        return left
+
+    @property
+    def _pod(self) -> Pod:
+        return self._spec.pod
+
+    def _trace(self, target: Target) -> str:
+        return profile_folder(target.process, self._id)
+
+    def _path(self, target: Target, name: str = "") -> str:
+        folder = agent_folder(self._pod.home, self._spec.run_id, target.host.name, self._attempt)
+        return os.path.join(folder, name) if name else folder
+
+    def _ask(self, target: Target, steps: int) -> str | None:
+        """Return what is wrong. Raises HostError."""
+        names = {"order": profile_order(target.process), "trace": self._trace(target)}
+        request = {"dir": self._path(target), "id": self._id, "steps": steps, **names}
+        error: str | None = ask(self._transport, self._pod, target.host, "profile", request=request).answer["error"]
+        return error
+
+
+def _bring_file(remote: RemoteFolder, path: str, folder: Path, host: Host) -> Path:
+    incoming = remote.get(path)
+    file = folder / path  # `list_files` has refused paths that lead elsewhere
+    file.parent.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256()
+    part = file.with_name(f".{file.name}.part")
+    try:
+        with part.open("wb") as out:
+            for piece in incoming.pieces():
+                digest.update(piece)
+                out.write(piece)
+        if digest.hexdigest() != incoming.digest:
+            raise HostError(host.name, f"has sent {path} with another digest than it has computed")
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
+    return file
