@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from typing import List
 
 from .private import keep_private
 from .protocol import MARK, NURSERY
 
+_REQUESTS = {
+    "prepare": ("prepare", "prepare"),
+    "bring": ("bring", "bring"),
+    "execute": ("execute", "execute"),
+    "clean": ("clean", "clean"),
+    "checkpoints": ("checkpoints", "checkpoints"),
+    "bucket": ("bucket", "try_bucket"),
+    "files": ("send_files", "send_files"),
+    "profile": ("profile_order", "profile"),
+}
+"""Commands that read requests from stdin: the module, which is imported only then, and its function."""
 _ANSWERS = {"facts": 0, "listen": 2, "reach": 1, "share": 1, "see": 1}
 """Commands of `answer`, with their number of arguments."""
 
@@ -39,38 +51,9 @@ def main(argv: List[str]) -> None:
         from .rest import rest
 
         rest(*args)
-    elif command == "prepare" and not args:
-        from .prepare import prepare
-
-        prepare()
-    elif command == "bring" and not args:
-        from .bring import bring
-
-        bring()
-    elif command == "execute" and not args:
-        from .execute import execute
-
-        sys.exit(execute())
-    elif command == "clean" and not args:
-        from .clean import clean
-
-        clean()
-    elif command == "checkpoints" and not args:
-        from .checkpoints import checkpoints
-
-        checkpoints()
-    elif command == "profile" and not args:
-        from .profile import profile
-
-        profile()
-    elif command == "bucket" and not args:
-        from .bucket import try_bucket
-
-        try_bucket()
-    elif command == "files" and not args:
-        from .send_files import send_files
-
-        send_files()
+    elif not args and command in _REQUESTS:
+        module, function = _REQUESTS[command]
+        sys.exit(getattr(import_module("." + module, __package__), function)())
     elif _ANSWERS.get(command) == len(args):
         from .answer import COMMANDS
 

@@ -265,8 +265,8 @@ def profile(run: str | None, steps: int, hosts: tuple[str, ...], to: Path | None
     """
 
     def action() -> int:
-        from ..commands.profile import ProfileRequest
-        from ..commands.profile import profile as trace
+        from ..commands.profile_run import ProfileRequest
+        from ..commands.profile_run import profile as trace
 
         return trace(ProfileRequest(run, steps, hosts, to))
 

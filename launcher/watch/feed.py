@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
@@ -100,6 +101,13 @@ class Feed:
                     self._look()
             except OSError:  # such as a file that is being removed: the next look says so
                 pass
+            except Exception as error:  # whoever has the page open must not take it for one that goes on
+                traceback.print_exc()
+                name, what = self._source.name, traceback.format_exception_only(error)[-1].strip()
+                self.tell({"notice": f"{name} cannot be shown any further: {what}; `podrun watch` has printed where"})
+                with self._news:
+                    self._is_looking = False  # the next browser tries again
+                return
             with self._news:
                 self._news.wait_for(lambda: not self._browsers, timeout=LOOK)
                 if not self._browsers:

@@ -15,7 +15,7 @@ FIRST, SECOND = "aaaa", "bbbb"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Folder of an agent that runs, three levels below a home."""
+    """Return the folder of an agent that runs, three levels below a home."""
     folder = tmp_path / "run" / "hosts" / "host-0.0"
     folder.mkdir(parents=True)
     (folder / "agent.sock").touch()
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 
 def ask(folder: Path, profile: str, steps: int) -> str | None:
     request = {"dir": str(folder), "order": "0.profile", "trace": f"0.profile-{profile}", "id": profile, "steps": steps}
-    program = "from podrun.launcher.agent.profile import profile; profile()"
+    program = "from podrun.launcher.agent.profile_order import profile; profile()"
     done = subprocess.run(
         [sys.executable, "-c", program], input=json.dumps(request) + "\n", capture_output=True, text=True, check=True
     )

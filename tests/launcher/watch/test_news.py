@@ -129,6 +129,23 @@ def test_many_browsers_share_one_reader(client: Client, run: LiveRun, monkeypatc
     assert len(taken) == len([*run.directory.lines()]) - 2
 
 
+def test_a_mistake_of_podruns_own_is_said_on_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    class Broken:
+        name = "4f2a"
+
+        def look(self) -> dict[str, Any]:
+            raise KeyError("loss")
+
+        def html(self, number: int) -> str:
+            raise AssertionError
+
+    feed = Feed(Broken())
+    for number in range(2):  # whoever comes next is told as well
+        assert b"4f2a cannot be shown any further: KeyError: 'loss'" in next(feed.messages(number, lambda: True))
+        wait_until(lambda: not feed._is_looking)
+    assert capsys.readouterr().err.count("in look") == 2
+
+
 def test_who_was_away_for_long_gets_the_whole_page(run: LiveRun) -> None:
     """Likewise whoever comes with a number that was never given."""
     feed = Feed(RunSource(Follower(run.directory)))

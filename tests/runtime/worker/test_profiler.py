@@ -20,7 +20,7 @@ ID = "4f2a"
 
 
 class Process:
-    """A process that trains: each step is a product on the device."""
+    """Trains: each step is a product on the device."""
 
     def __init__(self, directory: Path, events: Path) -> None:
         self.order = directory / profile_order(0)
