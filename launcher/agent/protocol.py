@@ -104,6 +104,8 @@ ENV_PROJECT = "PODRUN_PROJECT"
 """Environment variables that the agent sets or reads for workers and commands, named as in `runtime.contract`."""
 OTHER_LAUNCHERS = ("SLURM_", "SLURMD_", "SRUN_", "OMPI_", "PMI_", "PMIX_", "MPI_LOCAL")
 """Beginnings of variables of a login that mislead programs: they describe the job of another launcher, not this run."""
+MULTISLICE = ("MEGASCALE_COORDINATOR_ADDRESS", "MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID", "MEGASCALE_PORT")
+"""Variables of a login that make libtpu wait for slices of another job, which may be gone; a run is one slice."""
 
 LIMIT = 16 << 20
 """Most bytes in a line. The largest lines are a spec with its files, and the answer of `clean`."""

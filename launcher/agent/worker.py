@@ -9,7 +9,7 @@ from typing import Dict, Optional, Tuple
 from .connection import Frame
 from .private import restore_umask
 from .processes import die_with_parent, mount_own_proc, parent
-from .protocol import ENV_DIR, ENV_MAIN_PID, ENV_PID, OTHER_LAUNCHERS
+from .protocol import ENV_DIR, ENV_MAIN_PID, ENV_PID, MULTISLICE, OTHER_LAUNCHERS
 
 
 class Worker:
@@ -117,7 +117,7 @@ def start_failure(error: BaseException, program: str) -> str:
 
 def worker_env(spec: Frame, extra: Dict[str, str]) -> Dict[str, str]:
     """Return the login environment, overridden by the plan's. The plan's folders go first in each path variable."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(OTHER_LAUNCHERS)}
+    env = {name: value for name, value in os.environ.items() if not _misleads(name)}
     env.update(spec["env"])
     env.update(extra)
     for name, folders in spec["path"].items():
@@ -128,3 +128,8 @@ def worker_env(spec: Frame, extra: Dict[str, str]) -> Dict[str, str]:
         # devices a step would hang forever. More threads than needed cost time (docs/performance.md).
         env["NPROC"] = str(max(spec["threads"], os.cpu_count() or 1))
     return env
+
+
+def _misleads(name: str) -> bool:
+    """Return True for a variable of the login that describes another job. The plan's variables are not asked about."""
+    return name.startswith(OTHER_LAUNCHERS) or name in MULTISLICE

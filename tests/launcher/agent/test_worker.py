@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from podrun.launcher.agent.login_folder import expand_process
+from podrun.launcher.agent.protocol import MULTISLICE
 from podrun.launcher.agent.worker import Worker, worker_env
 
 
@@ -66,6 +67,22 @@ def test_environment_of_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "NPROC" not in env or env["NPROC"] == os.environ["NPROC"]
     env = worker_env(expand_process(worker_spec(env={"PYTHONPATH": "/plan"}, path=path)), {})
     assert env["PYTHONPATH"] == "/home/me/.podrun/podruns/2:/x:/plan"
+
+
+@pytest.mark.parametrize("name", [*MULTISLICE, "SLURM_PROCID", "OMPI_COMM_WORLD_SIZE"])
+def test_variables_of_another_job_stay_behind(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The login's do, and names that only look alike do not; the plan's, which the user has written, arrive."""
+    monkeypatch.setenv(name, "stale")
+    monkeypatch.setenv("MEGASCALE_PORTS", "mine")
+    env = worker_env(worker_spec(), {})
+    assert name not in env and env["MEGASCALE_PORTS"] == "mine"
+    assert worker_env(worker_spec(env={name: "plan"}), {})[name] == "plan"
+
+
+def test_which_variables_describe_slices() -> None:
+    """All four: one that is left is enough to mislead libtpu."""
+    parts = ("COORDINATOR_ADDRESS", "NUM_SLICES", "PORT", "SLICE_ID")
+    assert sorted(MULTISLICE) == [f"MEGASCALE_{part}" for part in parts]
 
 
 @pytest.mark.parametrize(
