@@ -107,6 +107,17 @@ def test_the_checkpoint_resumes(trained: PodSandbox) -> None:
 
 
 @pytest.mark.long
+def test_a_profile_is_brought_from_a_host(trained: PodSandbox) -> None:
+    started = trained.podrun("--pod=pod.yaml", "--detach", "-w", "shared/profiled", "demo.yaml", "steps=100000")
+    assert started.returncode == 0, started.stderr
+    done = trained.podrun("profile", "--steps", "1", "--host", trained.hosts.names[1], "--to", "traces")
+    assert trained.podrun("stop", "--now").returncode == 0
+    assert done.returncode == 0, done.stderr
+    (trace,) = (trained.path / "traces").rglob("*.trace.json.gz")
+    assert trace.relative_to(trained.path / "traces").parts[0].startswith(f"{trained.hosts.names[1]}-steps-")
+
+
+@pytest.mark.long
 def test_nothing_of_the_runs_is_left(trained: PodSandbox) -> None:
     for name in trained.hosts.names:
         runs = trained.hosts.home_of(name) / ".podrun" / "runs"
