@@ -4,13 +4,14 @@
 # make newest  the runtime's tests and a simulated pod with the newest Python of pyenv's folder and the newest JAX: CI runs it as well
 # make mutants small mistakes in the guarding modules, one at a time: whether the tests notice
 # make check   what CI checks besides: lint, format, types
-# make docs    writes the pages that are made from the code: docs/keys.md
+# make docs    writes the pages that are made from the code: docs/keys.md, docs/commands.md
+# make site    writes the documentation as a site, to site/
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test long newest mutants check docs clean
+.PHONY: demo test long newest mutants check docs site clean
 
 demo: $(VENV)/installed
 	$(BIN)/podrun --slice v3-32 --simulate examples/gpt2_tiny.yaml
@@ -37,6 +38,9 @@ check: $(VENV)/installed
 	$(BIN)/pip install --quiet --no-deps --target .typecheck .
 	MYPYPATH=.typecheck $(BIN)/mypy --strict -p podrun
 	rm -rf build .typecheck
+
+site: docs
+	$(BIN)/mkdocs build --quiet --strict
 
 docs: $(VENV)/installed
 	$(BIN)/python docs/write_pages.py

@@ -1,4 +1,7 @@
-"""Write the pages that are made from the code: keys.md, from the schema of train.yaml. Run it by `make docs`."""
+"""Write the pages that are made from the code: keys.md, from the schema of train.yaml, and commands.md, from the help texts.
+
+Run it by `make docs`.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
+
+from podrun.launcher.cli.root import main
 from podrun.runtime.config import train_schema
 from podrun.runtime.config.task import TASKS
 
 Node = dict[str, Any]
 """A part of a JSON schema."""
 
+_WIDTH = 100  # columns of the help texts
 FOLDER = Path(__file__).parent
 
 _HEAD = """\
@@ -34,7 +41,27 @@ A section that is not given, or has no `name`, is filled in by the task:
 
 def pages() -> dict[str, str]:
     """Return the text of each page that is made from the code, by the name of its file in docs/."""
-    return {"keys.md": _Keys(train_schema()).page()}
+    return {"keys.md": _Keys(train_schema()).page(), "commands.md": _commands()}
+
+
+_COMMANDS = """\
+# Commands
+
+<!-- Written by `make docs` from the help texts in launcher/cli: change them there. -->
+
+What `podrun COMMAND --help` prints. `podrun train.yaml` is `podrun run train.yaml`.
+"""
+
+
+def _commands() -> str:
+    """Return the page of all commands."""
+    parts = [_COMMANDS]
+    for name, command in sorted(main.commands.items()):
+        with click.Context(command, info_name=f"podrun {name}", terminal_width=_WIDTH) as context:
+            text = command.get_help(context)
+        lines = "\n".join(f"    {line}".rstrip() for line in text.splitlines())
+        parts.append(f"## podrun {name}\n\n{lines}\n")
+    return "\n".join(parts)
 
 
 class _Keys:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,20 @@ def test_architecture_names_the_files() -> None:
 def test_pages_made_from_the_code_are_current() -> None:
     for name, text in runpy.run_path(str(ROOT / "docs" / "write_pages.py"))["pages"]().items():
         assert (ROOT / "docs" / name).read_text() == text, f"docs/{name} is not what the code says: run `make docs`"
+
+
+def test_the_site_is_built_and_loads_nothing(tmp_path: Path) -> None:
+    """No link leads nowhere, and nothing comes from another server."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert built.returncode == 0, built.stdout + built.stderr
+    pages = list(tmp_path.rglob("*.html"))
+    assert len(pages) > 15 and (tmp_path / "examples" / "own_loop.py").is_file()
+    for page in pages:
+        loaded = re.findall(
+            r"""<(?:script|link|img|iframe)[^>]*(?:src|href)=["'](https?:|//)[^"']*""", page.read_text()
+        )
+        assert loaded == [], page
 
 
 def test_every_key_of_train_yaml_is_described() -> None:
