@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from podrun.runtime.config import Config, Launch
+from podrun.runtime.config import Config, Launch, with_files_beside
 from podrun.runtime.contract import UserError
 
 from ..yamlfile.mistakes import SHOWN, describe_mistakes, mistakes_error, short
@@ -19,7 +20,7 @@ from ..yamlfile.yaml_file import parse, read_mapping, yaml_problem
 
 
 def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """Return the job that `path` and the overrides describe.
+    """Return the job that `path` and the overrides describe. Its files are found from here, or from where `path` is.
 
     Raises UserError that lists every mistake: line, key, value, what is allowed, the nearest key.
     """
@@ -32,10 +33,12 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     )
     given = _apply_overrides(values, overrides)
     try:
-        return Config.model_validate(values)
+        config = Config.model_validate(values)
     except ValidationError as invalid:
-        rows = describe_mistakes(Config, invalid.errors(), lines, given)
-    raise mistakes_error(str(path), rows)
+        raise mistakes_error(str(path), describe_mistakes(Config, invalid.errors(), lines, given)) from None
+    if os.path.realpath(path.parent) == os.path.realpath("."):
+        return config
+    return config.model_copy(update={"data": with_files_beside(config.data, path.parent, given)})
 
 
 def read_launch(overrides: Sequence[str]) -> Launch:

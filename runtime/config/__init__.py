@@ -6,7 +6,7 @@ choices of a seam are in its file.
 """
 
 from .base import PLUGIN_PATTERN, Plugin, Section
-from .checks import NamedFiles, check_files, check_slice, files_of, shrinking_problem, with_files
+from .checks import NamedFiles, check_files, check_slice, files_of, shrinking_problem, with_files, with_files_beside
 from .job import Config, load_config, saved_config, train_schema
 from .sections import Checkpoint, Launch, Variable
 
@@ -27,4 +27,5 @@ __all__ = [
     "shrinking_problem",
     "train_schema",
     "with_files",
+    "with_files_beside",
 ]

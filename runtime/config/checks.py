@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TypeVar
@@ -80,6 +81,37 @@ def with_files(section: S, bring: Callable[[str, str], Path], key: str = "data")
         elif names_files and (address := url(PurePath(str(value)))):
             changes[name] = type(value)(bring(f"{key}.{name}", address))
     return section.model_copy(update=changes)
+
+
+def with_files_beside(section: S, folder: Path, typed: Collection[str], key: str = "data") -> S:
+    """Return the section with relative paths led into `folder`, where only that has the files.
+
+    A path that leads to files from the current folder stays, and so does one whose key was `typed`: the shell has
+    completed it from there.
+    """
+    changes: dict[str, object] = {}
+    for name, field in type(section).model_fields.items():
+        value, path = getattr(section, name), f"{key}.{name}"
+        marks = [mark for mark in field.metadata if isinstance(mark, ReadsFiles)]
+        if isinstance(value, Section):
+            changes[name] = with_files_beside(value, folder, typed, path)
+        elif value is not None and marks and path not in typed and _is_relative(value):
+            there = type(value)(os.path.relpath(folder / value))
+            if not _has_files(marks[0], value, path) and _has_files(marks[0], there, path):
+                changes[name] = there
+    return section.model_copy(update=changes)
+
+
+def _is_relative(value: str | Path) -> bool:
+    return url(PurePath(str(value))) is None and not (os.path.isabs(value) or str(value).startswith("~"))
+
+
+def _has_files(mark: ReadsFiles, value: str | Path, key: str) -> bool:
+    try:
+        mark.check(value, key)
+    except UserError:
+        return False
+    return True
 
 
 def _batch_problem(config: Config, devices: int) -> str | None:

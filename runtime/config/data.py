@@ -20,7 +20,7 @@ Records = Annotated[
     str,
     Field(
         min_length=1,
-        description="A file, a folder or a glob pattern, from where podrun is called; or gs://..., s3://...",
+        description="A file, a folder or a glob pattern, from here or from beside train.yaml; or gs://..., s3://...",
     ),
     ReadsFiles(record_files),
 ]
@@ -94,7 +94,7 @@ class TextData(FileData):
     examples = ("tokens",)
     name: Literal["text"] = Field("text", description=PICKS)
     path: Annotated[str, Field(min_length=1), ReadsFiles(text_files)] = Field(
-        description="A file, a folder or a glob pattern, from where podrun is called; or gs://..., s3://..."
+        description="A file, a folder or a glob pattern, from here or from beside train.yaml; or gs://..., s3://..."
     )
     tokenizer: Tokenizer = Field(ByteTokenizer(), description=_TOKENIZER)
     validation: Fraction = Field(0.1, description="Share of the text, from its end, kept for validation.")
@@ -114,7 +114,7 @@ class TokensData(FileData):
 
     examples = ("tokens",)
     name: Literal["tokens"] = Field("tokens", description=PICKS)
-    path: ReadFile = Field(description="The file, from where podrun is called; or gs://..., s3://...")
+    path: ReadFile = Field(description="The file, from here or from beside train.yaml; or gs://..., s3://...")
     validation_path: OptionalFile = Field(
         None, description="A second file, for validation; without it the end of `path` is used."
     )
@@ -206,7 +206,7 @@ class NpzData(FileData):
 
     examples = ("labels", "values")
     name: Literal["npz"] = Field("npz", description=PICKS)
-    path: ReadFile = Field(description="The .npz file, from where podrun is called; or gs://..., s3://...")
+    path: ReadFile = Field(description="The .npz file, from here or from beside train.yaml; or gs://..., s3://...")
     validation: Fraction = Field(
         0.1, description="Share, drawn at random, kept for validation if the file has no x_test and y_test."
     )

@@ -37,6 +37,26 @@ def read(tmp_path: Path) -> Read:
     return read
 
 
+def test_files_are_found_from_here_and_beside_train_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here first, as before; what is typed is from here only, as the shell completes it."""
+    train = tmp_path / "job" / "train.yaml"
+    train.parent.mkdir()
+    train.write_text("steps: 6\nbatch_size: 8\ndata: {name: tokens, path: a.bin, validation_path: gone.bin}\n")
+    monkeypatch.chdir(tmp_path)
+    (train.parent / "a.bin").write_bytes(b"1234")
+
+    def paths(*overrides: str) -> tuple[str, str]:
+        data = read_config(Path("job/train.yaml"), overrides).data
+        return str(at(data, "path")), str(at(data, "validation_path"))
+
+    assert paths() == ("job/a.bin", "gone.bin")  # a path that no place has is reported as it was written
+    assert paths("data.path=a.bin") == ("a.bin", "gone.bin")
+    (tmp_path / "a.bin").write_bytes(b"5678")
+    assert paths() == ("a.bin", "gone.bin")
+    monkeypatch.chdir(train.parent)
+    assert str(at(read_config(Path("train.yaml")).data, "path")) == "a.bin"
+
+
 def at(config: Config, dotted: str) -> Any:
     value: Any = config
     for key in dotted.split("."):
