@@ -96,9 +96,9 @@ def with_files_beside(section: S, folder: Path, typed: Collection[str], key: str
         if isinstance(value, Section):
             changes[name] = with_files_beside(value, folder, typed, path)
         elif value is not None and marks and path not in typed and _is_relative(value):
-            there = type(value)(os.path.relpath(folder / value))
-            if not _has_files(marks[0], value, path) and _has_files(marks[0], there, path):
-                changes[name] = there
+            beside = type(value)(os.path.relpath(folder / value))
+            if not _has_files(marks[0], value, path) and _has_files(marks[0], beside, path):
+                changes[name] = beside
     return section.model_copy(update=changes)
 
 
