@@ -56,9 +56,9 @@ What `podrun COMMAND --help` prints. `podrun train.yaml` is `podrun run train.ya
 def _commands() -> str:
     """Return the page of all commands."""
     parts = [_COMMANDS]
+    podrun = click.Context(main, info_name="podrun", terminal_width=_WIDTH, **main.context_settings)
     for name, command in sorted(main.commands.items()):
-        with click.Context(command, info_name=f"podrun {name}", terminal_width=_WIDTH) as context:
-            text = command.get_help(context)
+        text = command.get_help(click.Context(command, parent=podrun, info_name=name))
         lines = "\n".join(f"    {line}".rstrip() for line in text.splitlines())
         parts.append(f"## podrun {name}\n\n{lines}\n")
     return "\n".join(parts)

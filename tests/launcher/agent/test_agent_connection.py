@@ -51,6 +51,7 @@ class Agent:
             "output": "0.out",
             "events": "0.events",
             "beat": "0.beat",
+            "profile": "0.profile",
         }
         spec = {
             "type": "spec",

@@ -22,7 +22,7 @@ from podrun.launcher.agent.serve import Agent
 from podrun.launcher.agent.standby import Standbys
 
 PROCESS = {"process": 0, "argv": ["true"], "env": {}, "path": {}, "threads": None, "cwd": "."}
-PROCESS |= {"output": "0.out", "events": "0.events", "beat": "0.beat"}
+PROCESS |= {"output": "0.out", "events": "0.events", "beat": "0.beat", "profile": "0.profile"}
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ ECHO = ["sh", "-c", 'read -r orders && echo "$orders" > orders']
 
 def spec(**changes: Any) -> dict[str, Any]:
     fields = {"process": 0, "argv": ECHO, "env": {"A": "1"}, "path": {}, "threads": None, "cwd": ".", "output": "0.out"}
-    return {**fields, "events": "0.events", "beat": "0.beat", **changes}
+    return {**fields, "events": "0.events", "beat": "0.beat", "profile": "0.profile", **changes}
 
 
 @pytest.fixture
