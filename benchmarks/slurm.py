@@ -1,11 +1,12 @@
 """Time a bare function on a SLURM cluster, by podrun and by submitit: to its first line, and from scancel until all is gone.
 
     pip install submitit
-    python benchmarks/slurm.py [--rounds 5]
+    python benchmarks/slurm.py [--rounds 12]
 
 The cluster is one of this machine (tests/slurm): slurmctld and four slurmd, each in a network namespace. Both submit the
 same function for two nodes, one process each, in turns. *To the first line*: from the command's start to the time that the
-later of the two processes has written. *Gone*: from scancel until no process of the job is on a node; SLURM kills after 20 s
+later of the two processes has written. SLURM looks at its queue every second or two: so each is submitted at a random
+time, and means are told. *Gone*: from scancel until no process of the job is on a node; SLURM kills after 20 s
 what has not ended by itself. Needs root and Debian's `slurm-wlm munge iproute2 openssh-server`.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import re
 import statistics
 import sys
@@ -26,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tests.slurm.cluster import Cluster, why_not
 
 NODES = 2
+TICK = 2.0  # seconds in which SLURM looks at its queue at least once
 LIMIT = 120.0  # seconds for anything
 FUNCTION = """\
 import os, socket, sys, time
@@ -55,7 +58,7 @@ print(executor.submit(work, sys.argv[1], sys.argv[2] == "lasts").job_id)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=12)
     args = parser.parse_args()
     if reason := why_not():
         raise SystemExit(f"slurm.py: {reason}")
@@ -82,7 +85,7 @@ def compare(cluster: Cluster, folder: Path, rounds: int) -> None:
                 gone[name].append(ended)
             print(f"{name}: first line {seconds:.2f} s, gone {ended:.2f} s", flush=True)
     for what, times in (("to the first line", start), ("from scancel until all is gone", gone)):
-        ours, theirs = (statistics.median(times[name]) for name in ("podrun", "submitit"))
+        ours, theirs = (statistics.mean(times[name]) for name in ("podrun", "submitit"))
         print(f"{what}: podrun {ours:.2f} s, submitit {theirs:.2f} s, ratio {ours / theirs:.2f}")
 
 
@@ -103,6 +106,7 @@ def start_job(
         path.unlink()
     path = f"{Path(sys.executable).parent}:{cluster.env['PATH']}"
     env = {**cluster.env, "PATH": path, "PODRUN_HOME": str(folder / "home")}
+    time.sleep(random.uniform(0, TICK))
     begin = time.time()
     done = cluster.hosts.run(command(folder, lasts), env=env, cwd=str(folder))
     if done.returncode:

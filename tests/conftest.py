@@ -93,3 +93,16 @@ def make_sandbox(path: Path) -> Sandbox:
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Sandbox:
     return make_sandbox(tmp_path)
+
+
+SLOWEST = ("ssh", "slurm", "pod")
+"""Folders whose files take minutes."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begins with the files that take longest: at the end they would keep one worker while the other has nothing to do."""
+
+    def folder(item: pytest.Item) -> str:
+        return item.path.relative_to(Path(__file__).parent).parts[0]
+
+    items.sort(key=lambda item: SLOWEST.index(folder(item)) if folder(item) in SLOWEST else len(SLOWEST))

@@ -19,6 +19,9 @@ from .options import complete_job, complete_slice, pod_options, pod_request, wit
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from ..remote.ahead import HeadStart
+    from ..request.request import Request
+
 _EXAMPLES = """\b
 Examples:
   podrun --slice v3-32 --simulate examples/gpt2_tiny.yaml
@@ -215,7 +218,6 @@ def run(
         train = None if program else Path(job[0])
         starts = train is not None and where["simulate"] and not (dry_run or detach)
         with head_start(where["slice"] if starts else None, where["num_slices"] or 1) as ahead:
-            from ..commands.run import run as run_request
             from ..request.request import Request
             from ..rundir.spec import Label
 
@@ -233,9 +235,19 @@ def run(
                 command=tuple(ctx.meta.get(TYPED, ())),
                 where=pod_request(where, train),
             )
-            return run_request(request, ahead)
+            return _run_or_submit(request, ahead)
 
     _guard(action)
+
+
+def _run_or_submit(request: Request, ahead: HeadStart | None) -> int:
+    if options := request.where.inventories.get("slurm"):
+        from ..commands.submit import submit
+
+        return submit(request, options)
+    from ..commands.run import run as run_request
+
+    return run_request(request, ahead)
 
 
 @main.command()

@@ -27,7 +27,7 @@ def measure_bandwidth(pod: Pod) -> int:
         spec = RunSpec(new_run_id(), pod, Program(PROGRAM, Launch()), cwd / "workdir", cwd, label=label)
         if not pod.traits.needs_staging:
             return run_attempts(spec, RunDirectory.create(spec), make_console(as_json=False))
-        from ..supervise.stage import with_code
+        from ..supervise.pack import with_code
 
         spec, bundles = with_code(replace(spec, workdir=pod.workdir_on_hosts(Path("bandwidth"))))
         return run_attempts(spec, RunDirectory.create(spec), make_console(as_json=False), bundles)

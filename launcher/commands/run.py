@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from podrun.runtime.config import Config
 from podrun.runtime.contract import ExitCode, UserError
 
+from ..plan.plan import Program
 from ..pod.run_id import new_run_id
 from ..pod.secret_values import read_secrets
 from ..request.request import Request, make_workdir, owner_of_workdir, resolve_request
@@ -33,10 +33,6 @@ def run(request: Request, ahead: HeadStart | None = None, renewal: Renewal | Non
 
     Raises UserError before the job starts.
     """
-    if options := request.where.inventories.get("slurm"):
-        from .submit import submit
-
-        return submit(request, options)
     resolved, problems = resolve_request(request)
     if resolved is None:
         raise UserError("\n".join(problems))
@@ -56,7 +52,7 @@ def run(request: Request, ahead: HeadStart | None = None, renewal: Renewal | Non
     )
     bundles: tuple[Bundle, ...] = ()
     if pod.traits.needs_staging:
-        from ..supervise.stage import with_code
+        from ..supervise.pack import with_code
 
         spec, bundles = with_code(spec)
     if request.pull is not None:
@@ -68,7 +64,7 @@ def run(request: Request, ahead: HeadStart | None = None, renewal: Renewal | Non
         plan = spec.plan(0, secrets)
         print(plan.to_json() if request.json else plan.render())
         return ExitCode.DONE
-    if pod.traits.files_are_here and (isinstance(job, Config) or request.workdir):
+    if pod.traits.files_are_here and (not isinstance(job, Program) or request.workdir):
         make_workdir(workdir)
     if spec.pull:
         from ..results.pull_run import check_folder

@@ -19,14 +19,12 @@ from ..pod.home import podrun_home
 from ..pod.run_id import new_run_id
 from ..pod.secret_values import read_secrets
 from ..request.request import Request, owner_of_workdir, resolve_request
-from ..results.pull_run import default_folder
 from ..rundir.runs import RunDirectory
 from ..rundir.spec import RunSpec
 from ..rundir.submitted import pending_words
 from ..rundir.work_tree import note_work_tree
 from ..staging.bundles import Bundle
-from ..supervise import in_job
-from ..supervise.stage import with_code
+from ..supervise.pack import with_code
 from ..transport.slurm.batch import submit as submit_script
 from ..transport.slurm.job import SlurmError
 
@@ -38,10 +36,12 @@ def submit(request: Request, typed: str) -> int:
     options, spec = _resolve(request, typed)
     spec, bundles = with_code(spec)
     if request.pull is not None:
+        from ..results.pull_run import default_folder
+
         spec = replace(spec, pull=Path(request.pull or default_folder(spec)).expanduser().absolute())
     read_secrets(spec.pod)
     directory = podrun_home() / "runs" / spec.run_id
-    script = batch_script(spec.run_id, spec.command, spec.cwd, podrun_home(), in_job.command(directory))
+    script = batch_script(spec.run_id, spec.command, spec.cwd, podrun_home(), _command(directory))
     name = f"podrun-{request.label.name or request.name}"[:_NAME]
     words = batch_options(options, spec.pod.slice, name, RunDirectory(directory).job_output)
     if request.dry_run:
@@ -76,6 +76,11 @@ def _resolve(request: Request, typed: str) -> tuple[BatchOptions, RunSpec]:
         label=request.label,
         command=request.command,
     )
+
+
+def _command(directory: Path) -> list[str]:
+    """Return the command that supervises the run of a directory inside its job."""
+    return [sys.executable, "-m", "podrun.launcher.supervise.job_start", str(directory)]
 
 
 def _submit(spec: RunSpec, bundles: tuple[Bundle, ...], script: str, words: list[str], request: Request) -> int:

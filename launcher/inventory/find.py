@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import UserError
@@ -12,13 +13,14 @@ from podrun.runtime.contract import UserError
 from ..pod.pod import Host, Pod, Ssh
 from ..pod.slices import Slice, parse_slice, several_slices
 from ..pod.traits import LISTED, TRAITS
-from ..yamlfile.mistakes import Row, mistake_row, mistakes_error
 from .base import INVENTORIES, REFINEMENTS, Listing, option_of, usage_of
-from .fits import misfit
-from .pod_checks import check_pod, duplicates
-from .pod_file import ParsedPodFile, read_pod_file
+from .fits import duplicates, misfit
 from .pod_request import PodRequest
 from .simulated import simulated_pod
+
+if TYPE_CHECKING:
+    from ..yamlfile.mistakes import Row
+    from .pod_file import ParsedPodFile
 
 _PLATFORMS = {"tpu": "tpu", "gpu": "cuda", "cpu": "cpu"}
 
@@ -41,7 +43,7 @@ class _Search:
         self._rows: list[Row] = []  # mistakes in the pod file
         path = request.pod or launch.pod
         self._path = path
-        self._described = self._attempt(lambda: read_pod_file(path)) if path else None
+        self._described = self._attempt(lambda: _read(path)) if path else None
         self._lister = request.lister
         self._listed = self._attempt(lambda: request.listed)
         self._slice = self._attempt(self._find_slices)
@@ -50,12 +52,12 @@ class _Search:
         """Return the pod. Raises UserError with all mistakes."""
         self._check_request()
         if self._described:
-            self._rows += self._described.mistakes
-            if not self._request.simulation:
-                self._rows += check_pod(self._described, other_hosts=self._names_hosts)
-        if not self._request.simulation:
-            self._check_hosts()
+            self._check_described(self._described)
+        if self._listed and self._lister and not self._request.simulation:
+            self._check_listed(self._lister, self._listed)
         if self._described and self._rows:
+            from ..yamlfile.mistakes import mistakes_error
+
             self._problems.append(str(mistakes_error(self._described.title, self._rows)))
         if self._problems:
             raise UserError("\n".join(self._problems))
@@ -141,14 +143,19 @@ class _Search:
             for key in self._request.lacks(name):
                 self._problems.append(f"{option_of(name)} needs {usage_of(key)} as well")
 
-    def _check_hosts(self) -> None:
-        if self._listed and self._lister:
-            self._check_listed(self._lister, self._listed)
-        described = None if self._names_hosts else self._described
-        if described and described.hosts and self._slice and (what := misfit(self._slice, len(described.hosts))):
+    def _check_described(self, described: ParsedPodFile) -> None:
+        from ..yamlfile.mistakes import mistake_row
+        from .pod_checks import check_pod
+
+        self._rows += described.mistakes
+        if self._request.simulation:
+            return
+        self._rows += check_pod(described, other_hosts=self._names_hosts)
+        hosts = () if self._names_hosts else described.hosts
+        if hosts and self._slice and (what := misfit(self._slice, len(hosts))):
             self._rows.append(mistake_row(described.inventory or "hosts", what, described.lines))
-        if self._described and self._slice and (what := _least_problem(self._described.file.min_hosts, self._slice)):
-            self._rows.append(mistake_row("min_hosts", what, self._described.lines))
+        if self._slice and (what := _least_problem(described.file.min_hosts, self._slice)):
+            self._rows.append(mistake_row("min_hosts", what, described.lines))
 
     def _check_listed(self, lister: str, listed: Listing) -> None:
         problems = [*duplicates(listed.hosts)]
@@ -214,6 +221,12 @@ class _Search:
             spares=tuple(host for host in self._described.spares if host.name not in {h.name for h in pod.hosts}),
             min_hosts=file.min_hosts,
         )
+
+
+def _read(path: Path) -> ParsedPodFile:
+    from .pod_file import read_pod_file  # takes long, and many pods have no file
+
+    return read_pod_file(path)
 
 
 def _queued_hosts(slice: Slice) -> tuple[Host, ...]:

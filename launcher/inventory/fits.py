@@ -1,7 +1,10 @@
-"""Check that a slice fits a number of hosts, and suggest slices that do. PURE."""
+"""Check hosts: each is there once, and a slice fits their number, or others that do are suggested. PURE."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
+from ..pod.pod import Host
 from ..pod.slices import TPU_SLICES, Slice
 
 _SHOWN = 4  # slices that are suggested
@@ -32,3 +35,18 @@ def _suggestion(slice: Slice, hosts: int) -> str:
 
 def _hosts(count: int) -> str:
     return "1 host" if count == 1 else f"{count} hosts"
+
+
+def duplicates(hosts: Iterable[Host]) -> Iterator[str]:
+    """Yield a message for each name and address that two hosts share."""
+    for what in ("name", "address", "internal"):
+        seen: dict[str, Host] = {}
+        for host in hosts:
+            value = getattr(host, what)
+            if value is None or (what == "address" and value == host.name):
+                continue  # the same mistake is reported as the name's
+            first = seen.get(value.lower())
+            seen.setdefault(value.lower(), host)
+            if first is not None:
+                who = "two hosts have" if what == "name" else f"{first.name} and {host.name} have"
+                yield f"{who} the {what} {value}; each host has its own"

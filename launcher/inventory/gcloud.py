@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from podrun.runtime.contract import UnavailableError, UserError
 
-from ..yamlfile.mistakes import short
+from ..yamlfile.short import short
 from .gcloud_errors import explain
 
 _LIMIT = 60.0  # seconds: gcloud takes 1 to 3, and longer if it renews its login

@@ -9,7 +9,7 @@ from pydantic.alias_generators import to_camel
 
 from podrun.runtime.contract import UnavailableError
 
-from ..yamlfile.mistakes import short
+from ..yamlfile.short import short
 from .gcloud import TpuName, Verb
 
 

@@ -14,7 +14,7 @@ from podrun.runtime.contract import UserError
 from ..pod.pod import Host
 from ..pod.ranges import LIMIT, is_host
 from ..pod.slices import Slice
-from ..yamlfile.mistakes import short
+from ..yamlfile.short import short
 from .base import Listing
 from .tpu_slice import slice_of_topology, slice_of_type
 from .worker import check_slices, check_worker

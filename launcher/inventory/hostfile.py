@@ -8,7 +8,8 @@ from podrun.runtime.contract import UserError
 
 from ..pod.pod import Host
 from ..pod.ranges import LIMIT, count, expand
-from ..yamlfile.mistakes import Row, mistakes_error, short
+from ..yamlfile.mistakes import Row, mistakes_error
+from ..yamlfile.short import short
 from .base import Listing
 
 

@@ -9,7 +9,7 @@ from podrun.runtime.contract import UserError
 
 from ..pod.pod import Host
 from ..pod.ranges import LIMIT, count, expand, split_hosts
-from ..yamlfile.mistakes import short
+from ..yamlfile.short import short
 from .base import Listing
 
 if TYPE_CHECKING:

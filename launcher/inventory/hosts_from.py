@@ -8,7 +8,7 @@ from typing import cast
 
 from podrun.runtime.contract import UserError
 
-from ..yamlfile.mistakes import short
+from ..yamlfile.short import short
 from .base import Listing
 from .plugins import GROUP, list_by_plugin, plugin_names
 

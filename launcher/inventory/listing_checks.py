@@ -11,10 +11,9 @@ from ..pod.pod import Host, Ssh
 from ..pod.ranges import LIMIT, is_host
 from ..pod.slices import Slice, parse_slice
 from ..pod.traits import TRAITS
-from ..yamlfile.mistakes import short
+from ..yamlfile.short import short
 from .base import Listing
-from .fits import misfit
-from .pod_checks import duplicates
+from .fits import duplicates, misfit
 
 _SSH = {"user": str, "port": int, "key": Path, "jump": str, "known_hosts": Path, "config": Path}
 _NAMED = 3  # hosts of which a mistake is told

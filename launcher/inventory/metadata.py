@@ -16,7 +16,7 @@ from ..pod.in_thread import InThread
 from ..pod.pod import Host
 from ..pod.ranges import LIMIT, is_host
 from ..pod.slices import Slice
-from ..yamlfile.mistakes import short
+from ..yamlfile.short import short
 from .base import Listing
 from .google_login import google_login
 from .tpu_slice import slice_of_topology, slice_of_type

@@ -10,7 +10,7 @@ from typing import Any
 
 from podrun.runtime.contract import UnavailableError, UserError
 
-from ..yamlfile.mistakes import short
+from ..yamlfile.short import short
 from .base import Listing
 from .listing_checks import listing_problems
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from podrun.runtime.contract import UserError
 
-from ..pod.pod import Host
 from ..pod.secret_values import Secrets, missing_secret_message, missing_secrets, read_secrets_file
 from ..pod.traits import TRAITS
 from ..yamlfile.mistakes import Row, mistake_row
 from .base import INVENTORIES
+from .fits import duplicates
 from .pod_file import ParsedPodFile
 
 Mistake = tuple[str, str]
@@ -28,21 +28,6 @@ def check_pod(described: ParsedPodFile, other_hosts: bool = False, env: Mapping[
         every = duplicates([*described.hosts, *described.spares])
         mistakes += [("spares", what) for what in every if what not in twice]
     return [mistake_row(dotted, what, described.lines) for dotted, what in mistakes]
-
-
-def duplicates(hosts: Iterable[Host]) -> Iterator[str]:
-    """Yield a message for each name and address that two hosts share."""
-    for what in ("name", "address", "internal"):
-        seen: dict[str, Host] = {}
-        for host in hosts:
-            value = getattr(host, what)
-            if value is None or (what == "address" and value == host.name):
-                continue  # the same mistake is reported as the name's
-            first = seen.get(value.lower())
-            seen.setdefault(value.lower(), host)
-            if first is not None:
-                who = "two hosts have" if what == "name" else f"{first.name} and {host.name} have"
-                yield f"{who} the {what} {value}; each host has its own"
 
 
 def _transport(described: ParsedPodFile, other_hosts: bool) -> Iterator[Mistake]:

@@ -12,7 +12,7 @@ from podrun.runtime.contract import UserError
 from ..pod.pod import Host
 from ..pod.ranges import LIMIT, is_host
 from ..transport.slurm.job import SlurmError, ask_slurm, is_job_id
-from ..yamlfile.mistakes import short
+from ..yamlfile.short import short
 from .base import Listing
 from .slurm_options import BatchOptions
 

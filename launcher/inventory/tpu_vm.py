@@ -12,7 +12,7 @@ from podrun.runtime.contract import UnavailableError, UserError
 from ..pod.pod import Host
 from ..pod.ranges import LIMIT
 from ..pod.slices import Slice
-from ..yamlfile.mistakes import short
+from ..yamlfile.short import short
 from .base import Listing
 from .gcloud import DESCRIBE_VM, TpuName, ask
 from .gcloud_answer import Answer, parse_answer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from podrun.runtime.contract import UserError
 
-from ..yamlfile.mistakes import short
+from ..yamlfile.short import short
 
 
 def check_worker(typed: str, name: str, number: str | None, hosts: int) -> None:

@@ -8,11 +8,12 @@ import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any
-
-from podrun.runtime.config import Config, Section
+from typing import TYPE_CHECKING, Any
 
 from ..agent.places import data_set_folder
+
+if TYPE_CHECKING:
+    from podrun.runtime.config import Config, Section
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from podrun.runtime.config import Config, Launch, bucket_url
+from podrun.runtime.config import Launch, bucket_url
 from podrun.runtime.contract import (
     CONFIG_FILE,
     ENV_INJECT,
@@ -35,6 +35,9 @@ from .agent_file import agent_command
 from .base_env import RUNTIME, base_env, multislice_env
 from .data_set import DataSet
 from .program import filled, instrument_files, program_env
+
+if TYPE_CHECKING:
+    from podrun.runtime.config import Config
 
 LEASE = 10.0  # seconds without a word from the launcher after which the agents of an attached run stop
 LEASE_PER_HOST = 0.1  # seconds per host if very many simulated hosts wait for this machine's cores
@@ -216,7 +219,7 @@ class LaunchPlan:
                 lines += [f"  path     {name}={':'.join(folders)}" for name, folders in self._path(host).items()]
                 lines += [f"  command  {shlex.join(process.argv)}"]
             lines += [f"  file     {host.directory}/{name} ({len(text)} bytes)" for name, text in host.files.items()]
-        if isinstance(self.job, Config):
+        if not isinstance(self.job, Program):
             lines += ["", f"{CONFIG_FILE} on every host:", self.job.model_dump_json(indent=2)]
         return "\n".join(lines)
 
@@ -260,7 +263,7 @@ def make_plan(
     saved: str = "",
 ) -> LaunchPlan:
     """Return the plan of one attempt. Paths are those on the hosts. `saved` is as in `WorkerEnv`."""
-    if isinstance(job, Config):
+    if not isinstance(job, Program):
         # The workers get the resolved job, so that their defaults cannot differ.
         job = job.model_copy(update={"launch": job.launch.model_copy(update={"workdir": workdir})})
     python = code.python if code else job.launch.python or pod.python or sys.executable
@@ -300,7 +303,7 @@ def _program_argv(program: Program, python: str) -> tuple[str, ...]:
 
 def _files(job: Config | Program) -> Mapping[str, str]:
     """Return the files that each host's agent writes."""
-    if isinstance(job, Config):
+    if not isinstance(job, Program):
         return {CONFIG_FILE: job.model_dump_json(indent=1)}
     return instrument_files() if job.launch.instrument else {}
 

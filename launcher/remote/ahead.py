@@ -1,7 +1,8 @@
-"""Start the agents of a simulated pod before the job has been checked: its workers import while the launcher does.
+"""Start the agents of a pod before the launcher is ready for them: they start while it imports, and checks the job.
 
 Interpreters of the workers take longer to import JAX than the launcher to find a mistake, and both are idle while they wait
-for each other. The job may turn out to be wrong, or its workers to need another environment: then what was started ends.
+for each other; `srun` and `ssh` take their time as well. The job may turn out to be wrong, or its workers to need another
+environment: then what was started ends.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
 
 from ..agent.protocol import MARK
 from ..plan.agent_file import agent_command
@@ -19,58 +22,71 @@ from ..transport.base import Channel, Transport, load_transport
 from .conversation import send_frame
 from .open_agent import Unread, open_agent
 
+_PATIENCE = 5.0  # seconds for agents that nobody wants any more to be started and ended
+
 
 class HeadStart(Transport):
-    """The transport of a simulated pod, on whose hosts agents have been started ahead for the first attempt of one run."""
+    """The transport of a pod, on whose hosts agents have been started ahead for the first attempt of one run."""
 
     def __init__(self, pod: Pod, run_id: str) -> None:
+        """Start them in threads, unless they are so many that they would only wait for each other."""
         self.pod = pod
         self.run_id = run_id
         self._inner = load_transport(pod)
         self.window = self._inner.window
-        self._agents: dict[str, Channel] = {}  # by the name of their host
-        self._command = agent_command(pod, "run", run_id)
-        self._lock = threading.Lock()
         self._is_closed = False
-        self._thread = threading.Thread(target=self._start, name="ahead", daemon=True)
-        if len(pod.hosts) <= self.window:  # more would only wait for each other
-            self._thread.start()
+        commands = [("prepare",), ("run", run_id)] if pod.traits.needs_staging else [("run", run_id)]
+        agents = [[_Agent(number, host, args) for args in commands] for number, host in enumerate(pod.hosts)]
+        if len(agents) > self.window:
+            agents = []
+        self._agents = {(agent.host.name, agent_command(pod, *agent.args)): agent for row in agents for agent in row}
+        if pod.traits.is_one_machine:  # there they would compete for its cores
+            agents = [[agent for row in agents for agent in row]]
+        for row in agents:
+            threading.Thread(target=self._start, args=[row], name="ahead", daemon=True).start()
 
     def open(self, host: Host, argv: Sequence[str]) -> Channel:
-        if tuple(argv) == self._command:
-            self._await()
-            with self._lock:
-                if agent := self._agents.pop(host.name, None):
-                    return agent
-        return self._inner.open(host, argv)
+        agent = self._agents.pop((host.name, tuple(argv)), None)
+        return agent.channel.result() if agent else self._inner.open(host, argv)
+
+    def why_over(self, patience: float = 0.0) -> str | None:
+        return self._inner.why_over(patience)
+
+    def remark(self) -> str | None:
+        return self._inner.remark()
 
     def close(self) -> None:
         self._is_closed = True
-        self._await()
-        for agent in self._agents.values():
-            agent.close()
+        started = wait([agent.channel for agent in self._agents.values()], _PATIENCE).done
+        for channel in started:
+            if channel.exception() is None:
+                channel.result().close()
         self._agents.clear()
         self._inner.close()
 
-    def _await(self) -> None:
-        if self._thread.ident is not None:
-            self._thread.join()
-
-    def _start(self) -> None:
-        """Start them. What goes wrong is not told: the agent that is started in place of one will say it."""
-        for number, host in enumerate(self.pod.hosts):
+    def _start(self, agents: Sequence[_Agent]) -> None:
+        """Start agents one after the other. What goes wrong with one is told when it is asked for."""
+        failed: Exception | None = None
+        for agent in agents:
             try:
-                agent = Unread(open_agent(self._inner, self.pod, host, "run", self.run_id), MARK)
-            except HostError:
-                return
-            if not send_frame(agent, self._frame(number)) or self._is_closed:
-                agent.close()
-                return
-            with self._lock:
-                self._agents[host.name] = agent
+                if failed:
+                    raise failed
+                agent.channel.set_result(self._open(agent))
+            except Exception as error:
+                failed = error
+                agent.channel.set_exception(error)
 
-    def _frame(self, number: int) -> dict[str, object]:
-        """Return what the worker of a host will be, unless the job says otherwise."""
+    def _open(self, agent: _Agent) -> Channel:
+        if self._is_closed:
+            raise HostError(agent.host.name, "it is not needed any more")
+        channel = Unread(open_agent(self._inner, self.pod, agent.host, *agent.args), MARK)
+        if self.pod.traits.is_one_machine and not send_frame(channel, self._workers(agent.number)):
+            channel.close()
+            raise HostError(agent.host.name, "its agent has ended before it was needed")
+        return channel
+
+    def _workers(self, number: int) -> dict[str, object]:
+        """Return what the worker of a host will be, unless the job says otherwise; it may import at once."""
         devices = range(self.pod.slice.devices_per_host)
         worker = {
             "process": number,
@@ -81,3 +97,13 @@ class HeadStart(Transport):
             "cwd": os.getcwd(),
         }
         return {"type": "ahead", "processes": [worker], "count": len(self.pod.hosts)}
+
+
+@dataclass
+class _Agent:
+    """An agent that is started ahead, by the arguments of its command."""
+
+    number: int
+    host: Host
+    args: tuple[str, ...]
+    channel: Future[Channel] = field(default_factory=Future)

@@ -9,7 +9,7 @@ from podrun.runtime.contract import UserError
 from podrun.runtime.injection import LINK_DOWN, NAN, Injection, parse
 
 from ..pod.pod import Pod
-from ..yamlfile.mistakes import short
+from ..yamlfile.short import short
 
 
 def resolve_injections(texts: Sequence[str], pod: Pod | None, process_per: str, is_program: bool) -> tuple[str, ...]:

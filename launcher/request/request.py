@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import getpass
 import os
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from podrun.runtime.config import Config, Launch, bucket_url, check_files, check_slice
+from podrun.runtime.config import Launch, bucket_url
 from podrun.runtime.contract import UserError
 
 from ..inventory.find import find_pod
 from ..inventory.pod_request import PodRequest
 from ..plan.plan import Program
-from ..pod.home import install_command
 from ..pod.pod import Pod
 from ..rundir.spec import Label
-from ..yamlfile.mistakes import short
+from ..yamlfile.short import short
+from .config_checks import config_checks
 from .injections import resolve_injections
 from .program_checks import check_kind, check_program, misplaced_options
-from .train_file import read_config, read_launch
+
+if TYPE_CHECKING:
+    from podrun.runtime.config import Config
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,15 @@ def resolve_request(request: Request) -> tuple[ResolvedRequest | None, list[str]
     except UserError as error:
         return None, [str(error)]
     job: Config | Program | None
+    if train or request.overrides:
+        from .train_file import read_config, read_launch  # takes long
+
     if train:
         job = attempt(lambda: read_config(train, request.overrides))
     else:
-        job = attempt(lambda: Program(request.program, read_launch(request.overrides)))
+        job = attempt(
+            lambda: Program(request.program, read_launch(request.overrides) if request.overrides else Launch())
+        )
     launch = job.launch if job else Launch()
     # The pod settings of a broken train.yaml are unknown; do not report them as missing.
     pod = attempt(lambda: find_pod(request.where, launch)) if job or request.where.complete else None
@@ -110,21 +115,16 @@ def resolve_request(request: Request) -> tuple[ResolvedRequest | None, list[str]
         workdir = attempt(lambda: _find_workdir(request, launch))
     else:
         workdir = pod.workdir_on_hosts(chosen)
-    if isinstance(job, Config) and pod:
-        config, slice = job, pod.slice
-        attempt(lambda: check_slice(config, slice.devices, slice.slices))
     if pod and launch.process_per == "device" and pod.platform == "tpu":
         problems.append("launch.process_per: device: a TPU host has one process; remove it, or use a gpu or cpu slice")
     inject = attempt(lambda: resolve_injections(request.inject, pod, launch.process_per, bool(request.program)))
-    if isinstance(job, Config) and (is_local or job.brings_data):  # the hosts use this machine's files
-        config = job
-        attempt(lambda: check_files(config))
-    if isinstance(job, Config) and is_local:
-        config = job
-        attempt(lambda: _check_python(config))
-    elif isinstance(job, Program) and is_local:
+    if isinstance(job, Program):
         program = job
-        attempt(lambda: check_program(program))
+        checks = [lambda: check_program(program)] if is_local else []
+    else:
+        checks = config_checks(job, pod, is_local) if job else []
+    for check in checks:
+        attempt(check)
     if problems:
         return None, problems
     assert job and pod and workdir
@@ -175,28 +175,3 @@ def make_workdir(workdir: Path) -> None:
         raise UserError(
             f"workdir {workdir}: cannot write there: {error.strerror}; choose another with --workdir DIR"
         ) from None
-
-
-def _check_python(config: Config) -> None:
-    """Raise UserError unless `launch.python` can run the runtime."""
-    if config.launch.python is None:
-        return
-    python = os.path.expanduser(config.launch.python)
-    if shutil.which(python) is None:
-        raise UserError(
-            f"launch.python: there is no program {python!r} on this machine; give the path of a Python 3.11+"
-        )
-    probe = "import importlib.util as u; print(*(m for m in ('podrun.runtime', 'jax') if not u.find_spec(m)))"
-    try:
-        answer = subprocess.run(
-            [python, "-c", f"try:\n {probe}\nexcept ModuleNotFoundError: print('podrun')"],
-            env={**os.environ, **config.launch.env},
-            capture_output=True,
-            text=True,
-            timeout=30,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return  # the agent will try, and report the reason
-    if answer.returncode == 0 and answer.stdout.strip():
-        missing = " and ".join(answer.stdout.split())
-        raise UserError(f"launch.python: {python} has no {missing}; install podrun there: {install_command(python)}")

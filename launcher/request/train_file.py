@@ -6,17 +6,21 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from pydantic import ValidationError
 
-from podrun.runtime.config import Config, Launch, with_files_beside
+from podrun.runtime.config import Launch
 from podrun.runtime.contract import UserError
 
-from ..yamlfile.mistakes import SHOWN, describe_mistakes, mistakes_error, short
+from ..yamlfile.mistakes import SHOWN, describe_mistakes, mistakes_error
 from ..yamlfile.near import near_files
+from ..yamlfile.short import short
 from ..yamlfile.yaml_file import parse, read_mapping, yaml_problem
+
+if TYPE_CHECKING:
+    from podrun.runtime.config import Config
 
 
 def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -32,6 +36,8 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         start="give the train.yaml of a job; `podrun schema` lists the keys, examples/ has files to start from",
     )
     given = _apply_overrides(values, overrides)
+    from podrun.runtime.config import Config, with_files_beside  # takes long, and programs of users do not need it
+
     try:
         config = Config.model_validate(values)
     except ValidationError as invalid:
@@ -50,6 +56,8 @@ def read_launch(overrides: Sequence[str]) -> Launch:
     try:
         return Launch.model_validate(values.get("launch") or {})
     except ValidationError as invalid:
+        from podrun.runtime.config import Config
+
         errors = [{**e, "loc": ("launch", *e["loc"])} for e in invalid.errors()]
         rows = describe_mistakes(Config, errors, {}, given)  # type: ignore[arg-type]
     raise mistakes_error("the command line", rows)

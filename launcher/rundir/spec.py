@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from podrun.runtime.config import Config
 from podrun.runtime.contract import Event, EventKind
 
 from ..plan.data_set import DataSet
 from ..plan.plan import OWN_PYTHON, Code, LaunchPlan, Program, make_plan
 from ..pod.pod import Host, Pod
 from ..pod.traits import TRAITS
+
+if TYPE_CHECKING:
+    from podrun.runtime.config import Config
 
 
 @dataclass(frozen=True)
@@ -72,19 +76,26 @@ class RunSpec:
         )
 
     def to_json(self) -> bytes:
-        return _adapter().dump_json(self, indent=1)
+        return _adapter(isinstance(self.job, Program)).dump_json(self, indent=1)
 
     @classmethod
     def from_json(cls, text: bytes) -> RunSpec:
         """Parse a spec. Raise ValueError if it is malformed, or of another version."""
-        spec = _adapter().validate_json(text)
+        recorded = json.loads(text)
+        is_program = isinstance(recorded, dict) and "argv" in (recorded.get("job") or ())
+        spec = _adapter(is_program).validate_json(text)
         if spec.pod.transport not in TRAITS:
             raise ValueError(f"pod.transport is {spec.pod.transport!r}, expected one of {', '.join(TRAITS)}")
         return spec
 
 
 @cache
-def _adapter() -> TypeAdapter[RunSpec]:
+def _adapter(is_program: bool) -> TypeAdapter[RunSpec]:
+    """Return what reads and writes specs. A program's does not import the sections of train.yaml, which take long."""
+    if is_program:
+        Config: Any = Program
+    else:
+        from podrun.runtime.config import Config  # noqa: F401
     return TypeAdapter(RunSpec)
 
 

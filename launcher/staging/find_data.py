@@ -7,14 +7,18 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from podrun.runtime.config import Config, NamedFiles, files_of
+from podrun.runtime.config import NamedFiles, files_of
 from podrun.runtime.contract import UserError
 
 from ..agent.data_set import PIECE
 from ..plan.data_set import DataFile, DataKey, DataSet, megabytes
 from .known_digests import forget_unused, known, remember
 from .project_files import shown
+
+if TYPE_CHECKING:
+    from podrun.runtime.config import Config
 
 _MOST = 100_000  # files; each travels alone
 _PAUSE = 5.0  # seconds between two lines about the reading

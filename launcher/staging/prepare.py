@@ -18,15 +18,9 @@ from ..transport.base import Transport
 from .bundles import Bundle
 from .conversation import HostConversation
 from .preparations import Channels, EndedError, Refusal
-from .requirements import (
-    DEFAULT_PYTHON,
-    environment_key,
-    environment_request,
-    requirements_text,
-    worker_python,
-)
+from .requirements import DEFAULT_PYTHON, environment_request, requirements_text
 
-__all__ = ["EndedError", "Prepared", "environment_key", "prepare_hosts", "worker_python"]
+__all__ = ["EndedError", "Prepared", "prepare_hosts"]
 
 Tell = Callable[[str, str, str], None]
 """Callback for (host, phase, message), called from many threads; phases: reach, sync, environment, setup, checked."""

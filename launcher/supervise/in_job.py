@@ -1,14 +1,13 @@
-"""Supervise a submitted run inside its SLURM job; the batch script calls it, each time that the job starts."""
+"""Supervise a submitted run inside its SLURM job, each time that the job starts."""
 
 from __future__ import annotations
 
 import os
 import pickle
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from podrun.runtime.contract import ExitCode, UserError, failure_code
 
@@ -20,18 +19,18 @@ from ..staging.bundles import Bundle
 from ..transport.slurm.batch import put_back
 from ..transport.slurm.job import SlurmError
 from ..view.live_console import make_console
-from ..view.terminal import guarded_streams
 from .job_time import JobTime
 from .run import run_attempts
 
-
-def command(directory: Path) -> list[str]:
-    """Return the command that supervises the run of a directory."""
-    return [sys.executable, "-m", __name__, os.fspath(directory)]
+if TYPE_CHECKING:
+    from ..remote.ahead import HeadStart
 
 
-def supervise(directory: RunDirectory) -> int:
-    """Run the submitted run on the nodes of this job, from where it stopped in the one before. Raises UserError."""
+def supervise(directory: RunDirectory, ahead: HeadStart | None = None) -> int:
+    """Run the submitted run on the nodes of this job, from where it stopped in the one before. Raises UserError.
+
+    `ahead`: the transport to these nodes, if agents have been started there.
+    """
     spec = directory.spec()
     job = os.environ.get("SLURM_JOB_ID", "")
     pod = _on_nodes(spec.pod)
@@ -39,7 +38,8 @@ def supervise(directory: RunDirectory) -> int:
     directory.record_job(job)  # it may have been submitted by hand
     directory.write_spec(spec)
     job_time = JobTime(directory, job)
-    code = run_attempts(spec, directory, make_console(False), _bundles(directory), job_time=job_time)
+    bundles = _bundles(directory)
+    code = run_attempts(spec, directory, make_console(False), bundles, transport=ahead, job_time=job_time)
     if not job_time.goes_on:
         return code
     try:
@@ -67,19 +67,13 @@ def _bundles(directory: RunDirectory) -> Sequence[Bundle]:
     return bundles
 
 
-def main() -> None:
-    directory = RunDirectory(Path(sys.argv[1]))
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until the run takes it
+def supervise_and_say(directory: RunDirectory, ahead: HeadStart | None) -> int:
+    """Supervise the run, say and record why it could not begin, and return the exit code of this process."""
     try:
-        code = int(supervise(directory))
+        code = int(supervise(directory, ahead))
     except UserError as error:
         print(f"podrun: {error}", file=sys.stderr, flush=True)
         if directory.path.is_dir() and directory.supervisor() is None and directory.end() is None:
             directory.record_end(str(error).partition("\n")[0], ExitCode.BAD_CONFIG)
         code = int(ExitCode.BAD_CONFIG)
-    sys.exit(failure_code(code) if code else 0)
-
-
-if __name__ == "__main__":
-    with guarded_streams():
-        main()
+    return failure_code(code) if code else 0

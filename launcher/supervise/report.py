@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from podrun.runtime.config import Config, bucket_url
+from podrun.runtime.config import bucket_url
 from podrun.runtime.contract import Event, EventKind, ExitCode, Workdir
 
-from ..plan.plan import LaunchPlan
+from ..plan.plan import LaunchPlan, Program
 from ..pod.traits import location
 from ..rundir.logs import tail
 from ..rundir.runs import RunDirectory
@@ -70,7 +70,7 @@ def report(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory, view: Vi
 def _result_paths(plan: LaunchPlan, directory: RunDirectory) -> str:
     """Return the paths of the results."""
     logs = f"logs         {directory.logs}"
-    if not isinstance(plan.job, Config):
+    if isinstance(plan.job, Program):
         return logs
     workdir = Workdir(plan.workdir)
     lines = [f"metrics      {_place(plan, workdir.metrics)}", f"checkpoints  {_place(plan, workdir.checkpoints)}"]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-
-from podrun.runtime.config import Config, shrinking_problem
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..plan.plan import Program
 from ..pod.pod import Host, Pod
 from ..preflight.base import name_hosts
 
-Job = Config | Program
+if TYPE_CHECKING:
+    from podrun.runtime.config import Config
+
+Job: TypeAlias = "Config | Program"
 
 
 def seat(pod: Pod, job: Job, away: Collection[str]) -> tuple[Host, ...] | None:
@@ -50,6 +52,8 @@ def _misfit(pod: Pod, job: Job, hosts: int) -> str | None:
     """Return why the job cannot go on with so many hosts. A user program is asked when it is started."""
     if hosts == len(pod.hosts) or isinstance(job, Program):
         return None
+    from podrun.runtime.config import shrinking_problem
+
     return shrinking_problem(job, hosts * pod.slice.devices_per_host)
 
 

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
-from podrun.runtime.config import Config
 from podrun.runtime.contract import ExitCode
 
-from ..agent.places import bundle_folder
 from ..plan.data_set import count_files, megabytes
-from ..plan.plan import Code, LaunchPlan
+from ..plan.plan import LaunchPlan
 from ..pod.errors import HostError
 from ..preflight.base import Finding, name_hosts
 from ..preflight.rules import apply_rules, fatal_findings
-from ..rundir.spec import RunSpec
-from ..staging.bring import Brought, bring_data
-from ..staging.bundles import Bundle, podrun_bundle, project_bundle
-from ..staging.find_data import find_data
-from ..staging.prepare import EndedError, Prepared, prepare_hosts, worker_python
-from ..staging.requirements import check_runtime_packages
+from ..staging.bundles import Bundle
+from ..staging.prepare import EndedError, Prepared, prepare_hosts
 from ..transport.base import Transport
 from .cause import Failure
 
@@ -32,24 +24,6 @@ Tell = Callable[[str, str, str], None]
 
 Note = Callable[..., None]
 """Called with (message, **fields): news for the user that concerns no single host."""
-
-
-def with_code(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
-    """Return the spec for remote hosts, and their bundles. Says on stderr what it reads, if that takes long.
-
-    Raises UserError if the project or the data cannot be sent, or if the requirements lack packages of podrun's runtime.
-    """
-    if isinstance(spec.job, Config):
-        check_runtime_packages(spec.pod)
-    project, subfolder = project_bundle(spec.cwd)
-    podrun = podrun_bundle()
-    home = spec.pod.home
-    code = Code(bundle_folder(home, project.name), subfolder, bundle_folder(home, podrun.name), worker_python(spec.pod))
-    spec = replace(spec, code=code)
-    if isinstance(spec.job, Config) and spec.job.brings_data:
-        data = find_data(spec.job, lambda text: print(f"podrun: {text}", file=sys.stderr, flush=True))
-        spec = replace(spec, data=data, job=data.on_hosts(spec.job, home))
-    return spec, (project, podrun)
 
 
 def stage_hosts(
@@ -97,6 +71,8 @@ def _bring(plan: LaunchPlan, transport: Transport, tell: Tell, note: Note) -> li
     """Bring the job's data to the hosts. Return the failures."""
     if plan.data is None:
         return []
+    from ..staging.bring import Brought, bring_data
+
     start = time.monotonic()
     answers = bring_data(plan.pod, transport, plan.data, lambda host, text: tell(host, "data", text), note)
     hosts = [answer for answer in answers.values() if isinstance(answer, Brought)]

@@ -9,7 +9,7 @@ from podrun.runtime.contract import UserError
 
 from ..inventory.gcloud import TpuName
 from ..pod.slices import parse_slice
-from ..yamlfile.mistakes import short
+from ..yamlfile.short import short
 from .queued import Cost
 
 _RUNTIMES = {

@@ -11,11 +11,11 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from podrun.runtime.config import PLUGIN_PATTERN
-from podrun.runtime.config.model import GPT2_PRESETS
+from podrun.runtime.config.base import PLUGIN_PATTERN
 from podrun.runtime.contract import UserError
 
 from .schema_tree import Location, SchemaTree
+from .short import short
 
 Row = tuple[int, str]
 """The line of a mistake, 0 if unknown, and its message."""
@@ -174,9 +174,11 @@ def _choice(error: ErrorDetails) -> Any:
 
 
 def _choice_hint(error: ErrorDetails) -> str:
-    if error["type"] == "unknown_choice" and error["loc"] == ("model",) and _choice(error) in tuple(GPT2_PRESETS):
-        return f"; did you mean model.preset={_choice(error)}?"
-    return ""
+    if error["type"] != "unknown_choice" or error["loc"] != ("model",):
+        return ""
+    from podrun.runtime.config.model import GPT2_PRESETS  # takes long
+
+    return f"; did you mean model.preset={_choice(error)}?" if _choice(error) in tuple(GPT2_PRESETS) else ""
 
 
 def _key_hint(tree: SchemaTree, location: Location) -> str:
@@ -193,8 +195,3 @@ def _key_hint(tree: SchemaTree, location: Location) -> str:
 def _self_and_parents(dotted: str) -> list[str]:
     parts = dotted.split(".")
     return [".".join(parts[:n]) for n in range(len(parts), 0, -1)]
-
-
-def short(value: Any, limit: int = 60) -> str:
-    text = repr(value)
-    return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -2,13 +2,30 @@
 
 Nothing here imports JAX: the launcher validates a job where JAX is not installed. Sections that have a `name` are seams:
 a built-in choice has its own keys, and `package.module:attribute` names the user's own code, which gets `options`. The
-choices of a seam are in its file.
+choices of a seam are in its file. A file is imported when something of it is needed: a user program needs few of them.
 """
 
-from .base import PLUGIN_PATTERN, Plugin, Section
-from .checks import NamedFiles, check_files, check_slice, files_of, shrinking_problem, with_files, with_files_beside
-from .job import Config, load_config, saved_config, train_schema
-from .sections import Checkpoint, Launch, Variable
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .base import PLUGIN_PATTERN, Plugin, Section
+    from .checks import NamedFiles, check_files, check_slice, files_of, shrinking_problem, with_files, with_files_beside
+    from .job import Config, load_config, saved_config, train_schema
+    from .sections import Checkpoint, Launch, Variable
+
+_FILES = {
+    "base": ("PLUGIN_PATTERN", "Plugin", "Section"),
+    "checks": (
+        *("NamedFiles", "check_files", "check_slice", "files_of"),
+        *("shrinking_problem", "with_files", "with_files_beside"),
+    ),
+    "job": ("Config", "load_config", "saved_config", "train_schema"),
+    "sections": ("Checkpoint", "Launch", "Variable"),
+}
+_FILE_OF = {name: file for file, names in _FILES.items() for name in names}
 
 __all__ = [
     "PLUGIN_PATTERN",
@@ -29,3 +46,9 @@ __all__ = [
     "with_files",
     "with_files_beside",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FILE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_FILE_OF[name]}", __name__), name)

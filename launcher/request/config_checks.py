@@ -1,0 +1,57 @@
+"""Check a train.yaml that is valid in itself against the pod and this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from podrun.runtime.contract import UserError
+
+from ..pod.home import install_command
+from ..pod.pod import Pod
+
+if TYPE_CHECKING:
+    from podrun.runtime.config import Config
+
+
+def config_checks(config: Config, pod: Pod | None, is_local: bool) -> list[Callable[[], None]]:
+    """Return the checks of a job; each raises UserError. `is_local`: its hosts are this machine. No pod: it has a mistake."""
+    from podrun.runtime.config import check_files, check_slice  # takes long, and programs of users do not need it
+
+    checks: list[Callable[[], None]] = []
+    if pod:
+        slice = pod.slice
+        checks.append(lambda: check_slice(config, slice.devices, slice.slices))
+    if is_local or config.brings_data:  # the hosts use this machine's files
+        checks.append(lambda: check_files(config))
+    if is_local:
+        checks.append(lambda: _check_python(config))
+    return checks
+
+
+def _check_python(config: Config) -> None:
+    """Raise UserError unless `launch.python` can run the runtime."""
+    if config.launch.python is None:
+        return
+    python = os.path.expanduser(config.launch.python)
+    if shutil.which(python) is None:
+        raise UserError(
+            f"launch.python: there is no program {python!r} on this machine; give the path of a Python 3.11+"
+        )
+    probe = "import importlib.util as u; print(*(m for m in ('podrun.runtime', 'jax') if not u.find_spec(m)))"
+    try:
+        answer = subprocess.run(
+            [python, "-c", f"try:\n {probe}\nexcept ModuleNotFoundError: print('podrun')"],
+            env={**os.environ, **config.launch.env},
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return  # the agent will try, and report the reason
+    if answer.returncode == 0 and answer.stdout.strip():
+        missing = " and ".join(answer.stdout.split())
+        raise UserError(f"launch.python: {python} has no {missing}; install podrun there: {install_command(python)}")
