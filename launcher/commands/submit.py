@@ -25,6 +25,7 @@ from ..rundir.submitted import pending_words
 from ..rundir.work_tree import note_work_tree
 from ..staging.bundles import Bundle
 from ..supervise.pack import with_code
+from ..transport.slurm.batch import PATIENCE
 from ..transport.slurm.batch import submit as submit_script
 from ..transport.slurm.job import SlurmError
 
@@ -83,13 +84,18 @@ def _command(directory: Path) -> list[str]:
     return [sys.executable, "-m", "podrun.launcher.supervise.job_start", str(directory)]
 
 
+def _say_that_it_waits() -> None:
+    what = f"SLURM has not taken the job yet: its queue may be full; podrun tries for {PATIENCE:g} s"
+    print(f"podrun: {what}", file=sys.stderr, flush=True)
+
+
 def _submit(spec: RunSpec, bundles: tuple[Bundle, ...], script: str, words: list[str], request: Request) -> int:
     directory = RunDirectory.create(spec)
     try:
         directory.write(directory.bundles, pickle.dumps(list(bundles)))
         directory.write(directory.job_script, script.encode())
         directory.events.touch(mode=0o600)
-        job = submit_script(words, str(directory.job_script))
+        job = submit_script(words, str(directory.job_script), _say_that_it_waits)
     except SlurmError as error:
         shutil.rmtree(directory.path, ignore_errors=True)
         raise UserError(f"SLURM has not taken the job: {error}") from None

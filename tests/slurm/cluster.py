@@ -55,7 +55,9 @@ def why_not() -> str | None:
 class Cluster:
     """The nodes h0 to h3 with two CPUs and two GPUs each. Users' processes run as root, with a home of their own on each."""
 
-    def __init__(self) -> None:
+    def __init__(self, more: str = "") -> None:
+        """Starts it. `more`: further lines of slurm.conf."""
+        self._more = more
         self.hosts = Hosts(4)
         self._daemons: list[subprocess.Popen[bytes]] = []
         self._folder = self.hosts.folder / "slurm"
@@ -113,7 +115,7 @@ class Cluster:
         ]
         names = ",".join(self.hosts.names)
         conf = _CONF.format(folder=self._folder, nodes="\n".join(nodes), names=names, kill_wait=KILL_WAIT)
-        (self._folder / "slurm.conf").write_text(conf)
+        (self._folder / "slurm.conf").write_text(conf + self._more)
         (self._folder / "gres.conf").write_text(f"Name=gpu File=/dev/tty[1-{GPUS}]\n")
 
     def _start(self) -> None:

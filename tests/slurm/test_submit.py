@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,3 +161,23 @@ def test_what_slurm_refuses_leaves_no_run(login: LoginNode) -> None:
     large = login.submit("--slice=cpu-9x1", "batch_size=18")
     wait_until(lambda: "such as so many nodes" in login.podrun("status", large).stdout, "the reason")
     assert [login.podrun("stop", run).returncode for run in (held, large)] == [0, 0]
+
+
+def test_a_full_queue_is_waited_for(tmp_path: Path) -> None:
+    """Say that SLURM takes no job, and submit it as soon as SLURM does."""
+    cluster = Cluster("MaxJobCount=2\nMinJobAge=2\n")
+    login = LoginNode(make_sandbox(tmp_path).path, cluster)
+    try:
+        first = login.submit(options="time=10,hold")
+        words = ["--slurm=time=10,hold", "--slice=cpu-4x1", f"--workdir={login.path / 'shared'}", "small.yaml"]
+        waiting = subprocess.Popen(
+            [*login.command, *words], cwd=login.path, env=login.env, stderr=subprocess.PIPE, text=True
+        )
+        assert waiting.stderr
+        assert "its queue may be full; podrun tries for 60 s" in waiting.stderr.readline()
+        assert login.podrun("stop", first).returncode == 0
+        assert waiting.wait(60) == 0, waiting.stderr.read()
+        assert [row["state"] for row in json.loads(login.podrun("ps", "--json").stdout)] == ["pending", "interrupted"]
+    finally:
+        login.close()
+        cluster.close()

@@ -6,12 +6,12 @@ import getpass
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .job import SlurmError, ask_slurm, is_job_id, plain_env, why_over
 
-_PATIENCE = 60.0  # seconds for sbatch, which tries again for as long as the controller is busy
+PATIENCE = 60.0  # seconds for sbatch, which tries again for as long as the controller is busy
 _FRESH = 5.0  # seconds for which an answer about the queue is taken for the present: admins mind frequent questions
 _GONE = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED")
 _OVER = {*_GONE, "TIMEOUT", "REVOKED", "SPECIAL_EXIT"}
@@ -78,11 +78,14 @@ class Job:
         return f"{what}; expected to start at {self.start.replace('T', ' ')}" if self.start else what
 
 
-def submit(options: Sequence[str], script: str) -> str:
-    """Submit a script, and return the id of its job. Raises SlurmError with the reason, and what to do."""
+def submit(options: Sequence[str], script: str, waits: Callable[[], None]) -> str:
+    """Submit a script, and return the id of its job. Raises SlurmError with the reason, and what to do.
+
+    `waits` is called when SLURM has not taken it within a few seconds: sbatch tries again for a while.
+    """
     env = {**plain_env(os.environ), **{name: v for name, v in os.environ.items() if name.startswith("SBATCH_")}}
     try:
-        answer = ask_slurm("sbatch", "--parsable", *options, script, env=env, limit=_PATIENCE)
+        answer = ask_slurm("sbatch", "--parsable", *options, script, env=env, limit=PATIENCE, waits=waits)
     except SlurmError as error:
         remedy = next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, str(error))), None)
         raise SlurmError(f"{error}\n{remedy}" if remedy else str(error)) from None

@@ -6,8 +6,9 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+_SOON = 3.0  # seconds in which SLURM usually answers
 LIMIT = 20.0  # seconds for an answer of SLURM's controller
 _ID = re.compile(r"\d{1,19}(_\d{1,19})?(\+\d{1,9})?")  # also of arrays, and of parts of a heterogeneous job
 _STATE = re.compile(r"\bJobState=([A-Z_]{1,40})")
@@ -40,17 +41,15 @@ def is_job_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
-def ask_slurm(*command: str, env: Mapping[str, str] | None = None, limit: float = LIMIT) -> str:
-    """Run one of SLURM's programs and return its output. `limit`: seconds for it. Raises SlurmError."""
+def ask_slurm(
+    *command: str, env: Mapping[str, str] | None = None, limit: float = LIMIT, waits: Callable[[], None] = lambda: None
+) -> str:
+    """Run one of SLURM's programs and return its output. Raises SlurmError.
+
+    `limit`: seconds for it. `waits` is called when it has not answered for a few.
+    """
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=limit,
-            env=plain_env(os.environ) if env is None else env,
-            start_new_session=True,  # Ctrl-C in the terminal is for the launcher
-        )
+        done = _run(command, plain_env(os.environ) if env is None else env, limit, waits)
     except FileNotFoundError:
         raise SlurmError(f"there is no `{command[0]}` in the PATH of this machine; is SLURM installed here?") from None
     except subprocess.TimeoutExpired as error:
@@ -64,6 +63,30 @@ def ask_slurm(*command: str, env: Mapping[str, str] | None = None, limit: float 
             last_line(done.stderr.decode(errors="replace")) or f"`{command[0]}` ended with {done.returncode}"
         )
     return done.stdout.decode(errors="replace")
+
+
+def _run(
+    command: Sequence[str], env: Mapping[str, str], limit: float, waits: Callable[[], None]
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command as subprocess.run does, and raise what that raises."""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=env,
+        start_new_session=True,  # Ctrl-C in the terminal is for the launcher
+    ) as process:
+        try:
+            try:
+                output, errors = process.communicate(timeout=_SOON)
+            except subprocess.TimeoutExpired:
+                waits()
+                output, errors = process.communicate(timeout=limit - _SOON)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
 def plain_env(env: Mapping[str, str]) -> dict[str, str]:
