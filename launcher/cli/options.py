@@ -27,9 +27,14 @@ _HELP = {
 
 def complete_slice(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Return the slices that begin with the typed text."""
+    from ..pod.gpu_slices import EXAMPLES
     from ..pod.slices import TPU_SLICES
 
-    return [name for name in [*TPU_SLICES, "cpu-1x1", "cpu-2x2", "cpu-2x4", "gpu-1x8"] if name.startswith(incomplete)]
+    return [
+        name
+        for name in [*TPU_SLICES, *EXAMPLES, "cpu-1x1", "cpu-2x2", "cpu-2x4", "gpu-1x8"]
+        if name.startswith(incomplete)
+    ]
 
 
 def complete_names(inventory: Inventory) -> Callable[[click.Context, click.Parameter, str], list[str]]:

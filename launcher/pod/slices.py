@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 
 from podrun.runtime.contract import UserError
 
+from .gpu_slices import EXAMPLES, PER_HOST, split_gpus
+
 
 @dataclass(frozen=True)
 class Slice:
@@ -130,7 +132,7 @@ TPU_SLICES = {s.name: s for generation in GENERATIONS for s in generation.slices
 
 
 def parse_slice(name: str) -> Slice:
-    """Parse `v3-32`, `v5e-16`, `gpu-2x8` (2 hosts of 8 GPUs), `cpu-2x4` (2 hosts of 4 CPU devices), or `2xv5e-16`.
+    """Parse `v3-32`, `v5e-16`, `gpu-2x8` (2 hosts of 8 GPUs), `h100-16`, `cpu-2x4` (2 hosts of 4 CPU devices), or `2xv5e-16`.
 
     Raises UserError, which names the nearest slices, if there is no such slice.
     """
@@ -140,10 +142,9 @@ def parse_slice(name: str) -> Slice:
     if several := _SEVERAL.fullmatch(key):
         return several_slices(parse_slice(several[2]), int(several[1]))
     if grid := _GRID.fullmatch(key):
-        kind, hosts, devices = grid[1], int(grid[2]), int(grid[3])
-        if hosts > _MOST_HOSTS:
-            raise UserError(f"slice {name!r} has {hosts} hosts; at most {_MOST_HOSTS} are allowed")
-        return Slice(key, kind, hosts, devices, hosts * devices, f"{hosts}x{devices}")
+        return _grid(key, grid[1], int(grid[2]), int(grid[3]))
+    if gpus := split_gpus(key):
+        return _grid(key, "gpu", *gpus)
     generation, _, number = key.rpartition("-")
     slice = TPU_SLICES.get(f"{_ALIASES.get(generation, generation)}-{number}")
     if slice is None:
@@ -151,6 +152,13 @@ def parse_slice(name: str) -> Slice:
         near = f"; nearest: {', '.join(nearest_slices(key))}" if re.search(r"-\d", key) else ""
         raise UserError(f"unknown slice {name!r}{near}\n{_forms()}")
     return slice
+
+
+def _grid(name: str, kind: str, hosts: int, devices: int) -> Slice:
+    """Return a slice whose name says its shape. Raises UserError if it is too large."""
+    if hosts > _MOST_HOSTS:
+        raise UserError(f"slice {name!r} has {hosts} hosts; at most {_MOST_HOSTS} are allowed")
+    return Slice(name, kind, hosts, devices, hosts * devices, f"{hosts}x{devices}")
 
 
 def several_slices(slice: Slice, count: int) -> Slice:
@@ -169,7 +177,8 @@ def _forms() -> str:
     names = [f"{g.name} ({other[g.name]})" if g.name in other else g.name for g in GENERATIONS]
     return (
         f"TPU generations: {', '.join(names)}; `podrun slices v3` lists the sizes of one, as in v3-32\n"
-        "gpu-HxD and cpu-HxD mean H hosts with D devices each, as in gpu-2x8 and cpu-2x4; 2xv5e-64 means two such slices"
+        "gpu-HxD and cpu-HxD mean H hosts with D devices each, as in gpu-2x8 and cpu-2x4; 2xv5e-64 means two such slices\n"
+        f"h100-16 means 2 machines of 8 H100; podrun knows the machines with {', '.join(PER_HOST)}"
     )
 
 
@@ -182,7 +191,7 @@ def nearest_slices(name: str, count: int = 4) -> list[str]:
         size = int(number)
         closest = sorted(same, key=lambda s: abs(int(s.rpartition("-")[2]) - size))[:count]
         return sorted(closest, key=lambda s: int(s.rpartition("-")[2]))
-    spelled = [*TPU_SLICES, "gpu-2x8", "gpu-1x8", "cpu-2x4", "cpu-4x8"]
+    spelled = [*TPU_SLICES, *EXAMPLES, "gpu-2x8", "gpu-1x8", "cpu-2x4", "cpu-4x8"]
     return difflib.get_close_matches(name, spelled, n=count, cutoff=0.3) or ["v3-32", "v4-8", "v5litepod-16", "cpu-2x4"]
 
 

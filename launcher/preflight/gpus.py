@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ..agent.protocol import MISSING
+from ..pod.gpu_slices import declared_model
 from ..pod.pod import Pod
 from .base import Facts, FactsByHost, Finding, group, is_known, judge_each, minority_findings
 
@@ -27,6 +28,7 @@ def check_gpus(pod: Pod, facts: FactsByHost) -> list[Finding]:
     return [
         *judge_each(with_driver, "gpus", partial(_judge_list, pod.slice.devices_per_host), about="devices"),
         *_models(pod, facts),
+        *_declared(pod, facts),
         *_users(facts),
         *judge_each(facts, "gpus", _judge_free, about="GPU memory"),
         *judge_each(facts, "gpus", _judge_errors, about="ECC"),
@@ -90,6 +92,22 @@ def _models(pod: Pod, facts: FactsByHost) -> list[Finding]:
         *([Finding(mixed, what, remedy, exact, "devices")] if mixed else ()),
         *minority_findings("GPU model", same, remedy, fatal=exact, about="devices"),
     ]
+
+
+def _declared(pod: Pod, facts: FactsByHost) -> list[Finding]:
+    """Compare the models with the one that the slice is named by."""
+    declared = declared_model(pod.slice.name)
+    if declared is None:
+        return []
+    # A whole word: an L40S is no L4, and a GB200 no B200.
+    is_declared = re.compile(rf"\b{declared}\b", re.IGNORECASE)
+    other = {
+        host: f"{pod.slice.name} is of {declared}, but this has {models(f)}"
+        for host, f in facts.items()
+        if models(f) and not is_declared.search(models(f))
+    }
+    remedy = f"give the slice by its shape, as in gpu-{pod.slice.topology}, or hosts with {declared}"
+    return [Finding(hosts, what, remedy, True, "devices") for what, hosts in group(other)]
 
 
 def _judge_free(gpus: Facts | None) -> Verdict:

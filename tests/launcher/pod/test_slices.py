@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from podrun.launcher.pod.gpu_slices import EXAMPLES, PER_HOST, declared_model
 from podrun.launcher.pod.slices import (
     GENERATIONS,
     TPU_SLICES,
@@ -46,15 +47,34 @@ KNOWN = [
     (" V3-32 ", "v3-32", 4, 8, 16, "4x4"),
     ("gpu-2x8", "gpu-2x8", 2, 8, 16, "2x8"),
     ("cpu-4x8", "cpu-4x8", 4, 8, 32, "4x8"),
+    ("h100-16", "h100-16", 2, 8, 16, "2x8"),
+    ("A100-4", "a100-4", 1, 4, 4, "1x4"),
+    ("gb200-8", "gb200-8", 2, 4, 8, "2x4"),
 ]
 
 
 @pytest.mark.parametrize(("name", "listed", "hosts", "per_host", "chips", "topology"), KNOWN)
 def test_known_slices(name: str, listed: str, hosts: int, per_host: int, chips: int, topology: str) -> None:
     """A name means the hosts, devices, chips and topology that the documentation gives."""
-    kind = listed.partition("-")[0] if listed.startswith(("gpu", "cpu")) else "tpu"
+    first = listed.partition("-")[0]
+    kind = first if first in ("gpu", "cpu") else "gpu" if first in PER_HOST else "tpu"
     assert parse_slice(name) == Slice(listed, kind, hosts, per_host, chips, topology)
     assert parse_slice(name).devices == hosts * per_host
+
+
+def test_gpus_are_those_of_whole_machines() -> None:
+    """Say which numbers fit, and how another machine is described."""
+    with pytest.raises(UserError, match=r"machines with H100 have 8 GPUs.* give h100-8 or h100-16, .* as in gpu-2x6"):
+        parse_slice("h100-12")
+    assert all(parse_slice(name).kind == "gpu" for name in EXAMPLES)
+    assert nearest_slices("h10-8")[0] == "h100-8"
+
+
+@pytest.mark.parametrize(
+    ("name", "model"), [("h100-16", "H100"), ("2xgb200-8", "GB200"), ("gpu-2x8", None), ("v3-32", None)]
+)
+def test_the_model_that_a_name_declares(name: str, model: str | None) -> None:
+    assert declared_model(parse_slice(name).name) == model
 
 
 def test_number_of_tpu_types() -> None:

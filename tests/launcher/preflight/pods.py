@@ -83,7 +83,8 @@ def pod_of(slice: str) -> Pod:
 def changed(slice: str, changes: dict[str, dict[str, Any]]) -> tuple[Pod, dict[str, Facts]]:
     """A healthy pod, and its facts with some of them changed: host (`*`: all) to `fact.key` to value."""
     pod = pod_of(slice)
-    by_host = {host.name: healthy(slice.rpartition("-")[0]) for host in pod.hosts}
+    kind = "gpu" if pod.slice.kind == "gpu" else slice.rpartition("-")[0]
+    by_host = {host.name: healthy(kind) for host in pod.hosts}
     for names, values in changes.items():
         for name in by_host if names == "*" else names:
             for path, value in values.items():

@@ -62,6 +62,14 @@ CASES: dict[str, tuple[str, dict[str, dict[str, Any]], str, str, str, bool]] = {
         "leave the odd ones out",
         FATAL,
     ),
+    "not the model of the slice's name": (
+        "h100-16",
+        {"*": {"gpus/rows": [{**row, "name": "NVIDIA GH100 80GB"} for row in H100S]}},
+        "ab",
+        "^h100-16 is of H100, but this has NVIDIA GH100 80GB$",
+        "gpu-2x8",
+        FATAL,
+    ),
     "two models in a host": (
         "gpu-2x8",
         {"a": {"gpus/rows": [*H100S[:7], {**H100S[7], "name": "NVIDIA L4"}]}},
@@ -120,6 +128,8 @@ def test_one_thing_that_is_wrong_is_one_finding_that_names_the_host(case: str) -
 @pytest.mark.parametrize(
     ("slice", "changes"),
     [
+        ("h100-16", {}),
+        ("h100-16", {"*": {"gpus": None}}),
         ("gpu-2x8", {"*": {"gpus": None}}),  # no nvidia-smi, as in many containers
         ("gpu-2x8", {"*": {"gpus/rows": [{**row, "ecc": None, "errors": None, "free": None} for row in H100S]}}),
     ],

@@ -1,0 +1,44 @@
+"""Slices that are named by their GPUs: `h100-16` is 2 machines of 8 H100, as they are sold.
+
+Sources: NVIDIA's documentation of DGX and HGX (8 GPUs on a board, from A100 to B300), and of GB200 and GB300 NVL72 (4 GPUs
+on each compute tray). Machines with other GPUs have as many as their owner likes: for them there is `gpu-HxD`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from podrun.runtime.contract import UserError
+
+PER_HOST = {**dict.fromkeys(("a100", "h100", "h200", "b200", "b300"), 8), **dict.fromkeys(("gb200", "gb300"), 4)}
+"""Maps each model to the GPUs of a machine."""
+EXAMPLES = tuple(f"{model}-{count * hosts}" for model, count in PER_HOST.items() for hosts in (1, 2, 4))
+_NAME = re.compile(rf"({'|'.join(PER_HOST)})-([1-9]\d{{0,5}})")
+
+
+def split_gpus(name: str) -> tuple[int, int] | None:
+    """Return the hosts and the GPUs of each that a name in small letters means; None if it names no model.
+
+    Fewer GPUs than a machine has are those of a part of one. Raises UserError if the number is not one of whole machines.
+    """
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    model, count = match[1], int(match[2])
+    per_host = PER_HOST[model]
+    if count <= per_host:
+        return 1, count
+    hosts, rest = divmod(count, per_host)
+    if rest:
+        near = f"{model}-{hosts * per_host} or {model}-{(hosts + 1) * per_host}"
+        raise UserError(
+            f"slice {name!r}: machines with {model.upper()} have {per_host} GPUs, and {count} are not those of whole ones; "
+            f"give {near}, or the shape of yours, as in gpu-{hosts + 1}x{-(-count // (hosts + 1))}"
+        )
+    return hosts, per_host
+
+
+def declared_model(name: str) -> str | None:
+    """Return the model of the GPUs that the name of a slice declares, as nvidia-smi writes it; None for `gpu-HxD`."""
+    match = _NAME.fullmatch(re.sub(r"^\d+x", "", name))
+    return match[1].upper() if match else None
