@@ -94,6 +94,7 @@ def _submit(spec: RunSpec, bundles: tuple[Bundle, ...], script: str, words: list
     try:
         directory.write(directory.bundles, pickle.dumps(list(bundles)))
         directory.write(directory.job_script, script.encode())
+        directory.write(directory.job_options, json.dumps(words).encode())
         directory.events.touch(mode=0o600)
         job = submit_script(words, str(directory.job_script), _say_that_it_waits)
     except SlurmError as error:

@@ -79,6 +79,11 @@ class RunDirectory:
         return self.path / "job.sh"
 
     @property
+    def job_options(self) -> Path:
+        """Return the path of the arguments that sbatch got with it."""
+        return self.path / "job_options.json"
+
+    @property
     def job_output(self) -> Path:
         """Return the path of what its jobs print."""
         return self.path / "job.out"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,7 @@ from ..inventory.pod_request import PodRequest
 from ..pod.pod import Pod
 from ..rundir.runs import RunDirectory
 from ..staging.bundles import Bundle
-from ..transport.slurm.batch import put_back
+from ..transport.slurm.batch import put_back, submit_next
 from ..transport.slurm.job import SlurmError
 from ..view.live_console import make_console
 from .job_time import JobTime
@@ -45,10 +47,24 @@ def supervise(directory: RunDirectory, ahead: HeadStart | None = None) -> int:
     try:
         put_back(job)
     except SlurmError as error:
-        what = f"its time was up, and SLURM does not put the job {job} back into the queue: {error}"
+        return _submit_again(directory, job, str(error))
+    return ExitCode.DONE
+
+
+def _submit_again(directory: RunDirectory, job: str, refused: str) -> int:
+    """Let another job go on after this one, which SLURM does not put back into the queue, as with `no-requeue`."""
+    try:
+        options: list[str] = json.loads(directory.job_options.read_bytes())
+        following = submit_next(job, options, str(directory.job_script))
+    except (OSError, ValueError, SlurmError) as error:
+        back = f"SLURM does not put the job {job} back into the queue ({refused})"
+        what = f"its time was up; {back}, and takes no other: {str(error).partition(chr(10))[0]}"
         directory.record_end(f"{what}; the same command goes on from the newest checkpoint", ExitCode.PREEMPTED)
         print(f"podrun: failed: {what} [exit code {int(ExitCode.PREEMPTED)}]", file=sys.stderr, flush=True)
         return ExitCode.PREEMPTED
+    with suppress(OSError):  # a full disk; the job records itself when it starts
+        directory.record_job(following)
+    print(f"podrun: the SLURM job {following} goes on after this one", flush=True)
     return ExitCode.DONE
 
 

@@ -31,4 +31,4 @@ class JobTime:
             outcome.over = f"{up}, and nothing new was saved in it, so it is not put back into the queue"
             return None
         self.goes_on = True
-        return f"{up}; the checkpoint of step {outcome.saved_step} is complete, and the job goes back into the queue"
+        return f"{up}; the checkpoint of step {outcome.saved_step} is complete, and the run goes back into the queue"

@@ -106,6 +106,20 @@ def test_over_three_jobs_as_without_an_interruption(login: LoginNode) -> None:
     assert not login.left()
 
 
+def test_another_job_goes_on_where_slurm_puts_none_back(login: LoginNode) -> None:
+    run = login.submit("steps=100000", options="time=10,signal=30,exclusive,no-requeue")
+    first = login.job_of(run)
+    login.wait_for_steps(run)
+    login.cluster.ask("scancel", "--batch", "--signal=USR1", first)
+    login.wait_for_steps(run, 1)
+    assert login.job_of(run) != first
+    stopped = login.podrun("stop", run)
+    assert stopped.returncode == 0, stopped.stderr
+    losses = login.losses("shared")
+    assert sorted(losses) == list(range(1, max(losses) + 1))
+    assert not login.left()
+
+
 def test_from_the_queue_to_the_stop(login: LoginNode) -> None:
     """Tell state and reason while it waits, and take it out; once it runs, a stop saves first."""
     first = login.submit("steps=100000")

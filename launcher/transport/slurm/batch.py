@@ -78,7 +78,7 @@ class Job:
         return f"{what}; expected to start at {self.start.replace('T', ' ')}" if self.start else what
 
 
-def submit(options: Sequence[str], script: str, waits: Callable[[], None]) -> str:
+def submit(options: Sequence[str], script: str, waits: Callable[[], None] = lambda: None) -> str:
     """Submit a script, and return the id of its job. Raises SlurmError with the reason, and what to do.
 
     `waits` is called when SLURM has not taken it within a few seconds: sbatch tries again for a while.
@@ -149,6 +149,11 @@ def why_ended(job: str) -> str:
 def put_back(job: str) -> None:
     """Put the job back into the queue, which ends it on its nodes. Raises SlurmError."""
     ask_slurm("scontrol", "requeue", job)
+
+
+def submit_next(job: str, options: Sequence[str], script: str) -> str:
+    """Submit a script again, for the time after a job. Returns the id of that job. Raises SlurmError."""
+    return submit([*(word for word in options if word != "--hold"), f"--dependency=afterany:{job}"], script)
 
 
 def cancel_pending(job: str) -> None:
