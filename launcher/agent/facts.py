@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, Optional
 from .address import is_own, peer_address, resolve_or_raise
 from .devices import device_nodes, holders, lock_file
 from .gpus import read_gpus
+from .links import read_links
 from .lock import claimed_by_others, current_holder
 from .packages import InterpreterError, ask_interpreter
 from .places import environments_folder
@@ -52,6 +53,7 @@ def gather(request: Facts, devices: str = "/dev") -> Facts:
         "devices": lambda: nodes,
         "holders": lambda: holders(path for paths in nodes.values() for path in paths),
         "gpus": lambda: read_gpus(dict(os.environ, **env)) if request.get("platform") == "cuda" else None,
+        "links": lambda: _links(request, env),
         "lock_file": lock_file,
         "run": lambda: current_holder(os.path.expanduser(request.get("home") or "~/.podrun")),
         "claim": claimed_by_others,
@@ -182,6 +184,12 @@ def _host_name(internal: Optional[str]) -> Facts:
     except OSError as error:
         return {"name": name, "addresses": [], "used": None, "peers": peers, "why": error.strerror or str(error)}
     return {"name": name, "addresses": addresses, "used": next(filter(is_own, addresses), None), "peers": peers}
+
+
+def _links(request: Facts, env: Dict[str, str]) -> Optional[Facts]:
+    if request.get("platform") != "cuda":
+        return None
+    return read_links(peer_address(request.get("internal")), dict(os.environ, **env))
 
 
 def _proxies(env: Dict[str, str]) -> Facts:

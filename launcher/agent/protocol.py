@@ -75,6 +75,8 @@ ISOLATED = ("-I", "-S", "-c")
 """Options of the Python that runs the agent: isolated and without site-packages, as it uses only the standard library."""
 STANDBY = "--standby"
 """The runtime's argument that makes it import, and wait for what it is to do."""
+IFNAME = "NCCL_SOCKET_IFNAME"
+"""Variable that tells NCCL which network interfaces to use."""
 AHEAD = "--ahead"
 """The same, in a hurry: the first attempt is about to start."""
 NURSERY = "nursery"
@@ -193,6 +195,16 @@ _FACTS: Frames = {
     "devices": record({"accel": each(text), "vfio": each(text), "nvidia": each(text)}),
     "holders": record({"processes": each(_HOLDER), "partial": flag}),
     "gpus": maybe(record({"rows": each(_GPU), "users": each(_GPU_USER), "why": maybe(text), "late": flag})),
+    "links": maybe(
+        record(
+            dict(
+                {"interfaces": each(record({"name": text, "speed": maybe(count)})), "used": maybe(text)},
+                chosen=maybe(text),
+                infiniband=each(record({"port": text, "state": text, "rate": maybe(text)})),
+                nvlink=each(record({"gpu": count, "links": count, "active": count})),
+            )
+        )
+    ),
     "lock_file": maybe(record({"path": text, "owner": text, "writable": flag, "held": flag, "partial": flag})),
     "run": maybe(text),
     "claim": maybe(text),

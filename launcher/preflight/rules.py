@@ -11,6 +11,7 @@ from ..pod.pod import Pod
 from .base import FactsByHost, Finding
 from .devices import check_devices
 from .gpus import check_gpus
+from .links import check_links
 from .machine import check_machine
 from .versions import check_versions
 
@@ -24,6 +25,7 @@ def apply_rules(pod: Pod, facts_by_host: FactsByHost, *, program: bool, before_s
         *check_versions(pod, facts_by_host, program=program),
         *check_devices(pod, facts_by_host),
         *check_gpus(pod, facts_by_host),
+        *check_links(pod, facts_by_host),
         *check_machine(pod, facts_by_host, program=program, before_setup=before_setup),
     ]
 

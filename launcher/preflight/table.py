@@ -11,6 +11,7 @@ from ..view.text_table import wrap
 from .base import Facts, Finding, group, is_known, name_hosts
 from .devices import device_files, expected_device_files
 from .gpus import ecc_text, gibibytes, least_free, models
+from .links import links_text
 from .machine import format_gigabytes, is_loopback
 from .rules import fatal_findings
 from .run_preflight import Report
@@ -138,7 +139,8 @@ def _gpu_rows(facts: dict[str, Facts]) -> dict[str, list[tuple[str, tuple[str, .
     free = {host: size for host, f in facts.items() if (size := least_free(f)) is not None}
     least = [(f"at least {gibibytes(min(free.values()))} free on each GPU", tuple(free))] if free else []
     ecc = {host: f for host, f in facts.items() if ecc_text(f)}
-    return {"GPU memory": least, "ECC": _answers(ecc, ecc_text)}
+    linked = {host: f for host, f in facts.items() if links_text(f)}
+    return {"GPU memory": least, "ECC": _answers(ecc, ecc_text), "network": _answers(linked, links_text)}
 
 
 def _in_use(facts: Facts) -> str:

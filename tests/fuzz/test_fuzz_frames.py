@@ -214,6 +214,13 @@ def facts() -> dict[str, Any]:
             "why": "w",
             "late": False,
         },
+        "links": {
+            "interfaces": [{"name": "eth0", "speed": 10000}],
+            "used": "eth0",
+            "chosen": None,
+            "infiniband": [{"port": "mlx5_0/1", "state": "ACTIVE", "rate": None}],
+            "nvlink": [{"gpu": 0, "links": 18, "active": 18}],
+        },
         "lock_file": {"path": "/tmp/l", "owner": "u", "writable": True, "held": False, "partial": True},
         "run": None,
         "host_name": {"name": "h", "addresses": ["10.0.0.1"], "used": "10.0.0.1", "peers": None},

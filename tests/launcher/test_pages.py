@@ -1,4 +1,4 @@
-"""Take the pages of SLURM and Kubernetes at their word: what they type is understood, as far as no cluster is needed."""
+"""Take the pages of GPUs, SLURM and Kubernetes at their word: what they type is understood, as far as no cluster is needed."""
 
 from __future__ import annotations
 
@@ -26,6 +26,17 @@ def test_a_submission(sandbox: Sandbox, args: list[str]) -> None:
     done = sandbox.podrun(*args, "batch_size=64", "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "--partition=gpu --time=2:00:00" in done.stdout and "exec " in done.stdout
+
+
+def test_a_pod_of_gpus(sandbox: Sandbox) -> None:
+    (sandbox.path / "train.yaml").unlink()
+    lines = [line for words in ("init", "new", "--pod gpu.yaml --dry-run") for line in typed("gpu.md", words)]
+    assert len(lines) == 3
+    for args in lines:
+        done = sandbox.podrun(*args)
+        assert done.returncode == 0, done.stderr
+    assert "gpu-2x8, 2 hosts x 8 devices (cuda), reached by ssh" in done.stdout
+    assert "jax[cuda" in (sandbox.path / "requirements.txt").read_text()
 
 
 @pytest.mark.parametrize("args", typed("gke.md", "render jobset"), ids=" ".join)

@@ -1,0 +1,101 @@
+"""PURE: rules about what carries data between GPUs: NCCL finds its interface, and no host is slower than the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..agent.protocol import IFNAME
+from ..pod.pod import Pod
+from .base import Facts, FactsByHost, Finding, group, is_known, minority_findings
+
+_NAMED = 8  # interfaces that are named
+
+
+def check_links(pod: Pod, facts: FactsByHost) -> list[Finding]:
+    """Return all findings; none for a pod without GPUs."""
+    if pod.platform != "cuda":
+        return []
+    known = {host: f["links"] for host, f in facts.items() if is_known(f, "links") and f["links"]}
+    return [
+        *_without_interface(known),
+        *minority_findings(
+            "network",
+            {host: text for host, links in known.items() if (text := speed_text(links))},
+            "see `ip -br link` there: it may be another card than the others use, or a link that came up slowly; "
+            f"{IFNAME} under `env:` names the right one for NCCL, `internal:` of the host its address for podrun",
+            fatal=False,
+            about="network",
+        ),
+        *minority_findings(
+            "InfiniBand",
+            {host: ports_text(links) for host, links in known.items()},
+            "see `ibstat` there: a cable, a switch, or the subnet manager",
+            fatal=False,
+            about="network",
+        ),
+        *_inactive_nvlinks(known),
+    ]
+
+
+def selected(names: Sequence[str], chosen: str) -> list[str]:
+    """Return the interfaces that NCCL takes: those that begin with a word of the list; `=` the whole name, `^` all others.
+
+    Source: NCCL_SOCKET_IFNAME in https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
+    """
+    excludes, exact = chosen.startswith("^"), chosen.lstrip("^").startswith("=")
+    words = [word for word in chosen.lstrip("^").lstrip("=").split(",") if word]
+    return [
+        name for name in names if any(name == word if exact else name.startswith(word) for word in words) != excludes
+    ]
+
+
+def speed_text(links: Facts) -> str:
+    """Return the speed of the interface by which the others reach a host; empty if it is not known."""
+    speed = next((row["speed"] for row in links["interfaces"] if row["name"] == links["used"]), None)
+    return "" if speed is None else f"of {speed / 1000:g} Gb/s"
+
+
+def ports_text(links: Facts) -> str:
+    """Return the number of active InfiniBand ports of each rate."""
+    active = [row["rate"] or "unknown rate" for row in links["infiniband"] if row["state"] == "ACTIVE"]
+    counts = [f"{active.count(rate)} of {rate}" for rate in dict.fromkeys(active)]
+    return f"ports that are active: {', '.join(counts) or 'none'}"
+
+
+def links_text(facts: Facts) -> str:
+    """Return by what a host is linked to the others, and its GPUs to each other; empty if nothing of it is known."""
+    if not is_known(facts, "links") or not facts["links"]:
+        return ""
+    links = facts["links"]
+    parts = [f"{links['used']} {speed_text(links)}".strip()] if links["used"] else []
+    parts += [f"InfiniBand {ports_text(links)}"] if links["infiniband"] else []
+    counts = sorted({row["active"] for row in links["nvlink"]})
+    parts += [f"NVLink {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} links a GPU"] if counts else []
+    return "; ".join(parts)
+
+
+def _without_interface(known: FactsByHost) -> list[Finding]:
+    """Find hosts on which NCCL finds no interface, and so ends at its start."""
+    wrong = {}
+    for host, links in known.items():
+        names = [row["name"] for row in links["interfaces"]]
+        chosen = links["chosen"]
+        if chosen and names and not selected(names, chosen):
+            more = ", ..." if len(names) > _NAMED else ""
+            wrong[host] = f"{IFNAME}={chosen} fits no network interface: there are {', '.join(names[:_NAMED])}{more}"
+    remedy = f"give what an interface of every host begins with, under `env:` in the pod file, or leave {IFNAME} out"
+    return [Finding(hosts, what, remedy, True, "network") for what, hosts in group(wrong)]
+
+
+def _inactive_nvlinks(known: FactsByHost) -> list[Finding]:
+    most = max((row["active"] for links in known.values() for row in links["nvlink"]), default=0)
+    few = {
+        host: ", ".join(f"GPU {row['gpu']} has {row['active']}" for row in rows)
+        for host, links in known.items()
+        if (rows := [row for row in links["nvlink"] if row["active"] < most])
+    }
+    remedy = "see `nvidia-smi nvlink --status` and `nvidia-smi topo -m` there; the fabric manager may not run"
+    return [
+        Finding(hosts, f"NVLink: other GPUs of the pod have {most} active links, {what}", remedy, False, "network")
+        for what, hosts in group(few)
+    ]
