@@ -63,6 +63,7 @@ def healthy(kind: str = "cpu") -> Facts:
         "devices": {"accel": [], "vfio": [], "nvidia": [], **NODES[kind]},
         "holders": {"processes": [], "partial": False},
         "gpus": {"rows": H100S, "users": [], "why": None, "late": False} if kind == "gpu" else None,
+        "links": None,
         "lock_file": None,
         "run": None,
         "host_name": {"name": "m", "addresses": ["10.0.0.5"], "used": "10.0.0.5"},
