@@ -44,7 +44,7 @@ def submit(request: Request, typed: str) -> int:
     directory = podrun_home() / "runs" / spec.run_id
     script = batch_script(spec.run_id, spec.command, spec.cwd, podrun_home(), _command(directory))
     name = f"podrun-{request.label.name or request.name}"[:_NAME]
-    words = batch_options(options, spec.pod.slice, name, RunDirectory(directory).job_output)
+    words = batch_options(options, spec.pod, name, RunDirectory(directory).job_output)
     if request.dry_run:
         shown = {"sbatch": words, "script": script}
         print(json.dumps(shown, indent=1) if request.json else f"{shlex.join(['sbatch', *words])} <<'END'\n{script}END")

@@ -32,6 +32,8 @@ class Listing:
     """Id of the SLURM job whose nodes these are."""
     python: str | None = None
     """Interpreter on the hosts, unless the pod file names one."""
+    spares: int = 0
+    """Number of the hosts, the last ones, that take the places of others."""
     is_queued: bool = False
     """There are no hosts yet: a job will get as many as the slice has."""
 

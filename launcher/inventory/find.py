@@ -165,7 +165,7 @@ class _Search:
             problems.append(
                 f"{name} is a {real}, but the slice asked for is {asked}; leave that out, or ask for {real}"
             )
-        elif self._slice and not listed.is_queued and (what := misfit(self._slice, len(listed.hosts))):
+        elif self._slice and not listed.is_queued and (what := misfit(self._slice, len(listed.hosts) - listed.spares)):
             problems.append(what)
         devices = self._slice.devices_per_host if self._slice and self._slice.kind != "tpu" else None
         if (
@@ -191,7 +191,8 @@ class _Search:
         if simulation := self._request.simulation:
             return INVENTORIES[simulation].from_slice(slice)
         listed = self._listed or Listing(self._described.hosts if self._described else ())
-        hosts = listed.hosts if not listed.is_queued else _queued_hosts(slice)
+        hosts = listed.hosts if not listed.is_queued else _queued_hosts(slice.hosts + listed.spares)
+        hosts, spares = (hosts[: slice.hosts], hosts[slice.hosts :]) if listed.spares else (hosts, ())
         pod = Pod(
             slice,
             hosts,
@@ -200,6 +201,7 @@ class _Search:
             ssh=listed.ssh,
             slurm_job=listed.slurm_job,
             python=listed.python,
+            spares=spares,
         )
         if self._described is None:
             return pod
@@ -218,7 +220,7 @@ class _Search:
             setup=file.setup,
             requirements=self._described.at(file.requirements),
             ports=file.ports,
-            spares=tuple(host for host in self._described.spares if host.name not in {h.name for h in pod.hosts}),
+            spares=spares or tuple(host for host in self._described.spares if host.name not in {h.name for h in hosts}),
             min_hosts=file.min_hosts,
         )
 
@@ -229,9 +231,9 @@ def _read(path: Path) -> ParsedPodFile:
     return read_pod_file(path)
 
 
-def _queued_hosts(slice: Slice) -> tuple[Host, ...]:
+def _queued_hosts(count: int) -> tuple[Host, ...]:
     """Return names for the nodes of a job that does not run yet."""
-    return tuple(Host(f"node-{number}", f"node-{number}") for number in range(slice.hosts))
+    return tuple(Host(f"node-{number}", f"node-{number}") for number in range(count))
 
 
 def _merge(listed: Ssh, described: ParsedPodFile) -> Ssh:

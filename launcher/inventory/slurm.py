@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from podrun.runtime.contract import UserError
 
@@ -20,11 +21,20 @@ _NODES = re.compile(r"\w[\w.,\[\]-]{0,65535}", re.ASCII)
 _COUNT = re.compile(r"(?:[\w-]+:)*(\d{1,4})(?:\(.*\))?")  # `8`, `a100:8`, `gpu:a100:8(S:0-1)`
 
 
-def from_option(value: str | BatchOptions) -> Listing:
+@dataclass(frozen=True)
+class ThisJob:
+    """The job that this process runs in."""
+
+    spares: int = 0
+    """Number of its nodes that are spares."""
+
+
+def from_option(value: str | BatchOptions | ThisJob) -> Listing:
     """Return the nodes of this job, or of the one that will be submitted with options. Raises UserError outside of one."""
     if isinstance(value, BatchOptions):
-        return Listing((), transport="slurm", python=sys.executable, is_queued=True)
-    if value:
+        return Listing((), transport="slurm", python=sys.executable, spares=value.spares, is_queued=True)
+    spares = value.spares if isinstance(value, ThisJob) else 0
+    if value and not isinstance(value, ThisJob):
         raise UserError(
             f"--slurm={value}: this submits a job, which `podrun train.yaml` and `podrun -- PROGRAM` do; other commands take "
             "`--slurm` inside of a job"
@@ -49,7 +59,15 @@ def from_option(value: str | BatchOptions) -> Listing:
     except SlurmError as error:
         raise UserError(f"--slurm: {error}") from None
     hosts = tuple(Host(name, name, addresses.get(name, name)) for name in names)
-    return Listing(hosts, gpus(env), slots_are_limit=True, transport="slurm", slurm_job=job, python=sys.executable)
+    return Listing(
+        hosts,
+        gpus(env),
+        slots_are_limit=True,
+        transport="slurm",
+        slurm_job=job,
+        python=sys.executable,
+        spares=spares,
+    )
 
 
 def gpus(env: Mapping[str, str]) -> int | None:

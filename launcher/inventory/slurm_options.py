@@ -19,7 +19,7 @@ _FLAGS = {
 }
 """Options of sbatch that need no value."""
 _TAKEN = {
-    "nodes": "the slice says how many nodes",
+    "nodes": "the slice says how many nodes, and spares=1 asks for more",
     "array": "a run is one job",
     "wrap": "podrun writes the script",
     "chdir": "the run starts where podrun was called",
@@ -31,6 +31,8 @@ _TAKEN = {
     "usage": "`sbatch --help` lists the options",
     "version": "`sbatch --version` says it",
 }
+_OWN = ("signal", "spares")
+"""Options that podrun reads itself."""
 _TIME = re.compile(r"(?:(\d{1,6})-)?(\d{1,6})(?::(\d{1,6}))?(?::(\d{1,6}))?")
 
 
@@ -42,6 +44,8 @@ class BatchOptions:
     """Options of sbatch without their dashes, in the order in which they were given; None: without a value."""
     lead: int = LEAD
     """Seconds before the time limit at which podrun is signalled."""
+    spares: int = 0
+    """Nodes beyond those of the slice, which take the places of nodes that fail."""
 
     def value(self, name: str) -> str | None:
         """Return the last value of an option."""
@@ -69,9 +73,12 @@ def parse_options(text: str) -> BatchOptions:
             )
     problems += _mistakes(given)
     lead, wrong = _lead(given)
+    spares = BatchOptions(tuple(given)).value("spares") or "0"
+    if not re.fullmatch(r"\d{1,4}", spares):
+        wrong.append(f"spares is {short(spares)}; give the number of nodes beyond those of the slice, such as spares=1")
     if problems or wrong:
         raise UserError("\n".join(f"--slurm: {problem}" for problem in [*problems, *wrong]))
-    return BatchOptions(tuple((key, value) for key, value in given if key != "signal"), lead)
+    return BatchOptions(tuple(option for option in given if option[0] not in _OWN), lead, int(spares))
 
 
 def _mistakes(given: Sequence[tuple[str, str | None]]) -> list[str]:

@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..inventory.slurm_options import BatchOptions
-from ..pod.slices import Slice
+from ..pod.pod import Pod
 
 _GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gres", "tres-per-node", "tres-per-job", "tres-per-task")
 _TASKS = ("ntasks", "ntasks-per-node", "ntasks-per-gpu")
 
 
-def batch_options(options: BatchOptions, slice: Slice, name: str, output: Path) -> list[str]:
-    """Return the arguments of sbatch: what the slice needs, then what the user gives, which goes first where both say it.
+def batch_options(options: BatchOptions, pod: Pod, name: str, output: Path) -> list[str]:
+    """Return the arguments of sbatch: what the pod needs, then what the user gives, which goes first where both say it.
 
     `name` is that of the job, `output` the file for all that its script prints, in this start and in later ones.
     """
     words = [
         f"--job-name={name}",
-        f"--nodes={slice.hosts}",
+        f"--nodes={len(pod.all_hosts)}",
         f"--signal=B:USR1@{options.lead}",  # to podrun alone, which takes the place of the batch shell
         "--requeue",
         "--open-mode=append",
@@ -29,8 +29,10 @@ def batch_options(options: BatchOptions, slice: Slice, name: str, output: Path) 
     keys = {key for key, _ in options.given}
     if not keys.intersection(_TASKS):
         words.append("--ntasks-per-node=1")
-    if slice.kind == "gpu" and not keys.intersection(_GPUS):
-        words.append(f"--gpus-per-node={slice.devices_per_host}")
+    if pod.can_replace:
+        words.append("--no-kill")  # else SLURM ends the job with a node that fails
+    if pod.slice.kind == "gpu" and not keys.intersection(_GPUS):
+        words.append(f"--gpus-per-node={pod.slice.devices_per_host}")
     return words + [f"--{key}" if value is None else f"--{key}={value}" for key, value in options.given]
 
 

@@ -15,6 +15,7 @@ from podrun.runtime.contract import ExitCode, UserError, failure_code
 
 from ..inventory.find import find_pod
 from ..inventory.pod_request import PodRequest
+from ..inventory.slurm import ThisJob
 from ..pod.pod import Pod
 from ..rundir.runs import RunDirectory
 from ..staging.bundles import Bundle
@@ -70,8 +71,8 @@ def _submit_again(directory: RunDirectory, job: str, refused: str) -> int:
 
 def _on_nodes(pod: Pod) -> Pod:
     """Return the pod with the nodes of this job. Raises UserError if they are not what the slice needs."""
-    nodes = find_pod(PodRequest(pod.slice.name, inventories={"slurm": ""}))
-    return replace(pod, hosts=nodes.hosts, slurm_job=nodes.slurm_job)
+    nodes = find_pod(PodRequest(pod.slice.name, inventories={"slurm": ThisJob(len(pod.spares))}))
+    return replace(pod, hosts=nodes.hosts, spares=nodes.spares, slurm_job=nodes.slurm_job)
 
 
 def _bundles(directory: RunDirectory) -> Sequence[Bundle]:

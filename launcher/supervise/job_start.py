@@ -12,7 +12,7 @@ from pathlib import Path
 
 from podrun.runtime.contract import UserError
 
-from ..inventory.slurm import from_option
+from ..inventory.slurm import ThisJob, from_option
 from ..pod.pod import Pod
 from ..pod.slices import parse_slice
 from ..remote.ahead import HeadStart
@@ -23,12 +23,12 @@ def start_agents(directory: Path) -> HeadStart | None:
     """Start the agents of a run on the nodes of this job; None if something is wrong, which is found again, and told."""
     try:
         recorded = json.loads((directory / "spec.json").read_bytes())["pod"]
-        nodes = from_option("")
+        nodes = from_option(ThisJob())
         slice = parse_slice(recorded["slice"]["name"])
         home, python = str(recorded["home"]), str(recorded["python"])
     except (OSError, ValueError, LookupError, TypeError, UserError):
         return None
-    pod = Pod(slice, nodes.hosts, "slurm", "cpu", slurm_job=nodes.slurm_job, home=home, python=python)
+    pod = Pod(slice, nodes.hosts[: slice.hosts], "slurm", "cpu", slurm_job=nodes.slurm_job, home=home, python=python)
     return HeadStart(pod, directory.name)
 
 

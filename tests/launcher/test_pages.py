@@ -1,4 +1,4 @@
-"""Take the pages of GPUs, SLURM and Kubernetes at their word: what they type is understood, as far as no cluster is needed."""
+"""Take the pages of clusters at their word: what they type is understood, as far as no cluster is needed."""
 
 from __future__ import annotations
 

@@ -120,6 +120,23 @@ def test_another_job_goes_on_where_slurm_puts_none_back(login: LoginNode) -> Non
     assert not login.left()
 
 
+def test_a_spare_takes_the_place_of_a_node_that_fails(login: LoginNode) -> None:
+    """Go on in the same job, on the other nodes."""
+    job = ("batch_size=9", "launch.max_restarts=1", "checkpoint.every=5")
+    run = login.submit("--slice=cpu-3x1", "steps=100000", *job, options="time=10,signal=30,exclusive,spares=1")
+    login.wait_for_steps(run)
+    lost = list(next(e["hosts"] for e in login.events(run) if e["event"] == "start"))[2]
+    login.cluster.ask("scontrol", "update", f"nodename={lost}", "state=down", "reason=fan")
+    login.wait_for_steps(run, 1)
+    restart = next(e["message"] for e in login.events(run) if e["event"] == "restart")
+    assert lost in restart, restart
+    stopped = login.podrun("stop", run)
+    assert stopped.returncode == 0, stopped.stderr
+    losses = login.losses("shared")
+    assert sorted(losses) == list(range(1, max(losses) + 1))
+    assert not login.left()
+
+
 def test_from_the_queue_to_the_stop(login: LoginNode) -> None:
     """Tell state and reason while it waits, and take it out; once it runs, a stop saves first."""
     first = login.submit("steps=100000")

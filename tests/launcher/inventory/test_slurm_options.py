@@ -37,6 +37,7 @@ def test_the_signal_is_podruns_own() -> None:
         ("", ["is no option of sbatch"]),
         ("Time=2", ["'Time=2' is no option"]),
         ("nodes=4,array=1-3", ["nodes: the slice says how many", "array: a run is one job"]),
+        ("spares=one", ["spares is 'one'; give the number of nodes beyond"]),
         ("partition=", ["partition has no value"]),
         ("comment=a\nb", ["cannot be printed"]),
         ("signal=B:USR1@60", ["give the seconds before the time limit"]),
@@ -73,6 +74,12 @@ def test_the_pod_of_a_job_that_does_not_exist_yet() -> None:
     pod = find_pod(PodRequest("gpu-2x8", inventories={"slurm": BatchOptions(())}))
     assert [host.name for host in pod.hosts] == ["node-0", "node-1"]
     assert (pod.transport, pod.slurm_job, pod.platform) == ("slurm", None, "cuda")
+
+
+def test_spares_are_the_last_nodes() -> None:
+    pod = find_pod(PodRequest("gpu-2x8", inventories={"slurm": parse_options("spares=1")}))
+    assert [host.name for host in pod.hosts] == ["node-0", "node-1"]
+    assert [host.name for host in pod.spares] == ["node-2"]
 
 
 def test_other_commands_need_a_job() -> None:

@@ -5,15 +5,23 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from podrun.launcher.inventory.find import find_pod
+from podrun.launcher.inventory.pod_request import PodRequest
 from podrun.launcher.inventory.slurm_options import parse_options
 from podrun.launcher.plan.batch_script import batch_options, batch_script
-from podrun.launcher.pod.slices import parse_slice
 
 OUTPUT = Path("/home/me/.podrun/runs/r/job.out")
 
 
 def words(typed: str, slice: str = "gpu-2x8", output: Path = OUTPUT) -> list[str]:
-    return batch_options(parse_options(typed), parse_slice(slice), "podrun-train", output)
+    options = parse_options(typed)
+    return batch_options(options, find_pod(PodRequest(slice, inventories={"slurm": options})), "podrun-train", output)
+
+
+def test_spares_are_nodes_without_which_the_job_goes_on() -> None:
+    given = words("spares=2")
+    assert given[1] == "--nodes=4" and "--no-kill" in given
+    assert not any("spares" in word for word in given)
 
 
 def test_what_the_slice_needs() -> None:
