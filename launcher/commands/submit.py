@@ -100,6 +100,9 @@ def _submit(spec: RunSpec, bundles: tuple[Bundle, ...], script: str, words: list
     except SlurmError as error:
         shutil.rmtree(directory.path, ignore_errors=True)
         raise UserError(f"SLURM has not taken the job: {error}") from None
+    except KeyboardInterrupt:  # while the queue is full
+        shutil.rmtree(directory.path, ignore_errors=True)
+        raise
     except OSError as error:
         shutil.rmtree(directory.path, ignore_errors=True)
         raise UserError(f"cannot write {error.filename or directory.path}: {error.strerror}") from None

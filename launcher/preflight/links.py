@@ -12,8 +12,8 @@ _NAMED = 8  # interfaces that are named
 
 
 def check_links(pod: Pod, facts: FactsByHost) -> list[Finding]:
-    """Return all findings; none for a pod without GPUs."""
-    if pod.platform != "cuda":
+    """Return all findings; none for a pod without GPUs, or of a single one."""
+    if pod.platform != "cuda" or pod.slice.devices == 1:
         return []
     known = {host: f["links"] for host, f in facts.items() if is_known(f, "links") and f["links"]}
     return [
@@ -80,7 +80,8 @@ def _without_interface(known: FactsByHost) -> list[Finding]:
     for host, links in known.items():
         names = [row["name"] for row in links["interfaces"]]
         chosen = links["chosen"]
-        if chosen and names and not selected(names, chosen):
+        # A pattern such as `eth{local_rank}` is another name in each process.
+        if chosen and "{" not in chosen and names and not selected(names, chosen):
             more = ", ..." if len(names) > _NAMED else ""
             wrong[host] = f"{IFNAME}={chosen} fits no network interface: there are {', '.join(names[:_NAMED])}{more}"
     remedy = f"give what an interface of every host begins with, under `env:` in the pod file, or leave {IFNAME} out"

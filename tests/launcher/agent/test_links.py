@@ -142,3 +142,9 @@ def test_equal_hosts_are_told_on_a_line() -> None:
     unknown = {"interfaces": [], "used": None, "chosen": "eth0", "infiniband": [], "nvlink": []}
     pod, by_host = changed("gpu-2x8", {"a": {"links": unknown}, "b": {"links": None}})
     assert (apply_rules(pod, by_host, program=False), links_text(by_host["a"])) == ([], "")
+
+
+@pytest.mark.parametrize(("slice", "chosen"), [("gpu-1x1", "ens"), ("gpu-2x8", "ens{local_rank}")])
+def test_what_nccl_may_not_read_is_not_judged(slice: str, chosen: str) -> None:
+    pod, by_host = changed(slice, {"*": {"links": {**GOOD, "chosen": chosen}}})
+    assert [f for f in apply_rules(pod, by_host, program=False) if f.about == "network"] == []
