@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
+from pydantic_core import from_json
 
 from podrun.runtime.contract import Event, EventKind
 
@@ -81,9 +81,9 @@ class RunSpec:
     @classmethod
     def from_json(cls, text: bytes) -> RunSpec:
         """Parse a spec. Raise ValueError if it is malformed, or of another version."""
-        recorded = json.loads(text)
-        is_program = isinstance(recorded, dict) and "argv" in (recorded.get("job") or ())
-        spec = _adapter(is_program).validate_json(text)
+        recorded = from_json(text)
+        job = recorded.get("job") if isinstance(recorded, dict) else None
+        spec = _adapter(isinstance(job, dict) and "argv" in job).validate_json(text)
         if spec.pod.transport not in TRAITS:
             raise ValueError(f"pod.transport is {spec.pod.transport!r}, expected one of {', '.join(TRAITS)}")
         return spec
@@ -93,7 +93,7 @@ class RunSpec:
 def _adapter(is_program: bool) -> TypeAdapter[RunSpec]:
     """Return what reads and writes specs. A program's does not import the sections of train.yaml, which take long."""
     if is_program:
-        Config: Any = Program
+        Config: Any = Program  # pydantic looks here for what the annotations of RunSpec name
     else:
         from podrun.runtime.config import Config  # noqa: F401
     return TypeAdapter(RunSpec)

@@ -26,7 +26,7 @@ def start_agents(directory: Path) -> HeadStart | None:
         nodes = from_option(ThisJob())
         slice = parse_slice(recorded["slice"]["name"])
         home, python = str(recorded["home"]), str(recorded["python"])
-    except (OSError, ValueError, LookupError, TypeError, UserError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, UserError):
         return None
     pod = Pod(slice, nodes.hosts[: slice.hosts], "slurm", "cpu", slurm_job=nodes.slurm_job, home=home, python=python)
     return HeadStart(pod, directory.name)

@@ -92,6 +92,8 @@ def test_values_of_secrets_are_not_written(
         lambda d: d.update(detached="what"),
         lambda d: d["pod"]["ssh"].update(port="none"),
         lambda d: d["job"].pop("launch"),
+        lambda d: d.update(job=5),
+        lambda d: d.update(job={"argv": 1}),
         lambda d: d["pod"].update(ports=[1, 2, 3]),
     ],
 )
@@ -110,7 +112,7 @@ def test_a_transport_of_another_version_is_refused() -> None:
         RunSpec.from_json(json.dumps(spec).encode())
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"null", b"[]", b"\xff"])
+@pytest.mark.parametrize("text", [b"", b"{", b"null", b"[]", b"\xff", b"[" * 100_000], ids=range(6))
 def test_a_damaged_file_is_refused(text: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         RunSpec.from_json(text)
