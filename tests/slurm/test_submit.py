@@ -208,7 +208,7 @@ def test_a_full_queue_is_waited_for(tmp_path: Path) -> None:
         assert "its queue may be full; podrun tries for 60 s" in waiting.stderr.readline()
         assert login.podrun("stop", first).returncode == 0
         assert waiting.wait(60) == 0, waiting.stderr.read()
-        assert [row["state"] for row in json.loads(login.podrun("ps", "--json").stdout)] == ["pending", "interrupted"]
+        assert {row["state"] for row in json.loads(login.podrun("ps", "--json").stdout)} == {"pending", "interrupted"}
     finally:
         login.close()
         cluster.close()
