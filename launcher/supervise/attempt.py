@@ -15,7 +15,6 @@ from podrun.runtime.contract import (
     EventKind,
     ExitCode,
     Phase,
-    output_stream,
 )
 
 from ..plan.base_env import multislice_coordinator
@@ -47,7 +46,6 @@ TICK = 0.2
 SILENT_AFTER = 5.0  # seconds; agents answer a ping in every round of 2.5 s ...
 SILENT_PER_HOST = SILENT_AFTER / MOST  # ... or, of very many, in every second, third ... round
 RECENT = 60.0  # seconds for which a sleep of the launcher may be why hosts ended a run
-TAIL_BYTES = 16384  # bytes at the end of an output in which JAX says why it aborts
 
 
 class Supervisor(AgentFrames):
@@ -251,7 +249,7 @@ class Supervisor(AgentFrames):
             return outcome
         if self._failures and not self._was_stopped_first():
             slept = self._heartbeat.slept(RECENT)
-            first = self._failures.cause(len(self._sessions), self._peer_loss_reporters(), slept)
+            first = self._failures.cause(len(self._sessions), slept)
             outcome.cause = self._with_last_words(first)
             outcome.code = first.code
             outcome.others = doing(self._processes.values(), besides=first)
@@ -280,19 +278,6 @@ class Supervisor(AgentFrames):
         for host in sorted({p.host for p in self._processes.values() if not self._is_done(p)} - unconfirmed):
             self._fail(host, "not all of its processes have finished")
 
-    def _peer_loss_reporters(self) -> list[tuple[str, int | None]]:
-        """Return the failed processes whose last output is JAX's report of a lost peer."""
-        return [
-            (f.host, f.process)
-            for f in self._failures.seen
-            if f.process is not None
-            and f.sign in (Sign.ABORTED, Sign.EXITED)
-            and self._ended_by_peer_loss(f.host, f.process)
-        ]
-
-    def _ended_by_peer_loss(self, host: str, process: int) -> bool:
-        return cause.is_peer_loss(self._end_of_log(host, process))
-
     def _with_last_words(self, first: Failure) -> Failure:
         """Add what a user program printed last to the bare fact that it has ended."""
         process = None if first.process is None else self._processes[first.host, first.process]
@@ -300,10 +285,6 @@ class Supervisor(AgentFrames):
             return first
         words = last_words(self._end_of_log(process.host, process.process))
         return replace(first, what=f"{first.what}: {words}") if words else first
-
-    def _end_of_log(self, host: str, process: int) -> bytes:
-        name = self._log_names[host, output_stream(process)]
-        return self._logs.end_of(name, TAIL_BYTES, self._log_starts.get(name, 0))
 
     # --- state ---
 

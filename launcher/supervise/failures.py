@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable
 from dataclasses import replace
 
 from .awake import AwakeClock
-from .cause import Evidence, Failure, Sign, first_cause
+from .cause import Evidence, Failure, Sign, first_cause, is_peer_loss
 
 SETTLE = 2.0  # seconds to wait for the cause when only consequences have been seen
 SAVE_GRACE = 60.0  # seconds for a save that has begun when a stop is asked for
@@ -15,11 +15,13 @@ SAVE_GRACE = 60.0  # seconds for a save that has begun when a stop is asked for
 class Failures:
     """Collect failures; `cause` returns the first cause."""
 
-    def __init__(self, clock: AwakeClock) -> None:
+    def __init__(self, clock: AwakeClock, printed: Callable[[str, int], bytes] = lambda host, process: b"") -> None:
+        """Collect none yet. `printed`: returns what a process of a host has printed last."""
         self.seen: list[Failure] = []
         self.signalled: list[tuple[str, int | None]] = []
         """Processes that have reported a SIGTERM."""
         self._clock = clock
+        self._printed = printed
         self._settle_until = 0.0
         self._stopping = False
         self._user_stops = False
@@ -55,7 +57,7 @@ class Failures:
 
         `saving`: processes that were preempted may finish their save first.
         """
-        if not self.seen or not all(f.consequence for f in self.seen):
+        if not self.seen or not all(f.consequence or self._blames_peer(f) for f in self.seen):
             return bool(self.seen)
         patience = SAVE_GRACE if saving and all(f.sign is Sign.ASKED for f in self.seen) else 0.0
         return self._clock.now() > self._settle_until + patience
@@ -64,6 +66,13 @@ class Failures:
     def only_consequences(self) -> bool:
         return all(f.consequence for f in self.seen)
 
-    def cause(self, hosts: int, peer_loss_reporters: Collection[tuple[str, int | None]], slept: float) -> Failure:
+    def cause(self, hosts: int, slept: float) -> Failure:
         """Return the first cause of all that was seen, which is something."""
-        return first_cause(Evidence(self.seen, hosts, self.signalled, peer_loss_reporters, slept))
+        reporters = [(f.host, f.process) for f in self.seen if self._blames_peer(f)]
+        return first_cause(Evidence(self.seen, hosts, self.signalled, reporters, slept))
+
+    def _blames_peer(self, failed: Failure) -> bool:
+        """Return True for a process that may have failed by itself, and says that it has lost another one."""
+        if failed.process is None or failed.sign not in (Sign.ABORTED, Sign.EXITED):
+            return False
+        return is_peer_loss(failed.what.encode()) or is_peer_loss(self._printed(failed.host, failed.process))

@@ -29,6 +29,7 @@ from .outcome import Process
 
 MAX_PENDING_FRAMES = 256  # frames that wait to be handled; then the hosts wait
 BEAT_AGE = 1.0  # seconds: agents look at beats once a second, so an older sign is a wrong clock
+TAIL_BYTES = 16384  # bytes at the end of an output in which a process says why it ends
 ASLEEP = 5.0  # seconds between two ticks after which this process must have been stopped, or its machine suspended
 
 
@@ -92,7 +93,7 @@ class AgentFrames:
         self._stopping = False
         self._finished = False
         self._clock = AwakeClock(ASLEEP)
-        self._failures = Failures(self._clock)
+        self._failures = Failures(self._clock, self._end_of_log)
         offsets = adoption.offsets if adoption else {}  # of this attempt; earlier output belongs to earlier attempts
         self._log_starts = {
             name: logs.size(name) - offsets.get(host, {}).get(stream, 0)
@@ -233,6 +234,11 @@ class AgentFrames:
                 f"cannot write what {host} prints to its log: {error.strerror}; the rest stays in {self._folder(host)}"
             )
             self._failures.add(Failure(LAUNCHER, None, what, ExitCode.FAILED))
+
+    def _end_of_log(self, host: str, process: int) -> bytes:
+        """Return what a process has printed last in this attempt."""
+        name = self._log_names[host, output_stream(process)]
+        return self._logs.end_of(name, TAIL_BYTES, self._log_starts.get(name, 0))
 
     def _folder(self, host: str) -> str:
         """Return the run's folder on the host."""

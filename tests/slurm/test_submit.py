@@ -62,7 +62,8 @@ class LoginNode(JobSandbox):
         try:
             wait_until(trains, f"steps of start {attempt}", 90)
         except TimeoutError as error:
-            raise TimeoutError(f"{error}: {self.output(run)}") from None
+            told = self.podrun("status", run).stdout + self.cluster.ask("scontrol", "show", "nodes")
+            raise TimeoutError(f"{error}: {self.output(run)}\n{told}") from None
 
     def output(self, run: str) -> str:
         path = self.path / "home" / "runs" / run / "job.out"

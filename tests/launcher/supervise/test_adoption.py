@@ -5,6 +5,7 @@ from __future__ import annotations
 from podrun.launcher.rundir.logs import Logs
 from podrun.launcher.rundir.runs import Recorder
 from podrun.launcher.supervise.attempt import Supervisor
+from podrun.launcher.supervise.cause import is_peer_loss
 from podrun.launcher.supervise.view import View
 from podrun.launcher.transport.local import LocalTransport
 from podrun.launcher.view.console import NoConsole
@@ -26,5 +27,5 @@ def test_the_last_words_of_an_attempt_before_count_no_more() -> None:
         recorder = Recorder(directory.events)
         view = View(NoConsole(), recorder)
         supervisor = Supervisor(plan, LocalTransport(plan.pod), logs, view, directory.adoption(plan))
-        assert [supervisor._ended_by_peer_loss(f"host-{n}", n) for n in range(2)] == [False, True]
+        assert [is_peer_loss(supervisor._end_of_log(f"host-{n}", n)) for n in range(2)] == [False, True]
         recorder.close()

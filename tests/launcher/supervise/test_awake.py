@@ -89,7 +89,7 @@ def test_what_arrives_late_is_judged_by_what_its_agent_says() -> None:
         failures.stop(user=False)
         failures.add(RAISED)
         failures.exited("host-1", 1, asked=asked)
-        assert replace(failures.cause(2, (), 0.0), late=False) == cause
+        assert replace(failures.cause(2, 0.0), late=False) == cause
 
 
 def test_nothing_is_a_cause_after_ctrl_c() -> None:

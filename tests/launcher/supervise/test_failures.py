@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 
 from podrun.launcher.supervise.awake import AwakeClock
-from podrun.launcher.supervise.cause import Failure, silent_host
+from podrun.launcher.supervise.cause import Failure, Sign, from_exit, silent_host
 from podrun.launcher.supervise.failures import SAVE_GRACE, SETTLE, Failures
 
 from .test_awake import LOST, RAISED, SAVED, Time
@@ -36,6 +37,21 @@ def test_the_wait_for_a_cause_counts_from_the_first_failure() -> None:
     assert not failures.decided(saving=False)
     time.now += 0.25
     assert failures.decided(saving=False)
+
+
+def test_a_program_that_blames_another_process_waits_for_it() -> None:
+    """By its exception, or by what it has printed; one that fails by itself decides at once."""
+    exited = Failure("host-0", 0, "exited with code 1", 1, Sign.EXITED)
+    gloo = replace(exited, what="RuntimeError: Gloo AllGather failed: Connection closed by peer")
+    killed = from_exit("host-1", 1, -signal.SIGKILL, None, None)
+    for failed, printed in ((gloo, b""), (exited, b"JAX distributed service detected fatal errors")):
+        failures = Failures(AwakeClock(1e9, Time()), lambda host, process, printed=printed: printed)
+        failures.add(failed)
+        assert not failures.decided(saving=False)
+        failures.add(killed)
+        assert failures.decided(saving=False)
+        assert failures.cause(2, 0.0) == killed
+    assert collected(exited)[0].decided(saving=False)
 
 
 def test_only_a_preemption_waits_for_a_save() -> None:
@@ -85,10 +101,10 @@ def test_the_cause_is_judged_by_all_that_is_known() -> None:
     """Signals, last words, the number of hosts and the launcher's sleep reach the judgement."""
     failures, _ = collected(LOST, SAVED)
     assert failures.only_consequences
-    assert failures.cause(2, (), 0.0) == LOST
+    assert failures.cause(2, 0.0) == LOST
     failures.signalled.append(("host-0", 0))
-    assert failures.cause(2, (), 0.0) == SAVED
+    assert failures.cause(2, 0.0) == SAVED
     silent, _ = collected(DOWN, replace(DOWN, host="host-2"))
     assert not silent.only_consequences
-    assert silent.cause(2, (), 0.0).host == "the launcher"
-    assert silent.cause(3, (), 0.0) == DOWN
+    assert silent.cause(2, 0.0).host == "the launcher"
+    assert silent.cause(3, 0.0) == DOWN

@@ -86,7 +86,8 @@ def test_the_list_leads_to_runs_over_each_other(client: Client, run: LiveRun, pa
         assert page.evaluate("[...document.querySelectorAll('input')].map((box) => box.checked)") == [False, True]
         page.locator("tbody input").first.check()
         page.locator("button[type=submit]").click()
-        wait_for(page, "document.querySelector('h1').innerText === 'Runs over each other'")
+        page.locator("h1", has_text="Runs over each other").wait_for()
+        page.wait_for_load_state()
         assert page.evaluate("charts[0].series.map((s) => s.name)") == ["abcd training", "beef training"]
         other.step(2, 1.0)
         wait_for(page, "charts[0].series[1].x.length === 2")
