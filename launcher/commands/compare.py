@@ -7,6 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from ..compare.folder import CURVE, PAGE, STEPS, TABLE, TIMES
 from ..compare.output import as_record, as_text, write_steps, write_table
 from ..compare.page import About, page_of
 from ..compare.plots import can_plot, plot_convergence, plot_times
+from ..compare.run_as_jobs import run_as_jobs
 from ..compare.run_variants import exit_code, run_variants
 from ..pod.errors import HostError
 from ..report.what_was_run import typed_command
@@ -48,7 +50,7 @@ def compare(request: CompareRequest) -> int:
     _make(results)
     out = sys.stderr if request.json else sys.stdout
     print(_headline(comparison), file=out, flush=True)
-    measured = run_variants(comparison, quiet=request.json)
+    measured = _run(comparison, quiet=request.json)
     rows = table.compare_variants(measured)
     if not request.json:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
@@ -58,6 +60,19 @@ def compare(request: CompareRequest) -> int:
     if problem:
         print(f"podrun: {problem}", file=sys.stderr)
     return exit_code(measured) or (ExitCode.FAILED if problem else ExitCode.DONE)
+
+
+def _run(comparison: Comparison, quiet: bool) -> list[table.Measurement]:
+    if comparison.queue is None:
+        return run_variants(comparison, quiet=quiet)
+    try:
+        return run_as_jobs(comparison, comparison.queue, quiet=quiet)
+    except UserError:  # SLURM takes none of them
+        results = comparison.folders.results
+        with suppress(OSError):
+            (results / TABLE).unlink()
+            results.rmdir()
+        raise
 
 
 def _make(folder: Path) -> None:

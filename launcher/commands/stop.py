@@ -13,7 +13,7 @@ from ..rundir.runs import RunDirectory, all_runs, find_run
 from ..rundir.submitted import end_of, is_final
 from ..supervise.background import take_over
 from ..supervise.leftovers import end_leftovers
-from ..transport.slurm.batch import QUEUE, cancel_pending, signal_script
+from ..supervise.submission import end_job
 from ..transport.slurm.job import SlurmError
 
 _LIMIT = 180.0  # seconds; a save that has begun may take a minute
@@ -41,20 +41,11 @@ def stop(name: str | None, now: bool) -> int:
 
 
 def _stop_job(directory: RunDirectory, job: str, now: bool) -> int:
-    """End a run that was submitted: in the queue, or by a signal to the podrun in its job. Raises UserError."""
+    """End a run that was submitted. Raises UserError."""
     try:
-        cancel_pending(job)
-        QUEUE.forget()
-        state = QUEUE.job(job)
-        if state is None or state.is_over:
-            if (end := directory.end()) is None or end["code"]:  # that of an attempt before, if any
-                what = f"its job {job} was still in the queue of SLURM, and is taken out of it"
-                directory.record_end(what, 128 + signal.SIGTERM, stopped=True)
+        if end_job(directory, job, now):
             return _report(directory.end() or {"message": "ended"})
         print(f"stopping {directory.run_id} (SLURM job {job}) ...", flush=True)
-        for _ in range(2 if now else 1):
-            signal_script(job)
-            time.sleep(0.5)
     except SlurmError as error:
         raise UserError(
             f"{directory.run_id} is the SLURM job {job}: {error}; call podrun where SLURM is installed"

@@ -16,7 +16,7 @@ from ..rundir.events import LIMIT
 from ..rundir.run_state import reduce_events
 from ..rundir.runs import RunDirectory
 from ..rundir.spec import RunSpec
-from .files import files_of
+from .files import Files
 from .table import Measurement, Step, VariantState
 from .variants import Variant
 
@@ -24,14 +24,14 @@ _RECORD = record({"step": count})
 _STATES = {run_summary.RunStatus.DONE: VariantState.DONE, run_summary.RunStatus.INTERRUPTED: VariantState.INTERRUPTED}
 
 
-def collect(variant: Variant, spec: RunSpec, directory: RunDirectory) -> Measurement:
-    """Return the measurements of an ended run."""
+def collect(variant: Variant, spec: RunSpec, directory: RunDirectory, files: Files) -> Measurement:
+    """Return the measurements of an ended run, whose workdir `files` reads."""
     run = reduce_events(directory.read_events())
     end = run.end or {"code": None, "message": "it never ended"}
     state = _STATES.get(run_summary.status_of(directory)[0], VariantState.FAILED)
     reason = "" if state is not VariantState.FAILED else _reason(end["message"])
     try:
-        text = files_of(spec.pod).read(Workdir(spec.workdir).metrics)
+        text = files.read(Workdir(spec.workdir).metrics)
     except (HostError, OSError) as error:
         text, reason = b"", reason or f"cannot read its metrics.jsonl: {error}"
     records = list(_records(text))

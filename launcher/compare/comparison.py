@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 from podrun.runtime.config import Config
 from podrun.runtime.contract import UserError
 
+from ..inventory.slurm_options import BatchOptions
 from ..pod.secret_values import read_secrets
+from ..request.queue_options import with_queue_options
 from ..request.request import Request, ResolvedRequest, resolve_request
 from ..rundir.spec import RunSpec
+from .files import Files, SharedFiles, files_of
 from .folder import Folders, new_folders
 from .variants import Variant, find_variants
 
@@ -30,6 +33,10 @@ class Comparison:
     jobs: tuple[tuple[Variant, RunSpec], ...]
     bundles: tuple[Bundle, ...]
     folders: Folders
+    files: Files
+    """Access to the workdirs."""
+    queue: BatchOptions | None = None
+    """What SLURM is asked for, if each variant is a job of its own there."""
 
     @property
     def slice(self) -> str:
@@ -48,19 +55,26 @@ def plan_comparison(request: Request, over: Sequence[str]) -> Comparison:
     if request.train is None or request.train.suffix == ".py":
         raise UserError("compare takes a train.yaml: of a program of your own podrun knows neither steps nor losses")
     variants = find_variants(over, request.overrides)
-    resolved = _resolve_all(request, variants)
+    queue, problems = None, list[str]()
+    if typed := request.where.inventories.get("slurm"):
+        request, queue, problems = with_queue_options(request, str(typed))
+    resolved = _resolve_all(request, variants, problems)
     first = resolved[0]
     read_secrets(first.pod)
-    folders = new_folders(first.workdir, request.workdir is not None, first.pod, [v.folder for v in variants])
+    files = SharedFiles() if queue else files_of(first.pod)
+    folders = new_folders(first.workdir, request.workdir is not None, first.pod, [v.folder for v in variants], files)
     specs = [_spec(one, folders.runs / variant.folder) for variant, one in zip(variants, resolved, strict=True)]
     specs, bundles = _with_code(specs)
-    return Comparison(request.name, tuple(zip(variants, specs, strict=True)), bundles, folders)
+    return Comparison(request.name, tuple(zip(variants, specs, strict=True)), bundles, folders, files, queue)
 
 
-def _resolve_all(request: Request, variants: Sequence[Variant]) -> list[ResolvedRequest]:
-    """Resolve all variants. Raise UserError with the common mistakes once, and the others with the variants' names."""
+def _resolve_all(request: Request, variants: Sequence[Variant], known: Sequence[str]) -> list[ResolvedRequest]:
+    """Resolve all variants. Raise UserError with the common mistakes once, and the others with the variants' names.
+
+    `known` are mistakes that were found before.
+    """
     jobs: list[ResolvedRequest] = []
-    problems: dict[str, list[str]] = {}
+    problems = {problem: [variant.name for variant in variants] for problem in known}
     for variant in variants:
         resolved, mistakes = resolve_request(replace(request, overrides=variant.overrides(request.overrides)))
         jobs += [resolved] if resolved else []

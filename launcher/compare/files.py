@@ -44,6 +44,20 @@ class LocalFiles:
         return file.read_bytes() if file.is_file() else b""
 
 
+class SharedFiles(LocalFiles):
+    """Files of hosts that this machine sees as well, such as the nodes of a SLURM cluster."""
+
+    def names(self, folder: Path) -> set[str]:
+        return super().names(folder.expanduser())
+
+    def read(self, file: Path) -> bytes:
+        if not (path := file.expanduser()).is_file():
+            raise FileNotFoundError(
+                f"{path} is not here; give a folder that this machine sees as well with --workdir DIR"
+            )
+        return super().read(path)
+
+
 class HostFiles:
     """Files in a folder that all hosts share; the first host is asked."""
 

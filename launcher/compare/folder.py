@@ -10,7 +10,7 @@ from pathlib import Path
 from podrun.runtime.contract import UserError
 
 from ..pod.pod import Pod
-from .files import LocalFiles, files_of
+from .files import Files, LocalFiles
 
 PAGE, TABLE, STEPS, CURVE, TIMES = RESULTS = (
     "compare.html",
@@ -31,15 +31,17 @@ class Folders:
     """The first choice, if it was taken already."""
 
 
-def new_folders(wanted: Path, typed: bool, pod: Pod, names: Sequence[str]) -> Folders:
-    """Return new folders: a typed one must be unused, any other gets a number. `names`: the variants' folders.
+def new_folders(wanted: Path, typed: bool, pod: Pod, names: Sequence[str], files: Files) -> Folders:
+    """Return new folders: a typed one must be unused, any other gets a number.
+
+    `names` are the variants' folders, `files` is the access to them.
 
     Raises UserError if it is taken, HostError if a host cannot be asked.
     """
     if typed:
-        return _unless_taken(_folders(wanted, pod), pod, names)
+        return _unless_taken(_folders(wanted, pod), names, files)
     wanted = wanted.with_name(f"{wanted.name}-compare")
-    remote_names = files_of(pod).names(wanted.parent)
+    remote_names = files.names(wanted.parent)
     local_names = LocalFiles().names(_folders(wanted, pod).results.parent)
     numbered = itertools.chain([wanted], (wanted.with_name(f"{wanted.name}-{n}") for n in itertools.count(2)))
     chosen = next(folder for folder in numbered if folder.name not in remote_names | local_names)
@@ -52,8 +54,8 @@ def _folders(runs: Path, pod: Pod) -> Folders:
     return Folders(runs, runs if pod.traits.files_are_here else Path("runs").absolute() / runs.name)
 
 
-def _unless_taken(folders: Folders, pod: Pod, names: Sequence[str]) -> Folders:
-    remote_names = files_of(pod).names(folders.runs) & {*names, *RESULTS}
+def _unless_taken(folders: Folders, names: Sequence[str], files: Files) -> Folders:
+    remote_names = files.names(folders.runs) & {*names, *RESULTS}
     local_names = LocalFiles().names(folders.results) & set(RESULTS)
     for folder, taken in ((folders.runs, remote_names), (folders.results, local_names)):
         if taken:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from podrun.runtime.contract import Event, EventKind, ExitCode, UserError
 
@@ -21,9 +20,6 @@ from .collect import collect
 from .comparison import Comparison
 from .table import Measurement, VariantState
 from .variants import Variant
-
-if TYPE_CHECKING:
-    from ..staging.bundles import Bundle
 
 
 class _WithoutLastLines:
@@ -62,7 +58,7 @@ def run_variants(comparison: Comparison, *, quiet: bool) -> list[Measurement]:
                 continue
             print(f"\n--- {number} of {len(comparison.jobs)}: {variant.name}", file=out, flush=True)
             console = _WithoutLastLines(PlainConsole(out) if quiet or not out.isatty() else LiveConsole())
-            measured.append(_run_variant(variant, replace(spec, run_id=new_run_id()), comparison.bundles, console))
+            measured.append(_run_variant(variant, replace(spec, run_id=new_run_id()), comparison, console))
     return measured
 
 
@@ -73,14 +69,14 @@ def exit_code(measured: Sequence[Measurement]) -> int:
     return next((one.code for one in [*stopped, *bad] if one.code), ExitCode.DONE)
 
 
-def _run_variant(variant: Variant, spec: RunSpec, bundles: Sequence[Bundle], console: Console) -> Measurement:
+def _run_variant(variant: Variant, spec: RunSpec, comparison: Comparison, console: Console) -> Measurement:
     try:
         if spec.pod.traits.files_are_here:
             make_workdir(spec.workdir)
         directory = RunDirectory.create(spec)
-        run_attempts(spec, directory, console, bundles)
+        run_attempts(spec, directory, console, comparison.bundles)
     except UserError as error:
         print(f"podrun: {error}", file=sys.stderr, flush=True)
         reason = str(error).partition("\n")[0]
         return Measurement(variant, VariantState.FAILED, reason, ExitCode.BAD_CONFIG, workdir=str(spec.workdir))
-    return collect(variant, spec, directory)
+    return collect(variant, spec, directory, comparison.files)

@@ -36,8 +36,8 @@ def from_option(value: str | BatchOptions | ThisJob) -> Listing:
     spares = value.spares if isinstance(value, ThisJob) else 0
     if value and not isinstance(value, ThisJob):
         raise UserError(
-            f"--slurm={value}: this submits a job, which `podrun train.yaml` and `podrun -- PROGRAM` do; other commands take "
-            "`--slurm` inside of a job"
+            f"--slurm={value}: this submits a job, which `podrun train.yaml`, `podrun -- PROGRAM` and `podrun compare` do; "
+            "other commands take `--slurm` inside of a job"
         )
     env = os.environ
     job, nodes = env.get("SLURM_JOB_ID", ""), env.get("SLURM_JOB_NODELIST", "")

@@ -118,6 +118,13 @@ class RunDirectory:
         """Record the SLURM job that the run was submitted as. Raises OSError."""
         self._write("job.json", json.dumps({"job": job}).encode())
 
+    def job_recorded(self) -> float:
+        """Return the time at which the job was recorded, in seconds since the epoch; 0 if it was not."""
+        try:
+            return (self.path / "job.json").stat().st_mtime
+        except OSError:
+            return 0.0
+
     def job(self) -> str | None:
         """Return the id of the SLURM job that the run was submitted as; None for other runs."""
         try:

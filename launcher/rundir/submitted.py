@@ -15,7 +15,7 @@ _LATE = 15.0  # seconds from the end of a job to that of podrun's record, over a
 def job_of(directory: RunDirectory) -> Job | None:
     """Return what the queue says of the run's job; None for a run without one, or if the queue does not answer here."""
     job = directory.job()
-    return None if job is None else QUEUE.job(job)
+    return None if job is None else QUEUE.job(job, directory.job_recorded())
 
 
 def waits(directory: RunDirectory) -> bool:

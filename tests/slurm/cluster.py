@@ -15,6 +15,7 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "salloc", "sbatch", "srun", "scance
 GPUS = 2  # on each node; devices that every machine has stand for them
 KILL_WAIT = 20  # seconds between SIGTERM and SIGKILL when a job is cancelled
 _UP = 40.0  # seconds for all nodes to be idle
+_HURRIED = "SchedulerParameters=sched_interval=2,bf_interval=2\n"  # jobs would wait for up to 3 s
 
 _CONF = """\
 ClusterName=podrun
@@ -34,7 +35,6 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
-SchedulerParameters=sched_interval=2,bf_interval=2
 SwitchType=switch/none
 MpiDefault=none
 GresTypes=gpu
@@ -55,9 +55,9 @@ def why_not() -> str | None:
 class Cluster:
     """The nodes h0 to h3 with two CPUs and two GPUs each. Users' processes run as root, with a home of their own on each."""
 
-    def __init__(self, more: str = "") -> None:
-        """Starts it. `more`: further lines of slurm.conf."""
-        self._more = more
+    def __init__(self, more: str = "", hurried: bool = True) -> None:
+        """Starts it. `more`: further lines of slurm.conf. `hurried`: it looks at its queue more often than by default."""
+        self._more = more + _HURRIED * hurried
         self.hosts = Hosts(4)
         self._daemons: list[subprocess.Popen[bytes]] = []
         self._folder = self.hosts.folder / "slurm"

@@ -13,6 +13,7 @@ from .job import SlurmError, ask_slurm, is_job_id, plain_env, why_over
 
 PATIENCE = 60.0  # seconds for sbatch, which tries again for as long as the controller is busy
 _FRESH = 5.0  # seconds for which an answer about the queue is taken for the present: admins mind frequent questions
+_NEWS = 0.5  # seconds until it is asked about a job that was submitted meanwhile
 _GONE = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED")
 _OVER = {*_GONE, "TIMEOUT", "REVOKED", "SPECIAL_EXIT"}
 _REMEDIES = (
@@ -100,13 +101,22 @@ class Queue:
 
     def __init__(self) -> None:
         self._asked = -_FRESH
+        self._asked_at = 0.0  # by the wall clock
         self._jobs: dict[str, Job] | None = None
 
-    def job(self, job: str) -> Job | None:
-        """Return what is known of a job: one that SLURM has forgotten is over. None if SLURM does not answer here."""
-        if time.monotonic() - self._asked >= _FRESH:
+    def job(self, job: str, submitted: float = 0.0) -> Job | None:
+        """Return what is known of a job: one that SLURM has forgotten is over. None if SLURM does not answer here.
+
+        `submitted`: seconds since the epoch. An answer from before says nothing of the job.
+        """
+        age = time.monotonic() - self._asked
+        is_new = job not in (self._jobs or {}) and self._asked_at <= submitted
+        if age >= _FRESH or (is_new and age >= _NEWS):
+            self._asked_at = time.time()
             self._jobs = _ask_queue()
             self._asked = time.monotonic()
+        elif is_new:
+            return None
         return None if self._jobs is None else self._jobs.get(job, Job("COMPLETED"))
 
     def forget(self) -> None:

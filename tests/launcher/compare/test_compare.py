@@ -156,10 +156,10 @@ def test_programs_cannot_be_compared(sandbox: Sandbox, job: list[str]) -> None:
 def test_a_second_comparison_has_a_folder_of_its_own(tmp_path: Path) -> None:
     """Beside the workdir of the job, numbered; nothing of the first gets into the second."""
     wanted = tmp_path / "runs" / "train"
-    assert new_folders(wanted, False, POD, ["a=1"]).runs == tmp_path / "runs" / "train-compare"
+    assert new_folders(wanted, False, POD, ["a=1"], LocalFiles()).runs == tmp_path / "runs" / "train-compare"
     (tmp_path / "runs" / "train-compare").mkdir(parents=True)
     (tmp_path / "runs" / "train-compare-2").mkdir()
-    found = new_folders(wanted, False, POD, ["a=1"])
+    found = new_folders(wanted, False, POD, ["a=1"], LocalFiles())
     assert found.runs == found.results == tmp_path / "runs" / "train-compare-3"
     assert found.earlier == tmp_path / "runs" / "train-compare"
 
@@ -168,10 +168,10 @@ def test_a_second_comparison_has_a_folder_of_its_own(tmp_path: Path) -> None:
 def test_a_folder_that_was_typed_must_be_new(tmp_path: Path, taken: str) -> None:
     """It is refused if it holds a variant or a table, and says what to do; other files do not matter."""
     (tmp_path / "notes.txt").touch()
-    assert new_folders(tmp_path, True, POD, ["a=1", "a=2"]).runs == tmp_path
+    assert new_folders(tmp_path, True, POD, ["a=1", "a=2"], LocalFiles()).runs == tmp_path
     (tmp_path / taken).mkdir()
     with pytest.raises(UserError, match=f"holds {taken} of an earlier run or comparison.*--workdir DIR"):
-        new_folders(tmp_path, True, POD, ["a=1", "a=2"])
+        new_folders(tmp_path, True, POD, ["a=1", "a=2"], LocalFiles())
 
 
 # --- what variants leave --------------------------------------------------------------------------------------------

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
+from podrun.launcher.transport.slurm.batch import Job, Queue
 from podrun.launcher.transport.slurm.errors import own_words, why_not_started
 from podrun.launcher.transport.slurm.job import is_job_id, last_line, plain_env, time_left, why_over
 
@@ -133,3 +135,16 @@ def test_settings_of_the_user_do_not_change_what_srun_does() -> None:
         "SLURMD_DEBUG": "1",
     }
     assert plain_env(env) == {"SLURM_CONF": "c", "PATH": "p"}
+
+
+def test_an_answer_from_before_a_job_was_submitted_says_nothing_of_it(answer: Path) -> None:
+    """SLURM is asked again, though its last answer is seconds old; a job that it has forgotten is over."""
+    queue = Queue()
+    answer.write_text("7|RUNNING|2026-01-01T00:00:00|None\n")
+    assert queue.job("7") == Job("RUNNING", "", "2026-01-01T00:00:00")
+    submitted = time.time()
+    answer.write_text("7|RUNNING|2026-01-01T00:00:00|None\n8|PENDING|N/A|Resources\n")
+    assert queue.job("8", submitted) is None
+    time.sleep(0.6)
+    assert queue.job("8", submitted) == Job("PENDING", "Resources")
+    assert queue.job("5", submitted) == Job("COMPLETED")
