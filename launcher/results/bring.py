@@ -89,12 +89,11 @@ class Bringing:
         for _ in range(_TRIES):
             have, digest = self._home.start_of(path)
             incoming = self._remote.get(path, have, digest)
-            if incoming.offset == incoming.size == have and not self._home.part(path).exists():
+            if incoming.offset == incoming.size == have and self._home.is_whole(path):
                 for _ in incoming.pieces():
                     pass
-                if (self._home.path / path).is_file():
-                    self._brought.unchanged.add(path)
-                    return
+                self._brought.unchanged.add(path)
+                return
             try:
                 self._home.receive(path, incoming, self._counter(path, incoming.offset, incoming.size))
             except DigestError:

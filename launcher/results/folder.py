@@ -79,6 +79,10 @@ class HomeFolder:
         """Return where a file is kept while it is not complete."""
         return self.path / _OURS / _PARTS / path
 
+    def is_whole(self, path: str) -> bool:
+        """Return whether a file is here, and nothing that has arrived after it."""
+        return (self.path / path).is_file() and not self.part(path).exists()
+
     def start_of(self, path: str) -> tuple[int, str]:
         """Return size and SHA-256 of what is here of a file: of a part of it, or of its last complete state."""
         file = self.part(path) if self.part(path).is_file() else self.path / path

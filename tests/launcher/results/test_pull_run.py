@@ -41,6 +41,14 @@ def test_all_of_it(pulling: Pulling) -> None:
     assert contents(pulling.home).items() > contents(pulling.workdir).items()  # checkpoint 10 stays here
 
 
+def test_an_empty_file(pulling: Pulling) -> None:
+    """It comes over the same connection as all others, as what a logger leaves that was killed before it wrote."""
+    (pulling.workdir / "tensorboard" / "events.of.another").touch()
+    assert "tensorboard/events.of.another" in pulling.pull("metrics").brought.files
+    assert not [line for line in pulling.lines if "new connection" in line]
+    assert "tensorboard/events.of.another" in pulling.pull("metrics").brought.unchanged
+
+
 @pytest.mark.parametrize(
     ("words", "names"),
     [
