@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TextIO
 
 from podrun.runtime.contract import ExitCode, UserError
 
@@ -21,6 +22,7 @@ from ..supervise.submission import end_job, sbatch_words, submit_run
 from ..transport.slurm.job import SlurmError
 from .collect import collect
 from .comparison import Comparison
+from .files import Files
 from .table import Measurement, VariantState
 from .variants import Variant
 
@@ -56,6 +58,13 @@ class _Job:
         except SlurmError as error:
             say(f"{self.variant.name}: cannot end the SLURM job {job}: {error}")
 
+    def measured(self, files: Files) -> Measurement:
+        """Return what its run has left in its workdir, which `files` reads."""
+        if self.ended:
+            return collect(self.variant, self.spec, self.directory, files)
+        state, reason, workdir = VariantState.INTERRUPTED, "it goes on without this comparison", str(self.spec.workdir)
+        return Measurement(self.variant, state, reason, ExitCode.FAILED, self.directory.run_id, workdir)
+
 
 def run_as_jobs(comparison: Comparison, options: BatchOptions, *, quiet: bool) -> list[Measurement]:
     """Submit every variant, wait until all have ended, and return the measurements in the order of the variants.
@@ -63,93 +72,118 @@ def run_as_jobs(comparison: Comparison, options: BatchOptions, *, quiet: bool) -
     A variant that fails does not stop the others; Ctrl-C takes all out of the queue, and stops those that run. If the
     terminal is lost, the jobs go on without this process. Raises UserError if SLURM does not take the first one.
     """
-    out = sys.stderr if quiet else sys.stdout
-
-    def say(text: str) -> None:
-        print(text, file=out, flush=True)
-
     with Signals() as signals:
-        jobs, rest = _submit_all(comparison, options, signals, say)
-        _wait(jobs, signals, say)
-    measured = {job.variant.name: _measured(job, comparison) for job in jobs} | rest
-    return [measured[variant.name] for variant, _ in comparison.jobs]
+        jobs = _Jobs(comparison, options, signals, sys.stderr if quiet else sys.stdout)
+        jobs.run()
+    return jobs.measured()
 
 
-def _submit_all(
-    comparison: Comparison, options: BatchOptions, signals: Signals, say: Callable[[str], None]
-) -> tuple[list[_Job], dict[str, Measurement]]:
-    """Return the jobs, and what there is to tell of variants that SLURM did not take. Raises UserError for the first."""
-    jobs: list[_Job] = []
-    rest: dict[str, Measurement] = {}
-    for variant, planned in comparison.jobs:
-        workdir = str(planned.workdir)
-        if signals.received:
-            code = 128 + signals.received[0]
-            rest[variant.name] = Measurement(variant, VariantState.NOT_RUN, code=code, workdir=workdir)
-            continue
-        spec = replace(planned, run_id=new_run_id())
-        try:
-            directory = submit_run(spec, comparison.bundles, sbatch_words(spec, options, comparison.name))
-        except UserError as error:
-            if not jobs and not signals.received:  # Ctrl-C ends sbatch as well
-                raise
-            reason = str(error).partition("\n")[0]
-            code = 128 + signals.received[0] if signals.received else ExitCode.BAD_CONFIG
-            rest[variant.name] = Measurement(variant, VariantState.FAILED, reason, code, workdir=workdir)
-            say(f"{variant.name}: {reason}")
-            continue
-        jobs.append(_Job(variant, spec, directory))
-        say(f"{variant.name}: {pending_words(directory) or f'{spec.run_id} is the SLURM job {directory.job()}'}")
-    return jobs, rest
+class _Jobs:
+    """The jobs of a comparison."""
 
+    def __init__(self, comparison: Comparison, options: BatchOptions, signals: Signals, out: TextIO) -> None:
+        self._comparison = comparison
+        self._options = options
+        self._signals = signals
+        self._out = out
+        self._told_at = 0.0
+        self._waiting = deque(comparison.jobs)
+        """Variants that were not submitted yet."""
+        self._jobs: list[_Job] = []
+        self._refused: dict[str, Measurement] = {}
+        self._full_at: int | None = None  # how many had ended when SLURM took no more
+        self._stopped = 0  # how often the user's wish to stop was carried out
+        self._deadline = float("inf")
 
-def _wait(jobs: Sequence[_Job], signals: Signals, say: Callable[[str], None]) -> None:
-    """Wait until all have ended, or until those that were asked to end have had their time."""
-    asked = 0
-    told_at = time.monotonic()
-    deadline = float("inf")
+    def run(self) -> None:
+        """Submit what SLURM takes, and watch it, until all have ended. Raises UserError for the first variant."""
+        while True:
+            self._submit()
+            if not (self._going or self._waiting):
+                return
+            if signal.SIGHUP in self._signals.received:
+                return  # nobody reads any more; the jobs go on
+            if len(self._signals.received) > self._stopped:
+                self._stop()
+            for job in self._going:
+                job.look(self._say)
+            if time.monotonic() > self._deadline:
+                self._name_unended()
+                return
+            if time.monotonic() > self._told_at + _REMIND:
+                self._say(", ".join(f"{count} {state}" for state, count in Counter(map(_state, self._jobs)).items()))
+            if self._going:
+                time.sleep(_LOOK)
 
-    def say_now(text: str) -> None:
-        nonlocal told_at
-        told_at = time.monotonic()
-        say(text)
+    def measured(self) -> list[Measurement]:
+        """Return what has become of each variant, in their order."""
+        results = {job.variant.name: job.measured(self._comparison.files) for job in self._jobs} | self._refused
+        code = 128 + self._signals.received[0] if self._signals.received else None
+        return [
+            results.get(variant.name)
+            or Measurement(variant, VariantState.NOT_RUN, code=code, workdir=str(spec.workdir))
+            for variant, spec in self._comparison.jobs
+        ]
 
-    while going := [job for job in jobs if not job.ended]:
-        if signal.SIGHUP in signals.received:
-            return  # nobody reads any more; the jobs go on
-        if len(signals.received) > asked:
-            asked = len(signals.received)
-            say_now("stopping all; those that run save first" if asked == 1 else "stopping all, without saving")
-            for job in going:
-                job.stop(asked > 1, say_now)
-            deadline = time.monotonic() + _PATIENCE
-        for job in going:
-            job.look(say_now)
-        if time.monotonic() > deadline:
-            for job in [job for job in jobs if not job.ended]:
-                say(
-                    f"{job.variant.name}: has not ended; `podrun stop --now {job.directory.run_id}` does not wait for saves"
-                )
+    @property
+    def _going(self) -> list[_Job]:
+        return [job for job in self._jobs if not job.ended]
+
+    def _say(self, text: str) -> None:
+        self._told_at = time.monotonic()
+        print(text, file=self._out, flush=True)
+
+    def _submit(self) -> None:
+        """Submit the next variants until SLURM takes no more; then the others follow when one has ended."""
+        ended = len(self._jobs) - len(self._going)
+        while self._waiting and not self._signals.received and self._full_at != ended:
+            variant, planned = self._waiting[0]
+            spec = replace(planned, run_id=new_run_id())
+            words = sbatch_words(spec, self._options, self._comparison.name)
+            try:
+                directory = submit_run(spec, self._comparison.bundles, words)
+            except UserError as error:
+                if not self._signals.received:  # Ctrl-C ends sbatch as well
+                    self._refuse(variant, spec, error, ended)
+                continue
+            self._waiting.popleft()
+            self._jobs.append(_Job(variant, spec, directory))
+            words_of_queue = pending_words(directory) or f"{spec.run_id} is the SLURM job {directory.job()}"
+            self._say(f"{variant.name}: {words_of_queue}")
+
+    def _refuse(self, variant: Variant, spec: RunSpec, error: UserError, ended: int) -> None:
+        """Try again later if others go on, else give the variant up. Raises UserError for the first."""
+        if not self._jobs:
+            raise error
+        reason = str(error).partition("\n")[0]
+        if self._going:
+            self._full_at = ended
+            self._say(f"{variant.name}: {reason}; podrun tries again when another variant has ended")
             return
-        if time.monotonic() > told_at + _REMIND:
-            counts = Counter(_state(job) for job in jobs)
-            say_now(", ".join(f"{count} {state}" for state, count in counts.items()))
-        if not all(job.ended for job in jobs):
-            time.sleep(_LOOK)
+        self._say(f"{variant.name}: {reason}")
+        self._waiting.popleft()
+        workdir = str(spec.workdir)
+        self._refused[variant.name] = Measurement(
+            variant, VariantState.FAILED, reason, ExitCode.BAD_CONFIG, workdir=workdir
+        )
+
+    def _stop(self) -> None:
+        """Stop all: those that run save first, unless the user has asked twice."""
+        self._stopped = len(self._signals.received)
+        self._waiting.clear()
+        if self._going:
+            self._say(
+                "stopping all; those that run save first" if self._stopped == 1 else "stopping all, without saving"
+            )
+        for job in self._going:
+            job.stop(self._stopped > 1, self._say)
+        self._deadline = time.monotonic() + _PATIENCE
+
+    def _name_unended(self) -> None:
+        for job in self._going:
+            run = job.directory.run_id
+            self._say(f"{job.variant.name}: has not ended; `podrun stop --now {run}` does not wait for saves")
 
 
 def _state(job: _Job) -> str:
     return "ended" if job.ended else "in the queue" if waits(job.directory) else "running"
-
-
-def _measured(job: _Job, comparison: Comparison) -> Measurement:
-    if not job.ended:
-        return Measurement(
-            job.variant,
-            VariantState.INTERRUPTED,
-            "it goes on without this comparison",
-            ExitCode.FAILED,
-            job.directory.run_id,
-            str(job.spec.workdir),
-        )
-    return collect(job.variant, job.spec, job.directory, comparison.files)

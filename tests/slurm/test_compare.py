@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 from typing import IO
@@ -49,6 +50,41 @@ def test_variants_are_jobs_of_their_own(login: LoginNode) -> None:
     ]
     assert losses[0] == losses[1]
     assert not login.left()
+
+
+LIMITED = """\
+#!/bin/sh
+if [ -n "$(squeue --noheader)" ]; then
+    echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2
+    echo "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit)" >&2
+    exit 1
+fi
+exec {sbatch} "$@"
+"""
+
+
+class LimitedLogin(LoginNode):
+    """SLURM takes one job of this user's at a time."""
+
+    @property
+    def env(self) -> dict[str, str]:
+        path = super().env["PATH"]
+        sbatch = self.path / "bin" / "sbatch"
+        sbatch.parent.mkdir(exist_ok=True)
+        sbatch.write_text(LIMITED.format(sbatch=shutil.which("sbatch", path=path)))
+        sbatch.chmod(0o755)
+        return {**super().env, "PATH": f"{sbatch.parent}:{path}"}
+
+
+def test_a_limit_of_jobs_is_kept(login: LoginNode) -> None:
+    """Submit the next variant when one has ended."""
+    login = LimitedLogin(login.path, login.cluster)
+    over = "--over=optimizer.learning_rate=0.1,0.01,0.001"
+    place = f"--workdir={login.path / 'shared'}"
+    done = login.podrun("compare", "--json", OPTIONS, "--slice=cpu-2x1", place, "small.yaml", "steps=20", over)
+    assert done.returncode == 0, done.stderr
+    assert [row["state"] for row in json.loads(done.stdout)["variants"]] == ["done"] * 3
+    assert done.stderr.count("podrun tries again when another variant has ended") == 2, done.stderr
 
 
 def test_ctrl_c_ends_all_of_them(login: LoginNode) -> None:
