@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from .guard import guard
+from .guard import PROGRAM, guard
 from .options import complete_job, complete_slice
 
 
@@ -29,9 +29,13 @@ def render() -> None:
 @click.option("--name", metavar="NAME", help="Name of the JobSet.  [default: that of train.yaml]")
 @click.option("--namespace", "-n", metavar="NAME", help="[default: kubectl's]")
 @click.option("--submit", is_flag=True, help="Create it, by kubectl.")
-@click.argument("train", type=click.Path(path_type=Path), metavar="train.yaml")
-@click.argument("overrides", nargs=-1, metavar="[key.path=value ...]", shell_complete=complete_job)
+@click.argument(
+    "job", nargs=-1, metavar="train.yaml [key.path=value ...] | -- PROGRAM [ARGS ...]", shell_complete=complete_job
+)
+@click.pass_context
 def jobset(
+    ctx: click.Context,
+    /,
     image: str,
     slice: str | None,
     num_slices: int | None,
@@ -41,8 +45,7 @@ def jobset(
     name: str | None,
     namespace: str | None,
     submit: bool,
-    train: Path,
-    overrides: tuple[str, ...],
+    job: tuple[str, ...],
 ) -> None:
     """Print a job as a JobSet of Kubernetes: a pod for each host, restarts by podrun's exit codes.
 
@@ -50,7 +53,13 @@ def jobset(
     Examples:
       podrun render jobset --image IMAGE --slice v5e-16 --workdir gs://my-bucket/train train.yaml
       podrun render jobset --image IMAGE --slice gpu-2x8 --volume runs:/runs -w /runs/train train.yaml --submit
+      podrun render jobset --image IMAGE --slice v5e-16 -- python my_train.py
     """
+    program: tuple[str, ...] = ctx.meta.get(PROGRAM, ())
+    if PROGRAM in ctx.meta and not program:
+        raise click.UsageError("there is no program behind the `--`", ctx)
+    if not program and not job:
+        raise click.MissingParameter(param_hint="'train.yaml'", param_type="argument", ctx=ctx)
 
     def action() -> int:
         from ..commands.render_jobset import JobSetRequest
@@ -58,7 +67,18 @@ def jobset(
 
         return render_jobset(
             JobSetRequest(
-                train, overrides, image, slice, num_slices, name, namespace, workdir, volume, accelerator, submit
+                train=None if program else Path(job[0]),
+                overrides=job if program else job[1:],
+                image=image,
+                slice=slice,
+                num_slices=num_slices,
+                name=name,
+                namespace=namespace,
+                workdir=workdir,
+                volume=volume,
+                accelerator=accelerator,
+                submit=submit,
+                program=program,
             )
         )
 

@@ -6,8 +6,9 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
@@ -17,13 +18,20 @@ from podrun.runtime.config import Config, bucket_url, check_slice
 from podrun.runtime.contract import ExitCode, UserError
 
 from ..kubernetes.jobset import Where, jobset, name_problem, slice_problem, text_problem
+from ..plan.plan import Program
 from ..pod.pod import Host, Pod
 from ..pod.run_id import new_run_id
 from ..pod.slices import Slice, parse_slice, several_slices
-from ..request.train_file import read_config
+from ..request.program_checks import check_kind
+from ..request.request import Request
+from ..request.train_file import read_config, read_launch
 
 _PLATFORMS = {"tpu": "tpu", "gpu": "cuda", "cpu": "cpu"}
 _LIMIT = 60.0  # seconds for kubectl
+_NO_WORKDIR = (
+    "there is no --workdir: what the program keeps by podrun.init() ends with its container; give --volume CLAIM:/FOLDER "
+    "and a --workdir below that folder"
+)
 
 T = TypeVar("T")
 
@@ -32,7 +40,7 @@ T = TypeVar("T")
 class JobSetRequest:
     """Command line of `podrun render jobset`."""
 
-    train: Path
+    train: Path | None
     overrides: tuple[str, ...]
     image: str
     slice: str | None = None
@@ -44,11 +52,15 @@ class JobSetRequest:
     """CLAIM:/FOLDER."""
     accelerator: str | None = None
     submit: bool = False
+    program: tuple[str, ...] = ()
+    """Command line of a user program, instead of `train`."""
 
 
 def render(request: JobSetRequest) -> int:
     """Print the manifest, or give it to kubectl. Raises UserError with all mistakes."""
     manifest = make_manifest(request, new_run_id())
+    if request.program and not request.workdir:
+        print(f"podrun: {_NO_WORKDIR}", file=sys.stderr)
     text = yaml.safe_dump(manifest, sort_keys=False, width=10_000)
     if not request.submit:
         print(text, end="")
@@ -67,33 +79,42 @@ def make_manifest(request: JobSetRequest, run_id: str) -> dict[str, object]:
             problems.append(str(error))
             return None
 
-    config = attempt(lambda: read_config(request.train, request.overrides))
-    slice = attempt(lambda: _slice(request, config))
+    job = attempt(lambda: _job(request))
+    slice = attempt(lambda: _slice(request, job))
     volume = attempt(lambda: _volume(request.volume))
-    name = request.name or re.sub("[^a-z0-9]+", "-", request.train.stem.lower()).strip("-")[:40].rstrip("-")
+    named = request.name or Request(request.train, program=request.program).name
+    name = request.name or re.sub("[^a-z0-9]+", "-", named.lower()).strip("-")[:40].rstrip("-")
     where = Where(name, run_id, request.image, request.namespace, volume, request.accelerator)
     problems += [what for what in (name_problem(name), text_problem(where)) if what]
-    if config:
-        job = config
-        problems += _job_problems(job)
-        config = attempt(lambda: _with_workdir(job, request.workdir, volume))
+    if job:
+        given = job
+        problems += _job_problems(given)
+        job = attempt(lambda: _with_workdir(given, request.workdir, volume))
     if slice and (what := slice_problem(slice)):
         problems.append(what)
     if slice and request.accelerator and slice.kind != "gpu":
         problems.append(f"--accelerator names the GPUs of a gpu-HxD; the nodes of {slice.name} follow from its name")
-    if config and slice:
-        checked, shape = config, slice
-        attempt(lambda: check_slice(checked, shape.devices, shape.slices))
+    if slice and job and not isinstance(job, Program):
+        config, shape = job, slice
+        attempt(lambda: check_slice(config, shape.devices, shape.slices))
     if problems:
         raise UserError("\n".join(problems))
-    assert config and slice
+    assert job and slice
     hosts = tuple(Host(f"worker-{number}", f"worker-{number}") for number in range(slice.hosts))
     pod = Pod(slice, hosts, "ssh", _PLATFORMS[slice.kind])
-    return jobset(pod, config, where)
+    return jobset(pod, job, where)
 
 
-def _slice(request: JobSetRequest, config: Config | None) -> Slice:
-    name = request.slice or (config.launch.slice if config else None)
+def _job(request: JobSetRequest) -> Config | Program:
+    """Return what runs. Raises UserError with all its mistakes."""
+    check_kind(request.train, request.program, request.overrides)
+    if request.train:
+        return read_config(request.train, request.overrides)
+    return Program(request.program, read_launch(request.overrides))
+
+
+def _slice(request: JobSetRequest, job: Config | Program | None) -> Slice:
+    name = request.slice or (job.launch.slice if job else None)
     if name is None:
         raise UserError("no slice: give one with --slice, for example v5e-16 or gpu-2x8, or as launch.slice")
     return several_slices(parse_slice(name), request.num_slices or parse_slice(name).slices)
@@ -108,31 +129,41 @@ def _volume(text: str | None) -> tuple[str, PurePosixPath] | None:
     return claim, PurePosixPath(folder)
 
 
-def _with_workdir(config: Config, typed: str | None, volume: tuple[str, PurePosixPath] | None) -> Config:
-    """Return the job with its workdir: in a bucket, or on the volume. A container's own disk ends with it."""
-    chosen = Path(typed) if typed else config.launch.workdir
+def _with_workdir(
+    job: Config | Program, typed: str | None, volume: tuple[str, PurePosixPath] | None
+) -> Config | Program:
+    """Return the job with its workdir: in a bucket, or on the volume. A container's own disk ends with it.
+
+    A program may keep its results by itself, so that it needs no workdir; one that it has is a folder.
+    """
+    chosen = Path(typed) if typed else job.launch.workdir
     if chosen and (mistakes := bucket_url.mistakes(chosen)):
         raise UserError("\n".join(mistakes))
-    is_kept = chosen and (bucket_url.url(chosen) or (volume and _is_below(chosen, volume[1])))
-    if not chosen or not is_kept:
-        where = f"is {chosen}, which ends with its container" if chosen else "is missing"
+    bucket = bucket_url.url(chosen) if chosen else None
+    if bucket and isinstance(job, Program):
         raise UserError(
-            f"workdir {where}; give --workdir gs://BUCKET/PATH (or s3://...), or --volume CLAIM:/FOLDER and a --workdir "
+            f"workdir {bucket}: a user program keeps its results in a folder; give --volume CLAIM:/FOLDER and a --workdir "
             "below that folder"
         )
-    return config.model_copy(update={"launch": config.launch.model_copy(update={"workdir": chosen})})
+    is_kept = chosen and (bucket or (volume and _is_below(chosen, volume[1])))
+    if not is_kept and (chosen or not isinstance(job, Program)):
+        where = f"is {chosen}, which ends with its container" if chosen else "is missing"
+        url = "" if isinstance(job, Program) else "--workdir gs://BUCKET/PATH (or s3://...), or "
+        raise UserError(f"workdir {where}; give {url}--volume CLAIM:/FOLDER and a --workdir below that folder")
+    launch = job.launch.model_copy(update={"workdir": chosen})
+    return replace(job, launch=launch) if isinstance(job, Program) else job.model_copy(update={"launch": launch})
 
 
 def _is_below(path: Path, folder: PurePosixPath) -> bool:
     return PurePosixPath(os.path.normpath(path)).is_relative_to(os.path.normpath(folder))
 
 
-def _job_problems(config: Config) -> list[str]:
-    launch = config.launch
+def _job_problems(job: Config | Program) -> list[str]:
+    launch = job.launch
     problems = []
     if launch.process_per == "device":
         problems.append("launch.process_per: device: a container has one process for all its GPUs; remove it")
-    if config.brings_data:
+    if not isinstance(job, Program) and job.brings_data:
         problems.append("data.bring: nothing is brought to containers; put the data into the image, or on the volume")
     if launch.python or launch.pod:
         problems.append(

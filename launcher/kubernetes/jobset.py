@@ -1,4 +1,4 @@
-"""Write the JobSet of a job: an indexed Job for each slice, a pod for each host, podrun's runtime in each. PURE.
+"""Write the JobSet of a job: an indexed Job for each slice, a pod for each host, with podrun's runtime or a program. PURE.
 
 Sources: https://jobset.sigs.k8s.io/docs/concepts, https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy,
 https://cloud.google.com/kubernetes-engine/docs/how-to/tpus and .../how-to/gpus.
@@ -6,20 +6,22 @@ https://cloud.google.com/kubernetes-engine/docs/how-to/tpus and .../how-to/gpus.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from podrun.runtime.config import Config
+from podrun.runtime.config import Config, Launch
 from podrun.runtime.contract import ENV_COORDINATOR, ENV_WORKDIR, ExitCode
 
 from ..agent.protocol import MULTISLICE
 from ..plan.base_env import MEGASCALE_PORT, base_env
+from ..plan.plan import Program
 from ..pod.pod import Pod
 from ..pod.slices import Slice
-from .member import ENV_CONFIG, ENV_HOST_INDEX, ENV_HOSTS, ENV_SLICE_INDEX
+from .member import ENV_CONFIG, ENV_HOST_INDEX, ENV_HOSTS, ENV_PROGRAM, ENV_SLICE_INDEX
 
 PORT = 8476
 """Port at which process 0 listens, in a network of its own."""
@@ -81,8 +83,8 @@ def slice_problem(slice: Slice) -> str | None:
     return f"podrun does not know how GKE offers {slice.name}: on GKE it knows {', '.join(_TPUS)}, gpu-HxD and cpu-HxD"
 
 
-def jobset(pod: Pod, config: Config, where: Where) -> dict[str, Any]:
-    """Return the manifest of a JobSet. The config names the workdir, in a bucket or below the volume."""
+def jobset(pod: Pod, job: Config | Program, where: Where) -> dict[str, Any]:
+    """Return the manifest of a JobSet. The job's `launch` names the workdir, in a bucket or below the volume."""
     slice = pod.slice
     metadata: dict[str, Any] = {"name": where.name}
     if where.namespace:
@@ -91,13 +93,13 @@ def jobset(pod: Pod, config: Config, where: Where) -> dict[str, Any]:
         metadata["annotations"] = {
             "alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool",
         }
-    job = {
+    members = {
         "parallelism": slice.hosts_per_slice,
         "completions": slice.hosts_per_slice,
         "completionMode": "Indexed",
         "backoffLimit": 0,  # one pod alone cannot be started again
         "podFailurePolicy": {"rules": [_fail_job(ExitCode.BAD_CONFIG), _fail_job(ExitCode.PREEMPTED), _EVICTED]},
-        "template": {"spec": _pod_spec(pod, config, where)},
+        "template": {"spec": _pod_spec(pod, job, where)},
     }
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -106,15 +108,14 @@ def jobset(pod: Pod, config: Config, where: Where) -> dict[str, Any]:
         "spec": {
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True, "subdomain": where.name},
             "successPolicy": {"operator": "All"},
-            "failurePolicy": _failure_policy(config),
-            "replicatedJobs": [{"name": WORKER, "replicas": slice.slices, "template": {"spec": job}}],
+            "failurePolicy": _failure_policy(job.launch),
+            "replicatedJobs": [{"name": WORKER, "replicas": slice.slices, "template": {"spec": members}}],
         },
     }
 
 
-def _failure_policy(config: Config) -> dict[str, Any]:
+def _failure_policy(launch: Launch) -> dict[str, Any]:
     """Return podrun's policy: a mistake ends the run, a preemption that was saved costs no restart, others are counted."""
-    launch = config.launch
     rules = [_rule("mistake", "FailJobSet", _code(ExitCode.BAD_CONFIG))]
     if launch.max_preemptions or (launch.max_preemptions is None and launch.max_restarts):
         rules.append(
@@ -149,20 +150,20 @@ def _fail_job(code: ExitCode) -> dict[str, Any]:
     }
 
 
-def _pod_spec(pod: Pod, config: Config, where: Where) -> dict[str, Any]:
+def _pod_spec(pod: Pod, job: Config | Program, where: Where) -> dict[str, Any]:
     slice = pod.slice
     container: dict[str, Any] = {
         "name": WORKER,
         "image": where.image,
         "command": list(MEMBER),
-        "env": _env(pod, config, where),
-        "ports": [{"containerPort": PORT}],
+        "env": _env(pod, job, where),
+        "ports": [{"containerPort": port} for port in ((PORT, PORT + 1) if isinstance(job, Program) else (PORT,))],
     }
     if limits := _limits(slice):
         container["resources"] = {"limits": limits}
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": math.ceil(config.launch.stop_grace) + SAVE,
+        "terminationGracePeriodSeconds": math.ceil(job.launch.stop_grace) + SAVE,
         "containers": [container],
     }
     if selector := _selector(slice, where):
@@ -199,7 +200,14 @@ def _generation(slice: Slice) -> str:
     return re.sub(r"^\d+x(?=[a-z])", "", slice.name).rpartition("-")[0]
 
 
-def _env(pod: Pod, config: Config, where: Where) -> list[dict[str, Any]]:
+def _what_runs(job: Config | Program) -> dict[str, str]:
+    if not isinstance(job, Program):
+        return {ENV_CONFIG: job.model_dump_json()}
+    launch = {"env": job.launch.env, "instrument": job.launch.instrument}
+    return {ENV_PROGRAM: json.dumps({"argv": job.argv, "launch": launch})}
+
+
+def _env(pod: Pod, job: Config | Program, where: Where) -> list[dict[str, Any]]:
     """Return the environment: what `WorkerEnv` reads, as far as it is known now, and where the member finds the rest."""
     slice, ids = pod.slice, range(pod.slice.devices_per_host)
     coordinator = f"{where.name}-{WORKER}-0-0.{where.name}"
@@ -210,10 +218,10 @@ def _env(pod: Pod, config: Config, where: Where) -> list[dict[str, Any]]:
         "PODRUN_LOCAL_DEVICE_IDS": ",".join(map(str, ids)),
         "PODRUN_SLICE": slice.name,
         ENV_COORDINATOR: f"{coordinator}:{PORT}",
-        ENV_WORKDIR: str(config.launch.workdir),
+        **({ENV_WORKDIR: str(job.launch.workdir)} if job.launch.workdir else {}),
         ENV_HOSTS: str(slice.hosts_per_slice),
-        ENV_CONFIG: config.model_dump_json(),
-        **config.launch.env,
+        **_what_runs(job),
+        **job.launch.env,
     }
     told = {
         "PODRUN_HOST": "metadata.name",

@@ -11,13 +11,14 @@ from podrun.runtime.contract import WorkerEnv
 
 from ..agent.protocol import INSTRUMENT
 
-_FOLDER = Path(__file__).parents[1] / INSTRUMENT
+INSTRUMENT_FOLDER = Path(__file__).parents[1] / INSTRUMENT
+"""Folder of the files that help a program's Python, on this machine."""
 
 
 @cache
 def instrument_files() -> dict[str, str]:
     """Return the contents of the files that help a program's Python, by their names in an agent's folder."""
-    paths = [path for path in sorted(_FOLDER.glob("*.py")) if path.name != "__init__.py"]
+    paths = [path for path in sorted(INSTRUMENT_FOLDER.glob("*.py")) if path.name != "__init__.py"]
     return {f"{INSTRUMENT}/{path.name}": path.read_text("utf-8") for path in paths}
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from podrun.launcher.commands import attach, clean, logs, ps, status, stop
 from podrun.launcher.compare.collect import collect
+from podrun.launcher.compare.files import LocalFiles
 from podrun.launcher.compare.variants import Variant
 from podrun.launcher.inventory.pod_request import PodRequest
 from podrun.launcher.plan.plan import Program
@@ -162,7 +163,7 @@ def commands(directory: RunDirectory) -> list[Callable[[], object]]:
         lambda: stop.stop(RUN, now=False),
         lambda: clean.clean(clean.CleanRequest(hosts.HostSelection(PodRequest()), older_than="1s", dry_run=True)),
         lambda: clean.clean(clean.CleanRequest(selection, dry_run=True)),
-        lambda: collect(Variant("v", "v", ()), RunSpec.from_json(json.dumps(SPEC).encode()), directory),
+        lambda: collect(Variant("v", "v", ()), RunSpec.from_json(json.dumps(SPEC).encode()), directory, LocalFiles()),
         lambda: directory.adoption(directory.spec().plan(0, {})),
     ]
 

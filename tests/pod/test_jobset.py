@@ -16,13 +16,18 @@ from podrun.runtime.contract import ExitCode
 
 from ..conftest import FAST, Sandbox
 from ..hosts import wait_until
+from .test_programs import PROGRAM
 
 pytestmark = pytest.mark.long
 
 
 def rendered(sandbox: Sandbox, *args: str) -> dict[str, Any]:
+    return printed(sandbox, "small.yaml", *args)
+
+
+def printed(sandbox: Sandbox, *job: str) -> dict[str, Any]:
     volume = (f"--volume=runs:{sandbox.path}", f"--workdir={sandbox.path}/kept")
-    done = sandbox.podrun("render", "jobset", "--image=i", "--slice=2xcpu-1x1", *volume, "small.yaml", *args)
+    done = sandbox.podrun("render", "jobset", "--image=i", "--slice=2xcpu-1x1", *volume, *job)
     assert done.returncode == 0, done.stderr
     return dict(yaml.safe_load(done.stdout))
 
@@ -92,3 +97,55 @@ def test_containers_train_as_a_simulated_pod_does(sandbox: Sandbox) -> None:
     assert ExitCode.BAD_CONFIG in [code for code, _ in refused], refused
     assert any("[exit code 2]" in text.splitlines()[-1] for _, text in refused), refused
     assert max(sandbox.losses("kept")) == last
+
+
+LOOP = """\
+import time
+import podrun
+
+podrun.init()
+for step in podrun.steps(100000, {"w": 0.0}):
+    podrun.report(step, loss=0.5)
+    time.sleep(0.02)
+"""
+ENDS = """\
+import os, signal, sys
+if os.environ["RANK"] == "0":
+    sys.exit(2)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_programs(sandbox: Sandbox) -> None:
+    """They join the pod as they do elsewhere, and each container tells why its own has ended."""
+    fine = ends(start(sandbox, printed(sandbox, "--", "python", str(PROGRAM), "bare", "fine")))
+    assert [code for code, _ in fine] == [0, 0], fine
+    failed = ends(start(sandbox, printed(sandbox, "--", "python", str(PROGRAM), "bare", "raise")))
+    assert failed[1][0] == 1
+    last = failed[1][1].splitlines()[-1]
+    assert last.startswith("podrun: small-worker-1-0-x7f2k (process 1): ValueError: boom in raise ("), failed
+    (sandbox.path / "ends.py").write_text(ENDS)
+    ended = ends(start(sandbox, printed(sandbox, "--", "python", "ends.py")))
+    assert [code for code, _ in ended] == [1, 137]  # 2 would mean to Kubernetes that it is no use to start again
+    assert "exited with code 2 (ends.py:3) [exit code 1]" in ended[0][1].splitlines()[-1]
+
+
+def test_a_loop_of_the_users_own(sandbox: Sandbox) -> None:
+    """It saves when its pod is asked to stop, and goes on from there."""
+    (sandbox.path / "loop.py").write_text(LOOP)
+    manifest = printed(sandbox, "--", "python", "loop.py")
+    for _ in range(2):
+        before = reached(sandbox)
+        running = start(sandbox, manifest)
+        wait_until(lambda before=before: reached(sandbox) > before + 20, "some steps", 90)
+        for process in running:
+            process.send_signal(signal.SIGTERM)
+        stopped = ends(running)
+        assert [code for code, _ in stopped] == [ExitCode.PREEMPTED] * 2, stopped
+    assert "resumed from the checkpoint of step" in "".join(text for _, text in stopped)
+
+
+def reached(sandbox: Sandbox) -> int:
+    """The last step that is recorded."""
+    record = sandbox.path / "kept" / "metrics.jsonl"
+    return max(sandbox.metrics("kept"), default=0) if record.exists() else 0

@@ -25,10 +25,12 @@ def manifests() -> dict[str, str]:
         train = Path(folder, "train.yaml")
         train.write_text(SMALL)
         overrides = ("batch_size=64", "launch.max_restarts=3", "model.layers=2")
-        return {name: _manifest(train, overrides, name, more) for name, more in _OPTIONS.items()}
+        written = {name: _manifest(train, overrides, name, more) for name, more in _OPTIONS.items()}
+    program = {"slice": "v5e-16", "workdir": None, "program": ("python", "my_train.py", "--cost", "$1")}
+    return {**written, "program": _manifest(None, ("launch.max_restarts=3",), "program", program)}
 
 
-def _manifest(train: Path, overrides: tuple[str, ...], slice: str, more: dict[str, object]) -> str:
+def _manifest(train: Path | None, overrides: tuple[str, ...], slice: str, more: dict[str, object]) -> str:
     options = {"image": "image:1", "slice": slice, "workdir": "gs://bucket/train", **more}
     manifest = make_manifest(JobSetRequest(train, overrides, **options), "20260101-000000-abcd")  # type: ignore[arg-type]
     return str(yaml.safe_dump(manifest, sort_keys=False, width=10_000))

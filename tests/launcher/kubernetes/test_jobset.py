@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 from podrun.launcher.commands.render_jobset import JobSetRequest, make_manifest
-from podrun.launcher.kubernetes.member import ENV_CONFIG, ENV_HOST_INDEX, ENV_HOSTS, ENV_SLICE_INDEX, worker_env
+from podrun.launcher.kubernetes.member import (
+    ENV_CONFIG,
+    ENV_HOST_INDEX,
+    ENV_HOSTS,
+    ENV_PROGRAM,
+    ENV_SLICE_INDEX,
+    worker_command,
+    worker_env,
+)
 from podrun.runtime.config import Config
 from podrun.runtime.contract import UserError
 
@@ -79,6 +89,50 @@ def test_what_cannot_run_is_refused(train: Path, options: dict[str, object], wor
         make_manifest(JobSetRequest(train, **given), "r")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"workdir": "gs://bucket/t"}, "a user program keeps its results in a folder"),
+        ({"workdir": "/runs/t"}, "/runs/t, which ends with its container; give --volume CLAIM:/FOLDER"),
+        ({"slice": None}, "no slice: give one with --slice"),
+        ({"overrides": ("steps=3",)}, "takes only launch.key=value before the `--`"),
+        ({"overrides": ("train.yaml",)}, "a train.yaml and a program are two runs"),
+        ({"overrides": ("launch.process_per=device",)}, "a container has one process"),
+        ({"program": ("train.yaml",)}, "train.yaml is no program"),
+        ({"program": ("",)}, "has no name"),
+    ],
+)
+def test_a_program_that_cannot_run_is_refused(options: dict[str, object], words: str) -> None:
+    given = {"overrides": (), "image": "i", "slice": "cpu-2x1", "program": ("python", "my.py"), **options}
+    with pytest.raises(UserError, match=re.escape(words)):
+        make_manifest(JobSetRequest(None, **given), "r")  # type: ignore[arg-type]
+
+
+def test_a_program_is_named_and_needs_no_workdir(sandbox: Sandbox) -> None:
+    """Say what it means to have none."""
+    words = (
+        "render",
+        "jobset",
+        "--image=i",
+        "--slice=cpu-2x1",
+        "launch.env={A: '1'}",
+        "--",
+        "python",
+        "-u",
+        "My_fit.py",
+    )
+    done = sandbox.podrun(*words)
+    assert done.returncode == 0, done.stderr
+    assert "there is no --workdir" in done.stderr
+    manifest = yaml.safe_load(done.stdout)
+    assert manifest["metadata"]["name"] == "my-fit"
+    with_folder = sandbox.podrun(*words[:4], "--volume=runs:/runs", "-w", "/runs/fit", *words[5:])
+    assert (with_folder.returncode, with_folder.stderr) == (0, "")
+    refused = sandbox.podrun(*words[:4], "train.py")
+    assert refused.returncode == 2
+    assert "put it behind two dashes: podrun ... -- python train.py" in refused.stderr
+
+
 def test_all_mistakes_at_once(sandbox: Sandbox) -> None:
     done = sandbox.podrun("render", "jobset", "--image=i", "--slice=v9-1", "--name=-", "small.yaml", "stpes=3")
     assert done.returncode == 2
@@ -135,6 +189,24 @@ def test_preemptions_are_restarted_as_the_job_says(train: Path, overrides: tuple
     manifest = make_manifest(JobSetRequest(train, overrides, "i", "cpu-1x1", workdir="s3://bucket/t"), "r")
     policy = manifest["spec"]["failurePolicy"]  # type: ignore[index]
     assert [rule["action"] for rule in policy["rules"]] == actions
+
+
+def test_a_program_knows_its_place() -> None:
+    """Under the names that others read; its own variables go first, and Python loads what watches it."""
+    program = json.dumps(
+        {"argv": ["python", "my.py"], "launch": {"env": {"RANK": "r{process_id}"}, "instrument": True}}
+    )
+    given = {ENV_PROGRAM: program, ENV_HOSTS: "2", ENV_SLICE_INDEX: "0", ENV_HOST_INDEX: "1", "PYTHONPATH": "/mine"}
+    pod = {"RUN_ID": "r", "ATTEMPT": "0", "HOST": "h", "NUM_PROCESSES": "2", "LOCAL_DEVICE_IDS": "0", "SLICE": "s"}
+    env = {**given, **{f"PODRUN_{name}": value for name, value in pod.items()}, "PODRUN_COORDINATOR": "c:8476"}
+    made = worker_env(env, Path("/d"))
+    assert (made["RANK"], made["WORLD_SIZE"], made["MASTER_PORT"], made["JAX_COORDINATOR_ADDRESS"]) == (
+        *("r1", "2", "8477", "c:8476"),
+    )
+    assert re.fullmatch(r"/.*/instrument:/mine", made["PYTHONPATH"])
+    assert worker_command(env)[-2:] == [sys.executable, "my.py"]
+    plain = worker_env({**env, ENV_PROGRAM: program.replace("true", "false")}, Path("/d"))
+    assert plain["PYTHONPATH"] == "/mine"
 
 
 def test_a_container_knows_its_place() -> None:
