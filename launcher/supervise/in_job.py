@@ -80,7 +80,8 @@ def _bundles(directory: RunDirectory) -> Sequence[Bundle]:
     try:
         bundles: list[Bundle] = pickle.loads(directory.bundles.read_bytes())
     except (OSError, pickle.UnpicklingError, EOFError) as error:
-        raise UserError(f"cannot read the code of the run, {directory.bundles}: {error}") from None
+        why = (error.strerror or error) if isinstance(error, OSError) else f"it is damaged ({error})"
+        raise UserError(f"cannot read the code of the run, {directory.bundles}: {why}") from None
     return bundles
 
 

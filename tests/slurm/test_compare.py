@@ -17,7 +17,7 @@ from ..hosts import wait_until
 from .test_submit import LoginNode, login
 
 __all__ = ["login"]
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 OPTIONS = "--slurm=time=10,signal=30,exclusive"
 

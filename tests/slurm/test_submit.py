@@ -20,7 +20,8 @@ from ..hosts import wait_until
 from .cluster import Cluster
 from .conftest import JobSandbox
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+_STEPS = 200.0  # seconds: a slurmstepd whose srun was killed may keep its node `completing` for a minute
 
 
 @dataclass
@@ -60,7 +61,7 @@ class LoginNode(JobSandbox):
             return bool(begun) and sum(e["event"] == "step" and e["process"] == 0 for e in events[begun[0] :]) >= 4
 
         try:
-            wait_until(trains, f"steps of start {attempt}", 90)
+            wait_until(trains, f"steps of start {attempt}", _STEPS)
         except TimeoutError as error:
             told = self.podrun("status", run).stdout + self.cluster.ask("scontrol", "show", "nodes")
             raise TimeoutError(f"{error}: {self.output(run)}\n{told}") from None
