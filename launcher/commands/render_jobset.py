@@ -15,7 +15,7 @@ from typing import TypeVar
 import yaml
 
 from podrun.runtime.config import Config, bucket_url, check_slice
-from podrun.runtime.contract import ExitCode, UserError
+from podrun.runtime.contract import ENV_WORKDIR, ExitCode, UserError
 
 from ..kubernetes.jobset import Where, jobset, name_problem, slice_problem, text_problem
 from ..plan.plan import Program
@@ -59,9 +59,9 @@ class JobSetRequest:
 def render(request: JobSetRequest) -> int:
     """Print the manifest, or give it to kubectl. Raises UserError with all mistakes."""
     manifest = make_manifest(request, new_run_id())
-    if request.program and not request.workdir:
-        print(f"podrun: {_NO_WORKDIR}", file=sys.stderr)
     text = yaml.safe_dump(manifest, sort_keys=False, width=10_000)
+    if f"name: {ENV_WORKDIR}\n" not in text:
+        print(f"podrun: {_NO_WORKDIR}", file=sys.stderr)
     if not request.submit:
         print(text, end="")
         return ExitCode.DONE

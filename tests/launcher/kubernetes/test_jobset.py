@@ -128,6 +128,8 @@ def test_a_program_is_named_and_needs_no_workdir(sandbox: Sandbox) -> None:
     assert manifest["metadata"]["name"] == "my-fit"
     with_folder = sandbox.podrun(*words[:4], "--volume=runs:/runs", "-w", "/runs/fit", *words[5:])
     assert (with_folder.returncode, with_folder.stderr) == (0, "")
+    of_launch = sandbox.podrun(*words[:4], "--volume=runs:/runs", "launch.workdir=/runs/fit", *words[5:])
+    assert (of_launch.returncode, of_launch.stderr) == (0, "")
     refused = sandbox.podrun(*words[:4], "train.py")
     assert refused.returncode == 2
     assert "put it behind two dashes: podrun ... -- python train.py" in refused.stderr
