@@ -1,9 +1,12 @@
-"""Judge whether a run whose job's time is up goes on in the next one. PURE, but for the record that it reads."""
+"""Judge what follows a SLURM job: whether the run goes on in another, and where. PURE, but for the record that it reads."""
 
 from __future__ import annotations
 
 import signal
 
+from podrun.runtime.contract import ExitCode
+
+from ..pod.pod import Pod
 from ..rundir.run_state import reduce_events
 from ..rundir.runs import RunDirectory
 from .outcome import Outcome
@@ -32,3 +35,13 @@ class JobTime:
             return None
         self.goes_on = True
         return f"{up}; the checkpoint of step {outcome.saved_step} is complete, and the run goes back into the queue"
+
+    def advice(self, outcome: Outcome, pod: Pod) -> str | None:
+        """Return how to have a job without the node that has failed the run; None if no node has."""
+        cause = outcome.cause
+        if cause is None or cause.code != ExitCode.UNAVAILABLE or cause.process is not None or outcome.over:
+            return None
+        if cause.host not in {host.name for host in pod.all_hosts}:
+            return None
+        other = "" if pod.spares else "; spares=1 asks for another that takes its place"
+        return f"`--slurm=...,exclude={cause.host}` asks for a job without that node{other}"

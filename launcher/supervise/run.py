@@ -182,6 +182,8 @@ class _Run:
             attempt = self._progress.attempt(outcome, plan, time.time())
             self._view.event(restart_event(replace(attempt, ending=Ending.TIME), words, time.time()))
             return ExitCode.DONE
+        if self._job_time and (advice := self._job_time.advice(outcome, self._spec.pod)):
+            self._note(advice)
         self._view.event(end_event(outcome, plan, time.time()))
         self._view.print_directly(lambda: report(outcome, plan, self._directory, self._view))
         return outcome.code
