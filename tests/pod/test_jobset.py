@@ -59,7 +59,7 @@ def plain_env() -> dict[str, str]:
 
 
 def env_of(container: dict[str, Any], number: int, index: int) -> dict[str, str]:
-    """What Kubernetes makes of the variables."""
+    """Return what Kubernetes makes of the variables."""
     fields = {
         "metadata.name": f"small-worker-{number}-{index}-x7f2k",
         "metadata.labels['jobset.sigs.k8s.io/restart-attempt']": "0",
@@ -146,6 +146,6 @@ def test_a_loop_of_the_users_own(sandbox: Sandbox) -> None:
 
 
 def reached(sandbox: Sandbox) -> int:
-    """The last step that is recorded."""
+    """Return the last step that is recorded."""
     record = sandbox.path / "kept" / "metrics.jsonl"
     return max(sandbox.metrics("kept"), default=0) if record.exists() else 0

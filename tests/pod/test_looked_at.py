@@ -1,4 +1,4 @@
-"""What a person sees of a run with a slow host, and of one that is killed twice: live, by `status`, and on the page."""
+"""Show what a person sees of a run with a slow host, and of one that is killed twice: live, by `status`, and on the page."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ exec {sbatch} "$@"
 
 
 class LimitedLogin(LoginNode):
-    """SLURM takes one job of this user's at a time."""
+    """Submit where SLURM takes one job of this user's at a time."""
 
     @property
     def env(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What SLURM does to a job, and what breaks in it: the right cause, and no process left."""
+"""Name what SLURM does to a job, and what breaks in it: the right cause, and no process left."""
 
 from __future__ import annotations
 

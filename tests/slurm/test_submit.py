@@ -123,7 +123,7 @@ def test_another_job_goes_on_where_slurm_puts_none_back(login: LoginNode) -> Non
 
 @pytest.fixture
 def login_of_its_own(tmp_path: Path) -> Iterator[LoginNode]:
-    """A cluster that no other test uses: after a job that has lost a node this SLURM sometimes takes idle nodes for used."""
+    """Use a cluster alone: after a job that has lost a node this SLURM sometimes takes idle nodes for used."""
     cluster = Cluster()
     node = LoginNode(make_sandbox(tmp_path).path, cluster)
     yield node

@@ -1,4 +1,4 @@
-"""What carries data between GPUs: recorded files of the kernel and answers of nvidia-smi, and what is wrong with them."""
+"""Read what carries data between GPUs: recorded files of the kernel and answers of nvidia-smi; say what is wrong with them."""
 
 from __future__ import annotations
 

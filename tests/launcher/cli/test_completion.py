@@ -16,7 +16,7 @@ from podrun.runtime.config import Config
 
 
 def complete(*words: str) -> list[str]:
-    """What the last of the words may become."""
+    """Return what the last of the words may become."""
     shell = ShellComplete(main, {}, "podrun", "_PODRUN_COMPLETE")
     items = shell.get_completions(list(words[:-1]), words[-1])
     return [item.value if item.type == "plain" else f"<{item.type}>" for item in items]

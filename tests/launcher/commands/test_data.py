@@ -227,7 +227,7 @@ def test_what_needs_no_server(podrun: Podrun) -> None:
 
 
 def test_the_table() -> None:
-    """What stands in it has the form that is looked for."""
+    """Find in it what has the form that is looked for."""
     for data in DATA_SETS.values():
         assert re.fullmatch(r"https://[\w.-]+/([\w.-]+/)*", data.base)
         for file in data.files:

@@ -21,7 +21,7 @@ NAMES = templates.template_names()
 
 
 def write_arrays(path: Path) -> None:
-    """What the template own_data says to write."""
+    """Write what the template own_data says to."""
     random = np.random.default_rng(0)
     x = random.normal(size=(200, 4)).astype(np.float32)
     np.savez(path, x=x, y=(x[:, 0] > 0).astype(np.int32))

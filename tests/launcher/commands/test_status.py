@@ -48,7 +48,7 @@ def test_status_of_a_run_that_goes_on(podrun: Podrun, make: Make) -> None:
 
 
 def test_status_tells_the_pace(podrun: Podrun, make: Make) -> None:
-    """What a step takes, and the norm of its gradient, of a run that reports them as numbers."""
+    """Show what a step takes, and the norm of its gradient, of a run that reports them as numbers."""
     run = running(make)
     pace = {"seconds_per_step": 0.1051, "grad_norm": 0.8312}
     run.event("step", step=13, steps=100, loss=1.0, **pace, host="host-0", process=0)
@@ -60,7 +60,7 @@ def test_status_tells_the_pace(podrun: Podrun, make: Make) -> None:
 
 
 def test_status_names_a_late_process(podrun: Podrun, make: Make) -> None:
-    """Who keeps the others waiting, by how much, what part of a step that is, since when; until it is not late any more."""
+    """Name who keeps the others waiting, by how much, what part of a step that is, since when, until it is late no more."""
     run = running(make)
     late = {"host": "host-1", "process": 1, "behind": 0.51234, "step_seconds": 0.6, "since": run.began + 60}
     run.event("late", **late)

@@ -1,4 +1,4 @@
-"""Where the time of a run went that was killed twice: the kinds of work add up to the wall time, lost work among them."""
+"""Say where the time of a run went that was killed twice: the kinds of work add up to the wall time, lost work among them."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def late_event(process: int, at: float, since: float, behind: float) -> dict[str
 
 
 def test_who_keeps_the_others_waiting() -> None:
-    """How long the others wait for a process is shown of each; only the supervisor says that one is late, and when."""
+    """Show of each process how long the others wait for it; only the supervisor says that one is late, and when."""
     for late, level in ((0.4, 3), (0.1, 2)):
         rows = by_process(steps(1, 90, 0, late=late))
         lags = lags_of(rows, BEGIN, BEGIN + 90)

@@ -1,4 +1,4 @@
-"""What follows a run's SLURM job."""
+"""Judge what follows a run's SLURM job."""
 
 from __future__ import annotations
 

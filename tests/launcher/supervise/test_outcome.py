@@ -1,4 +1,4 @@
-"""What is said of the processes that did not fail first."""
+"""Say what is to be said of the processes that did not fail first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which attempt is followed by another, and after how long."""
+"""Decide which attempt is followed by another, and after how long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which process the others wait for in every step."""
+"""Name the process that the others wait for in every step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What srun and scontrol say, and what podrun makes of it."""
+"""Read what srun and scontrol say, and what podrun makes of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from podrun.launcher.transport.slurm.job import is_job_id, last_line, plain_env,
 
 @pytest.fixture(autouse=True)
 def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What `scontrol` and `squeue` print. Without this file there is no SLURM on this machine."""
+    """Return the file that `scontrol` and `squeue` print. Without this file there is no SLURM on this machine."""
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
     (tmp_path / "bin").mkdir()
     for name in ("scontrol", "squeue"):

@@ -1,4 +1,4 @@
-"""How a run goes, in lines that fit the narrowest terminal; and the history of its loss."""
+"""Show how a run goes, in lines that fit the narrowest terminal; and the history of its loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is answered, and with what: over real connections, on runs that are being recorded."""
+"""Answer whom, and with what: over real connections, on runs that are being recorded."""
 
 from __future__ import annotations
 

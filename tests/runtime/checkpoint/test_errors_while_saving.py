@@ -57,7 +57,7 @@ def test_a_save_is_asked_for_errors_all_the_time(tmp_path: Path, in_parts: bool)
 
 
 def test_the_operating_system_s_reason_is_told(tmp_path: Path) -> None:
-    """Which folder, why, and which checkpoint is left; where it is the disk, what to do."""
+    """Name the folder, why, and which checkpoint is left; where it is the disk, what to do."""
     for step in (5, 6, 9):
         (tmp_path / str(step)).mkdir()
     checkpoints = saving(tmp_path, FakeManager(), in_parts=False)

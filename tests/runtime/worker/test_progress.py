@@ -1,4 +1,4 @@
-"""What a process reports of its steps: the estimate of what is left, and the line of the log."""
+"""Report the steps of a process: the estimate of what is left, and the line of the log."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def _refusal(code: str, message: str) -> bytes:
 
 @dataclass(frozen=True)
 class Broken:
-    """A bucket that cannot be used, and the line that says so."""
+    """Refuse a bucket that cannot be used, and say so in one line."""
 
     name: str
     parts: tuple[str, ...]
@@ -41,7 +41,7 @@ class Broken:
     faults: Faults | None = None
     env: dict[str, str | None] = field(default_factory=dict)
     without: str = ""
-    """A package that is not installed."""
+    """Miss a package."""
     code: int = 2
 
 
