@@ -1,4 +1,4 @@
-"""Read what carries data between GPUs: recorded files of the kernel and answers of nvidia-smi; say what is wrong with them."""
+"""Read what carries data between GPUs, in recorded files of the kernel and answers of nvidia-smi; say what is wrong."""
 
 from __future__ import annotations
 
