@@ -49,7 +49,7 @@ def test_variants_are_jobs_of_their_own(login: LoginNode) -> None:
         [row["train_loss"] for row in rows] for rows in (table["variants"], json.loads(simulated.stdout)["variants"])
     ]
     assert losses[0] == losses[1]
-    assert not login.left()
+    login.wait_until_gone()
 
 
 LIMITED = """\
@@ -106,7 +106,7 @@ def test_ctrl_c_ends_all_of_them(login: LoginNode) -> None:
         assert "stopping all; those that run save first" in text
         assert text.count("taken out of it") == 2 and "interrupted; the checkpoint of step" in text, text
         wait_until(lambda: not login.cluster.jobs(), "the end of the jobs")
-        assert not login.left()
+        login.wait_until_gone()
     finally:
         comparing.kill()
 

@@ -65,6 +65,10 @@ class LoginNode(JobSandbox):
             told = self.podrun("status", run).stdout + self.cluster.ask("scontrol", "show", "nodes")
             raise TimeoutError(f"{error}: {self.output(run)}\n{told}") from None
 
+    def wait_until_gone(self) -> None:
+        """Waits for the end of the last process: a run has ended a moment before the podrun in its job has."""
+        wait_until(lambda: not self.left(), "the end of all processes", 30)
+
     def output(self, run: str) -> str:
         path = self.path / "home" / "runs" / run / "job.out"
         return path.read_text() if path.exists() else ""
@@ -104,7 +108,7 @@ def test_over_three_jobs_as_without_an_interruption(login: LoginNode) -> None:
     assert login.losses("shared") == login.losses("simulated")
     assert len(login.losses("shared")) == 400
     assert login.status(run)["state"] == "done"
-    assert not login.left()
+    login.wait_until_gone()
 
 
 def test_another_job_goes_on_where_slurm_puts_none_back(login: LoginNode) -> None:
@@ -118,7 +122,7 @@ def test_another_job_goes_on_where_slurm_puts_none_back(login: LoginNode) -> Non
     assert stopped.returncode == 0, stopped.stderr
     losses = login.losses("shared")
     assert sorted(losses) == list(range(1, max(losses) + 1))
-    assert not login.left()
+    login.wait_until_gone()
 
 
 @pytest.fixture
@@ -146,7 +150,7 @@ def test_a_spare_takes_the_place_of_a_node_that_fails(login_of_its_own: LoginNod
     assert stopped.returncode == 0, stopped.stderr
     losses = login.losses("shared")
     assert sorted(losses) == list(range(1, max(losses) + 1))
-    assert not login.left()
+    login.wait_until_gone()
 
 
 def test_from_the_queue_to_the_stop(login: LoginNode) -> None:
@@ -168,7 +172,7 @@ def test_from_the_queue_to_the_stop(login: LoginNode) -> None:
     stopped = login.podrun("stop", first)
     assert stopped.returncode == 0, stopped.stderr
     assert "interrupted; the checkpoint of step" in stopped.stdout
-    assert not login.left()
+    login.wait_until_gone()
     wait_until(lambda: not login.cluster.jobs(), "the end of the jobs")
 
 
@@ -179,7 +183,7 @@ def test_a_cancelled_job_and_one_that_loses_a_node(login: LoginNode) -> None:
     ended = login.podrun("attach", run)
     assert ended.returncode == 128 + signal.SIGTERM, ended.stderr
     assert re.search("interrupted; the checkpoint of step .*; the SLURM job .* it was cancelled", ended.stderr)
-    assert not login.left()
+    login.wait_until_gone()
     again = login.submit(f"steps={max(login.losses('shared')) + 30}")
     login.wait_for_steps(again)
     login.cluster.ask("scontrol", "update", "nodename=h3", "state=down", "reason=fan")
@@ -190,7 +194,7 @@ def test_a_cancelled_job_and_one_that_loses_a_node(login: LoginNode) -> None:
     assert done.returncode == 0, done.stderr + login.output(again)
     losses = login.losses("shared")
     assert sorted(losses) == list(range(1, max(losses) + 1))
-    assert not login.left()
+    login.wait_until_gone()
 
 
 def test_what_slurm_refuses_leaves_no_run(login: LoginNode) -> None:
