@@ -16,6 +16,16 @@ TYPED = "podrun.typed"
 """Key in the context's `meta` of all command-line arguments."""
 
 
+def typed_program(ctx: click.Context, job: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the program after `--`; none with a train.yaml, which is the first word of `job`. Raises click.UsageError."""
+    program: tuple[str, ...] = ctx.meta.get(PROGRAM, ())
+    if PROGRAM in ctx.meta and not program:
+        raise click.UsageError("there is no program behind the `--`", ctx)
+    if not program and not job:
+        raise click.MissingParameter(param_hint="'train.yaml'", param_type="argument", ctx=ctx)
+    return program
+
+
 def guard(action: Callable[[], int | None]) -> None:
     """Run `action` and exit with its code. A mistake of the user's is shown as a message, never as a traceback."""
     from podrun.runtime.contract import ExitCode, UnavailableError, UserError, failure_code

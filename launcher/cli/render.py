@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from .guard import PROGRAM, guard
+from .guard import guard, typed_program
 from .options import complete_job, complete_slice
 
 
@@ -55,11 +55,7 @@ def jobset(
       podrun render jobset --image IMAGE --slice gpu-2x8 --volume runs:/runs -w /runs/train train.yaml --submit
       podrun render jobset --image IMAGE --slice v5e-16 -- python my_train.py
     """
-    program: tuple[str, ...] = ctx.meta.get(PROGRAM, ())
-    if PROGRAM in ctx.meta and not program:
-        raise click.UsageError("there is no program behind the `--`", ctx)
-    if not program and not job:
-        raise click.MissingParameter(param_hint="'train.yaml'", param_type="argument", ctx=ctx)
+    program = typed_program(ctx, job)
 
     def action() -> int:
         from ..commands.render_jobset import JobSetRequest

@@ -12,7 +12,7 @@ import click
 
 from ..view.terminal import guarded_streams
 from . import compare, job, pods, render, runs, tpu
-from .guard import PROGRAM, TYPED
+from .guard import PROGRAM, TYPED, typed_program
 from .guard import guard as _guard
 from .options import complete_job, complete_slice, pod_options, pod_request, with_slurm_options
 
@@ -204,13 +204,9 @@ def run(
       podrun --pod pod.yaml --detach train.yaml
       podrun --pod pod.yaml -- python my_train.py --my-option
     """
-    program: tuple[str, ...] = ctx.meta.get(PROGRAM, ())
-    if PROGRAM in ctx.meta and not program:
-        raise click.UsageError("there is no program behind the `--`", ctx)
+    program = typed_program(ctx, job)
     if job and job[0] in main.commands and not Path(job[0]).exists():
         raise click.UsageError(f"a command comes before its options: podrun {job[0]} ...", ctx)
-    if not program and not job:
-        raise click.MissingParameter(param_hint="'train.yaml'", param_type="argument", ctx=ctx)
 
     def action() -> int:
         from ..commands.head_start import head_start

@@ -15,7 +15,7 @@ from typing import TypeVar
 import yaml
 
 from podrun.runtime.config import Config, bucket_url, check_slice
-from podrun.runtime.contract import ENV_WORKDIR, ExitCode, UserError
+from podrun.runtime.contract import ExitCode, UserError
 
 from ..kubernetes.jobset import Where, jobset, name_problem, slice_problem, text_problem
 from ..plan.plan import Program
@@ -58,10 +58,10 @@ class JobSetRequest:
 
 def render(request: JobSetRequest) -> int:
     """Print the manifest, or give it to kubectl. Raises UserError with all mistakes."""
-    manifest = make_manifest(request, new_run_id())
-    text = yaml.safe_dump(manifest, sort_keys=False, width=10_000)
-    if f"name: {ENV_WORKDIR}\n" not in text:
+    pod, job, where = _resolve(request, new_run_id())
+    if job.launch.workdir is None:
         print(f"podrun: {_NO_WORKDIR}", file=sys.stderr)
+    text = yaml.safe_dump(jobset(pod, job, where), sort_keys=False, width=10_000)
     if not request.submit:
         print(text, end="")
         return ExitCode.DONE
@@ -70,6 +70,11 @@ def render(request: JobSetRequest) -> int:
 
 def make_manifest(request: JobSetRequest, run_id: str) -> dict[str, object]:
     """Return the manifest. Raises UserError with all mistakes."""
+    return jobset(*_resolve(request, run_id))
+
+
+def _resolve(request: JobSetRequest, run_id: str) -> tuple[Pod, Config | Program, Where]:
+    """Return what is to be written, checked. Raises UserError with all mistakes."""
     problems: list[str] = []
 
     def attempt(check: Callable[[], T]) -> T | None:
@@ -102,7 +107,7 @@ def make_manifest(request: JobSetRequest, run_id: str) -> dict[str, object]:
     assert job and slice
     hosts = tuple(Host(f"worker-{number}", f"worker-{number}") for number in range(slice.hosts))
     pod = Pod(slice, hosts, "ssh", _PLATFORMS[slice.kind])
-    return jobset(pod, job, where)
+    return pod, job, where
 
 
 def _job(request: JobSetRequest) -> Config | Program:

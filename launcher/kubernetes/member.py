@@ -58,7 +58,7 @@ _WITH_PID = ("sh", "-c", f'{ENV_MAIN_PID}=$$ exec "$@"', "sh")
 def worker_env(env: Mapping[str, str], directory: Path) -> dict[str, str]:
     """Return the environment of the runtime, or of the program.
 
-    Raises KeyError, TypeError, ValueError, UserError for a manifest that is not podrun's.
+    Raises LookupError, TypeError, ValueError, UserError for a manifest that is not podrun's.
     """
     number = int(env[ENV_SLICE_INDEX]) * int(env[ENV_HOSTS]) + int(env[ENV_HOST_INDEX])
     plain = {name: value for name, value in env.items() if name not in _OWN}
@@ -194,7 +194,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="podrun-") as folder:
         try:
             member = Member(os.environ, Path(folder))
-        except (KeyError, TypeError, ValueError, UserError) as error:
+        except (LookupError, TypeError, ValueError, UserError) as error:
             print(f"podrun: this container has no manifest of `podrun render jobset`: {error!r}", file=sys.stderr)
             return ExitCode.BAD_CONFIG
         return member.run()

@@ -8,9 +8,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from podrun.runtime.contract import UserError
 
@@ -41,12 +40,10 @@ def sbatch_words(spec: RunSpec, options: BatchOptions, name: str) -> list[str]:
     return batch_options(options, spec.pod, f"podrun-{name}"[:_NAME], output)
 
 
-def submit_run(
-    spec: RunSpec, bundles: Sequence[Bundle], words: Sequence[str], waits: Callable[[], None] | None = None
-) -> RunDirectory:
+def submit_run(spec: RunSpec, bundles: Sequence[Bundle], words: Sequence[str]) -> RunDirectory:
     """Submit a run, and return its directory. Raises UserError, and leaves no run then.
 
-    `words` are the arguments of sbatch. `waits` is called if SLURM takes no job for a while; by default this is said.
+    `words` are the arguments of sbatch. If SLURM takes no job for a while, that is said.
     """
     directory = RunDirectory.create(spec)
     try:
@@ -54,7 +51,7 @@ def submit_run(
         directory.write(directory.job_script, script_of(spec).encode())
         directory.write(directory.job_options, json.dumps(list(words)).encode())
         directory.events.touch(mode=0o600)
-        job = submit(words, str(directory.job_script), waits or _say_that_it_waits)
+        job = submit(words, str(directory.job_script), _say_that_it_waits)
     except SlurmError as error:
         _remove(directory)
         raise UserError(f"SLURM has not taken the job: {error}") from None
@@ -67,7 +64,7 @@ def submit_run(
     with suppress(OSError):  # a full disk; the job records itself when it starts
         directory.record_job(job)
     QUEUE.forget()
-    note_work_tree(directory.work_tree, Path(spec.cwd))
+    note_work_tree(directory.work_tree, spec.cwd)
     return directory
 
 

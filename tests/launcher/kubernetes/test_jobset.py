@@ -207,6 +207,8 @@ def test_a_program_knows_its_place() -> None:
     )
     assert re.fullmatch(r"/.*/instrument:/mine", made["PYTHONPATH"])
     assert worker_command(env)[-2:] == [sys.executable, "my.py"]
+    with pytest.raises(LookupError):
+        worker_command({**env, ENV_PROGRAM: program.replace('"python", "my.py"', "")})
     plain = worker_env({**env, ENV_PROGRAM: program.replace("true", "false")}, Path("/d"))
     assert plain["PYTHONPATH"] == "/mine"
 
