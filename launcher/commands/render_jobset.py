@@ -155,8 +155,9 @@ def _with_workdir(
         where = f"is {chosen}, which ends with its container" if chosen else "is missing"
         url = "" if isinstance(job, Program) else "--workdir gs://BUCKET/PATH (or s3://...), or "
         raise UserError(f"workdir {where}; give {url}--volume CLAIM:/FOLDER and a --workdir below that folder")
-    launch = job.launch.model_copy(update={"workdir": chosen})
-    return replace(job, launch=launch) if isinstance(job, Program) else job.model_copy(update={"launch": launch})
+    if isinstance(job, Program):
+        return replace(job, launch=replace(job.launch, workdir=chosen))
+    return job.model_copy(update={"launch": job.launch.model_copy(update={"workdir": chosen})})
 
 
 def _is_below(path: Path, folder: PurePosixPath) -> bool:

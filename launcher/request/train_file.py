@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import ValidationError
 
-from podrun.runtime.config import Launch
+from podrun.runtime.config import Launch, LaunchSection
 from podrun.runtime.contract import UserError
 
 from ..yamlfile.mistakes import SHOWN, describe_mistakes, mistakes_error
@@ -54,7 +54,7 @@ def read_launch(overrides: Sequence[str]) -> Launch:
     if other := sorted(key for key in given if key.partition(".")[0] != "launch"):
         raise UserError(f"{', '.join(other)}: a program of your own takes only launch.key=value before the `--`")
     try:
-        return Launch.model_validate(values.get("launch") or {})
+        return Launch(**dict(LaunchSection.model_validate(values.get("launch") or {})))
     except ValidationError as invalid:
         from podrun.runtime.config import Config
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import TypeAdapter
-from pydantic_core import from_json
+from dacite import Config as DaciteConfig
+from dacite import DaciteError, from_dict
 
 from podrun.runtime.contract import Event, EventKind
 
@@ -21,6 +21,8 @@ from ..pod.traits import TRAITS
 
 if TYPE_CHECKING:
     from podrun.runtime.config import Config
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -76,27 +78,46 @@ class RunSpec:
         )
 
     def to_json(self) -> bytes:
-        return _adapter(isinstance(self.job, Program)).dump_json(self, indent=1)
+        return json.dumps(asdict(self), indent=1, default=_plain).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> RunSpec:
         """Parse a spec. Raise ValueError if it is malformed, or of another version."""
-        recorded = from_json(text)
-        job = recorded.get("job") if isinstance(recorded, dict) else None
-        spec = _adapter(isinstance(job, dict) and "argv" in job).validate_json(text)
+        try:
+            recorded = json.loads(text)
+            recorded["job"] = job = _job(recorded["job"])
+            spec = _read(cls, recorded, Config=type(job))
+        except (DaciteError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            raise ValueError(f"it is no specification of a run: {error}") from None
         if spec.pod.transport not in TRAITS:
             raise ValueError(f"pod.transport is {spec.pod.transport!r}, expected one of {', '.join(TRAITS)}")
         return spec
 
 
-@cache
-def _adapter(is_program: bool) -> TypeAdapter[RunSpec]:
-    """Return what reads and writes specs. A program's does not import the sections of train.yaml, which take long."""
-    if is_program:
-        Config: Any = Program  # pydantic looks here for what the annotations of RunSpec name
-    else:
-        from podrun.runtime.config import Config  # noqa: F401
-    return TypeAdapter(RunSpec)
+def _job(recorded: dict[str, Any]) -> Config | Program:
+    if "argv" in recorded:
+        return _read(Program, recorded)
+    from podrun.runtime.config import Config  # takes long, and programs of users do not need it
+
+    return Config.model_validate(recorded)
+
+
+def _read(kind: type[T], recorded: dict[str, Any], **names: type) -> T:
+    """Return a dataclass of what JSON has of it; `names` are those in its annotations that are not imported here."""
+    values = {key: _tuples(value) for key, value in recorded.items()}
+    return from_dict(kind, values, DaciteConfig(type_hooks={Path: Path}, strict=True, forward_references=names))
+
+
+def _tuples(value: Any) -> Any:
+    """Return a value of JSON with tuples in place of lists."""
+    if isinstance(value, dict):
+        return {key: _tuples(item) for key, item in value.items()}
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON has in place of a value that is none of its own."""
+    return os.fspath(value) if isinstance(value, Path) else value.model_dump(mode="json")
 
 
 def start_event(plan: LaunchPlan, logs: Path, time: float) -> Event:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from .base import PLUGIN_PATTERN, Plugin, Section
     from .checks import NamedFiles, check_files, check_slice, files_of, shrinking_problem, with_files, with_files_beside
     from .job import Config, load_config, saved_config, train_schema
-    from .sections import Checkpoint, Launch, Variable
+    from .launch import Launch
+    from .sections import Checkpoint, LaunchSection, Variable
 
 _FILES = {
     "base": ("PLUGIN_PATTERN", "Plugin", "Section"),
@@ -23,7 +24,8 @@ _FILES = {
         *("shrinking_problem", "with_files", "with_files_beside"),
     ),
     "job": ("Config", "load_config", "saved_config", "train_schema"),
-    "sections": ("Checkpoint", "Launch", "Variable"),
+    "launch": ("Launch",),
+    "sections": ("Checkpoint", "LaunchSection", "Variable"),
 }
 _FILE_OF = {name: file for file, names in _FILES.items() for name in names}
 
@@ -32,6 +34,7 @@ __all__ = [
     "Checkpoint",
     "Config",
     "Launch",
+    "LaunchSection",
     "NamedFiles",
     "Plugin",
     "Section",

@@ -14,7 +14,7 @@ from .data import Data, FileData, PythonSourceData
 from .model import GPT2Model, Model
 from .optimizer import AdamW, FirstOrder, Optimizer, Schedule
 from .parallel import Parallel, Pmap
-from .sections import Checkpoint, Eval, Launch, Log, Sample
+from .sections import Checkpoint, Eval, LaunchSection, Log, Sample
 from .task import TASKS, TaskName, examples_of
 
 
@@ -58,7 +58,9 @@ class Config(Section):
     eval: Eval = Field(Eval(), description="When to validate, and on how much.")
     checkpoint: Checkpoint = Field(Checkpoint(), description="When to save, and how much to keep.")
     sample: Sample = Field(Sample(), description="Text to sample after training a language model.")
-    launch: Launch = Field(Launch(), description="Settings of the start, for which there are mostly options as well.")
+    launch: LaunchSection = Field(
+        LaunchSection(), description="Settings of the start, for which there are mostly options as well."
+    )
 
     @property
     def task_is_users(self) -> bool:

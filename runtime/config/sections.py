@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from .base import Natural, NaturalFloat, Positive, PositiveFloat, Section
+from .launch import Launch
 
 
 class Log(Section):
@@ -55,44 +56,47 @@ def _is_variable(name: str) -> str:
 Variable = Annotated[str, AfterValidator(_is_variable)]
 
 
-class Launch(Section):
+class LaunchSection(Section, Launch):
     """Settings of the start. Command-line flags go before these."""
 
-    slice: str | None = Field(None, description="What the pod is, such as v3-32 or cpu-2x4; --slice goes before it.")
-    pod: Path | None = Field(None, description="Pod file, which says where the hosts are; --pod goes before it.")
+    slice: str | None = Field(
+        Launch.slice, description="What the pod is, such as v3-32 or cpu-2x4; --slice goes before it."
+    )
+    pod: Path | None = Field(Launch.pod, description="Pod file, which says where the hosts are; --pod goes before it.")
     workdir: Path | None = Field(
-        None,
+        Launch.workdir,
         description="Folder of the results, or gs://..., s3://...; --workdir goes before it. Without either runs/NAME.",
     )
     python: str | None = Field(
-        None, description="Interpreter on the hosts, for example /opt/venv/bin/python; without it that of the pod file."
+        Launch.python,
+        description="Interpreter on the hosts, for example /opt/venv/bin/python; without it that of the pod file.",
     )
     process_per: Literal["host", "device"] = Field(
-        "host", description="Start a process for each host, or one for each of its GPUs (not on TPU)."
+        Launch.process_per, description="Start a process for each host, or one for each of its GPUs (not on TPU)."
     )
     env: dict[Variable, str] = Field(
         default={},
         description="Environment variables of the workers, by name; for secrets there is `secrets` of the pod file.",
     )
     instrument: bool = Field(
-        True,
+        Launch.instrument,
         description="Help a user program's Python to join the pod and to report its failure; false: leave it alone.",
     )
     start_timeout: PositiveFloat = Field(
-        300.0, description="Seconds until all processes must have joined; raise it for very large pods."
+        Launch.start_timeout, description="Seconds until all processes must have joined; raise it for very large pods."
     )
     stall_timeout: PositiveFloat | None = Field(
-        None,
+        Launch.stall_timeout,
         description="Seconds without progress in a step that count as a hang; other phases get a multiple (default 60). "
         "A user program is only watched if it is given: then it is seconds without output.",
     )
     stop_grace: NaturalFloat = Field(
-        4.0,
+        Launch.stop_grace,
         description="Seconds until a process that is asked to stop begins to save; raise it for steps that take longer.",
     )
     max_restarts: Natural = Field(
-        0, description="Restarts from the last checkpoint after a failure; 0: a failure ends the run."
+        Launch.max_restarts, description="Restarts from the last checkpoint after a failure; 0: a failure ends the run."
     )
     max_preemptions: Natural | None = Field(
-        None, description="Restarts after a preemption; without it 100, or none if max_restarts is 0."
+        Launch.max_preemptions, description="Restarts after a preemption; without it 100, or none if max_restarts is 0."
     )

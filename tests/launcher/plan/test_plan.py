@@ -198,7 +198,7 @@ def test_the_record_has_every_host() -> None:
 def test_a_program_is_started_as_it_was_typed() -> None:
     """No shell, no config file, and all of the environment of podrun's own runtime."""
     argv = ("./run", "train it.py", "--lr=1e-3", "", "$HOME", "-x", "a\nb")
-    plan = make(pod_of(), Program(argv, Launch.model_validate({"env": NASTY, "instrument": False})))
+    plan = make(pod_of(), Program(argv, Launch(env=NASTY, instrument=False)))
     config = make(pod_of(), Config.model_validate({"steps": 3, "batch_size": 64, "launch": {"env": NASTY}}))
     assert (plan.is_program, config.is_program) == (True, False)
     for host, other in zip(plan.hosts, config.hosts, strict=True):

@@ -12,7 +12,7 @@ from .test_plan import make, pod_of
 
 
 def envs(slice: str = "cpu-2x2", **launch: object) -> list[dict[str, str]]:
-    plan = make(pod_of(slice), Program(("python", "train.py"), Launch.model_validate(launch)))
+    plan = make(pod_of(slice), Program(("python", "train.py"), Launch(**launch)))
     return [dict(process.env) for host in plan.hosts for process in host.processes]
 
 
@@ -57,7 +57,7 @@ def test_where_process_0_listens(address: str, second: int | None, host: str, po
 def test_python_is_the_runs_own() -> None:
     """Not the first of the PATH; another name is what was typed."""
     pod = pod_of()
-    plan = make(pod, Program(("python", "a.py"), Launch.model_validate({"python": "/opt/bin/python3.12"})))
+    plan = make(pod, Program(("python", "a.py"), Launch(python="/opt/bin/python3.12")))
     assert plan.hosts[0].processes[0].argv == ("/opt/bin/python3.12", "a.py")
     assert plan.spec(plan.hosts[0])["processes"][0]["path"]["PATH"] == ["/opt/bin"]
     for typed in ("./python", "/usr/bin/python", "python3.9", "bash"):

@@ -17,7 +17,7 @@ ID = "20260101-000000-abcd"
 
 
 def spec_of(run_id: str = ID, process_per: str = "host") -> RunSpec:
-    launch = Launch.model_validate({"process_per": process_per})
+    launch = Launch(process_per=process_per)
     return RunSpec(run_id, simulated_pod(parse_slice("cpu-2x2")), Program(("a",), launch), Path("/w"), Path("/c"))
 
 

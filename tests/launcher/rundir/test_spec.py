@@ -41,7 +41,7 @@ CONFIG = Config.model_validate(
         "launch": {"env": {"B": "two\nlines"}, "process_per": "device", "workdir": "w", "max_restarts": 3},
     }
 )
-PROGRAM = Program(("python", "train it.py", "", "ä\n"), Launch.model_validate({"max_restarts": 2, "python": "py"}))
+PROGRAM = Program(("python", "train it.py", "", "ä\n"), Launch(max_restarts=2, python="py"))
 
 
 @pytest.mark.parametrize("job", [CONFIG, PROGRAM], ids=["config", "program"])
@@ -101,7 +101,7 @@ def test_another_version_is_refused(change: Any) -> None:
     """A missing field, or one of another type, is a ValueError and not another run."""
     spec = json.loads(RunSpec("r-1", POD, PROGRAM, Path("/w"), Path("/c")).to_json())
     change(spec)
-    with pytest.raises(ValueError, match="validation error"):
+    with pytest.raises(ValueError, match=r"^it is no specification of a run: "):
         RunSpec.from_json(json.dumps(spec).encode())
 
 

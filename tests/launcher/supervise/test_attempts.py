@@ -51,7 +51,7 @@ def test_no_restart_beside_what_is_left(left: list[str], tmp_path: Path, monkeyp
     behind = ["host-0: its agent does not answer"]
     ends = [Outcome(1, FAILED, left_behind=behind), Outcome(143, interrupted_by=15, left_behind=left), Outcome(0)]
     monkeypatch.setattr(Unlucky, "outcomes", iter(ends), raising=False)
-    job = Program(("true",), Launch.model_validate({"max_restarts": 1}))
+    job = Program(("true",), Launch(max_restarts=1))
     spec = RunSpec("20260101-000000-abcd", simulated_pod(parse_slice("cpu-1x1")), job, tmp_path / "work", tmp_path)
     directory = RunDirectory.create(spec)
     code = run_attempts(spec, directory, NoConsole())

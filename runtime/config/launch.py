@@ -1,0 +1,26 @@
+"""Settings of the start of a run, as plain data: a user program has them too, and does not wait for the schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Values of the section `launch`, which `sections.LaunchSection` describes and checks."""
+
+    slice: str | None = None
+    pod: Path | None = None
+    workdir: Path | None = None
+    python: str | None = None
+    process_per: Literal["host", "device"] = "host"
+    env: Mapping[str, str] = field(default_factory=dict)
+    instrument: bool = True
+    start_timeout: float = 300.0
+    stall_timeout: float | None = None
+    stop_grace: float = 4.0
+    max_restarts: int = 0
+    max_preemptions: int | None = None
