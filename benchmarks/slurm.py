@@ -6,8 +6,9 @@
 The cluster is one of this machine (tests/slurm): slurmctld and four slurmd, each in a network namespace. Both submit the
 same function for two nodes, one process each, in turns. *To the first line*: from the command's start to the time that the
 later of the two processes has written. The cluster has SLURM's own settings, with which a job waits for up to three seconds
-until SLURM looks at its queue: so each is submitted at a random time, and means are told. *Gone*: from scancel until no
-process of the job is on a node, every sixth round; SLURM kills after 20 s what has not ended by itself.
+until SLURM looks at its queue: so the rounds are spread evenly over these three seconds, in random order and for both alike,
+and means are told. *Gone*: from scancel until no process of the job is on a node, every sixth round; SLURM kills after 20 s
+what has not ended by itself.
 Needs root and Debian's `slurm-wlm munge iproute2 openssh-server`.
 """
 
@@ -78,9 +79,11 @@ def compare(cluster: Cluster, folder: Path, rounds: int) -> None:
     ways = {"submitit": by_submitit, "podrun": by_podrun}
     start: dict[str, list[float]] = {name: [] for name in ways}
     gone: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(-1, rounds):  # the first is not counted: caches
+    waits = [TICK * (number + 0.5) / rounds for number in range(rounds)]
+    random.shuffle(waits)
+    for number, wait in enumerate([0.0, *waits], -1):  # the first is not counted: caches
         for name, command in ways.items():
-            seconds = to_first_line(cluster, folder, command)
+            seconds = to_first_line(cluster, folder, command, wait)
             print(f"{name}: first line {seconds:.2f} s", flush=True)
             if number >= 0:
                 start[name].append(seconds)
@@ -102,14 +105,14 @@ def by_submitit(folder: Path, lasts: str) -> list[str]:
 
 
 def start_job(
-    cluster: Cluster, folder: Path, command: Callable[[Path, str], list[str]], lasts: str
+    cluster: Cluster, folder: Path, command: Callable[[Path, str], list[str]], lasts: str, wait: float = 0.0
 ) -> tuple[str, float]:
-    """Submit the function, wait for its first lines, and return the id of its job and the seconds that it took."""
+    """Wait, submit the function, and return the id of its job and the seconds until its first lines."""
     for path in folder.glob("line.*"):
         path.unlink()
     path = f"{Path(sys.executable).parent}:{cluster.env['PATH']}"
     env = {**cluster.env, "PATH": path, "PODRUN_HOME": str(folder / "home")}
-    time.sleep(random.uniform(0, TICK))
+    time.sleep(wait)
     begin = time.time()
     done = cluster.hosts.run(command(folder, lasts), env=env, cwd=str(folder))
     if done.returncode:
@@ -121,8 +124,8 @@ def start_job(
     return job, max(float(line.read_text()) for line in lines) - begin
 
 
-def to_first_line(cluster: Cluster, folder: Path, command: Callable[[Path, str], list[str]]) -> float:
-    _, seconds = start_job(cluster, folder, command, "ends")
+def to_first_line(cluster: Cluster, folder: Path, command: Callable[[Path, str], list[str]], wait: float) -> float:
+    _, seconds = start_job(cluster, folder, command, "ends", wait)
     until(lambda: not cluster.jobs())
     return seconds
 
