@@ -25,19 +25,44 @@ PACKAGES = [
     "jax-cuda13-pjrt",
 ]
 _LIMIT = 12.0  # seconds; a network file system may be slow, and a dead one never answers
-# Reads pip's records: importing JAX would take seconds and touch the accelerators. Runs on any Python.
+# Reads the names of pip's records: importing JAX would take seconds and touch the accelerators, and importlib.metadata more
+# than twice as long as the interpreter's start. It is asked once a folder has other records. Runs on any Python.
 _SCRIPT = """
-import json, sys
-try:
-    from importlib.metadata import version
-except ImportError:
-    version = None
+import json, os, re, sys
+
+def plain(name):
+    return re.sub("[-_.]+", "-", name).lower()
+
+def by_pip(folder):
+    names = {}
+    for entry in os.listdir(folder):
+        stem, kind = os.path.splitext(entry)
+        name, _, release = stem.rpartition("-")
+        if kind in (".egg", ".egg-info", ".egg-link"):
+            raise EnvironmentError
+        if kind == ".dist-info" and os.path.isfile(os.path.join(folder, entry, "METADATA")):
+            names[plain(name)] = release
+    return names
+
 packages = {}
-for name in sys.argv[1:]:
+for folder in filter(os.path.exists, sys.path):
     try:
-        packages[name] = version(name) or "unknown"
-    except Exception:
-        packages[name] = "missing"
+        names = by_pip(folder)
+    except EnvironmentError:
+        try:
+            from importlib.metadata import version
+        except ImportError:
+            break
+        for name in set(sys.argv[1:]).difference(packages):
+            try:
+                packages[name] = version(name) or "unknown"
+            except Exception:
+                pass
+        break
+    for name in sys.argv[1:]:
+        if plain(name) in names:
+            packages.setdefault(name, names[plain(name)])
+packages = dict((name, packages.get(name, "missing")) for name in sys.argv[1:])
 print("")
 print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "executable": sys.executable, "packages": packages}))
 """

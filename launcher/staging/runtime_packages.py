@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, metadata, version
 from pathlib import PurePosixPath
 
 NEEDED = {
@@ -91,6 +90,8 @@ def pinned(kind: str) -> str:
 
 def pin(name: str, extra: str = "") -> str:
     """Return `name==version` with the version that is installed here, or else its supported range."""
+    from importlib.metadata import PackageNotFoundError, version  # takes long, and few runs need it
+
     try:
         return f"{name}{extra}=={version(name)}"
     except PackageNotFoundError:
@@ -102,6 +103,8 @@ def least_pythons(requirements: str) -> dict[str, tuple[int, int]]:
 
     `podrun init` writes such lines; hosts with an older Python may not be able to install them.
     """
+    from importlib.metadata import metadata
+
     least = {}
     for line in lines_that_count(requirements):
         if (match := _PLAIN.fullmatch(line)) and pin(match[1], match[2] or "") == line and "==" in line:

@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 
 from podrun.launcher.agent import facts
+from podrun.launcher.agent import packages as packages_module
 
+from ...pythons import other_python
 from ..preflight.pods import VERSION, healthy
 
 
@@ -42,6 +45,43 @@ def test_the_workers_environment_counts(tmp_path: Path) -> None:
     assert found["interpreter"]["packages"]["jax"] == "9.9.9"
     assert "HTTPS_PROXY" in found["proxies"]["set"]
     assert "hidden-word" not in json.dumps(found)
+
+
+def egg_info(folder: Path, name: str, version: str) -> None:
+    """Record a package as Debian does, and setuptools did: a folder, or a file of that name."""
+    folder.mkdir()
+    record = f"Metadata-Version: 1.1\nName: {name}\nVersion: {version}\n"
+    if name == "jax":
+        (folder / f"{name}-{version}.egg-info").write_text(record)
+    else:
+        (folder / f"{name}.egg-info").mkdir()
+        (folder / f"{name}.egg-info" / "PKG-INFO").write_text(record)
+
+
+def wheel(folder: Path, name: str, version: str) -> None:
+    """Record a package in an archive, from which Python imports as well."""
+    with zipfile.ZipFile(folder, "w") as archive:
+        info = f"{name}-{version}.dist-info/METADATA"
+        archive.writestr(info, f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+@pytest.mark.parametrize("name", ["jax", "orbax-checkpoint", "tensorboardX"])
+@pytest.mark.parametrize("form", [lambda *args: fake_package(*args), egg_info, wheel], ids=["pip", "egg", "wheel"])
+def test_packages_are_found_as_python_finds_them(
+    form: Callable[[Path, str, str], None], name: str, tmp_path: Path
+) -> None:
+    """The first in its path counts, in every form in which a package is recorded; a folder without its record does not."""
+    broken, first, second = tmp_path / "broken", tmp_path / "first", tmp_path / "second"
+    fake_package(broken, name.replace("-", "_"), "1.1.1")
+    (broken / f"{name.replace('-', '_')}-1.1.1.dist-info" / "METADATA").unlink()
+    form(first, name.replace("-", "_"), "7.7.7")
+    fake_package(second, name, "8.8.8")
+    cases = (([first, second], "7.7.7"), ([second, first], "8.8.8"), ([broken, second], "8.8.8"), ([broken], "missing"))
+    for path, version in cases:
+        env = {"PYTHONPATH": ":".join(map(str, path))}
+        packages = packages_module.ask_interpreter(other_python("3.12"), env)["packages"]
+        assert packages[name] == version
+        assert {*packages.values()} == {version, "missing"}
 
 
 def fake_package(folder: Path, name: str, version: str) -> None:
