@@ -47,9 +47,7 @@ def _stop_job(directory: RunDirectory, job: str, now: bool) -> int:
             return _report(directory.end() or {"message": "ended"})
         print(f"stopping {directory.run_id} (SLURM job {job}) ...", flush=True)
     except SlurmError as error:
-        raise UserError(
-            f"{directory.run_id} is the SLURM job {job}: {error}; call podrun where SLURM is installed"
-        ) from None
+        raise UserError(f"{directory.run_id} is the SLURM job {job}: {error}") from None
     return _await_end(directory)
 
 

@@ -76,7 +76,9 @@ def end_job(directory: RunDirectory, job: str, now: bool) -> bool:
     cancel_pending(job)
     QUEUE.forget()
     state = QUEUE.job(job)
-    if state is None or state.is_over:
+    if state is None:
+        raise SlurmError("squeue does not answer, so nobody knows whether it has ended; ask for its end again")
+    if state.is_over:
         if (end := directory.end()) is None or end["code"]:  # that of an attempt before, if any
             what = f"its job {job} was still in the queue of SLURM, and is taken out of it"
             directory.record_end(what, _TERMINATED, stopped=True)

@@ -207,7 +207,17 @@ def test_what_slurm_refuses_leaves_no_run(login: LoginNode) -> None:
     assert "it is held: `scontrol release" in login.podrun("status", held).stdout
     large = login.submit("--slice=cpu-9x1", "batch_size=18")
     wait_until(lambda: "such as so many nodes" in login.podrun("status", large).stdout, "the reason")
+    squeue = login.path / "broken" / "squeue"
+    squeue.parent.mkdir()
+    squeue.write_text("#!/bin/sh\nexit 1\n")
+    squeue.chmod(0o755)
+    env = {**login.env, "PATH": f"{squeue.parent}:{login.env['PATH']}"}
+    unseen = subprocess.run([*login.command, "stop", held], cwd=login.path, env=env, capture_output=True, text=True)
+    assert unseen.returncode == ExitCode.BAD_CONFIG
+    assert "squeue does not answer, so nobody knows whether it has ended" in unseen.stderr
+    assert all(event["event"] != "end" for event in login.events(held))
     assert [login.podrun("stop", run).returncode for run in (held, large)] == [0, 0]
+    assert [event["event"] for event in login.events(held)].count("end") == 1
 
 
 def test_a_full_queue_is_waited_for(tmp_path: Path) -> None:
