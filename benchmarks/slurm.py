@@ -112,6 +112,7 @@ def start_job(
         path.unlink()
     path = f"{Path(sys.executable).parent}:{cluster.env['PATH']}"
     env = {**cluster.env, "PATH": path, "PODRUN_HOME": str(folder / "home")}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # what pip installs is compiled, a checkout not yet
     time.sleep(wait)
     begin = time.time()
     done = cluster.hosts.run(command(folder, lasts), env=env, cwd=str(folder))

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from podrun.runtime.contract import UserError
 
@@ -27,12 +27,16 @@ class ThisJob:
 
     spares: int = 0
     """Number of its nodes that are spares."""
+    nodes: Listing | None = None
+    """Its nodes, if SLURM has been asked for them already."""
 
 
 def from_option(value: str | BatchOptions | ThisJob) -> Listing:
     """Return the nodes of this job, or of the one that will be submitted with options. Raises UserError outside of one."""
     if isinstance(value, BatchOptions):
         return Listing((), transport="slurm", python=sys.executable, spares=value.spares, is_queued=True)
+    if isinstance(value, ThisJob) and value.nodes is not None:
+        return replace(value.nodes, spares=value.spares)
     spares = value.spares if isinstance(value, ThisJob) else 0
     if value and not isinstance(value, ThisJob):
         raise UserError(

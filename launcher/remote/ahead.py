@@ -35,6 +35,8 @@ class HeadStart(Transport):
         self._inner = load_transport(pod)
         self.window = self._inner.window
         self._is_closed = False
+        self._remark: Future[str | None] = Future()
+        threading.Thread(target=self._ask_remark, name="remark", daemon=True).start()
         commands = [("prepare",), ("run", run_id)] if pod.traits.needs_staging else [("run", run_id)]
         agents = [[_Agent(number, host, args) for args in commands] for number, host in enumerate(pod.hosts)]
         if len(agents) > self.window:
@@ -53,7 +55,13 @@ class HeadStart(Transport):
         return self._inner.why_over(patience)
 
     def remark(self) -> str | None:
-        return self._inner.remark()
+        return self._remark.result()
+
+    def _ask_remark(self) -> None:
+        try:
+            self._remark.set_result(self._inner.remark())
+        except Exception as error:
+            self._remark.set_exception(error)
 
     def close(self) -> None:
         self._is_closed = True

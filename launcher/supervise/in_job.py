@@ -26,17 +26,18 @@ from .job_time import JobTime
 from .run import run_attempts
 
 if TYPE_CHECKING:
+    from ..inventory.base import Listing
     from ..remote.ahead import HeadStart
 
 
-def supervise(directory: RunDirectory, ahead: HeadStart | None = None) -> int:
+def supervise(directory: RunDirectory, nodes: Listing | None = None, ahead: HeadStart | None = None) -> int:
     """Run the submitted run on the nodes of this job, from where it stopped in the one before. Raises UserError.
 
-    `ahead`: the transport to these nodes, if agents have been started there.
+    `nodes`: they, if SLURM has been asked already. `ahead`: the transport to them, if agents have been started there.
     """
     spec = directory.spec()
     job = os.environ.get("SLURM_JOB_ID", "")
-    pod = _on_nodes(spec.pod)
+    pod = _on_nodes(spec.pod, nodes)
     spec = replace(spec, pod=pod)
     directory.record_job(job)  # it may have been submitted by hand
     directory.write_spec(spec)
@@ -69,9 +70,9 @@ def _submit_again(directory: RunDirectory, job: str, refused: str) -> int:
     return ExitCode.DONE
 
 
-def _on_nodes(pod: Pod) -> Pod:
+def _on_nodes(pod: Pod, known: Listing | None) -> Pod:
     """Return the pod with the nodes of this job. Raises UserError if they are not what the slice needs."""
-    nodes = find_pod(PodRequest(pod.slice.name, inventories={"slurm": ThisJob(len(pod.spares))}))
+    nodes = find_pod(PodRequest(pod.slice.name, inventories={"slurm": ThisJob(len(pod.spares), known)}))
     return replace(pod, hosts=nodes.hosts, spares=nodes.spares, slurm_job=nodes.slurm_job)
 
 
@@ -85,10 +86,10 @@ def _bundles(directory: RunDirectory) -> Sequence[Bundle]:
     return bundles
 
 
-def supervise_and_say(directory: RunDirectory, ahead: HeadStart | None) -> int:
+def supervise_and_say(directory: RunDirectory, nodes: Listing | None, ahead: HeadStart | None) -> int:
     """Supervise the run, say and record why it could not begin, and return the exit code of this process."""
     try:
-        code = int(supervise(directory, ahead))
+        code = int(supervise(directory, nodes, ahead))
     except UserError as error:
         print(f"podrun: {error}", file=sys.stderr, flush=True)
         if directory.path.is_dir() and directory.supervisor() is None and directory.end() is None:
