@@ -16,7 +16,7 @@ from podrun.launcher.inventory.simulated import simulated_pod
 from podrun.launcher.plan.plan import Code, LaunchPlan, Program, make_plan
 from podrun.launcher.pod.pod import Pod
 from podrun.launcher.pod.slices import parse_slice
-from podrun.runtime.config import Config, Launch
+from podrun.runtime.config import Config, Launch, LaunchSection
 from podrun.runtime.contract import CONFIG_FILE, ENV_COORDINATOR, WorkerEnv
 
 if TYPE_CHECKING:
@@ -218,8 +218,8 @@ def test_a_program_is_started_as_it_was_typed() -> None:
 @pytest.mark.parametrize("platform", ["cpu", "cuda"])
 def test_a_process_per_device(kind: str, platform: str) -> None:
     """Ids go on from host to host, each process has one device of its host, and files of its own there."""
-    launch = Launch(process_per="device")
-    job = Program(("a",), launch) if kind == "program" else Config(steps=3, batch_size=64, launch=launch)
+    config = Config(steps=3, batch_size=64, launch=LaunchSection(process_per="device"))
+    job = Program(("a",), Launch(process_per="device")) if kind == "program" else config
     plan = make(pod_of("gpu-2x3", platform=platform), job)
     env = [WorkerEnv.from_env({**e, ENV_COORDINATOR: ""}) for e in environments(plan)]
     assert [(e.host, e.process_id, e.local_device_ids) for e in env] == [
