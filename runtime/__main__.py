@@ -30,6 +30,7 @@ from .worker.mistakes import explained_kind
 from .worker.progress import Reporter
 from .worker.sigterm import leave_on_sigterm
 from .worker.standby import AHEAD, ARGUMENT, stand_by
+from .worker.xla_flags import set_xla_flags
 
 
 def main() -> None:
@@ -78,6 +79,7 @@ def import_all() -> None:
 def run(env: WorkerEnv, reporter: Reporter) -> int:
     """Train, and return the exit code. Raises what went wrong."""
     leave_on_sigterm(reporter)
+    set_xla_flags(os.environ, env.num_processes * env.local_devices)
     # Imported here, so that even a broken JAX is reported as an event.
     import jax
 

@@ -21,7 +21,7 @@ def typed(page: str, words: str) -> list[list[str]]:
     return [shlex.split(line)[1:] for line in lines]
 
 
-@pytest.mark.parametrize("args", typed("slurm.md", "--slurm="), ids=" ".join)
+@pytest.mark.parametrize("args", typed("slurm.md", "--slurm=partition"), ids=" ".join)
 def test_a_submission(sandbox: Sandbox, args: list[str]) -> None:
     done = sandbox.podrun(*args, "batch_size=64", "--dry-run")
     assert done.returncode == 0, done.stderr
