@@ -91,9 +91,9 @@ def login(cluster: Cluster, tmp_path: Path) -> Iterator[LoginNode]:
 
 def test_over_four_jobs_as_without_an_interruption(login: LoginNode) -> None:
     """Have the time of each job end before the steps are done: one run id, and the losses of an undisturbed run."""
-    here = Sandbox(login.path).podrun("--slice=cpu-4x1", "--simulate", "--workdir=simulated", "small.yaml", "steps=400")
+    here = Sandbox(login.path).podrun("--slice=cpu-4x1", "--simulate", "--workdir=simulated", "small.yaml", "steps=1500")
     assert here.returncode == 0, here.stderr
-    run = login.submit("steps=400", "checkpoint.every=100000")
+    run = login.submit("steps=1500", "checkpoint.every=100000")
     job = login.job_of(run)
     for attempt in range(3):
         login.wait_for_steps(run, attempt)
@@ -109,7 +109,7 @@ def test_over_four_jobs_as_without_an_interruption(login: LoginNode) -> None:
     assert len(restarts) == 3
     assert all("is nearly up; the checkpoint of step" in text for text in restarts)
     assert login.losses("shared") == login.losses("simulated")
-    assert len(login.losses("shared")) == 400
+    assert len(login.losses("shared")) == 1500
     assert login.status(run)["state"] == "done"
     login.wait_until_gone()
 
@@ -187,7 +187,7 @@ def test_a_cancelled_job_and_one_that_loses_a_node(login: LoginNode) -> None:
     assert ended.returncode == 128 + signal.SIGTERM, ended.stderr
     assert re.search("interrupted; the checkpoint of step .*; the SLURM job .* it was cancelled", ended.stderr)
     login.wait_until_gone()
-    again = login.submit(f"steps={max(login.losses('shared')) + 30}")
+    again = login.submit(f"steps={max(login.losses('shared')) + 1000}")
     login.wait_for_steps(again)
     login.cluster.ask("scontrol", "update", "nodename=h3", "state=down", "reason=fan")
     wait_until(lambda: login.status(again)["state"] == "pending", f"{again} to be back in the queue", 60)
