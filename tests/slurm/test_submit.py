@@ -91,7 +91,9 @@ def login(cluster: Cluster, tmp_path: Path) -> Iterator[LoginNode]:
 
 def test_over_four_jobs_as_without_an_interruption(login: LoginNode) -> None:
     """Have the time of each job end before the steps are done: one run id, and the losses of an undisturbed run."""
-    here = Sandbox(login.path).podrun("--slice=cpu-4x1", "--simulate", "--workdir=simulated", "small.yaml", "steps=1500")
+    here = Sandbox(login.path).podrun(
+        "--slice=cpu-4x1", "--simulate", "--workdir=simulated", "small.yaml", "steps=1500"
+    )
     assert here.returncode == 0, here.stderr
     run = login.submit("steps=1500", "checkpoint.every=100000")
     job = login.job_of(run)
