@@ -14,6 +14,7 @@ import sys
 import tempfile
 from typing import Any, Dict
 
+from .container import container_env, inside
 from .relay import read_line
 
 LIMIT = 150.0  # seconds: an unreachable server is tried several times
@@ -37,12 +38,13 @@ def _ask(folder: str, request: Dict[str, Any]) -> Dict[str, Any]:
         os.makedirs(os.path.dirname(place), exist_ok=True)
         with open(place, "w") as file:
             file.write(text)
-    python = os.path.expanduser(request["python"])
+    container = request["container"]
+    python = request["python"] if container else os.path.expanduser(request["python"])
     try:
         done = subprocess.run(
-            [python, "-m", _MODULE, request["url"]],
+            inside(container, [python, "-m", _MODULE, request["url"]]),
             cwd=folder,  # from which Python imports first
-            env=dict(os.environ, **request["env"]),
+            env=container_env(container, dict(os.environ, **request["env"]), request["env"]),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -33,8 +33,9 @@ def gather(request: Facts, devices: str = "/dev") -> Facts:
 
     `request` may have: `python` the workers' interpreter (default python3), `env` its environment variables, `home` podrun's
     folder, `workdir`, `platform` (cpu, cuda or tpu), `internal` the address for the other hosts, if it is not that of the
-    connection. Paths may begin with `~/`. If `python` is built only when a run starts, `python_before` is the interpreter
-    it will be built with, and `requirements` the text of its requirements. `devices` is the folder of device nodes.
+    connection, `container` whose image `python` is in. Paths may begin with `~/`. If `python` is built only when a run
+    starts, `python_before` is the interpreter it will be built with, and `requirements` the text of its requirements.
+    `devices` is the folder of device nodes.
 
     `clock` is `{"received", "answered"}`: this host's time when the question arrived and when the answer left.
     """
@@ -96,7 +97,7 @@ def _interpreter(request: Facts, env: Dict[str, str]) -> Facts:
     """
     python, before = request.get("python") or "python3", request.get("python_before")
     if not before or before == python:
-        return ask_interpreter(python, env)
+        return ask_interpreter(python, env, request.get("container"))
     base = ask_interpreter(before, env)
     built = _ask_environment(python, env)
     if built is not None and built["version"] == base["version"]:

@@ -26,9 +26,11 @@ def expand_process(process: Frame) -> Frame:
     argv[0] is expanded as well: Python looks for `pyvenv.cfg` beside argv[0], and would not find the packages of its
     virtual environment from an argv[0] of `~/venv/bin/python`.
     """
+    argv = process["argv"]
+    own = len(process["container"]["command"]) if process.get("container") else 1  # words that are not the program's
     return dict(
         process,
-        argv=[os.path.expanduser(process["argv"][0]), *process["argv"][1:]],
+        argv=[*map(os.path.expanduser, argv[:own]), *argv[own:]],
         cwd=os.path.expanduser(process["cwd"]),
         path={name: [os.path.expanduser(folder) for folder in folders] for name, folders in process["path"].items()},
         env=dict(process["env"], **{ENV_WORKDIR: os.path.expanduser(process["env"][ENV_WORKDIR])}),

@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 import subprocess
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
+
+from .container import Container, container_env, inside
 
 PACKAGES = [
     "jax",
@@ -72,18 +74,19 @@ class InterpreterError(Exception):
     """The interpreter does not answer; the message says why."""
 
 
-def ask_interpreter(python: str, env: Dict[str, str]) -> Dict[str, Any]:
-    """Return version, executable, and packages (name to version or `missing`). Raises InterpreterError."""
+def ask_interpreter(python: str, env: Dict[str, str], container: Container = None) -> Dict[str, Any]:
+    """Return version, executable, and packages (name to version or `missing`). Raises InterpreterError.
+
+    In a container `python` is looked for there.
+    """
     full_env = dict(os.environ, **env)
-    program = shutil.which(os.path.expanduser(python), path=full_env.get("PATH"))
-    if program is None:
-        raise InterpreterError(_missing_reason(os.path.expanduser(python)))
+    command, program = _find(python, container, full_env)
     try:
         # From /, because Python also imports from its current folder.
         process = subprocess.run(
-            [program, "-c", _SCRIPT] + PACKAGES,
+            [*command, "-c", _SCRIPT, *PACKAGES],
             cwd="/",
-            env=full_env,
+            env=container_env(container, full_env, env),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -98,6 +101,17 @@ def ask_interpreter(python: str, env: Dict[str, str]) -> Dict[str, Any]:
         return dict(answer, packages=dict(answer["packages"]))
     except (ValueError, IndexError, KeyError, TypeError):
         raise InterpreterError("%s does not work: %s" % (program, _error_line(process)))
+
+
+def _find(python: str, container: Container, env: Dict[str, str]) -> Tuple[List[str], str]:
+    """Return the command of the interpreter, and its name in messages. Raises InterpreterError."""
+    first = container["command"][0] if container else os.path.expanduser(python)
+    program = shutil.which(first, path=env.get("PATH"))
+    if program is None:
+        raise InterpreterError(_missing_reason(first))
+    if container is None:
+        return [program], program
+    return inside(container, [python]), "%s of %s" % (python, container["command"][-1])
 
 
 def _missing_reason(path: str) -> str:

@@ -15,6 +15,7 @@ import signal
 import sys
 from typing import Any, Dict, List, Optional
 
+from .container import container_env, inside
 from .environment import Environments, find_python
 from .launcher import Launcher
 from .places import BUNDLES, bundle_folder
@@ -27,6 +28,7 @@ from .store import missing, prune, unpack
 from .tool import ToolError, Tools
 
 SETUP_LIMIT = 1800.0  # seconds for one setup command
+IMAGE_LIMIT = 1800.0  # seconds for an image to be brought, and to be started
 
 
 def prepare() -> None:
@@ -100,6 +102,8 @@ class Preparation:
 
     def _find_python(self) -> str:
         """Return the workers' interpreter; it is in a virtual environment if there are requirements."""
+        if self._request["container"]:
+            return self._try_container(self._request["container"])
         python = find_python(self._request["python"], self._env)
         wanted: Optional[Dict[str, Any]] = self._request["requirements"]
         if wanted is None:
@@ -111,6 +115,22 @@ class Preparation:
         self._env["VIRTUAL_ENV"] = folder
         self._env["PATH"] = os.pathsep.join([os.path.join(folder, "bin"), self._env.get("PATH", os.defpath)])
         return inside
+
+    def _try_container(self, container: Dict[str, Any]) -> str:
+        """Start the interpreter in the image, which may first have to be brought. Return it. Raises Problem."""
+        python: str = self._request["python"]
+        image = container["command"][-1]
+        env = container_env(container, self._env, self._request["env"])
+        say = self._say("environment")
+        say("starting %s of the image %s" % (python, image))
+        try:
+            self._tools.run(inside(container, [python, "-c", ""]), say, IMAGE_LIMIT, env)
+        except ToolError as error:
+            raise Problem(
+                "cannot start %s of the image %s: %s %s" % (python, image, container["command"][0], error),
+                "try it there by hand: %s" % " ".join(inside(container, [python, "--version"])),
+            )
+        return python
 
     def _set_up(self) -> None:
         if self._request["project"] is not None:

@@ -34,9 +34,11 @@ class Standbys:
     def start(self, specs: "list[Frame]", count: int, argument: str = STANDBY) -> None:
         """Start one for each worker, once, if there is memory. `count`: how many there will be on this machine.
 
-        `argument` makes a worker stand by.
+        `argument` makes a worker stand by. In a container none does: its environment is that of the image.
         """
-        if self.spared or memory_available() < RESERVE + SIZE * count:
+        if self.spared or any(spec.get("container") for spec in specs):
+            return
+        if memory_available() < RESERVE + SIZE * count:
             return
         try:
             self._waiting = {}

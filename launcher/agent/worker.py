@@ -7,6 +7,7 @@ import signal
 from typing import Dict, Optional, Tuple
 
 from .connection import Frame
+from .container import container_env
 from .private import restore_umask
 from .processes import die_with_parent, mount_own_proc, parent
 from .protocol import ENV_DIR, ENV_MAIN_PID, ENV_PID, MULTISLICE, OTHER_LAUNCHERS
@@ -127,7 +128,8 @@ def worker_env(spec: Frame, extra: Dict[str, str]) -> Dict[str, str]:
         # XLA's CPU client sizes its thread pool by NPROC, and a collective holds a thread per device: with fewer threads than
         # devices a step would hang forever. More threads than needed cost time (docs/performance.md).
         env["NPROC"] = str(max(spec["threads"], os.cpu_count() or 1))
-    return env
+    given = {*spec["env"], *extra, *spec["path"], ENV_DIR, "NPROC"}
+    return container_env(spec.get("container"), env, given)
 
 
 def _misleads(name: str) -> bool:

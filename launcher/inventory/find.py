@@ -69,6 +69,10 @@ class _Search:
         """True if the command line names the hosts."""
         return bool(self._request.listing)
 
+    @property
+    def _starts_containers(self) -> bool:
+        return self._listed is not None and TRAITS[self._listed.transport].starts_containers
+
     def _attempt(self, action: Callable[[], T]) -> T | None:
         try:
             return action()
@@ -154,6 +158,9 @@ class _Search:
         hosts = () if self._names_hosts else described.hosts
         if hosts and self._slice and (what := misfit(self._slice, len(hosts))):
             self._rows.append(mistake_row(described.inventory or "hosts", what, described.lines))
+        if (container := described.container) and container.holds_agent and not self._starts_containers:
+            what = f"{container.engine} is a plug-in of SLURM; call podrun with --slurm, or take apptainer"
+            self._rows.append(mistake_row("container.engine", what, described.lines))
         if self._slice and (what := _least_problem(described.file.min_hosts, self._slice)):
             self._rows.append(mistake_row("min_hosts", what, described.lines))
 
@@ -213,6 +220,7 @@ class _Search:
             ssh=_merge(self._listed.ssh if self._listed else Ssh(), self._described),
             home=pod.home if pod.traits.files_are_here else file.home,
             python=file.python or pod.python,
+            container=self._described.container,
             workdir=file.workdir,
             env=dict(file.env),
             secrets=file.secrets,

@@ -51,9 +51,11 @@ def _transport(described: ParsedPodFile, other_hosts: bool) -> Iterator[Mistake]
     elif not listed_elsewhere and file.transport is None and "ssh" in file.model_fields_set:
         yield "ssh", "there are no `hosts` to reach; write for example `hosts: tpu-[0-3]`, or `transport: local`"
     elif not listed_elsewhere:
-        for key in ("setup", "requirements"):
+        for key in ("setup", "requirements", "container"):
             if getattr(file, key):
                 yield key, "is for hosts that are reached by SSH; a simulated pod uses what is installed here"
+    if file.container and file.requirements:
+        yield "requirements", "a container has the packages of its image; install them there, and remove this"
 
 
 def _files(described: ParsedPodFile) -> Iterator[Mistake]:

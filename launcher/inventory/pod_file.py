@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from ..pod.container import Container
 from ..pod.pod import Host, Ssh
 from ..yamlfile.mistakes import Row, describe_mistakes
 from ..yamlfile.near import near_files
@@ -68,6 +69,11 @@ class ParsedPodFile:
             host_keys=section.host_keys,
             config=self.at(section.config),
         )
+
+    @property
+    def container(self) -> Container | None:
+        section = self.file.container
+        return None if section is None else Container(**section.model_dump())
 
     def at(self, path: Path | None) -> Path | None:
         """Return an absolute path; relative paths of the file are relative to its folder."""

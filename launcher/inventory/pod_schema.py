@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 from podrun.runtime.config import Section, Variable
 from podrun.runtime.contract import UserError
 
+from ..pod.container import ENGINES
 from ..pod.pod import Host
 from ..pod.ranges import LIMIT, count, expand, split_hosts
 from ..pod.slices import parse_slice
@@ -71,6 +72,27 @@ def _python(path: str) -> str:
     if not path.strip():
         raise ValueError("must be the name or path of a Python 3.11+ on the hosts")
     return _on_the_hosts(path) if "/" in path else path
+
+
+def _image(text: str) -> str:
+    if not text.strip() or text.startswith("-"):
+        raise ValueError("must be a name or path")
+    return text
+
+
+def _mount(text: str) -> str:
+    """Accept PATH, or PATH:PATH_IN_CONTAINER[:FLAGS]; engines separate several by commas."""
+    source, _, inside = text.partition(":")
+    inside = inside.partition(":")[0]
+    if not source.startswith(("/", "~/")) or (inside and not inside.startswith("/")) or "," in text:
+        raise ValueError("must be a path on the hosts, or PATH:PATH_IN_CONTAINER, each with / in front, without commas")
+    return text
+
+
+def _option(text: str) -> str:
+    if not text.startswith("-"):
+        raise ValueError("must be an option that begins with -; write its value with =, as in --overlay=FILE")
+    return text
 
 
 def _user(name: str) -> str:
@@ -133,8 +155,10 @@ Texts = BeforeValidator(_texts)
 
 
 if TYPE_CHECKING:
+    EngineName = str
     TransportName = str
 else:
+    EngineName = Literal[tuple(ENGINES)]
     TransportName = Literal[tuple(name for name, traits in TRAITS.items() if traits.in_pod_file)]
 
 
@@ -178,6 +202,20 @@ class SshSection(Section):
     config: LocalPath | None = Field(None, description="Instead of ~/.ssh/config.")
 
 
+class ContainerSection(Section):
+    """The image that the workers run in."""
+
+    engine: EngineName = Field(description="apptainer, singularity; or pyxis, a plug-in of SLURM.")
+    image: Annotated[str, AfterValidator(_image)] = Field(description="A file or folder on the hosts, or a URL.")
+    python: Annotated[str, AfterValidator(_image)] = Field("python3", description="Interpreter in the image.")
+    mounts: Annotated[tuple[Annotated[str, AfterValidator(_mount)], ...], Texts] = Field(
+        (), description="Paths of the hosts that the container sees: PATH, or PATH:PATH_IN_CONTAINER[:FLAGS]."
+    )
+    options: Annotated[tuple[Annotated[str, AfterValidator(_option)], ...], Texts] = Field(
+        (), description="Further options of the engine, passed on unchanged."
+    )
+
+
 class PodFile(Section):
     """The hosts of a pod, and their settings."""
 
@@ -191,6 +229,7 @@ class PodFile(Section):
     ssh: SshSection = SshSection()
     home: HostPath = Field("~/.podrun", description="podrun's folder on the hosts.")
     python: Annotated[str, AfterValidator(_python)] | None = Field(None, description="Interpreter on the hosts.")
+    container: ContainerSection | None = Field(None, description="The image that the workers run in.")
     workdir: HostPath | None = Field(
         None, description="Holds a folder for each run; the first host keeps it if they do not share it."
     )

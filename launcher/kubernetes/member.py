@@ -28,9 +28,9 @@ from podrun.runtime.contract import (
     failure_code,
 )
 
-from ..agent.protocol import ENV_MAIN_PID
 from ..agent.schema import Lines, Malformed
 from ..plan.base_env import RUNTIME
+from ..plan.container import WITH_PID
 from ..plan.plan import OWN_PYTHON
 from ..plan.program import INSTRUMENT_FOLDER, coordinator_env, filled, program_env
 from ..rundir.events import LIMIT, parse_worker_event
@@ -51,8 +51,6 @@ _CONSEQUENCE = 5.0  # seconds that a container waits whose failure follows from 
 _WORDS = 4000  # bytes of it that Kubernetes keeps
 _TAKEN = (ExitCode.BAD_CONFIG, ExitCode.PREEMPTED, ExitCode.PEER_LOST)
 """Exit codes that mean something to a JobSet; a program that knows nothing of podrun means something else by them."""
-# `exec` keeps the pid: a program's own processes tell by it which of them is the one that the container waits for.
-_WITH_PID = ("sh", "-c", f'{ENV_MAIN_PID}=$$ exec "$@"', "sh")
 
 
 def worker_env(env: Mapping[str, str], directory: Path) -> dict[str, str]:
@@ -84,7 +82,7 @@ def worker_command(env: Mapping[str, str]) -> list[str]:
     if (program := env.get(ENV_PROGRAM)) is None:
         return [sys.executable, *RUNTIME]
     argv = [str(word) for word in json.loads(program)["argv"]]
-    return [*_WITH_PID, *([sys.executable, *argv[1:]] if argv[0] in OWN_PYTHON else argv)]
+    return [*WITH_PID, *([sys.executable, *argv[1:]] if argv[0] in OWN_PYTHON else argv)]
 
 
 class Member:

@@ -54,14 +54,9 @@ def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
 
 def agent_command(pod: Pod, *args: str) -> tuple[str, ...]:
     """Return the command that starts the agent on a host, if it exists and no other user could have changed it."""
-    return (agent_python(pod), *ISOLATED, _START, agent_path(pod.home, agent_file()[0]), *args)
+    return (pod.agent_python, *ISOLATED, _START, agent_path(pod.home, agent_file()[0]), *args)
 
 
 def receive_command(pod: Pod) -> tuple[str, ...]:
     """Return the command that reads the agent from stdin and stores it."""
-    return (agent_python(pod), *ISOLATED, _RECEIVE, agent_path(pod.home, agent_file()[0]))
-
-
-def agent_python(pod: Pod) -> str:
-    """Return the interpreter that runs the agent."""
-    return pod.python or "python3"
+    return (pod.agent_python, *ISOLATED, _RECEIVE, agent_path(pod.home, agent_file()[0]))

@@ -33,6 +33,7 @@ from ..pod.pod import Host, Pod
 from ..pod.slices import Slice
 from .agent_file import agent_command
 from .base_env import RUNTIME, base_env, multislice_env
+from .container import container_request, worker_inside
 from .data_set import DataSet
 from .program import filled, instrument_files, program_env
 
@@ -163,6 +164,7 @@ class LaunchPlan:
                     "path": self._path(host),
                     "threads": len(p.env["PODRUN_LOCAL_DEVICE_IDS"].split(",")) if self.pod.platform == "cpu" else None,
                     "cwd": p.cwd,
+                    "container": container_request(self.pod, self.workdir),
                     "output": output_stream(p.process_id),
                     "events": events_stream(p.process_id),
                     "beat": beat_file(p.process_id),
@@ -189,7 +191,8 @@ class LaunchPlan:
         programs = str(PurePosixPath(self.python).parent)
         paths = {
             "PYTHONPATH": modules,
-            "PATH": [programs] if programs != "." and (self.code or self.is_program) else [],
+            # In a container the image says what is in PATH.
+            "PATH": [programs] if programs != "." and (self.code or self.is_program) and not self.pod.container else [],
         }
         return {name: folders for name, folders in paths.items() if folders}
 
@@ -267,7 +270,7 @@ def make_plan(
         # The workers get the resolved job, so that their defaults cannot differ.
         job = job.model_copy(update={"launch": job.launch.model_copy(update={"workdir": workdir})})
     python = code.python if code else job.launch.python or pod.python or sys.executable
-    argv = _program_argv(job, python) if isinstance(job, Program) else (python, *RUNTIME)
+    argv = worker_inside(pod, *(_program_argv(job, python) if isinstance(job, Program) else (python, *RUNTIME)))
     hosts = tuple(
         HostPlan(
             host=host,

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from .container import Container
 from .slices import Slice
 from .traits import TRAITS, Traits
 
+_PYTHON = "python3"
 WORKDIRS = "workdirs"
 """Folder in `home` on the hosts for the workdirs of runs, unless the pod file gives one."""
 
@@ -60,6 +62,8 @@ class Pod:
     """podrun's folder on the hosts, for agent, code, environments and runs. `~/` is the login directory."""
     python: str | None = None
     """Interpreter on the hosts."""
+    container: Container | None = None
+    """Image that the workers run in."""
     workdir: str | None = None
     """Folder on the hosts that holds a folder for each run. If they do not share it, the first host keeps the results."""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -85,6 +89,18 @@ class Pod:
         return TRAITS[self.transport]
 
     @property
+    def agent_python(self) -> str:
+        """Return the interpreter that runs the agent."""
+        if self.container and self.container.holds_agent:
+            return self.container.python
+        return self.python or _PYTHON
+
+    @property
+    def base_python(self) -> str:
+        """Return the interpreter of the workers, or the one that their virtual environment is made with."""
+        return self.container.python if self.container else self.python or _PYTHON
+
+    @property
     def can_replace(self) -> bool:
         """Return True if the run may go on without one of the hosts."""
         return bool(self.spares) or (self.min_hosts is not None and self.min_hosts < len(self.hosts))
@@ -93,6 +109,12 @@ class Pod:
     def all_hosts(self) -> tuple[Host, ...]:
         """Return the hosts and the spares."""
         return (*self.hosts, *self.spares)
+
+    def with_python(self, python: str) -> Pod:
+        """Return the pod with another interpreter for the workers."""
+        if self.container is None:
+            return replace(self, python=python)
+        return replace(self, container=replace(self.container, python=python))
 
     def with_hosts(self, hosts: Sequence[Host]) -> Pod:
         """Return the pod of an attempt: these hosts, in the order of their process ids, and a slice of that size."""

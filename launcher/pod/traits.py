@@ -22,6 +22,8 @@ class Traits:
     """The hosts are listed in a pod file or an option."""
     has_login: bool
     """A user can log in to a host by SSH."""
+    starts_containers: bool
+    """It can start the agent itself in a container image."""
     in_pod_file: bool
     """A pod file may choose it; the others belong to an inventory."""
     reached: str
@@ -37,6 +39,7 @@ TRAITS = MappingProxyType(
             is_one_machine=True,
             lists_hosts=False,
             has_login=False,
+            starts_containers=False,
             in_pod_file=True,
             reached="simulated on this machine",
         ),
@@ -47,6 +50,7 @@ TRAITS = MappingProxyType(
             is_one_machine=False,
             lists_hosts=True,
             has_login=True,
+            starts_containers=False,
             in_pod_file=True,
             reached="reached by ssh",
         ),
@@ -57,6 +61,7 @@ TRAITS = MappingProxyType(
             is_one_machine=False,
             lists_hosts=True,
             has_login=False,
+            starts_containers=True,  # by pyxis
             in_pod_file=False,
             reached="reached by srun",
         ),

@@ -7,6 +7,7 @@ from pathlib import Path
 from podrun.runtime import contract
 from podrun.runtime.storage import bucket_check, bucket_client, bucket_digest, bucket_errors, bucket_library
 
+from ..plan.container import container_request
 from ..pod.errors import HostError
 from ..pod.pod import Host
 from ..pod.secret_values import read_secrets
@@ -26,6 +27,7 @@ def try_bucket(report: Report, transport: Transport, url: str, say: Say) -> None
     built = [h for h in pod.hosts if _has_interpreter(report, h)]
     request = {
         "python": worker_python(pod),
+        "container": container_request(pod),
         "env": {**pod.env, **read_secrets(pod)},
         "url": url,
         "files": _sources(),

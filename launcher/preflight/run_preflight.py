@@ -11,12 +11,13 @@ from typing import Any
 from podrun.runtime.config.bucket_url import url
 from podrun.runtime.contract import ExitCode
 
+from ..plan.container import container_request
 from ..pod.errors import HostError
 from ..pod.fan_out import fan_out
 from ..pod.pod import Host, Pod
 from ..remote.ask import ask, asking
 from ..remote.clock import with_skew
-from ..staging.requirements import DEFAULT_PYTHON, requirements_text, worker_python
+from ..staging.requirements import requirements_text, worker_python
 from ..transport.base import Transport
 from .base import Facts, Finding, group, unless_mounted
 from .environment import check_environment
@@ -72,7 +73,8 @@ def _gather(report: Report, transport: Transport, workdir: str | None, requireme
     request = {
         "python": python,
         # Without requirements no environment is made of another interpreter.
-        "python_before": python if requirements is None else pod.python or DEFAULT_PYTHON,
+        "python_before": python if requirements is None else pod.base_python,
+        "container": container_request(pod),
         "env": dict(pod.env),
         "home": pod.home,
         "workdir": workdir,

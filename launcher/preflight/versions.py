@@ -24,7 +24,7 @@ def check_versions(pod: Pod, facts: FactsByHost, *, program: bool) -> list[Findi
     return [
         *_unusable(pod, facts, fatal=not program),
         *_too_old_python(pod, interpreters, fatal=not program),
-        *_python_differs(interpreters),
+        *_python_differs(pod, interpreters),
         *_missing(pod, installed, fatal=not program),
         *_too_old(pod, installed, fatal=not program),
         *([] if program else _untried(installed)),
@@ -37,7 +37,9 @@ def _unusable(pod: Pod, facts: FactsByHost, *, fatal: bool) -> list[Finding]:
     errors = {
         h: f["interpreter"]["error"] for h, f in facts.items() if "interpreter" in f and not is_known(f, "interpreter")
     }
-    remedy = "give the absolute path of an interpreter that is on all hosts with `python:` in the pod file"
+    remedy = f"give the absolute path of an interpreter that is on all hosts with {_key(pod)}"
+    if pod.container:
+        remedy = f"see whether the image can be started there, and give an interpreter that it has with {_key(pod)}"
     return [
         Finding(hosts, f"the workers' Python cannot be used: {error}", remedy, fatal, "python")
         for error, hosts in group(errors)
@@ -51,13 +53,15 @@ def _too_old_python(pod: Pod, interpreters: FactsByHost, *, fatal: bool) -> list
         for host, i in interpreters.items()
         if _numbers(i["version"])[:2] < PYTHON
     }
-    remedy = f"install Python {required} there, and give its path with `python:` in the pod file"
+    remedy = (
+        f"install Python {required} {'in the image' if pod.container else 'there'}, and give its path with {_key(pod)}"
+    )
     return [Finding(hosts, what, remedy, fatal, "python") for what, hosts in group(old)] if fatal else []
 
 
-def _python_differs(interpreters: FactsByHost) -> list[Finding]:
+def _python_differs(pod: Pod, interpreters: FactsByHost) -> list[Finding]:
     minor = {host: ".".join(i["version"].split(".")[:2]) for host, i in interpreters.items()}
-    remedy = "give the path of the same version on all hosts with `python:` in the pod file"
+    remedy = f"give the path of the same version on all hosts with {_key(pod)}"
     return minority_findings("Python", minor, remedy, fatal=True, about="python")
 
 
@@ -149,7 +153,14 @@ def _no_driver(version: str | None) -> tuple[str, str, bool] | None:
     return "no NVIDIA driver is loaded", "install it there (`nvidia-smi` must work), or leave the host out", True
 
 
+def _key(pod: Pod) -> str:
+    """Return the key of the pod file that names the workers' interpreter."""
+    return f"`{'container.python' if pod.container else 'python'}:` in the pod file"
+
+
 def _install(pod: Pod) -> str:
+    if pod.container:
+        return f"install them in the image {pod.container.image}"
     if pod.requirements:
         return f"add them to {pod.requirements}, from which podrun makes the workers' environment"
     return (
@@ -159,6 +170,8 @@ def _install(pod: Pod) -> str:
 
 
 def _same(pod: Pod) -> str:
+    if pod.container:
+        return f"bring the same image to all hosts as {pod.container.image}"
     if pod.requirements:
         return f"fix the versions in {pod.requirements} with =="
     return "install the same versions on all hosts, or give a requirements.txt with `requirements:` in the pod file"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..agent.protocol import MARK
-from ..plan.agent_file import NO_AGENT, agent_command, agent_file, agent_python, receive_command
+from ..plan.agent_file import NO_AGENT, agent_command, agent_file, receive_command
 from ..pod.errors import HostError
 from ..pod.pod import Host, Pod
 from ..transport.base import Channel, Transport
@@ -74,7 +74,7 @@ def _start_failure(pod: Pod, code: int | None, stderr_tail: str, noise: bytes) -
     last = _last_line(stderr_tail)
     words = _last_line(noise.decode(errors="replace"))
     if code in (126, 127) or "not found" in last:
-        return f"no Python at {agent_python(pod)!r} ({last}); give its absolute path with `python:` in the pod file"
+        return f"no Python at {pod.agent_python!r} ({last}); give its absolute path with `python:` in the pod file"
     if "UnsafeError: " in last:
         return last.partition("UnsafeError: ")[2]
     if "Errno" in last or "No space" in last:
@@ -89,7 +89,7 @@ def _start_failure(pod: Pod, code: int | None, stderr_tail: str, noise: bytes) -
     if code is None:
         return f"the connection ended before its agent answered{': ' + (last or words) if last or words else ''}"
     if stderr_tail:
-        return f"cannot start podrun's agent with {agent_python(pod)}: {last}"
+        return f"cannot start podrun's agent with {pod.agent_python}: {last}"
     ended = f"its login shell ended with exit code {code} and did not start podrun's agent"
     if words:
         remedy = "take a user that may run commands there (`user:` in the pod file), or mend its login scripts"

@@ -6,7 +6,7 @@ import getpass
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -129,7 +129,7 @@ def resolve_request(request: Request) -> tuple[ResolvedRequest | None, list[str]
         return None, problems
     assert job and pod and workdir
     if launch.python and not pod.traits.files_are_here:
-        pod = replace(pod, python=launch.python)
+        pod = pod.with_python(launch.python)
     return ResolvedRequest(job, pod, workdir, inject or ()), []
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..agent.protocol import FROM_PREPARE, short
+from ..plan.container import container_request
 from ..pod.errors import HostError
 from ..pod.fan_out import fan_out
 from ..pod.in_thread import InThread
@@ -18,7 +19,7 @@ from ..transport.base import Transport
 from .bundles import Bundle
 from .conversation import HostConversation
 from .preparations import Channels, EndedError, Refusal
-from .requirements import DEFAULT_PYTHON, environment_request, requirements_text
+from .requirements import environment_request, requirements_text
 
 __all__ = ["EndedError", "Prepared", "prepare_hosts"]
 
@@ -107,11 +108,11 @@ def prepare_hosts(
 def _pod_request(pod: Pod) -> dict[str, Any]:
     """Return the part of the request that the pod file gives. Raises UserError for unusable requirements."""
     text = requirements_text(pod)
-    python = pod.python or DEFAULT_PYTHON
     return {
         "home": pod.home,
-        "python": python,
-        "requirements": None if text is None else environment_request(text, python),
+        "python": pod.base_python,
+        "container": container_request(pod),
+        "requirements": None if text is None else environment_request(text, pod.base_python),
         "setup": list(pod.setup),
     }
 

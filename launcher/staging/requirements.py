@@ -12,7 +12,6 @@ from ..agent.places import environment_python
 from ..pod.pod import Pod
 from .runtime_packages import lacking, space_needed
 
-DEFAULT_PYTHON = "python3"
 # Lines that refer to a file beside the requirements, which is not on the hosts.
 _LOCAL = re.compile(r"(-r|-c|--requirement|--constraint)[\s=]*(?!\S*://)\S|(-e|--editable)[\s=]*[./~]|\.{1,2}(/|$)")
 
@@ -64,6 +63,5 @@ def environment_request(text: str, python: str) -> dict[str, Any]:
 
 def worker_python(pod: Pod) -> str:
     """Return the workers' interpreter on the hosts, as the plan names it. Raises UserError."""
-    python = pod.python or DEFAULT_PYTHON
     text = requirements_text(pod)
-    return python if text is None else environment_python(pod.home, environment_key(text, python))
+    return pod.base_python if text is None else environment_python(pod.home, environment_key(text, pod.base_python))

@@ -85,6 +85,8 @@ class SlurmTransport(Transport):
         assert is_job_id(pod.slurm_job)
         self._job = pod.slurm_job
         self._home = os.path.expanduser("~")
+        folders = [] if pod.home.startswith("~/") else [pod.home]  # the login folder is there anyway
+        self._container = pod.container.srun_options(folders) if pod.container and pod.container.holds_agent else []
 
     def open(self, host: Host, argv: Sequence[str]) -> SrunChannel:
         # srun takes this machine's environment, and so HOME, to the node.
@@ -93,7 +95,7 @@ class SlurmTransport(Transport):
         stderr = tempfile.TemporaryFile()  # unnamed, so that nothing stays if this process is killed
         try:
             process = subprocess.Popen(
-                ["srun", *_OPTIONS, *where, "--", *argv],
+                ["srun", *_OPTIONS, *self._container, *where, "--", *argv],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

@@ -6,6 +6,7 @@ import re
 import time
 
 import pytest
+
 from podrun.launcher.pod.run_id import new_run_id
 
 

@@ -1,0 +1,35 @@
+"""Start a command in a container image: the engine's command comes before it, and its variables say what the image sees.
+
+The launcher describes the container as {"command", "variables", "path", "folders", "mounts"}; see `plan.container`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, Iterable, List, Optional
+
+Container = Optional[Dict[str, Any]]
+"""Description of the container; None: the command runs on the host."""
+
+
+def inside(container: Container, argv: List[str]) -> List[str]:
+    """Return the command that runs `argv` in the image."""
+    return argv if container is None else [*map(os.path.expanduser, container["command"]), *argv]
+
+
+def container_env(container: Container, env: Dict[str, str], names: Iterable[str]) -> Dict[str, str]:
+    """Return the environment of the engine, in which variables of `names` go before those that the image sets.
+
+    The folders are made if they are missing, because the engine mounts only what exists. Raises OSError.
+    """
+    if container is None:
+        return env
+    folders = [os.path.abspath(os.path.expanduser(folder)) for folder in container["folders"]]
+    for folder in folders:
+        os.makedirs(folder, exist_ok=True)
+    begin = container["variables"]
+    mounts = [env.get(begin + "_BIND", ""), *folders, *map(os.path.expanduser, container["mounts"])]
+    passed_on = {begin + "ENV_" + name: env[name] for name in names if name in env}
+    if container["path"]:
+        passed_on[begin + "ENV_PREPEND_PATH"] = container["path"]
+    return dict(env, **passed_on, **{begin + "_BIND": ",".join(filter(None, mounts))})
