@@ -83,6 +83,11 @@ def parse_options(text: str) -> BatchOptions:
 
 def _mistakes(given: Sequence[tuple[str, str | None]]) -> list[str]:
     problems = [f"{key}: {_TAKEN[key]}; leave it out" for key, _ in given if key in _TAKEN]
+    problems += [
+        f"{key}: podrun itself would run in the image; name it with `container:` in a pod file, for --pod"
+        for key, _ in given
+        if key.startswith("container-")
+    ]
     for key, value in given:
         if value == "":
             problems.append(f"{key} has no value; write {key}=VALUE, or leave it out")

@@ -205,6 +205,8 @@ class LaunchPlan:
             f"workdir {bucket_url.url(self.workdir) or self.workdir}",
             *(f"injects {text}" for text in self.inject),
         ]
+        if self.pod.container:
+            lines += [f"container {self.pod.container.render()}"]
         if self.code:
             lines += [f"project {self.code.project}", f"podrun  {self.code.podrun}"]
         if self.data:

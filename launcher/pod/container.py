@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from types import MappingProxyType
 
 
@@ -56,6 +57,17 @@ class Container:
     @property
     def variables(self) -> str:
         return ENGINES[self.engine].variables
+
+    def sees(self, path: PurePosixPath) -> bool:
+        """Return whether a folder of the hosts is mounted, by the same path, or a folder above it is."""
+        mounts = [mount.split(":") for mount in self.mounts]
+        same = (PurePosixPath(source) for source, *inside in mounts if not inside or inside[0] == source)
+        return any(source == path or source in path.parents for source in same)
+
+    def render(self) -> str:
+        """Return it as words for the user."""
+        mounts = f", with {', '.join(self.mounts)}" if self.mounts else ""
+        return f"{self.image}, started by {self.engine}{mounts}"
 
     def exec_command(self, gpus: bool) -> tuple[str, ...]:
         """Return the words that precede a command, of an engine that starts only workers. `gpus`: those of the host, too."""

@@ -10,6 +10,7 @@ from ..transport.base import Channel, Transport
 from .conversation import deadline, send
 
 ANSWER_TIMEOUT = 60.0  # seconds for a host to start Python
+IMAGE_TIMEOUT = 1800.0  # seconds if that is in a container image, which may first be brought, and is unpacked
 _NOISE_LIMIT = 1 << 20  # bytes that login scripts may print
 
 
@@ -20,7 +21,7 @@ def open_agent(transport: Transport, pod: Pod, host: Host, *args: str) -> Channe
     """
     for tries_left in reversed(range(2)):
         channel = transport.open(host, agent_command(pod, *args))
-        rest, noise = _await_mark(channel)
+        rest, noise = _await_mark(channel, _limit(pod))
         if rest is not None:
             return Unread(channel, rest)
         code, stderr_tail = channel.exit_code(), channel.stderr_tail()  # not available once the channel is closed
@@ -32,30 +33,35 @@ def open_agent(transport: Transport, pod: Pod, host: Host, *args: str) -> Channe
     raise AssertionError("unreachable")
 
 
+def _limit(pod: Pod) -> float:
+    """Return the seconds for an agent to start."""
+    return IMAGE_TIMEOUT if pod.container and pod.container.holds_agent else ANSWER_TIMEOUT
+
+
 def _install(transport: Transport, pod: Pod, host: Host) -> None:
     channel = transport.open(host, receive_command(pod))
     if send(channel, agent_file()[1]):
         channel.finish()
-    noise = _await_end(channel)
+    noise = _await_end(channel, _limit(pod))
     code, stderr_tail, why = channel.exit_code(), channel.stderr_tail(), channel.why_not_started()
     channel.close()
     if code != 0:
         raise HostError(host.name, why or _start_failure(pod, code, stderr_tail, noise))
 
 
-def _await_end(channel: Channel) -> bytes:
+def _await_end(channel: Channel, limit: float) -> bytes:
     """Read until the command has ended and return its output; a command that keeps printing is closed after a while."""
     seen = b""
-    with deadline(ANSWER_TIMEOUT, channel.close):
+    with deadline(limit, channel.close):
         while data := channel.receive():
             seen = (seen + data)[-_NOISE_LIMIT:]
     return seen
 
 
-def _await_mark(channel: Channel) -> tuple[bytes | None, bytes]:
+def _await_mark(channel: Channel, limit: float) -> tuple[bytes | None, bytes]:
     """Read up to the mark; return the data after it, or None if it never comes, and the login scripts' output before it."""
     seen = bytearray()
-    with deadline(ANSWER_TIMEOUT, channel.close):
+    with deadline(limit, channel.close):
         while data := channel.receive():
             start = max(0, len(seen) - len(MARK))
             seen += data

@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
 from podrun.runtime.config import Launch, bucket_url
@@ -108,13 +108,10 @@ def resolve_request(request: Request) -> tuple[ResolvedRequest | None, list[str]
     if bucket and request.program:
         problems.append(f"workdir {bucket}: a user program keeps its results in a folder; give one with --workdir DIR")
     is_local = request.where.simulation is not None or (pod is not None and pod.traits.files_are_here)
-    workdir: Path | None
-    if bucket or wrong:
-        workdir = chosen
-    elif is_local or pod is None:
-        workdir = attempt(lambda: _find_workdir(request, launch))
-    else:
-        workdir = pod.workdir_on_hosts(chosen)
+    workdir: Path | None = chosen
+    if not bucket and not wrong:
+        there = None if is_local else pod
+        workdir = attempt(lambda: _workdir_on_hosts(there, chosen) if there else _find_workdir(request, launch))
     if pod and launch.process_per == "device" and pod.platform == "tpu":
         problems.append("launch.process_per: device: a TPU host has one process; remove it, or use a gpu or cpu slice")
     inject = attempt(lambda: resolve_injections(request.inject, pod, launch.process_per, bool(request.program)))
@@ -131,6 +128,27 @@ def resolve_request(request: Request) -> tuple[ResolvedRequest | None, list[str]
     if launch.python and not pod.traits.files_are_here:
         pod = pod.with_python(launch.python)
     return ResolvedRequest(job, pod, workdir, inject or ()), []
+
+
+def _workdir_on_hosts(pod: Pod, chosen: Path) -> Path:
+    """Return the workdir on the hosts. Raise UserError if a container would end with the results in it.
+
+    An agent outside of the container mounts the workdir; the login folder is always mounted.
+    """
+    workdir, container = pod.workdir_on_hosts(chosen), pod.container
+    if (
+        container is None
+        or not container.holds_agent
+        or workdir.parts[:1] == ("~",)
+        or Path(pod.home) in workdir.parents
+    ):
+        return workdir
+    if not container.sees(PurePosixPath(workdir)):
+        raise UserError(
+            f"workdir {workdir}: the image does not see it; name it, or a folder above it that is on all nodes, with "
+            "`container.mounts:` in the pod file"
+        )
+    return workdir
 
 
 def _find_workdir(request: Request, launch: Launch) -> Path:

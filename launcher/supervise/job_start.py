@@ -17,6 +17,7 @@ from podrun.runtime.contract import UserError
 
 from ..inventory.base import Listing
 from ..inventory.slurm import ThisJob, from_option
+from ..pod.container import Container
 from ..pod.pod import Pod
 from ..pod.slices import parse_slice
 from ..view.terminal import guarded_streams
@@ -51,12 +52,20 @@ def start_agents(directory: Path, nodes: Nodes) -> HeadStart | None:
         recorded = json.loads((directory / "spec.json").read_bytes())["pod"]
         slice = parse_slice(recorded["slice"]["name"])
         home, python = str(recorded["home"]), str(recorded["python"])
+        container = Container(**recorded["container"]) if recorded["container"] else None
     except (OSError, ValueError, LookupError, TypeError, RecursionError, UserError):
         return None
     if (listing := nodes.listing()) is None:
         return None
     pod = Pod(
-        slice, listing.hosts[: slice.hosts], "slurm", "cpu", slurm_job=listing.slurm_job, home=home, python=python
+        slice,
+        listing.hosts[: slice.hosts],
+        "slurm",
+        "cpu",
+        slurm_job=listing.slurm_job,
+        home=home,
+        python=python,
+        container=container,
     )
     return HeadStart(pod, directory.name)
 

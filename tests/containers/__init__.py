@@ -31,7 +31,19 @@ class Image:
 
 def make_image(path: Path) -> Image:
     """Make an image in a folder, as `apptainer build --sandbox` does."""
-    for name in ("usr", "etc", "proc", "sys", "dev", "tmp", "var/tmp", "root", "home", "opt/image", ".singularity.d/env"):
+    for name in (
+        "usr",
+        "etc",
+        "proc",
+        "sys",
+        "dev",
+        "tmp",
+        "var/tmp",
+        "root",
+        "home",
+        "opt/image",
+        ".singularity.d/env",
+    ):
         (path / name).mkdir(parents=True)
     for name in ("bin", "sbin", "lib", "lib64"):
         (path / name).symlink_to(f"usr/{name}")

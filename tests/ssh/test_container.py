@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-from pathlib import Path
 
 import pytest
 
@@ -57,7 +55,7 @@ def test_a_program_runs_in_the_image(pod: PodSandbox, image: Image) -> None:
 
 
 def test_training_in_the_image(pod: PodSandbox, image: Image) -> None:
-    """The losses of a simulated pod; the same command goes on. The workdir need not be there before, nor be mounted by hand."""
+    """The losses of a simulated pod; the same command goes on. The workdir is made, and mounted, without being named."""
     option = write_pod(pod, image, ["h0", "h1"])
     done = pod.podrun(option, "--workdir", str(pod.path / "shared/new/first"), "small.yaml", "checkpoint.every=3")
     assert done.returncode == 0, done.stderr + done.stdout
@@ -113,7 +111,10 @@ def leftovers(pod: PodSandbox) -> list[str]:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"image": "/no/such.sif"}, "cannot start {python} of the image /no/such.sif: apptainer ended with exit code 255"),
+        (
+            {"image": "/no/such.sif"},
+            "cannot start {python} of the image /no/such.sif: apptainer ended with exit code 255",
+        ),
         ({"python": "/no/python"}, "cannot start /no/python of the image"),
         ({"engine": "singularity"}, "singularity cannot be started: No such file or directory"),
     ],
@@ -134,4 +135,6 @@ def test_check(pod: PodSandbox, image: Image) -> None:
     assert "jax 0." in done.stdout
     broken = pod.podrun("check", write_pod(pod, image, ["h0"], image="/no/such.sif"))
     assert broken.returncode == 2
-    assert f"the workers' Python cannot be used: {PYTHON} of /no/such.sif does not work: FATAL:" in " ".join(broken.stdout.split())
+    assert f"the workers' Python cannot be used: {PYTHON} of /no/such.sif does not work: FATAL:" in " ".join(
+        broken.stdout.split()
+    )

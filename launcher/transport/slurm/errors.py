@@ -30,11 +30,17 @@ _REASONS = (
 _SAID = re.compile(
     r"^srun: (?:error|fatal): (.*)$|^srun: (Job \S+ step creation temporarily disabled.*)$", re.MULTILINE
 )
+_NO_PYXIS = re.compile(r"^srun: unrecognized option '--container-", re.MULTILINE)
+_PYXIS = re.compile(r"error: pyxis: (.*\S)")
+_NOT_WHY = re.compile(r"child \d+ failed|printing enroot|container was not started|container start failed")
+_WHY_OF_ENROOT = re.compile(r"\[ERROR\]|failed|^curl: ")
 _MISSING = re.compile(r"execve\(\): (\S+): (.+)$", re.MULTILINE)
 
 
 def why_not_started(stderr: str, job: str) -> str | None:
     """Return why srun did not start a command, with the remedy; None if that is not what it says. May ask SLURM."""
+    if image := _why_no_image(stderr):
+        return image
     messages = [first or second for first, second in _SAID.findall(stderr)]
     if missing := _MISSING.search(stderr):
         return f"no {missing[1]} there ({missing[2]}); give an absolute path that the nodes have (`python:` in the pod file)"
@@ -44,6 +50,17 @@ def why_not_started(stderr: str, job: str) -> str | None:
                 over = why_over(job)
                 return over or (f"{remedy} ({line})" if remedy else f"the SLURM job {job} has ended ({line})")
     return None
+
+
+def _why_no_image(stderr: str) -> str | None:
+    """Return why pyxis did not start the image; None if that is not what it says."""
+    if _NO_PYXIS.search(stderr):
+        return "its srun knows no containers: pyxis is not installed there; take another `engine` in the pod file"
+    lines = _PYXIS.findall(stderr)
+    own = [line for line in lines if not line.startswith(" ") and not _NOT_WHY.match(line)]
+    of_enroot = [line.strip() for line in lines if line.startswith(" ") and _WHY_OF_ENROOT.search(line.strip())]
+    words = "; ".join([*own[:1], *of_enroot[:1]])
+    return f"pyxis cannot start the image: {words[:400]}; see `container:` in the pod file" if words else None
 
 
 def own_words(stderr: str) -> str:

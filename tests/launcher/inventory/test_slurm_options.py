@@ -38,6 +38,10 @@ def test_the_signal_is_podruns_own() -> None:
         ("Time=2", ["'Time=2' is no option"]),
         ("nodes=4,array=1-3", ["nodes: the slice says how many", "array: a run is one job"]),
         ("spares=one", ["spares is 'one'; give the number of nodes beyond"]),
+        (
+            "container-image=a.sqsh",
+            ["container-image: podrun itself would run in the image", "`container:` in a pod file"],
+        ),
         ("partition=", ["partition has no value"]),
         ("comment=a\nb", ["cannot be printed"]),
         ("signal=B:USR1@60", ["give the seconds before the time limit"]),

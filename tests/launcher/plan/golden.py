@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from podrun.launcher.plan.plan import Code, LaunchPlan, Program, make_plan
+from podrun.launcher.pod.container import Container
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
 from podrun.runtime.config import Config
@@ -24,9 +25,14 @@ def _pod(slice: str, transport: str = "ssh") -> Pod:
     return replace(pod, slurm_job="4711") if transport == "slurm" else pod
 
 
+def _in_image(pod: Pod, engine: str, image: str) -> Pod:
+    return replace(pod, container=Container(engine, image, mounts=("/data", "/mnt/runs")))
+
+
 def _plan(pod: Pod, job: Config | Program) -> LaunchPlan:
     where = {"workdir": Path("/mnt/runs/train"), "cwd": Path("/jobs")}
-    return make_plan(pod, job, run_id="20260101-000000-abcd", attempt=0, code=_CODE, **where)  # type: ignore[arg-type]
+    code = replace(_CODE, python=pod.container.python) if pod.container else _CODE
+    return make_plan(pod, job, run_id="20260101-000000-abcd", attempt=0, code=code, **where)  # type: ignore[arg-type]
 
 
 def _train(**launch: object) -> Config:
@@ -41,6 +47,8 @@ def plans() -> dict[str, LaunchPlan]:
         "gpu-4x8 per device": _plan(_pod("gpu-4x8"), _train(process_per="device")),
         "two v5e-64": _plan(_pod("2xv5e-64"), _train()),
         "slurm gpu-4x8": _plan(_pod("gpu-4x8", "slurm"), _train()),
+        "gpu-4x8 in an image": _plan(_in_image(_pod("gpu-4x8"), "apptainer", "/shared/jax.sif"), _train()),
+        "slurm gpu-4x8 in an image": _plan(_in_image(_pod("gpu-4x8", "slurm"), "pyxis", "a#nvidia/jax:1"), _train()),
         "slurm cpu-4x1": _plan(_pod("cpu-4x1", "slurm"), _train()),
     }
 

@@ -65,6 +65,52 @@ def test_a_missing_interpreter() -> None:
 
 
 @pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        (
+            [
+                "child 21 failed with error code: 1",
+                "failed to create container filesystem for image: /no.sqsh",
+                "printing enroot log file:",
+                "    [ERROR] No such file or directory: /no.sqsh",
+            ],
+            "failed to create container filesystem for image: /no.sqsh; [ERROR] No such file or directory: /no.sqsh",
+        ),
+        (
+            [
+                "container start failed with error code: 1",
+                "printing enroot log file:",
+                "    enroot-switchroot: failed to execute: /bin/sh: No such file or directory",
+                "container was not started successfully by another task",
+            ],
+            "enroot-switchroot: failed to execute: /bin/sh: No such file or directory",
+        ),
+        (
+            [
+                "--container-mounts: source path does not exist: /no",
+                "couldn't create enroot start configuration script",
+                "printing enroot log file:",
+                "    [INFO] Extracting squashfs filesystem...",
+                "    created 5 files",
+            ],
+            "--container-mounts: source path does not exist: /no",
+        ),
+    ],
+)
+def test_what_pyxis_says(lines: list[str], why: str) -> None:
+    """As pyxis 0.24 and enroot 4.1 on SLURM 22.05 do."""
+    text = "".join(f"slurmstepd-h0: error: pyxis: {line}\n" for line in lines)
+    text += "slurmstepd-h0: error: spank: required plugin spank_pyxis.so: task_init() failed with rc=-1\n"
+    told = why_not_started(text + "srun: error: h0: task 0: Exited with exit code 1\n", "7")
+    assert told == f"pyxis cannot start the image: {why}; see `container:` in the pod file"
+
+
+def test_an_srun_without_pyxis() -> None:
+    text = "srun: unrecognized option '--container-image=a.sqsh'\nTry \"srun --help\" for more information\n"
+    assert "pyxis is not installed there" in str(why_not_started(text, "7"))
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "",

@@ -32,6 +32,7 @@ def pod_file(name: str, what: str, where: str, remedy: str, text: str, *args: st
 
 
 TWO = "slice: cpu-2x1\nhosts: [a, b]\n"
+IMAGE = TWO + "container: {engine: apptainer, image: a%s}\n"
 POD_FILE = [
     pod_file("spares without hosts", "there are none", "spares", "needs no spares", "slice: cpu-2x1\nspares: [a]\n"),
     pod_file(
@@ -54,6 +55,51 @@ POD_FILE = [
         "min_hosts",
         "`spares`",
         "slice: v4-16\nhosts: [a, b]\nmin_hosts: 1\n",
+    ),
+    pod_file("no image", "not given", "container.image", "required", TWO + "container: {engine: apptainer}\n"),
+    pod_file("an engine", "docker", "container.engine", "pyxis", TWO + "container: {engine: docker, image: a}\n"),
+    pod_file(
+        "pyxis by SSH",
+        "plug-in of SLURM",
+        "container.engine",
+        "take apptainer",
+        (IMAGE % "").replace("apptainer", "pyxis"),
+    ),
+    pod_file(
+        "a mount",
+        "path on the hosts",
+        "mounts",
+        "/ in front",
+        IMAGE % ", mounts: [data]",
+    ),
+    pod_file(
+        "several mounts",
+        "without commas",
+        "mounts",
+        "PATH",
+        IMAGE % ", mounts: '/a,/b'",
+    ),
+    pod_file(
+        "options",
+        "begins with -",
+        "options",
+        "--overlay",
+        IMAGE % ", options: nv",
+    ),
+    pod_file(
+        "requirements of an image",
+        "packages of its image",
+        "requirements",
+        "install them there",
+        IMAGE % "" + "requirements: r.txt\n",
+        files={"r.txt": "jax\n"},
+    ),
+    pod_file(
+        "an image here",
+        "simulated pod",
+        "container",
+        "SSH",
+        (IMAGE % "").replace("hosts: [a, b]\n", ""),
     ),
     Case("missing", "No such file", "pod file no.yaml", "pod_configs/", ("--pod", "no.yaml", "train.yaml")),
     pod_file("misspelled", "No such file", "pod file pot.yaml", "mean pod.yaml?", "", "--pod", "pot.yaml"),

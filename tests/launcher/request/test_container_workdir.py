@@ -1,0 +1,33 @@
+"""Results must not end with the container: an image that holds the agent has to see the workdir."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from podrun.launcher.inventory.pod_request import PodRequest
+from podrun.launcher.inventory.slurm_options import BatchOptions
+from podrun.launcher.request.request import Request, resolve_request
+
+
+@pytest.mark.parametrize(
+    ("mounts", "workdir", "sees"),
+    [
+        ("[]", "/shared/runs/first", False),
+        ("[]", "~/runs", True),
+        ("[]", "first", True),
+        ("[/shared]", "/shared/runs/first", True),
+        ("[/shared/runs/first]", "/shared/runs/first", True),
+        ("[/shared/runs/second, /share]", "/shared/runs/first", False),
+        ("['/shared:/data']", "/shared/runs/first", False),
+        ("[/data, '/shared:/shared:rw']", "/shared/runs/first", True),
+    ],
+)
+def test_a_workdir_is_seen(tmp_path: Path, mounts: str, workdir: str, sees: bool) -> None:
+    pod = tmp_path / "pod.yaml"
+    pod.write_text(f"slice: cpu-2x1\ncontainer: {{engine: pyxis, image: a.sqsh, mounts: {mounts}}}\n")
+    where = PodRequest(pod=pod, inventories={"slurm": BatchOptions(())})
+    resolved, problems = resolve_request(Request(None, program=("true",), where=where, workdir=Path(workdir)))
+    assert (resolved is not None) is sees, problems
+    assert sees or "`container.mounts:` in the pod file" in problems[0]
