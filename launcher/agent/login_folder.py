@@ -27,10 +27,10 @@ def expand_process(process: Frame) -> Frame:
     virtual environment from an argv[0] of `~/venv/bin/python`.
     """
     argv = process["argv"]
-    own = len(process["container"]["command"]) if process.get("container") else 1  # words that are not the program's
+    prefix = len(process["container"]["command"]) if process.get("container") else 1  # words that are not the program's
     return dict(
         process,
-        argv=[*map(os.path.expanduser, argv[:own]), *argv[own:]],
+        argv=[*map(os.path.expanduser, argv[:prefix]), *argv[prefix:]],
         cwd=os.path.expanduser(process["cwd"]),
         path={name: [os.path.expanduser(folder) for folder in folders] for name, folders in process["path"].items()},
         env=dict(process["env"], **{ENV_WORKDIR: os.path.expanduser(process["env"][ENV_WORKDIR])}),

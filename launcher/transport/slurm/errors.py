@@ -57,9 +57,9 @@ def _why_no_image(stderr: str) -> str | None:
     if _NO_PYXIS.search(stderr):
         return "its srun knows no containers: pyxis is not installed there; take another `engine` in the pod file"
     lines = _PYXIS.findall(stderr)
-    own = [line for line in lines if not line.startswith(" ") and not _NOT_WHY.match(line)]
+    first = [line for line in lines if not line.startswith(" ") and not _NOT_WHY.match(line)]
     of_enroot = [line.strip() for line in lines if line.startswith(" ") and _WHY_OF_ENROOT.search(line.strip())]
-    words = "; ".join([*own[:1], *of_enroot[:1]])
+    words = "; ".join([*first[:1], *of_enroot[:1]])
     return f"pyxis cannot start the image: {words[:400]}; see `container:` in the pod file" if words else None
 
 
