@@ -110,8 +110,8 @@ def resolve_request(request: Request) -> tuple[ResolvedRequest | None, list[str]
     is_local = request.where.simulation is not None or (pod is not None and pod.traits.files_are_here)
     workdir: Path | None = chosen
     if not bucket and not wrong:
-        there = None if is_local else pod
-        workdir = attempt(lambda: _workdir_on_hosts(there, chosen) if there else _find_workdir(request, launch))
+        remote = None if is_local else pod
+        workdir = attempt(lambda: _workdir_on_hosts(remote, chosen) if remote else _find_workdir(request, launch))
     if pod and launch.process_per == "device" and pod.platform == "tpu":
         problems.append("launch.process_per: device: a TPU host has one process; remove it, or use a gpu or cpu slice")
     inject = attempt(lambda: resolve_injections(request.inject, pod, launch.process_per, bool(request.program)))
