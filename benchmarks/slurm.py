@@ -6,9 +6,9 @@
 The cluster is one of this machine (tests/slurm): slurmctld and four slurmd, each in a network namespace. Both submit the
 same function for two nodes, one process each, in turns. *To the first line*: from the command's start to the time that the
 later of the two processes has written. The cluster has SLURM's own settings, with which a job waits for up to three seconds
-until SLURM looks at its queue: so the rounds are spread evenly over these three seconds, in random order and for both alike,
-and means are told. *Gone*: from scancel until no process of the job is on a node, every sixth round; SLURM kills after 20 s
-what has not ended by itself.
+after the end of the one before until SLURM looks at its queue: so each follows a job that does nothing, the rounds are spread
+evenly over these three seconds, in random order and for both alike, and means are told. *Gone*: from scancel until no process
+of the job is on a node, every sixth round; SLURM kills after 20 s what has not ended by itself.
 Needs root and Debian's `slurm-wlm munge iproute2 openssh-server`.
 """
 
@@ -53,7 +53,7 @@ import sys
 import submitit
 from function import work
 
-executor = submitit.AutoExecutor(folder="submitit", cluster="slurm")
+executor = submitit.AutoExecutor(folder=sys.argv[3], cluster="slurm")
 executor.update_parameters(nodes=2, tasks_per_node=1, timeout_min=10)
 print(executor.submit(work, sys.argv[1], sys.argv[2] == "lasts").job_id)
 """
@@ -68,7 +68,9 @@ def main() -> None:
     cluster = Cluster(hurried=False)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            compare(cluster, Path(folder), args.rounds)
+            project = Path(folder) / "project"
+            project.mkdir()
+            compare(cluster, project, args.rounds)
     finally:
         cluster.close()
 
@@ -101,7 +103,8 @@ def by_podrun(folder: Path, lasts: str) -> list[str]:
 
 
 def by_submitit(folder: Path, lasts: str) -> list[str]:
-    return [sys.executable, "by_submitit.py", str(folder), lasts]
+    # Its records are beside the project, as podrun's are: they are not what is submitted.
+    return [sys.executable, "by_submitit.py", str(folder), lasts, str(folder.parent / "submitit")]
 
 
 def start_job(
@@ -110,8 +113,10 @@ def start_job(
     """Wait, submit the function, and return the id of its job and the seconds until its first lines."""
     for path in folder.glob("line.*"):
         path.unlink()
+    cluster.ask("sbatch", "--wrap=true", f"--nodes={NODES}", "--output=/dev/null")
+    until(lambda: not cluster.jobs())
     path = f"{Path(sys.executable).parent}:{cluster.env['PATH']}"
-    env = {**cluster.env, "PATH": path, "PODRUN_HOME": str(folder / "home")}
+    env = {**cluster.env, "PATH": path, "PODRUN_HOME": str(folder.parent / "home")}
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # what pip installs is compiled, a checkout not yet
     time.sleep(wait)
     begin = time.time()

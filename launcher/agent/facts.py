@@ -28,14 +28,14 @@ _DRIVER = "/proc/driver/nvidia/version"
 _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 
 
-def gather(request: Facts, devices: str = "/dev") -> Facts:
+def gather(request: Facts, devices: str = "/dev", interpreter: Optional[Callable[[], Facts]] = None) -> Facts:
     """Return facts by name; a fact that cannot be determined is `{"error": reason}`. Never raises.
 
     `request` may have: `python` the workers' interpreter (default python3), `env` its environment variables, `home` podrun's
     folder, `workdir`, `platform` (cpu, cuda or tpu), `internal` the address for the other hosts, if it is not that of the
     connection, `container` whose image `python` is in. Paths may begin with `~/`. If `python` is built only when a run
     starts, `python_before` is the interpreter it will be built with, and `requirements` the text of its requirements.
-    `devices` is the folder of device nodes.
+    `devices` is the folder of device nodes. `interpreter` gives the facts of `python`, if it has been asked already.
 
     `clock` is `{"received", "answered"}`: this host's time when the question arrived and when the answer left.
     """
@@ -44,7 +44,7 @@ def gather(request: Facts, devices: str = "/dev") -> Facts:
     nodes = device_nodes(devices)
     questions: Dict[str, Callable[[], Any]] = {
         "system": _system,
-        "interpreter": lambda: _interpreter(request, env),
+        "interpreter": interpreter or (lambda: _interpreter(request, env)),
         "driver": _driver,
         "disk_home": lambda: _disk(request.get("home") or "~/.podrun"),
         "disk_tmp": lambda: _disk("/tmp"),

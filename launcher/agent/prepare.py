@@ -5,6 +5,7 @@ after `ready`, which is sent only if it asked for facts, an empty object. Answer
 
     need {bundles} | progress {phase, message} | alive | ready | done {python, facts, pruned} | error {what, remedy}
 
+Where the agent starts ahead of the request, a line {"expected": {"python"}} may come before: the interpreter is asked then.
 The command ends with its stdin, whatever it is doing, and kills every process that it has started.
 """
 
@@ -13,11 +14,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from typing import Any, Dict, List, Optional
 
 from .container import container_env, inside
 from .environment import Environments, find_python
 from .launcher import Launcher
+from .packages import InterpreterError, ask_interpreter
 from .places import BUNDLES, bundle_folder
 from .private import UnsafeError, private_path
 from .problem import Problem, cannot_write
@@ -66,12 +69,46 @@ def _kill_all() -> None:
     kill_descendants(reap)
 
 
+class Asked:
+    """The interpreter, asked in the background while the launcher still reads the job."""
+
+    def __init__(self, python: str) -> None:
+        self._python = python
+        self._answer: Any = InterpreterError("it has not been asked")
+        self._thread = threading.Thread(target=self._ask, daemon=True)
+        self._thread.start()
+
+    def _ask(self) -> None:
+        try:
+            self._answer = ask_interpreter(self._python, {})
+        except Exception as error:
+            self._answer = error
+
+    def is_of(self, request: Dict[str, Any]) -> bool:
+        """Return whether it is the interpreter of the request, in the environment of the request."""
+        bare = not (request["env"] or request["setup"] or request["container"])
+        return bool(bare and request["python"] == self._python)
+
+    def answer(self) -> Dict[str, Any]:
+        """Return its facts. Raises InterpreterError."""
+        self._thread.join()
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        answer: Dict[str, Any] = self._answer
+        return answer
+
+
 class Preparation:
     """The steps that carry out one request."""
 
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
-        self._request = request = launcher.stdin.frame()
+        self._asked: Optional[Asked] = None
+        request = launcher.stdin.frame()
+        if "expected" in request:
+            self._asked = Asked(request["expected"]["python"])
+            request = launcher.stdin.frame()
+        self._request = request
         self._home = home = os.path.abspath(os.path.expanduser(request["home"]))
         self._env: Dict[str, str] = dict(os.environ, **request["env"])
         try:
@@ -150,7 +187,9 @@ class Preparation:
 
         self._launcher.answer("ready")
         self._launcher.stdin.frame()  # the launcher measures the clock difference from the time it sent this
-        return gather(dict(self._request, **dict(wanted, python=python)))
+        request = dict(self._request, **dict(wanted, python=python))
+        asked = self._asked if self._asked and self._asked.is_of(request) else None
+        return gather(request, interpreter=asked and asked.answer)
 
     def _say(self, phase: str) -> Any:
         return lambda line: self._launcher.answer("progress", phase=phase, message=line)

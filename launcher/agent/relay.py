@@ -19,6 +19,8 @@ from .run_folder import LOG, SOCKET, open_folder, use_log
 
 def run() -> None:
     """Read the spec, start the agent, and relay to it."""
+    from . import attempts  # noqa: F401  (what the agent needs; the spec often comes later, while nothing else is to be done)
+
     line, rest = read_line(0)
     begun: Optional[Ahead] = None
     try:

@@ -22,6 +22,7 @@ from ..transport.base import Channel, Transport, load_transport
 from .conversation import send_frame
 from .open_agent import Unread, open_agent
 
+PREPARE = ("prepare",)
 _PATIENCE = 5.0  # seconds for agents that nobody wants any more to be started and ended
 
 
@@ -37,7 +38,7 @@ class HeadStart(Transport):
         self._is_closed = False
         self._remark: Future[str | None] = Future()
         threading.Thread(target=self._ask_remark, name="remark", daemon=True).start()
-        commands = [("prepare",), ("run", run_id)] if pod.traits.needs_staging else [("run", run_id)]
+        commands = [PREPARE, ("run", run_id)] if pod.traits.needs_staging else [("run", run_id)]
         agents = [[_Agent(number, host, args) for args in commands] for number, host in enumerate(pod.hosts)]
         if len(agents) > self.window:
             agents = []
@@ -88,10 +89,19 @@ class HeadStart(Transport):
         if self._is_closed:
             raise HostError(agent.host.name, "it is not needed any more")
         channel = Unread(open_agent(self._inner, self.pod, agent.host, *agent.args), MARK)
-        if self.pod.traits.is_one_machine and not send_frame(channel, self._workers(agent.number)):
+        frame = self._expected(agent)
+        if frame is not None and not send_frame(channel, frame):
             channel.close()
             raise HostError(agent.host.name, "its agent has ended before it was needed")
         return channel
+
+    def _expected(self, agent: _Agent) -> dict[str, object] | None:
+        """Return what the agent is told ahead of its orders."""
+        if self.pod.traits.is_one_machine:
+            return self._workers(agent.number)
+        if agent.args == PREPARE and self.pod.python and self.pod.requirements is None and self.pod.container is None:
+            return {"expected": {"python": self.pod.python}}
+        return None
 
     def _workers(self, number: int) -> dict[str, object]:
         """Return what the worker of a host will be, unless the job says otherwise; it may import at once."""

@@ -8,7 +8,6 @@ import os
 import stat
 import tarfile
 import zlib
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,22 +15,10 @@ from typing import Any
 from podrun.runtime.contract import UserError
 
 from ..agent.extract import stays_inside
+from .packed import GZIP, Bundle, keep_packed, packed
 from .project_files import IGNORE_FILE, MAX_BYTES, find_project, shown, unreadable
 
 _FAST = 1  # gzip level: compressing must not take longer than sending
-
-
-@dataclass(frozen=True)
-class Bundle:
-    """A packed folder. The same content gives the same name on any machine."""
-
-    name: str
-    """`project-` or `podrun-` and the start of the SHA-256 of the uncompressed archive."""
-    data: bytes = field(repr=False)
-    """The tar.gz archive."""
-    files: int
-    left_out: tuple[str, ...] = ()
-    """Links that lead out of the project, which would be wrong or broken on a host."""
 
 
 def project_bundle(cwd: Path) -> tuple[Bundle, str]:
@@ -50,7 +37,9 @@ def project_bundle(cwd: Path) -> tuple[Bundle, str]:
 
 
 def podrun_bundle() -> Bundle:
-    """Pack podrun without its launcher; with the bundle's folder on PYTHONPATH, workers can import it.
+    """Pack podrun without its launcher, or take what was packed before if no file of it has changed.
+
+    With the bundle's folder on PYTHONPATH, workers can import it.
 
     Raises UserError if podrun was installed in an older layout.
     """
@@ -60,10 +49,14 @@ def podrun_bundle() -> Bundle:
         **{f"podrun/runtime/{path.relative_to(runtime).as_posix()}": path for path in runtime.rglob("*.py")},
         "podrun/runtime/py.typed": runtime / "py.typed",
     }
+    if (bundle := packed(files)) is not None:
+        return bundle
     pack = _Pack()
     for name in sorted(files):
         pack.add(files[name], name)
-    return pack.bundle("podrun")
+    bundle = pack.bundle("podrun")
+    keep_packed(files, bundle)
+    return bundle
 
 
 def _folder(package: str) -> Path:
@@ -81,7 +74,7 @@ class _Pack:
     def __init__(self) -> None:
         self._data = bytearray()
         # Gzip's format without a time or name. It can be dropped half-way: since Python 3.12 a GzipFile complains on stderr.
-        self._gzip = zlib.compressobj(_FAST, wbits=zlib.MAX_WBITS | 16)
+        self._gzip = zlib.compressobj(_FAST, wbits=GZIP)
         self._hash = hashlib.sha256()
         sink: Any = self  # tarfile only writes to it
         # GNU names are plain bytes, of any length.

@@ -53,6 +53,7 @@ def start_agents(directory: Path, nodes: Nodes) -> HeadStart | None:
         slice = parse_slice(recorded["slice"]["name"])
         home, python = str(recorded["home"]), str(recorded["python"])
         container = Container(**recorded["container"]) if recorded["container"] else None
+        requirements = Path(recorded["requirements"]) if recorded["requirements"] else None
     except (OSError, ValueError, LookupError, TypeError, RecursionError, UserError):
         return None
     if (listing := nodes.listing()) is None:
@@ -66,6 +67,7 @@ def start_agents(directory: Path, nodes: Nodes) -> HeadStart | None:
         home=home,
         python=python,
         container=container,
+        requirements=requirements,
     )
     return HeadStart(pod, directory.name)
 

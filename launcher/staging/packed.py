@@ -1,0 +1,72 @@
+"""Keep the bundle of podrun's own code on this machine, because packing it takes longer than the rest of a submission.
+
+It is taken if no file has another size or time of modification than when it was packed, and if it is whole.
+
+podrun_home()/packed/KEY        NAME, a line end, the number of files, a line end, and the archive
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from podrun.runtime.contract import UserError
+
+from ..pod.home import private, private_folder
+
+_FOLDER = "packed"
+GZIP = zlib.MAX_WBITS | 16
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A packed folder. The same content gives the same name on any machine."""
+
+    name: str
+    """`project-` or `podrun-` and the start of the SHA-256 of the uncompressed archive."""
+    data: bytes = field(repr=False)
+    """The tar.gz archive."""
+    files: int
+    left_out: tuple[str, ...] = ()
+    """Links that lead out of the project, which would be wrong or broken on a host."""
+
+
+def packed(files: Mapping[str, Path]) -> Bundle | None:
+    """Return the bundle that these files, by their names in it, were packed into; None if they must be packed."""
+    try:
+        name, count, data = (private_folder(_FOLDER) / _key(files)).read_bytes().split(b"\n", 2)
+        bundle = Bundle(name.decode(), data, int(count))
+        digest = hashlib.sha256(zlib.decompress(data, GZIP)).hexdigest()[:16]
+    except (OSError, ValueError, zlib.error, UserError):
+        return None
+    return bundle if bundle.name == f"podrun-{digest}" else None
+
+
+def keep_packed(files: Mapping[str, Path], bundle: Bundle) -> None:
+    """Keep the bundle in place of the one before. If that fails, the files are packed again next time."""
+    with suppress(OSError, UserError):
+        folder = private_folder(_FOLDER)
+        place = folder / _key(files)
+        fresh = folder / f".{place.name}.{os.getpid()}"
+        with open(fresh, "wb", opener=private) as file:
+            file.write(b"%s\n%d\n" % (bundle.name.encode(), bundle.files) + bundle.data)
+        fresh.replace(place)
+        for other in folder.iterdir():
+            if other.name[0] != "." and other != place:
+                other.unlink()
+
+
+def _key(files: Mapping[str, Path]) -> str:
+    """Return what differs if a file has changed. Raises OSError."""
+    digest = hashlib.sha256()
+    for name, path in sorted(files.items()):
+        status = path.stat()
+        digest.update(
+            f"{name} {path} {status.st_size} {status.st_mtime_ns} {status.st_ino} {status.st_mode}\n".encode()
+        )
+    return digest.hexdigest()[:32]
