@@ -189,7 +189,7 @@ class Preparation:
         self._launcher.stdin.frame()  # the launcher measures the clock difference from the time it sent this
         request = dict(self._request, **dict(wanted, python=python))
         asked = self._asked if self._asked and self._asked.is_of(request) else None
-        return gather(request, interpreter=asked and asked.answer)
+        return gather(request, interpreter=None if asked is None else asked.answer)
 
     def _say(self, phase: str) -> Any:
         return lambda line: self._launcher.answer("progress", phase=phase, message=line)

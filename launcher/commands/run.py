@@ -20,7 +20,7 @@ from ..view.live_console import make_console
 
 if TYPE_CHECKING:
     from ..remote.ahead import HeadStart
-    from ..staging.bundles import Bundle
+    from ..staging.bundle import Bundle
     from ..supervise.renewal import Renewal
 
 

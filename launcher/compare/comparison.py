@@ -20,7 +20,7 @@ from .folder import Folders, new_folders
 from .variants import Variant, find_variants
 
 if TYPE_CHECKING:
-    from ..staging.bundles import Bundle
+    from ..staging.bundle import Bundle
 
 _CACHE = "JAX_ENABLE_COMPILATION_CACHE"
 

@@ -15,7 +15,8 @@ from typing import Any
 from podrun.runtime.contract import UserError
 
 from ..agent.extract import stays_inside
-from .packed import GZIP, Bundle, keep_packed, packed
+from .bundle import GZIP, Bundle
+from .packed import keep_packed, packed
 from .project_files import IGNORE_FILE, MAX_BYTES, find_project, shown, unreadable
 
 _FAST = 1  # gzip level: compressing must not take longer than sending

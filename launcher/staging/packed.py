@@ -12,28 +12,14 @@ import os
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from podrun.runtime.contract import UserError
 
 from ..pod.home import private, private_folder
+from .bundle import GZIP, Bundle
 
 _FOLDER = "packed"
-GZIP = zlib.MAX_WBITS | 16
-
-
-@dataclass(frozen=True)
-class Bundle:
-    """A packed folder. The same content gives the same name on any machine."""
-
-    name: str
-    """`project-` or `podrun-` and the start of the SHA-256 of the uncompressed archive."""
-    data: bytes = field(repr=False)
-    """The tar.gz archive."""
-    files: int
-    left_out: tuple[str, ...] = ()
-    """Links that lead out of the project, which would be wrong or broken on a host."""
 
 
 def packed(files: Mapping[str, Path]) -> Bundle | None:

@@ -16,7 +16,7 @@ from ..pod.pod import Host, Pod
 from ..remote.clock import with_skew
 from ..remote.open_agent import open_agent
 from ..transport.base import Transport
-from .bundles import Bundle
+from .bundle import Bundle
 from .conversation import HostConversation
 from .preparations import Channels, EndedError, Refusal
 from .requirements import environment_request, requirements_text

@@ -14,7 +14,7 @@ from podrun.runtime.contract import Event, EventKind, ExitCode, Phase, UserError
 
 from ..rundir.follow import follow
 from ..rundir.runs import RunDirectory
-from ..staging.bundles import Bundle
+from ..staging.bundle import Bundle
 from ..view.console import NoConsole
 from ..view.live_console import make_console
 from ..view.terminal import guarded_streams

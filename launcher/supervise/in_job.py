@@ -18,7 +18,7 @@ from ..inventory.pod_request import PodRequest
 from ..inventory.slurm import ThisJob
 from ..pod.pod import Pod
 from ..rundir.runs import RunDirectory
-from ..staging.bundles import Bundle
+from ..staging.bundle import Bundle
 from ..transport.slurm.batch import put_back, submit_next
 from ..transport.slurm.job import SlurmError
 from ..view.live_console import make_console

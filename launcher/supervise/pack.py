@@ -8,7 +8,8 @@ from dataclasses import replace
 from ..agent.places import bundle_folder
 from ..plan.plan import Code, Program
 from ..rundir.spec import RunSpec
-from ..staging.bundles import Bundle, podrun_bundle, project_bundle
+from ..staging.bundle import Bundle
+from ..staging.bundles import podrun_bundle, project_bundle
 from ..staging.requirements import check_runtime_packages, worker_python
 
 

@@ -16,7 +16,7 @@ from .outcome import Outcome
 from .signals import Signals
 
 if TYPE_CHECKING:
-    from ..staging.bundles import Bundle
+    from ..staging.bundle import Bundle
 
 
 class Tell(Protocol):

@@ -43,7 +43,7 @@ from .signals import Signals
 from .view import View
 
 if TYPE_CHECKING:
-    from ..staging.bundles import Bundle
+    from ..staging.bundle import Bundle
 
 
 Prepare = Callable[[], Outcome | None]

@@ -12,7 +12,7 @@ from ..plan.plan import LaunchPlan
 from ..pod.errors import HostError
 from ..preflight.base import Finding, name_hosts
 from ..preflight.rules import apply_rules, fatal_findings
-from ..staging.bundles import Bundle
+from ..staging.bundle import Bundle
 from ..staging.prepare import EndedError, Prepared, prepare_hosts
 from ..transport.base import Transport
 from .cause import Failure

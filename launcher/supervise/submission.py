@@ -19,7 +19,7 @@ from ..pod.home import podrun_home
 from ..rundir.runs import RunDirectory
 from ..rundir.spec import RunSpec
 from ..rundir.work_tree import note_work_tree
-from ..staging.bundles import Bundle
+from ..staging.bundle import Bundle
 from ..transport.slurm.batch import PATIENCE, QUEUE, cancel_pending, signal_script, submit
 from ..transport.slurm.job import SlurmError
 

@@ -15,7 +15,8 @@ from typing import Any
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
-from podrun.launcher.staging.bundles import Bundle, podrun_bundle, project_bundle
+from podrun.launcher.staging.bundle import Bundle
+from podrun.launcher.staging.bundles import podrun_bundle, project_bundle
 from podrun.launcher.staging.prepare import Prepared, prepare_hosts
 from podrun.launcher.transport.local import LocalTransport
 from podrun.launcher.transport.process_channel import ProcessChannel

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from podrun.launcher.staging import project_files
-from podrun.launcher.staging.bundles import Bundle, podrun_bundle, project_bundle
+from podrun.launcher.staging.bundle import Bundle
+from podrun.launcher.staging.bundles import podrun_bundle, project_bundle
 from podrun.runtime.contract import UserError
 
 from ..powerless import POWERLESS

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from podrun.launcher.staging.bundle import Bundle
 from podrun.launcher.staging.bundles import podrun_bundle
-from podrun.launcher.staging.packed import Bundle, keep_packed, packed
+from podrun.launcher.staging.packed import keep_packed, packed
 
 
 @pytest.fixture(autouse=True)
