@@ -54,6 +54,7 @@ def test_a_program_runs_in_the_image(pod: PodSandbox, image: Image) -> None:
         ]
 
 
+@pytest.mark.long
 def test_training_in_the_image(pod: PodSandbox, image: Image) -> None:
     """The losses of a simulated pod; the same command goes on. The workdir is made, and mounted, without being named."""
     option = write_pod(pod, image, ["h0", "h1"])
@@ -79,6 +80,7 @@ def test_the_first_cause_and_nothing_left(pod: PodSandbox, image: Image) -> None
     assert not leftovers(pod)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["stop", "agent"])
 def test_nothing_is_left(pod: PodSandbox, image: Image, how: str) -> None:
     """Neither after a stop of a program that ignores signals, nor after the agent was killed."""
@@ -127,6 +129,7 @@ def test_an_image_that_cannot_be_started(pod: PodSandbox, image: Image, keys: di
     assert "try it there by hand: " in done.stderr
 
 
+@pytest.mark.long
 def test_check(pod: PodSandbox, image: Image) -> None:
     """The packages are those of the image."""
     done = pod.podrun("check", write_pod(pod, image, ["h0", "h1"]))
