@@ -1,4 +1,7 @@
-"""A container engine and an image for tests: the real apptainer where it is installed, else one that stands in for it."""
+"""A container engine and an image for tests: the real apptainer where it is installed, else one that stands in for it.
+
+`STAND_IN=1` takes the latter in any case.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-STAND_IN = Path(__file__).with_name("apptainer")
+_STAND_IN = Path(__file__).with_name("apptainer")
 PYTHON = "/opt/image/bin/python"
 
 
@@ -54,5 +57,5 @@ def make_image(path: Path) -> Image:
         "export OF_IMAGE=image OF_BOTH=image\nexport PATH=/usr/bin:/bin\n"
     )
     (path / ".singularity.d/env/99-base.sh").touch()  # the caller's variables come after this
-    real = None if os.environ.get("STANDIN") else shutil.which("apptainer")
-    return Image(path, os.path.dirname(real) if real else str(STAND_IN.parent))
+    real = None if os.environ.get("STAND_IN") else shutil.which("apptainer")
+    return Image(path, os.path.dirname(real) if real else str(_STAND_IN.parent))
