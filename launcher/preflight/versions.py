@@ -40,6 +40,8 @@ def _unusable(pod: Pod, facts: FactsByHost, *, fatal: bool) -> list[Finding]:
     remedy = f"give the absolute path of an interpreter that is on all hosts with {_key(pod)}"
     if pod.container:
         remedy = f"see whether the image can be started there, and give an interpreter that it has with {_key(pod)}"
+        if "://" in pod.container.image:
+            remedy += "; a run waits until it has been brought there, a check does not"
     return [
         Finding(hosts, f"the workers' Python cannot be used: {error}", remedy, fatal, "python")
         for error, hosts in group(errors)

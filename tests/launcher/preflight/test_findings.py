@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from podrun.launcher.agent.packages import PACKAGES
+from podrun.launcher.pod.container import Container
 from podrun.launcher.preflight.devices import format_age
 from podrun.launcher.preflight.rules import apply_rules, fatal_findings
 from podrun.launcher.staging.runtime_packages import BELOW, NEEDED
@@ -316,3 +317,22 @@ def test_what_the_runtime_needs_is_what_setup_cfg_says() -> None:
 )
 def test_age(seconds: float, text: str) -> None:
     assert format_age(seconds) == text
+
+
+@pytest.mark.parametrize(("image", "waits"), [("/shared/jax.sif", False), ("docker://python:3.12", True)])
+def test_an_image_that_cannot_be_started(image: str, waits: bool) -> None:
+    """What is to be done is done to the image, not to the host."""
+    pod = replace(pod_of("cpu-1x1"), container=Container("apptainer", image))
+    (host,) = (h.name for h in pod.hosts)
+    (finding,) = fatal_findings(
+        apply_rules(pod, {host: {**healthy(), "interpreter": {"error": "no answer"}}}, program=False)
+    )
+    assert "`container.python:` in the pod file" in finding.remedy
+    assert ("a run waits until it has been brought there" in finding.remedy) is waits
+
+
+def test_packages_that_an_image_lacks() -> None:
+    pod, facts = changed("cpu-1x1", {"a": {PKG + "flax": "missing"}})
+    pod = replace(pod, container=Container("apptainer", "/shared/jax.sif"))
+    (finding,) = fatal_findings(apply_rules(pod, facts, program=False))
+    assert finding.remedy == "install them in the image /shared/jax.sif"
