@@ -16,7 +16,7 @@ from podrun.runtime.contract import UserError
 
 from ..agent.extract import stays_inside
 from .bundle import GZIP, Bundle
-from .packed import keep_packed, packed
+from .packed import keep_packed, key_of, packed
 from .project_files import IGNORE_FILE, MAX_BYTES, find_project, shown, unreadable
 
 _FAST = 1  # gzip level: compressing must not take longer than sending
@@ -50,13 +50,14 @@ def podrun_bundle() -> Bundle:
         **{f"podrun/runtime/{path.relative_to(runtime).as_posix()}": path for path in runtime.rglob("*.py")},
         "podrun/runtime/py.typed": runtime / "py.typed",
     }
-    if (bundle := packed(files)) is not None:
+    key = key_of(files)
+    if (bundle := packed(key)) is not None:
         return bundle
     pack = _Pack()
     for name in sorted(files):
         pack.add(files[name], name)
     bundle = pack.bundle("podrun")
-    keep_packed(files, bundle)
+    keep_packed(key, bundle)
     return bundle
 
 

@@ -22,10 +22,24 @@ from .bundle import GZIP, Bundle
 _FOLDER = "packed"
 
 
-def packed(files: Mapping[str, Path]) -> Bundle | None:
-    """Return the bundle that these files, by their names in it, were packed into; None if they must be packed."""
+def key_of(files: Mapping[str, Path]) -> str:
+    """Return what differs if a file has changed. Take it before the files are read: they may change meanwhile."""
+    digest = hashlib.sha256()
+    for name, path in sorted(files.items()):
+        try:
+            status = path.stat()
+        except OSError:  # it has just been removed, and is left out of the bundle
+            digest.update(f"{name} is gone\n".encode())
+            continue
+        facts = (status.st_size, status.st_mtime_ns, status.st_ino, status.st_mode)
+        digest.update(f"{name} {path} {facts}\n".encode())
+    return digest.hexdigest()[:32]
+
+
+def packed(key: str) -> Bundle | None:
+    """Return the bundle that the files with this key were packed into; None if they must be packed."""
     try:
-        name, count, data = (private_folder(_FOLDER) / _key(files)).read_bytes().split(b"\n", 2)
+        name, count, data = (private_folder(_FOLDER) / key).read_bytes().split(b"\n", 2)
         bundle = Bundle(name.decode(), data, int(count))
         digest = hashlib.sha256(zlib.decompress(data, GZIP)).hexdigest()[:16]
     except (OSError, ValueError, zlib.error, UserError):
@@ -33,26 +47,17 @@ def packed(files: Mapping[str, Path]) -> Bundle | None:
     return bundle if bundle.name == f"podrun-{digest}" else None
 
 
-def keep_packed(files: Mapping[str, Path], bundle: Bundle) -> None:
+def keep_packed(key: str, bundle: Bundle) -> None:
     """Keep the bundle in place of the one before. If that fails, the files are packed again next time."""
     with suppress(OSError, UserError):
         folder = private_folder(_FOLDER)
-        place = folder / _key(files)
-        fresh = folder / f".{place.name}.{os.getpid()}"
-        with open(fresh, "wb", opener=private) as file:
-            file.write(b"%s\n%d\n" % (bundle.name.encode(), bundle.files) + bundle.data)
-        fresh.replace(place)
+        fresh = folder / f".{key}.{os.getpid()}"
+        try:
+            with open(fresh, "wb", opener=private) as file:
+                file.write(b"%s\n%d\n" % (bundle.name.encode(), bundle.files) + bundle.data)
+            fresh.replace(folder / key)
+        finally:
+            fresh.unlink(missing_ok=True)  # of a full disk
         for other in folder.iterdir():
-            if other.name[0] != "." and other != place:
+            if other.name[0] != "." and other.name != key:
                 other.unlink()
-
-
-def _key(files: Mapping[str, Path]) -> str:
-    """Return what differs if a file has changed. Raises OSError."""
-    digest = hashlib.sha256()
-    for name, path in sorted(files.items()):
-        status = path.stat()
-        digest.update(
-            f"{name} {path} {status.st_size} {status.st_mtime_ns} {status.st_ino} {status.st_mode}\n".encode()
-        )
-    return digest.hexdigest()[:32]

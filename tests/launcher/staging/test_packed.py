@@ -8,7 +8,7 @@ import pytest
 
 from podrun.launcher.staging.bundle import Bundle
 from podrun.launcher.staging.bundles import podrun_bundle
-from podrun.launcher.staging.packed import keep_packed, packed
+from podrun.launcher.staging.packed import keep_packed, key_of, packed
 
 
 @pytest.fixture(autouse=True)
@@ -44,11 +44,11 @@ def test_a_changed_file_is_another_bundle(tmp_path: Path, home: Path) -> None:
     path = tmp_path / "a.py"
     path.write_text("x = 1\n")
     bundle = podrun_bundle()
-    keep_packed({"a.py": path}, bundle)
-    assert packed({"a.py": path}) == bundle
-    assert packed({"b.py": path}) is None
+    keep_packed(key_of({"a.py": path}), bundle)
+    assert packed(key_of({"a.py": path})) == bundle
+    assert packed(key_of({"b.py": path})) is None
     path.write_text("x = 22\n")
-    assert packed({"a.py": path}) is None
+    assert packed(key_of({"a.py": path})) is None
     assert len(list((home / "packed").iterdir())) == 1  # the one before is gone
 
 
