@@ -44,6 +44,7 @@ FLOORS = {
     "runtime": (
         *(
             "contract",
+            "safe_name",
             "lines",
             "injection",
             "state",
