@@ -27,6 +27,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from setting import print_setting
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.hosts import Hosts, why_not
@@ -41,6 +43,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
+    print_setting()
     if reason := why_not() or (None if shutil.which("rsync") else "rsync is missing"):
         raise SystemExit(f"bring.py: {reason}")
     tempfile.tempdir = "/dev/shm"

@@ -21,6 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+from setting import print_setting
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.conftest import make_sandbox
@@ -47,6 +49,7 @@ def main() -> None:
     faults = [f for f in table if f.name in (options.faults or f.name) and (os.geteuid() == 0 or not f.mounts)]
     if not faults:
         parser.error(f"--faults: none of {', '.join(fault.name for fault in table)}")
+    print_setting()
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-"))
         hosts = stack.enter_context(closing(Hosts(HOSTS))) if options.transport == "ssh" else None

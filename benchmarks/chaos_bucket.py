@@ -18,6 +18,8 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+from setting import print_setting
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.conftest import make_sandbox
@@ -29,6 +31,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1, help="of the first run; the others count on from it")
     options = parser.parse_args()
+    print_setting()
     faults: Counter[str] = Counter()
     right = 0
     with tempfile.TemporaryDirectory(prefix="podrun-chaos-bucket-") as folder:

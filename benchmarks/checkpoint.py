@@ -31,6 +31,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from setting import print_setting
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.buckets import BUCKET, bucket_server
@@ -70,6 +72,7 @@ def main() -> None:
         place = Place(arguments.folder, arguments.url)
         print(json.dumps(asdict(measure(arguments.worker, arguments.gigabytes, place, arguments.trained))))
     else:
+        print_setting()
         ways = ("orbax", "orbax without zstd") if arguments.trained else ("podrun", "orbax", "np.save")
         ways = tuple(way for way in ways if way != "orbax") if arguments.bucket == "s3" else ways
         with served(arguments.bucket) as url:

@@ -2,6 +2,7 @@
 
     python benchmarks/checkpoint_beside.py [--rounds 3] [--folder DIR]   # GPT-2 124M: how long a save blocks, in steps
     python benchmarks/checkpoint_beside.py --manifest                    # steps while a thread computes digests, and alone
+    python benchmarks/checkpoint_beside.py [...] --layers 1 --width 64 --megabytes 10    # with less
 
 On CPU a state is written before training goes on (runtime/checkpoint/save.py), so a save blocks longer there.
 """
@@ -21,6 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from checkpoint import peak, reset_peak
+from setting import print_setting
 
 GPT2 = {"name": "gpt2", "layers": 12, "heads": 12, "width": 768, "context": 1024}
 SMALL = {"model": {"name": "gpt2", "layers": 2, "heads": 2, "width": 64, "context": 64}, "batch_size": 8}
@@ -33,11 +35,16 @@ def main() -> None:
         "--folder", type=Path, help="where checkpoints are written; by default in that for temporary files"
     )
     parser.add_argument("--manifest", action="store_true")
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--width", type=int, default=768)
+    parser.add_argument("--megabytes", type=int, default=1000, help="size of the file for --manifest")
     arguments = parser.parse_args()
+    print_setting()
     if arguments.manifest:
-        print_manifest(arguments.rounds)
+        print_manifest(arguments.rounds, arguments.megabytes)
     else:
-        print_steps(arguments.rounds, arguments.folder)
+        model = {**GPT2, "layers": arguments.layers, "width": arguments.width, "heads": max(1, arguments.width // 64)}
+        print_steps(model, arguments.rounds, arguments.folder)
 
 
 def trainer_of(config: dict[str, Any]) -> tuple[Any, Any, Any]:
@@ -58,12 +65,12 @@ def trainer_of(config: dict[str, Any]) -> tuple[Any, Any, Any]:
     return one, one.init(), batch
 
 
-def print_steps(rounds: int, folder: Path | None) -> None:
-    """Print the seconds of a step of GPT-2 124M, and for how long a save of its state blocks."""
+def print_steps(model: dict[str, Any], rounds: int, folder: Path | None) -> None:
+    """Print the seconds of a step of a GPT-2, and for how long a save of its state blocks."""
     from podrun.runtime.checkpoint.store import Checkpoints
     from podrun.runtime.config import Checkpoint, Config
 
-    one, state, batch = trainer_of({"model": GPT2, "batch_size": 1})
+    one, state, batch = trainer_of({"model": model, "batch_size": 1})
     config = Config.model_validate({"task": "regression", "steps": 1, "batch_size": 1})
     steps: list[float] = []
     blocking: list[float] = []
@@ -82,18 +89,19 @@ def print_steps(rounds: int, folder: Path | None) -> None:
             more = peak() - before
             print(f"step {steps[-1]:.2f} s, save blocks {blocking[-1]:.2f} s, memory +{more / 1e6:.0f} MB", flush=True)
     shown = statistics.median(b / s for b, s in zip(blocking[1:], steps[3::2], strict=True))
-    print(f"a save of GPT-2 124M blocks {shown:.2f} of a step (1 example of 1024 tokens)")
+    size = f"{model['layers']} layers of width {model['width']}"
+    print(f"a save of a GPT-2 with {size} blocks {shown:.2f} of a step (1 example of 1024 tokens)")
 
 
-def print_manifest(rounds: int) -> None:
-    """Print how much slower steps are while digests of a file of 1 GB are computed."""
+def print_manifest(rounds: int, megabytes: int) -> None:
+    """Print how much slower steps are while digests of a file are computed."""
     from podrun.runtime.checkpoint.manifest import digest
 
     one, state, batch = trainer_of(SMALL)
     blocks: dict[bool, list[float]] = {True: [], False: []}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "data")
-        file.write_bytes(os.urandom(1 << 20) * 1000)
+        file.write_bytes(os.urandom(10**6) * megabytes)
         for number in range(2 * rounds + 1):
             beside = number % 2 == 1
             thread = threading.Thread(target=digest, args=(file,))
@@ -109,7 +117,7 @@ def print_manifest(rounds: int) -> None:
             if number:  # the first block compiles
                 blocks[beside].append(statistics.median(seconds))
             if beside:
-                print(f"digests of 1 GB: {time.perf_counter() - began:.2f} s")
+                print(f"digests of {megabytes} MB: {time.perf_counter() - began:.2f} s")
     slower = statistics.median(a / b for a, b in zip(blocks[True], blocks[False], strict=True))
     print(f"a step takes {slower:.2f} times as long meanwhile")
 

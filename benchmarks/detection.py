@@ -28,6 +28,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from setting import print_setting
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.conftest import Sandbox, make_sandbox
@@ -64,6 +66,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--ssh", action="store_true", help="also a host that does not answer")
     options = parser.parse_args()
+    print_setting()
     cases = [
         Case("SIGKILL of a worker", 0.0, 1.0, killed),
         Case("hang in a lock", STALL, 2.0, hangs),

@@ -25,6 +25,8 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
+from setting import print_setting
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.hosts import LiteHosts, why_not
@@ -39,6 +41,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tools", nargs="+", choices=TOOLS, default=list(TOOLS), metavar="TOOL")
     args = parser.parse_args()
+    print_setting()
     if reason := why_not():
         raise SystemExit(reason)
     tools = [name for name in args.tools if is_there(name)]

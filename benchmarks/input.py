@@ -27,6 +27,7 @@ from typing import Any
 import grain
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
+from setting import print_setting
 
 from podrun.runtime.config import Config
 from podrun.runtime.config.data import ArrayRecordData
@@ -47,6 +48,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--batch", type=int, default=128)
     arguments = parser.parse_args()
+    print_setting()
     print(f"{'examples':<24}{'read by':<28}{'batches/s':>11}{'ratio':>8}")
     noise = np.random.default_rng(0)
     labels = noise.integers(0, 10, EXAMPLES).astype(np.int32)

@@ -23,6 +23,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from setting import print_setting
+
 INSTRUMENT = Path(__file__).parents[1] / "launcher" / "instrument"
 PROGRAM = """\
 import jax
@@ -47,6 +49,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--slice", default="1x2")
     options = parser.parse_args()
+    print_setting()
     hosts, devices = (int(number) for number in options.slice.split("x"))
     rows: list[tuple[Row, Row]] = []
     for number in range(options.rounds):

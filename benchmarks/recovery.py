@@ -26,6 +26,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from setting import print_setting
+
 WORKERS, EVERY = 4, 20
 MODEL = {"layers": 2, "heads": 2, "width": 64, "context": 64}
 SETTLED = 5.0  # seconds between a step and a kill: interpreters that stand by have imported then
@@ -40,6 +42,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=2, help="in each run")
     parser.add_argument("--torch", metavar="PYTHON", help="an interpreter with torch")
     options = parser.parse_args()
+    print_setting()
     recovered, colds, detections, ratios = [], [], [], []
     torch: list[float | None] = []
     for number in range(options.runs):

@@ -20,6 +20,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from setting import print_setting
+
 LAUNCHER = """
 import atexit, json, os, resource, sys
 
@@ -41,6 +43,7 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, nargs="+", default=[64, 256, 1024])
     parser.add_argument("--rounds", type=int, default=1)
     args = parser.parse_args()
+    print_setting()
     print(f"{'hosts':>6}" + "".join(f"{name:>18}" for name in COLUMNS))
     figures = {}
     for hosts in args.hosts:

@@ -23,7 +23,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
+
+from setting import print_setting
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -63,6 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=24)
     args = parser.parse_args()
+    print_setting()
     if reason := why_not():
         raise SystemExit(f"slurm.py: {reason}")
     cluster = Cluster(hurried=False)
@@ -79,6 +83,9 @@ def compare(cluster: Cluster, folder: Path, rounds: int) -> None:
     (folder / "function.py").write_text(FUNCTION)
     (folder / "by_submitit.py").write_text(SUBMITIT)
     ways = {"submitit": by_submitit, "podrun": by_podrun}
+    if find_spec("submitit") is None:
+        del ways["submitit"]
+        print("not installed: submitit")
     start: dict[str, list[float]] = {name: [] for name in ways}
     gone: dict[str, list[float]] = {name: [] for name in ways}
     waits = [TICK * (number + 0.5) / rounds for number in range(rounds)]
@@ -93,8 +100,9 @@ def compare(cluster: Cluster, folder: Path, rounds: int) -> None:
                 gone[name].append(cancelled(cluster, folder, command))
                 print(f"{name}: gone {gone[name][-1]:.2f} s", flush=True)
     for what, times in (("to the first line", start), ("from scancel until all is gone", gone)):
-        ours, theirs = (statistics.mean(times[name]) for name in ("podrun", "submitit"))
-        print(f"{what}: podrun {ours:.2f} s, submitit {theirs:.2f} s, ratio {ours / theirs:.2f}")
+        means = {name: statistics.mean(seconds) for name, seconds in times.items()}
+        ratio = f", ratio {means['podrun'] / means['submitit']:.2f}" if "submitit" in means else ""
+        print(f"{what}: {', '.join(f'{name} {seconds:.2f} s' for name, seconds in means.items())}{ratio}")
 
 
 def by_podrun(folder: Path, lasts: str) -> list[str]:

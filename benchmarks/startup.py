@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+from setting import print_setting
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -56,6 +57,7 @@ def main() -> None:
     parser.add_argument("--slices", default="1x1,2x2,4x8")
     parser.add_argument("--ssh", action="store_true")
     options = parser.parse_args()
+    print_setting()
     if options.ssh and (reason := why_not()):
         raise SystemExit(f"startup.py: {reason}")
     os.environ["PYTHONDONTWRITEBYTECODE"] = ""  # where it is set, Python compiles podrun's source at every start

@@ -1,6 +1,6 @@
 """Measure what the runtime adds to a step: podrun's loop against pmap loops by hand of the same model, optimizer and data.
 
-    python benchmarks/step_overhead.py [--rounds 12] [--steps 15]
+    python benchmarks/step_overhead.py [--rounds 12] [--steps 15] [--slice cpu-1x4,cpu-2x2] [--model small,medium]
 
 In every process of a pod three loops take turns, block by block, so that all see the same machine:
 
@@ -28,11 +28,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from setting import print_setting
+
 SIZES = {
     "small": {"layers": 2, "heads": 2, "width": 64, "context": 64},
     "medium": {"layers": 4, "heads": 4, "width": 128, "context": 64},
 }
-SLICES = ("cpu-1x4", "cpu-2x2")
 QUIET: dict[str, Any] = {"log": {"every": 10}, "eval": {"every": 0}, "checkpoint": {"every": 0}}
 
 
@@ -43,13 +44,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--steps", type=int, default=15, help="steps per block")
+    parser.add_argument("--slice", default="cpu-1x4,cpu-2x2")
+    parser.add_argument("--model", default=",".join(SIZES))
     arguments = parser.parse_args()
+    print_setting()
     print(
         f"{'slice':<9}{'model':<8}{'podrun':>9}{'one buffer':>12}{'per leaf':>10}   podrun vs one buffer   vs per leaf"
     )
-    for slice_name in SLICES:
-        for size, model in SIZES.items():
-            times = measure(slice_name, model, arguments.rounds, arguments.steps)
+    for slice_name in arguments.slice.split(","):
+        for size in arguments.model.split(","):
+            times = measure(slice_name, SIZES[size], arguments.rounds, arguments.steps)
             print(f"{slice_name:<9}{size:<8}{row(times)}", flush=True)
 
 
@@ -166,11 +170,11 @@ class Turns:
         self.rounds, self.steps, self.taken = rounds, steps, -1  # the first block compiles
         self.times: dict[str, list[tuple[float, float]]] = {name: [] for name in ("podrun", *others)}
 
-    def get(self) -> Any:
+    def get(self, look: Callable[[], None]) -> Any:
         self.taken += 1
         if self.taken % self.steps == 0:
             self.change()
-        return self.batches.get()
+        return self.batches.get(look)
 
     def change(self) -> None:
         import jax

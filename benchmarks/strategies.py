@@ -27,6 +27,7 @@ import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from setting import print_setting
 from step_overhead import QUIET, run_pod, start_trainer, take_turns
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -67,6 +68,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="steps per block")
     parser.add_argument("--log", type=int, default=10, help="podrun writes metrics every so many steps")
     arguments = parser.parse_args()
+    print_setting()
     steps = arguments.steps or STEPS[arguments.model]
     print(f"{'slice':<9}{'model':<7}{'parallel':<11}{'podrun':>8}{'by hand':>9}   {'ratio':<26}of CPU time")
     for slice_name in arguments.slice.split(","):

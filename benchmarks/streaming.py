@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 import yaml
+from setting import print_setting
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -89,6 +90,7 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
+    print_setting()
     if reason := why_not():
         sys.exit(reason)
     total = args.hosts * args.lines

@@ -28,6 +28,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from setting import print_setting
+
 from podrun.launcher.rundir.runs import RunDirectory, all_runs
 
 SLICE = "cpu-1x2"
@@ -51,6 +53,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0, help="length of a window")
     parser.add_argument("--listeners", type=int, nargs="*", default=[1, 20])
     arguments = parser.parse_args()
+    print_setting()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PODRUN_HOME"] = str(Path(folder) / "home")
         with training(Path(folder)) as run, serving() as address:

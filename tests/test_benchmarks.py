@@ -1,0 +1,103 @@
+"""Every benchmark at its smallest size: it comes to its end, and says which versions and which machine its numbers belong to."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .hosts import why_not as no_hosts
+from .slurm.cluster import why_not as no_cluster
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+SMALLEST = {
+    "bring": ["--hosts=2 --megabytes=64 --rounds=1"],
+    "charts": ["--rounds=1 --points 1000"],
+    "chaos": ["--runs=1 --faults kill"],
+    "chaos_bucket": ["--runs=1"],
+    "checkpoint": ["--rounds=1 --gigabytes=0.01"],
+    "checkpoint_beside": ["--rounds=1 --layers=1 --width=64", "--rounds=1 --manifest --megabytes=10"],
+    "detection": ["--runs=1"],
+    "fanout": ["--hosts 2 --rounds=1"],
+    "input": ["--rounds=1 --batch=8"],
+    "lab": ["--hosts=1 --packages=here model.layers=1 model.width=32"],
+    "program_start": ["--rounds=1 --slice=1x1"],
+    "recovery": ["--runs=1 --kills=1"],
+    "scale": ["--hosts 2 4"],
+    "slurm": ["--rounds=1"],
+    "startup": ["--runs=1 --slices=1x1"],
+    "step_overhead": ["--rounds=1 --steps=1 --slice=cpu-2x1 --model=small"],
+    "strategies": ["--rounds=1 --steps=1 --slice=cpu-1x4 --model=mlp"],
+    "streaming": ["--hosts=2 --lines=100 --rounds=1"],
+    "watch": ["--rounds=1 --seconds=1 --listeners 1"],
+}
+"""Options of each run of a benchmark."""
+HELPERS = {"setting"}
+
+
+def no_browser() -> str | None:
+    return None if any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))) else "there is no Chromium"
+
+
+NEEDS: dict[str, Callable[[], str | None]] = {
+    "bring": lambda: no_hosts() or (None if shutil.which("rsync") else "there is no rsync"),
+    "charts": no_browser,
+    "fanout": no_hosts,
+    "lab": no_hosts,
+    "slurm": no_cluster,
+    "streaming": no_hosts,
+}
+"""Functions that return why a benchmark cannot run on this machine."""
+HEADER = re.compile(
+    r"versions: podrun \S+( \(\w+(, changed)?\))?, Python 3\.\d+\.\d+, jax \d\S+, jaxlib \d\S+, flax \d\S+, optax \d\S+, "
+    r"orbax-checkpoint \d\S+, numpy \d\S+\n"
+    r"machine: \d+ cores? \(.+\), \d+\.\d of \d+\.\d GiB memory available, load \d+\.\d\d \(\d+\.\d\d over five minutes\)\n\n"
+)
+
+
+def test_every_benchmark_is_run() -> None:
+    assert {path.stem for path in FOLDER.glob("*.py")} == SMALLEST.keys() | HELPERS
+
+
+def test_every_benchmark_prints_the_setting() -> None:
+    """The long test below sees the output; this one fails at once for a new benchmark that does not."""
+    for name in SMALLEST:
+        calls = [n for n in ast.walk(ast.parse((FOLDER / f"{name}.py").read_text())) if isinstance(n, ast.Call)]
+        assert "print_setting" in {getattr(call.func, "id", "") for call in calls}, name
+
+
+def test_the_setting() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import setting; setting.print_setting()"],
+        cwd=FOLDER,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert HEADER.fullmatch(done.stdout), done.stdout + done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "options"), [(name, o) for name, several in SMALLEST.items() for o in several])
+def test_a_benchmark_at_its_smallest_size(name: str, options: str, tmp_path: Path) -> None:
+    if reason := NEEDS.get(name, lambda: None)():
+        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / f"{name}.py"), *options.split()],
+        cwd=tmp_path,
+        env={**os.environ, "PODRUN_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    header = HEADER.match(done.stdout)
+    assert header, done.stdout[:1000]
+    assert re.search(r"\d\.\d", done.stdout[header.end() :]), "no figure: " + done.stdout
