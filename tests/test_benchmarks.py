@@ -1,4 +1,4 @@
-"""Every benchmark at its smallest size: it comes to its end, and says which versions and which machine its numbers belong to."""
+"""Every benchmark at its smallest size: it comes to its end, and names the versions and the machine of its numbers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from .conftest import FAST
 from .hosts import why_not as no_hosts
 from .slurm.cluster import why_not as no_cluster
 
@@ -34,7 +35,7 @@ SMALLEST = {
     "slurm": ["--rounds=1"],
     "startup": ["--runs=1 --slices=1x1"],
     "step_overhead": ["--rounds=1 --steps=1 --slice=cpu-2x1 --model=small"],
-    "strategies": ["--rounds=1 --steps=1 --slice=cpu-1x4 --model=mlp"],
+    "strategies": ["--rounds=2 --steps=1 --slice=cpu-1x4 --model=mlp"],
     "streaming": ["--hosts=2 --lines=100 --rounds=1"],
     "watch": ["--rounds=1 --seconds=1 --listeners 1"],
 }
@@ -92,7 +93,7 @@ def test_a_benchmark_at_its_smallest_size(name: str, options: str, tmp_path: Pat
     done = subprocess.run(
         [sys.executable, str(FOLDER / f"{name}.py"), *options.split()],
         cwd=tmp_path,
-        env={**os.environ, "PODRUN_HOME": str(tmp_path / "home")},
+        env={**os.environ, **FAST, "PODRUN_HOME": str(tmp_path / "home")},
         capture_output=True,
         text=True,
         timeout=280,
