@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from podrun.launcher.inventory.simulated import simulated_pod
-from podrun.launcher.plan.plan import Program
+from podrun.launcher.plan.plan import LaunchPlan, Program
+from podrun.launcher.pod.pod import Host
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.rundir.runs import RunDirectory
 from podrun.launcher.rundir.spec import RunSpec
-from podrun.launcher.supervise import leftovers
+from podrun.launcher.supervise import comeback, leftovers, preparation
 from podrun.launcher.supervise import run as attempts
 from podrun.launcher.supervise.cause import Failure
+from podrun.launcher.supervise.comeback import Comeback
 from podrun.launcher.supervise.leftovers import end_leftovers
 from podrun.launcher.supervise.outcome import Outcome
 from podrun.launcher.supervise.run import run_attempts
@@ -58,6 +61,42 @@ def test_no_restart_beside_what_is_left(left: list[str], tmp_path: Path, monkeyp
     assert (code, directory.attempt()) == ((1, 0) if left else (0, 1))
     end = directory.end()
     assert end is not None and end["left_behind"] == left
+
+
+def test_a_lost_host_returns_while_its_spare_cannot_be_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was left on it is ended as of the attempt in which it took part, not of the one that never started there."""
+    monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
+    supervised: list[tuple[int, list[str]]] = []
+
+    class Watched(Unlucky):
+        def __init__(self, plan: LaunchPlan, *args: Any) -> None:
+            supervised.append((plan.attempt, [h.host.name for h in plan.hosts]))
+
+    lost = Failure("host-1", None, "has not answered for 8 s", ExitCode.UNAVAILABLE)
+    behind = ["host-1: its agent does not answer"]
+    ends = [Outcome(69, lost, [lost], left_behind=behind), Outcome(143, interrupted_by=15), Outcome(0)]
+    monkeypatch.setattr(attempts, "Supervisor", Watched)
+    monkeypatch.setattr(leftovers, "Supervisor", Watched)
+    monkeypatch.setattr(Unlucky, "outcomes", iter(ends), raising=False)
+    for module in (comeback, preparation):
+        monkeypatch.setattr(module, "PATIENCE", 0.0)
+    monkeypatch.setattr(leftovers, "sleep", lambda seconds, stopped: None)
+    away = iter([{"host-1": "no route"}, {}, {}, {}])
+    monkeypatch.setattr(Comeback, "away", lambda *args, **options: next(away, {}))
+    spare = Failure("host-2", None, "the connection ended", ExitCode.UNAVAILABLE)
+    unready = iter([None, Outcome(69, spare, [spare], unprepared=True)])
+    monkeypatch.setattr(preparation.Preparation, "prepare", lambda self, plan: next(unready, None))
+    pod = simulated_pod(parse_slice("cpu-2x1"))
+    pod = replace(pod, spares=(Host("host-2", "host-2"),))
+    spec = RunSpec("r-1", pod, Program(("true",), Launch(max_restarts=1)), tmp_path / "work", tmp_path)
+    directory = RunDirectory.create(spec)
+    assert run_attempts(spec, directory, NoConsole()) == 0
+    pair = ["host-0", "host-1"]
+    assert supervised == [(0, pair), (0, ["host-1"]), (2, pair)]
+    end = directory.end()
+    assert end is not None and end["left_behind"] == []
 
 
 def test_a_run_leaves_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
