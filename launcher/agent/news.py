@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import time
 from collections import deque
-from typing import Deque, Dict, List, Optional
+from typing import BinaryIO, Deque, Dict, List, Optional, Set
 
 from .connection import CHUNK, Connection, Frame
 from .protocol import WORDS
 
+SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of this machine, and soon over
 BURST = 16  # pieces of output between two reads of the launcher's frames
 
 
@@ -20,6 +22,7 @@ class News:
     def __init__(self, processes: List[Frame]) -> None:
         self.events: Dict[int, str] = {p["process"]: p["events"] for p in processes}
         self.outputs: Deque[str] = deque(p["output"] for p in processes)
+        self.ended: Set[str] = set()  # streams that cannot be read any more
         self.history: List[Frame] = []  # state frames, kept to be sent again after a reconnect
         self.hurried = False  # the launcher no longer waits for output
         self.grew = 0.0  # when output was last seen
@@ -51,16 +54,42 @@ class News:
 
     def missing(self, offsets: Dict[str, int]) -> int:
         """Return the number of bytes of output that the launcher does not have."""
-        return sum(max(0, size_of(stream) - offsets.get(stream, 0)) for stream in self.outputs)
+        return sum(self._unsent(stream, offsets.get(stream, 0)) for stream in self.outputs)
+
+    def has_all(self, stream: str, offset: int) -> bool:
+        """Return True if the stream has nothing beyond the offset. False if it cannot be read."""
+        unsent = self._unsent(stream, offset)
+        return not unsent and stream not in self.ended
+
+    def _unsent(self, stream: str, offset: int) -> int:
+        """Return the number of bytes beyond the offset; 0 if the stream has ended because it cannot be read any more."""
+        if stream in self.ended:
+            return 0
+        try:
+            return max(0, size_of(stream) - offset)
+        except OSError as error:
+            self._end(stream, error)
+            return 0
+
+    def _end(self, stream: str, error: OSError) -> None:
+        """Note that a stream cannot be read any more: what follows it must not wait. Raises a mere shortage again."""
+        if error.errno in SHORTAGE:
+            raise error
+        self.ended.add(stream)
+        self.report("unreadable", {"stream": stream, "error": error.strerror or str(error)})
 
     def _next_stream(self, offsets: Dict[str, int]) -> Optional[str]:
-        return next((stream for stream in self.streams if size_of(stream) > offsets[stream]), None)
+        return next((stream for stream in self.streams if self._unsent(stream, offsets[stream])), None)
 
     def _send_piece(self, connection: Connection, offsets: Dict[str, int], stream: str) -> None:
         offset = offsets[stream]
-        with open(stream, "rb") as file:
-            file.seek(offset)
-            data = file.read(CHUNK)
+        try:
+            with open_stream(stream) as file:
+                file.seek(offset)
+                data = file.read(CHUNK)
+        except OSError as error:
+            self._end(stream, error)
+            return
         text = data.decode("utf-8", "surrogateescape")
         connection.send({"type": "output", "stream": stream, "offset": offset, "data": text})
         offsets[stream] = offset + len(data)
@@ -80,16 +109,34 @@ class News:
                 frame = dict(frame, missing=self.missing(offsets))
             else:
                 waits_for = []
-            if any(size_of(stream) > offsets[stream] for stream in waits_for):
+            if any(self._unsent(stream, offsets[stream]) for stream in waits_for):
                 return
             connection.send(frame)
             connection.next += 1
 
 
 def size_of(path: str) -> int:
+    """Return the size of a stream's file; 0 if there is none yet. Raises OSError if it cannot be read, or is no file."""
     try:
-        return os.stat(path).st_size
+        return _size(os.stat(path))
     except OSError as error:
         if error.errno != errno.ENOENT:
             raise
         return 0
+
+
+def open_stream(path: str) -> BinaryIO:
+    """Open a stream's file. Raises OSError, also for a pipe that has taken its place, which is not waited for."""
+    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
+    try:
+        _size(os.fstat(file.fileno()))
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def _size(facts: os.stat_result) -> int:
+    if not stat.S_ISREG(facts.st_mode):
+        raise OSError(errno.EINVAL, "something else has taken the place of the file")
+    return facts.st_size

@@ -147,6 +147,7 @@ FROM_AGENT: Frames = {
     "probed": record({"n": count, "error": maybe(words)}),
     "started": record({"n": count, "process": count, "pid": count}, {"standby": flag}),
     "output": record({"stream": text, "offset": count, "data": raw}),
+    "unreadable": record({"n": count, "stream": text, "error": words}),  # nothing more of the stream will come
     "exit": record(
         {"n": count, "process": count, "code": exit_code, "error": maybe(words), "asked": flag},
         {"out_of_memory": maybe(flag), "memory": words},  # of a SIGKILL that was not the agent's

@@ -8,6 +8,7 @@ import sys
 
 from . import protocol
 from .connection import CHUNK
+from .news import open_stream
 from .relay import read_line
 
 
@@ -23,11 +24,14 @@ def rest(directory: str) -> None:
     except OSError as error:
         sys.exit("cannot read %s: %s" % (directory, error.strerror))
     for stream in streams:
-        _send(stream, request["offsets"].get(stream, 0))
+        try:
+            _send(stream, request["offsets"].get(stream, 0))
+        except OSError as error:  # the others can still be read
+            print("cannot read %s: %s" % (stream, error.strerror), file=sys.stderr)
 
 
 def _send(stream: str, offset: int) -> None:
-    with open(stream, "rb") as file:
+    with open_stream(stream) as file:
         file.seek(offset)
         while True:
             data = file.read(CHUNK)

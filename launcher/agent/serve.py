@@ -15,7 +15,7 @@ from .connection import Connection, Frame
 from .lock import HostLock
 from .login_folder import expand_spec
 from .memory import has_killed, kills, usage
-from .news import News, size_of
+from .news import News
 from .notice import Notice
 from .port import RefusedError, probe, release, reserve_port
 from .private import UnsafeError, is_private
@@ -379,7 +379,7 @@ class Agent:
 
     def remove_files(self, offsets: Dict[str, int]) -> None:
         """Remove this run's files from the host, except output that the launcher does not have."""
-        delivered = [name for name in self.news.streams if size_of(name) <= offsets.get(name, 0)]
+        delivered = [name for name in self.news.streams if self.news.has_all(name, offsets.get(name, 0))]
         others = [w.spec[name] for w in self.workers for name in ("beat", "profile")]
         remove_folder(self.spec["dir"], [*self.spec["files"], *others, *delivered])
 

@@ -112,7 +112,7 @@ class Session:
         self._spoken = threading.Event()  # set by the first frame, or the end of the connection
         self._progressed = time.monotonic()
         self.has_stopped = False
-        """The agent has confirmed with its last frame that all processes there have ended."""
+        """The agent has confirmed that all processes there have ended."""
 
     def adopt(self, offsets: dict[str, int]) -> None:
         """Attach to an agent that another launcher started; `offsets`: bytes of each stream that are recorded already."""
@@ -334,8 +334,8 @@ class Session:
         """Parse a frame and check that this host may send it. Raises Malformed."""
         frame = protocol.parse(line, protocol.FROM_AGENT, protocol.STREAM_LIMIT)
         kind = frame["type"]
-        if kind == "output" and frame["stream"] not in self._streams:
-            raise Malformed(f"output: no stream {protocol.short(frame['stream'])} on this host")
+        if kind in ("output", "unreadable") and frame["stream"] not in self._streams:
+            raise Malformed(f"{kind}: no stream {protocol.short(frame['stream'])} on this host")
         if kind in ("started", "exit") and frame["process"] not in self._processes:
             raise Malformed(f"{kind}: process {frame['process']} is not of this host")
         if kind == "progress" and not {str(number) for number in self._processes} >= frame["beats"].keys():
@@ -369,6 +369,6 @@ class Session:
                 return
             self._next += 1
             self._spoken.set()
-            self.has_stopped = frame["type"] == "stopped"
+            self.has_stopped |= frame["type"] == "stopped"
             self._on_frame(self.host, frame)
         self._progressed = time.monotonic()

@@ -129,6 +129,7 @@ class AgentFrames:
             "probed": self._on_probed,
             "started": self._on_started,
             "output": self._on_events,
+            "unreadable": self._on_unreadable,
             "exit": self._on_exit,
             "progress": self._on_progress,
             "usage": self._on_usage,
@@ -202,6 +203,17 @@ class AgentFrames:
                 self._warn_of_events(host, number, str(why))
                 continue
             self._on_event(host, number, event)
+
+    def _on_unreadable(self, host: str, frame: Frame) -> None:
+        """A stream has ended because its file cannot be read. The process may go on, and its exit will be told."""
+        number, _, kind = frame["stream"].partition(".")
+        where = f"{self._folder(host)}/{frame['stream']}: {frame['error']}"
+        if kind == "out":
+            self._incomplete.add(host)
+            lost = f"what process {number} on {host} prints cannot be read any more ({where}); its log ends here"
+        else:
+            lost = f"what process {number} on {host} reports cannot be read any more ({where}); only its exit is known"
+        self._tell(EventKind.NOTE, message=lost)
 
     def _warn_of_events(self, host: str, number: int, why: str) -> None:
         what = f"process {number} on {host} reported something that is no event ({why}); it is ignored"

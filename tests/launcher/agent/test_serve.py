@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,13 @@ from podrun.launcher.agent.standby import Standbys
 
 PROCESS = {"process": 0, "argv": ["true"], "env": {}, "path": {}, "threads": None, "cwd": "."}
 PROCESS |= {"output": "0.out", "events": "0.events", "beat": "0.beat", "profile": "0.profile"}
+
+
+def _loop(path: str) -> None:
+    os.symlink(path, path)
+
+
+DAMAGES = (os.mkdir, _loop, os.mkfifo)
 
 
 @pytest.fixture
@@ -132,6 +140,46 @@ def test_an_exit_comes_after_the_last_event(tmp_path: Path, monkeypatch: pytest.
     connection = Listening(**{"0_events": 0, "0_out": 0})
     news.send(connection)
     assert connection.sent == ["0.events", "exit", "stopped", "0.out"]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_an_exit_is_told_although_the_events_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[str], None]
+) -> None:
+    """Their stream has ended, which is said once, and the agent's end waits for it no more."""
+    monkeypatch.chdir(tmp_path)
+    news = News([PROCESS])
+    damage("0.events")
+    Path("0.out").write_text("x" * 10)
+    news.report("exit", {"process": 0})
+    news.report("stopped", {"reason": "x"})
+    connection: Any = Listening(**{"0_events": 0, "0_out": 0})
+    news.send(connection)
+    news.send(connection)
+    assert connection.sent.count("unreadable") == 1
+    assert [kind for kind in connection.sent if kind != "unreadable"] == ["exit", "0.out", "stopped"]
+    assert news.history[2]["stream"] == "0.events" and news.history[2]["error"]
+    assert news.has_all("0.out", 10) and not news.has_all("0.events", 0)
+
+
+def test_a_file_that_cannot_be_read_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is there, but reading it fails; a lack of open files is soon over, and ends nothing."""
+    monkeypatch.chdir(tmp_path)
+    news = News([PROCESS])
+    Path("0.events").write_text("x" * 10)
+    news.report("exit", {"process": 0})
+    connection: Any = Listening(**{"0_events": 0, "0_out": 0})
+    errors = iter([errno.EMFILE, errno.EIO])
+
+    def fail(*args: Any) -> None:
+        number = next(errors)
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("podrun.launcher.agent.news.open_stream", fail)
+    with pytest.raises(OSError, match="Too many"):
+        news.send(connection)
+    news.send(connection)
+    assert connection.sent == ["exit", "unreadable"]
 
 
 def test_nothing_is_sent_before_the_launcher_has_attached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,3 +155,21 @@ def test_a_line_of_which_the_rest_was_not_waited_for(tmp_path: Path, folder: Pat
     assert outcome.code == 128 + signal.SIGINT
     assert any("bytes of what host-0 printed are not here" in str(event.get("message")) for event in events)
     assert set(log_path(folder, "host-0").read_bytes()) == set(b"x")
+
+
+@pytest.mark.parametrize("damage", ["mkdir 0.events", "ln -s 0.events 0.events", "mkfifo 0.events"])
+def test_a_program_that_has_damaged_its_event_file(tmp_path: Path, folder: Path, damage: str) -> None:
+    """Its exit code is known all the same, and that nothing is left; the user is told that it reports nothing more."""
+    notes: list[str] = []
+
+    def react(supervisor: Supervisor, event: dict[str, Any]) -> None:
+        if event["event"] == "note":
+            notes.append(event["message"])
+
+    with Logs(folder) as logs:
+        command = f'cd "$PODRUN_DIR" && rm -f 0.events && {damage} && exit 3'
+        outcome = run_supervisor(plan_of("cpu-1x1", tmp_path, "sh", "-c", command), logs, react)
+    assert outcome.cause is not None and outcome.cause.what == "exited with code 3"
+    assert (outcome.code, outcome.left_behind) == (3, [])
+    (note,) = notes
+    assert note.startswith("what process 0 on host-0 reports cannot be read any more")
