@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,7 +12,14 @@ import optax.contrib
 
 from . import plugins
 from .config import Config, Plugin
-from .config.optimizer import LBFGS, SGD, Adafactor, Adam, AdamW, FirstOrder, Lion, Muon, Schedule
+from .config.optimizer import LBFGS, SGD, Adafactor, Adam, AdamW, FirstOrder, Lion, Muon, OptimizerSection, Schedule
+from .contract import UserError
+from .weights import Weight, weights
+
+Decaying = AdamW | Lion | Muon
+"""Optimizers with weight decay."""
+
+_SHOWN = 4
 
 
 def make_schedule(schedule: Schedule, peak: float, steps: int) -> optax.Schedule:
@@ -32,9 +41,49 @@ def make_schedule(schedule: Schedule, peak: float, steps: int) -> optax.Schedule
     return optax.join_schedules([optax.linear_schedule(peak / warmup, peak, warmup - 1), curve], [warmup - 1])
 
 
-def decay_mask(params: Any) -> Any:
-    """Return a tree of bool, True where weight decay applies: to kernels; not biases, LayerNorm scales or embeddings."""
-    return jax.tree_util.tree_map_with_path(lambda path, _: getattr(path[-1], "key", None) == "kernel", params)
+def decay_mask(section: Decaying, params: Any) -> Any:
+    """Return a tree of bool, True where weight decay applies: by `decay`, or else by what the parameters are.
+
+    Raises UserError for a decay above 0 that applies to nothing.
+    """
+    found = weights(params)
+    mask = jax.tree.map(lambda weight: _is_decayed(section, weight), found)
+    if section.weight_decay > 0 and not any(jax.tree.leaves(mask)):
+        names = [f"{weight.name} {list(weight.shape)}" for weight in jax.tree.leaves(found)]
+        shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+        start = f"optimizer.weight_decay is {section.weight_decay:g}, but "
+        if section.decay is not None:
+            raise UserError(
+                f"{start}optimizer.decay {section.decay!r} is the whole name of no parameter; they are {shown}; "
+                f"'.*{section.decay}.*' is found anywhere in a name, and null decays all but biases and norms"
+            )
+        raise UserError(
+            f"{start}it would decay nothing: no parameter has two or more dimensions, except biases and norms; they are "
+            f"{shown}; set optimizer.weight_decay=0, or name those to be decayed with optimizer.decay=REGEX"
+        )
+    return mask
+
+
+def updates_of(section: OptimizerSection, params: Any) -> list[str]:
+    """Return what the optimizer does to each parameter, as `muon, decayed`; nothing where it treats all alike."""
+    if not isinstance(section, Decaying):
+        return []
+    every: list[Weight] = jax.tree.leaves(weights(params))
+    by = [[_inner(weight)] if isinstance(section, Muon) else [] for weight in every]
+    decayed = [["decayed"] * (section.weight_decay > 0 and _is_decayed(section, weight)) for weight in every]
+    updates = [", ".join([*inner, *decay]) for inner, decay in zip(by, decayed, strict=True)]
+    return updates if any(updates) else []
+
+
+def _is_decayed(section: Decaying, weight: Weight) -> bool:
+    if section.decay is None:
+        return weight.is_decayed
+    return re.fullmatch(section.decay, weight.name) is not None
+
+
+def _inner(weight: Weight) -> str:
+    """Return the optimizer within Muon that a parameter is for."""
+    return "muon" if weight.is_hidden_matrix else "adam"
 
 
 def make_optimizer(config: Config, steps: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
@@ -70,32 +119,55 @@ def _users_optimizer(section: Plugin, steps: int) -> tuple[optax.GradientTransfo
 def _first_order(section: FirstOrder, schedule: optax.Schedule) -> optax.GradientTransformation:
     match section:
         case AdamW():
+            mask = partial(decay_mask, section)
             return optax.adamw(
-                schedule, section.b1, section.b2, section.eps, weight_decay=section.weight_decay, mask=decay_mask
+                schedule, section.b1, section.b2, section.eps, weight_decay=section.weight_decay, mask=mask
             )
         case Adam():
             return optax.adam(schedule, section.b1, section.b2, section.eps)
         case SGD():
             return optax.sgd(schedule, section.momentum or None, section.nesterov)
         case Lion():
-            return optax.lion(schedule, section.b1, section.b2, weight_decay=section.weight_decay, mask=decay_mask)
+            mask = partial(decay_mask, section)
+            return optax.lion(schedule, section.b1, section.b2, weight_decay=section.weight_decay, mask=mask)
         case Adafactor():
             return optax.adafactor(schedule, momentum=section.momentum)
         case Muon():
-            return optax.contrib.muon(
-                schedule,
-                beta=section.momentum,
-                weight_decay=section.weight_decay,
-                adam_learning_rate=lambda step: schedule(step) * section.adam_learning_rate / section.learning_rate,
-                muon_weight_dimension_numbers=_hidden_matrices,
-            )
+            return _muon(section, schedule)
     raise TypeError(section)
 
 
-def _hidden_matrices(params: Any) -> Any:
-    """Return muon's dimensions of matrices between hidden layers, None for other leaves: embeddings are tables."""
-    numbers = optax.contrib.MuonDimensionNumbers()
-    return jax.tree.map(lambda leaf, decays: numbers if decays and leaf.ndim == 2 else None, params, decay_mask(params))
+def _muon(section: Muon, schedule: optax.Schedule) -> optax.GradientTransformation:
+    """Return `optax.contrib.muon` with one weight decay for both of its parts, and a rate of its own for Adam."""
+
+    def inner(params: Any) -> Any:
+        labels = jax.tree.map(_inner, weights(params))
+        if "muon" not in jax.tree.leaves(labels):
+            raise UserError(
+                "optimizer muon: the model has no matrix between hidden layers, so Adam would do all; take optimizer adamw "
+                "(embeddings, heads, biases and norms are for Adam, and so are arrays of more dimensions)"
+            )
+        return labels
+
+    def axes(updates: Any) -> Any:
+        return jax.tree.map(lambda leaf: optax.contrib.MuonDimensionNumbers(leaf.ndim - 2, leaf.ndim - 1), updates)
+
+    def by_shape(updates: Any, _: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf * max(1.0, leaf.shape[-1] / leaf.shape[-2]) ** 0.5, updates)
+
+    def by_rate(updates: Any, params: Any) -> Any:
+        ratio = {"muon": 1.0, "adam": section.adam_learning_rate / section.learning_rate}
+        return jax.tree.map(lambda leaf, label: leaf * ratio[label], updates, inner(params))
+
+    muon = optax.contrib.scale_by_muon(beta=section.momentum, weight_dimension_numbers=axes)
+    return optax.chain(
+        optax.partition(
+            {"muon": optax.chain(muon, optax.stateless(by_shape)), "adam": optax.scale_by_adam(nesterov=True)}, inner
+        ),
+        optax.add_decayed_weights(section.weight_decay, partial(decay_mask, section)),
+        optax.stateless(by_rate),
+        optax.scale_by_learning_rate(schedule),
+    )
 
 
 def _lbfgs(section: LBFGS) -> optax.GradientTransformationExtraArgs:

@@ -56,6 +56,7 @@ FLOORS = {
             "models",
             "data",
             "tasks",
+            "weights",
             "optim",
         ),
         *("parallel", "measure", "storage", "checkpoint", "results", "export", "preview", "train", "__main__"),

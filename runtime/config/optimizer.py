@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from .base import (
     PICKS,
@@ -39,12 +40,26 @@ class OptimizerSection(Section):
 Clip = Annotated[PositiveFloat | None, Tunable(set_or_null=True)]  # clipping adds a part to the state
 
 
+def _checked_regex(value: str | None) -> str | None:
+    try:
+        re.compile(value or "")
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"{value!r} is not a regular expression: {error}") from None
+    return value
+
+
+Decay = Annotated[str | None, AfterValidator(_checked_regex), Tunable()]
+
 _RATE = "Learning rate at its peak; the schedule says what it is before and after."
 _CLIP = "Global norm that gradients are clipped to; null: they are not. Lower it if the loss jumps."
 _FIRST = "Decay per step of the mean of gradients."
 _SECOND = "Decay per step of the mean of squared gradients."
 _EPS = "Added to the root of that mean, so that nothing is divided by 0."
 _DECAY = "Share of the weights taken off per step, times the learning rate; 0: none."
+_DECAYED = (
+    "Regular expression for the whole names of the parameters to decay, as `.*kernel|wte.embedding`; null: all that have two "
+    "or more dimensions, except biases and norms. `podrun inspect` shows which."
+)
 
 
 class FirstOrder(OptimizerSection):
@@ -55,7 +70,7 @@ class FirstOrder(OptimizerSection):
 
 
 class AdamW(FirstOrder):
-    """AdamW (Loshchilov & Hutter 2019). Biases, LayerNorm scales and embeddings are not decayed."""
+    """AdamW (Loshchilov & Hutter 2019). As in nanoGPT, all matrices are decayed, embeddings too; no biases, no norms."""
 
     name: Literal["adamw"] = Field("adamw", description=PICKS)
     learning_rate: Tuned[PositiveFloat] = Field(3e-4, description=_RATE)
@@ -63,6 +78,7 @@ class AdamW(FirstOrder):
     b2: Tuned[Probability] = Field(0.95, description=_SECOND)
     eps: Tuned[PositiveFloat] = Field(1e-8, description=_EPS)
     weight_decay: Tuned[NaturalFloat] = Field(0.1, description=_DECAY)
+    decay: Decay = Field(None, description=_DECAYED)
     clip_norm: Clip = Field(1.0, description=_CLIP)
 
 
@@ -92,6 +108,7 @@ class Lion(FirstOrder):
     b1: Tuned[Probability] = Field(0.9, description="Weight of the momentum in the direction of a step.")
     b2: Tuned[Probability] = Field(0.99, description="Decay per step of the momentum.")
     weight_decay: Tuned[NaturalFloat] = Field(0.0, description=f"{_DECAY} Take about three times AdamW's.")
+    decay: Decay = Field(None, description=_DECAYED)
 
 
 class Adafactor(FirstOrder):
@@ -105,7 +122,11 @@ class Adafactor(FirstOrder):
 
 
 class Muon(FirstOrder):
-    """Muon (Jordan 2024): orthogonalised momentum for matrices, Adam for everything else."""
+    """Muon (Jordan 2024): orthogonalised momentum for the matrices of hidden layers, [in, out]; Adam for everything else.
+
+    As its authors say, embeddings and heads are for Adam. They are known by their names, such as `embed`, `wte`, `lm_head`.
+    Layers in a stack count one by one; arrays of more than two dimensions, as of convolutions, are for Adam.
+    """
 
     elementwise = False
     name: Literal["muon"] = Field("muon", description=PICKS)
@@ -114,7 +135,8 @@ class Muon(FirstOrder):
         3e-4, description="Peak learning rate of Adam, for all but the matrices; it follows the same schedule."
     )
     momentum: Probability = Field(0.95, description="Decay per step of the mean of gradients.")
-    weight_decay: Tuned[NaturalFloat] = Field(0.0, description=_DECAY)
+    weight_decay: Tuned[NaturalFloat] = Field(0.0, description=f"{_DECAY} Decays what AdamW decays.")
+    decay: Decay = Field(None, description=_DECAYED)
 
 
 class LBFGS(OptimizerSection):

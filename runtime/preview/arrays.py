@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -23,6 +23,8 @@ class Row:
     item: int
     """Size of one number in bytes."""
     repeat: int = 1
+    update: str = ""
+    """What the optimizer does to it, where it does not treat all alike: `muon, decayed`."""
 
     @property
     def name(self) -> str:
@@ -37,12 +39,18 @@ class Row:
         return self.count * self.item
 
 
-def rows(tree: Any) -> list[Row]:
-    """Return all arrays of a tree, by their paths."""
+def rows(tree: Any, updates: Sequence[str] = ()) -> list[Row]:
+    """Return all arrays of a tree, by their paths; `updates` says of each what the optimizer does to it."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return [
-        Row(tuple(_key(key) for key in path), tuple(leaf.shape), str(leaf.dtype), leaf.dtype.itemsize)
-        for path, leaf in leaves
+        Row(
+            tuple(_key(key) for key in path),
+            tuple(leaf.shape),
+            str(leaf.dtype),
+            leaf.dtype.itemsize,
+            update=updates[number] if updates else "",
+        )
+        for number, (path, leaf) in enumerate(leaves)
     ]
 
 
@@ -60,7 +68,7 @@ def _fold_at(rows: list[Row], depth: int) -> list[Row]:
         numbered = _NUMBERED.fullmatch(row.path[depth]) if depth < len(row.path) else None
         key: Any = row
         if numbered:
-            key = (row.path[:depth], numbered[1], row.path[depth + 1 :], row.shape, row.dtype, row.repeat)
+            key = (row.path[:depth], numbered[1], row.path[depth + 1 :], row.shape, row.dtype, row.repeat, row.update)
         groups.setdefault(key, []).append((row, int(numbered[2]) if numbered else 0))
     return [_folded([row for row, _ in group], [number for _, number in group], depth) for group in groups.values()]
 
@@ -71,7 +79,7 @@ def _folded(group: list[Row], numbers: list[int], depth: int) -> Row:
         return first
     stem = re.sub(r"\d+$", "", first.path[depth])
     path = (*first.path[:depth], f"{stem}[{_ranges(numbers)}]", *first.path[depth + 1 :])
-    return Row(path, first.shape, first.dtype, first.item, first.repeat * len(group))
+    return replace(first, path=path, repeat=first.repeat * len(group))
 
 
 def _ranges(numbers: Iterable[int]) -> str:

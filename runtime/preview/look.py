@@ -16,7 +16,7 @@ from ..data.base import Dataset
 from ..data.pipeline import batch_shapes, padded
 from ..measure.flops import step_flops
 from ..measure.peak import seconds_at_peak, tpu_kind
-from ..optim import make_optimizer
+from ..optim import make_optimizer, updates_of
 from ..parallel import make_strategy
 from ..parallel.base import Strategy
 from ..state import Batch, Params, TrainState, parts
@@ -121,7 +121,7 @@ def look(config: Config, slice_name: str, width: int) -> Report:
         computing=computing,
         parallel=config.parallel.name,
         precision=config.precision,
-        parameters=tuple(rows(params)),
+        parameters=tuple(rows(params, updates_of(config.optimizer, params))),
         models=models,
         state=_sizes(state),
         batch=tuple(layout(f"batch.{name}", leaf, jax.device_count()) for name, leaf in batch.items()),

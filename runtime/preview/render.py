@@ -41,6 +41,7 @@ def as_json(report: Report) -> str:
             "dtype": row.dtype,
             "count": row.count,
             "bytes": row.bytes,
+            "update": row.update,
         }
         for row in report.parameters
     ]
@@ -62,10 +63,13 @@ def _parameters(report: Report, width: int) -> str:
     shown = folded[:_SHOWN]
     body = [_cells(row) for row in shown]
     if hidden := folded[_SHOWN:]:
-        body.append((f"... and {len(hidden)} more", "", "", *_amount(hidden)))
-    total = ("together", plural(len(report.parameters), "array"), "", *_amount(report.parameters))
-    lines = table([("", "shape", "type", "count", "size"), *body, total], width, right=(3, 4))
+        body.append((f"... and {len(hidden)} more", "", "", *_amount(hidden), ""))
+    total = ("together", plural(len(report.parameters), "array"), "", *_amount(report.parameters), "")
+    update = "update" if any(row.update for row in report.parameters) else ""
+    lines = table([("", "shape", "type", "count", "size", update), *body, total], width, right=(3, 4))
     lines[0] = "Parameters".ljust(len(lines[0]) - len(lines[0].lstrip())) + lines[0].lstrip()
+    if update:
+        lines += _wrap(f"  {_updates(report.parameters)}", width)
     if report.models > 1:
         lines.append(f"  x {report.models} models")
     for name, size in report.state.items():
@@ -77,11 +81,21 @@ def _parameters(report: Report, width: int) -> str:
 
 def _cells(row: Row) -> tuple[str, ...]:
     repeat = f"{row.repeat} x " if row.repeat > 1 else ""
-    return row.name, f"{repeat}{list(row.shape)}", row.dtype, *_amount([row])
+    return row.name, f"{repeat}{list(row.shape)}", row.dtype, *_amount([row]), row.update
 
 
 def _amount(rows: Sequence[Row]) -> tuple[str, str]:
     return f"{sum(row.count for row in rows):,}", in_bytes(sum(row.bytes for row in rows))
+
+
+def _updates(parameters: Sequence[Row]) -> str:
+    """Return how many arrays, and numbers in them, the optimizer treats in each way."""
+    kinds = {row.update for row in parameters}
+    parts = []
+    for kind in sorted(kinds, key=lambda kind: (not kind, kind)):
+        rows = [row for row in parameters if row.update == kind]
+        parts.append(f"{kind or 'not decayed'}: {plural(len(rows), 'array')}, {_amount(rows)[0]} numbers")
+    return "; ".join(parts)
 
 
 # --- layout ---------------------------------------------------------------------------------------------------------

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,11 +15,13 @@ import numpy as np
 import optax
 import optax.contrib
 import pytest
+import yaml
 from flax.traverse_util import flatten_dict
 
 from podrun.runtime.config import Config
 from podrun.runtime.config.model import GPT2Model
 from podrun.runtime.config.optimizer import AdamW, Schedule
+from podrun.runtime.contract import UserError
 from podrun.runtime.data import load_dataset
 from podrun.runtime.models.gpt2 import GPT2
 from podrun.runtime.optim import decay_mask, make_optimizer, make_schedule
@@ -86,15 +90,64 @@ def test_one_step() -> None:
 
 
 def test_what_is_decayed_in_gpt2() -> None:
-    """The kernels of both projections of attention and MLP, and nothing else."""
+    """As in nanoGPT: the kernels of attention and MLP, and both tables of embeddings; no biases, no norms."""
     module = GPT2(GPT2Model(layers=2, heads=2, width=8, context=4), 11, jnp.dtype("float32"))
     params = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
-    mask = flatten_dict(decay_mask(params), sep="/")
+    mask = flatten_dict(decay_mask(AdamW(), params), sep="/")
     assert mask.keys() == flatten_dict(params, sep="/").keys()
     layers = ("attn/c_attn", "attn/c_proj", "mlp/c_fc", "mlp/c_proj")
-    assert {name for name, decayed in mask.items() if decayed} == {
-        f"h_{i}/{n}/kernel" for i in range(2) for n in layers
-    }
+    tables = {"wte/embedding", "wpe/embedding"}
+    kernels = {f"h_{i}/{n}/kernel" for i in range(2) for n in layers}
+    assert {name for name, decayed in mask.items() if decayed} == tables | kernels
+
+
+def test_the_example_has_the_decay_of_nanogpt() -> None:
+    """Which decays every parameter of two or more dimensions by 0.1, and clips at 1 (its `configure_optimizers`)."""
+    values = yaml.safe_load((Path(__file__).parents[2] / "examples" / "gpt2_124m.yaml").read_text())
+    section = Config.model_validate(values).optimizer
+    assert isinstance(section, AdamW)
+    assert (section.b1, section.b2, section.weight_decay, section.clip_norm) == (0.9, 0.95, 0.1, 1.0)
+    module = GPT2(GPT2Model(layers=1, heads=2, width=8, context=4), 11, jnp.dtype("float32"))
+    params = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
+    mask = decay_mask(section, params)
+    assert all(decayed == (leaf.ndim >= 2) for decayed, leaf in zip(*map(jax.tree.leaves, (mask, params)), strict=True))
+
+
+def test_decay_by_name() -> None:
+    """A regular expression is of whole names, and has the last word: it decays a bias as well."""
+    params = tree(lambda shape: np.zeros(shape, np.float32))
+    mask = flatten_dict(decay_mask(AdamW(decay=r"wte\..*|c_fc\.bias"), params), sep=".")
+    assert {name for name, decayed in mask.items() if decayed} == {"wte.embedding", "c_fc.bias"}
+
+
+@pytest.mark.parametrize("name", ["adamw", "lion", "muon"])
+@pytest.mark.parametrize(
+    ("decay", "params", "reason"),
+    [
+        (None, {"w": (3,), "blocks": {"b": (2, 3)}}, "no parameter has two or more dimensions"),
+        ("kernel", {"dense": {"kernel": (3, 3)}}, "'kernel' is the whole name of no parameter; they are dense.kernel"),
+    ],
+)
+def test_a_decay_of_nothing_is_a_mistake(name: str, decay: str | None, params: Any, reason: str) -> None:
+    """Told when the state is made, before training; with weight_decay 0 nothing is asked for."""
+    arrays = jax.tree.map(
+        jnp.zeros, {**params, "hidden": (2, 2)} if name == "muon" and decay else params, is_leaf=is_shape
+    )
+    transformation, _ = optimizer({"name": name, "weight_decay": 0.1, "decay": decay})
+    with pytest.raises(UserError, match="matrix between hidden" if name == "muon" and not decay else re.escape(reason)):
+        jax.eval_shape(transformation.init, arrays)
+    if name != "muon":
+        jax.eval_shape(optimizer({"name": name, "weight_decay": 0.0, "decay": decay})[0].init, arrays)
+
+
+def is_shape(value: Any) -> bool:
+    return isinstance(value, tuple)
+
+
+@pytest.mark.parametrize("decay", ["(a", "a{99999999999999999999}", "[z-a]"])
+def test_a_decay_that_is_no_regular_expression(decay: str) -> None:
+    with pytest.raises(ValueError, match="is not a regular expression"):
+        AdamW(decay=decay)
 
 
 # --- AdamW ----------------------------------------------------------------------------------------------------------
@@ -128,14 +181,14 @@ def adamw(params: Tree, gradients: list[Tree], rate: optax.Schedule, section: Ad
             v[name] = section.b2 * v[name] + (1 - section.b2) * (clip * g[name]) ** 2
             m_hat = m[name] / (1 - section.b1 ** (step + 1))
             v_hat = v[name] / (1 - section.b2 ** (step + 1))
-            decay = section.weight_decay if name.endswith("kernel") else 0.0
+            decay = section.weight_decay if p[name].ndim == 2 else 0.0
             p[name] = p[name] - float(rate(step)) * (m_hat / (np.sqrt(v_hat) + section.eps) + decay * p[name])
     return p
 
 
 @pytest.mark.parametrize("clip_norm", [None, 0.5, 1000.0])
 def test_adamw_is_that_of_plain_numpy(clip_norm: float | None) -> None:
-    """Three steps with warm-up, decay of kernels only, and clipping off, at work, and out of reach."""
+    """Three steps with warm-up, decay of matrices only, and clipping off, at work, and out of reach."""
     section = AdamW(learning_rate=0.1, b1=0.8, b2=0.9, eps=1e-3, weight_decay=0.3, clip_norm=clip_norm)
     transformation, rate = optimizer(section.model_dump(), warmup_steps=2)
     generator = np.random.default_rng(0)
@@ -256,7 +309,7 @@ def by_optax(name: str) -> optax.GradientTransformation:
         peak = {"adamw": 0.01, "adam": 0.01, "sgd": 0.1, "lion": 0.01, "adafactor": 0.01, "muon": 0.02}[name]
         return jnp.where(step == 0, peak / 2, peak)
 
-    decays = {"wte": {"embedding": False}, "dense": {"kernel": True, "bias": False}}
+    decays = {"wte": {"embedding": True}, "dense": {"kernel": True, "bias": False}}
     parts = {
         "adamw": lambda: optax.adamw(rate, 0.9, 0.95, 1e-8, weight_decay=0.3, mask=decays),
         "adam": lambda: optax.adam(rate, 0.9, 0.999, 1e-8),
@@ -267,8 +320,9 @@ def by_optax(name: str) -> optax.GradientTransformation:
             {
                 "muon": optax.contrib.muon(rate, beta=0.95, weight_decay=0.3),
                 "adam": optax.adamw(lambda step: rate(step) / 2, weight_decay=0.0, nesterov=True),
+                "table": optax.adamw(lambda step: rate(step) / 2, weight_decay=0.3, nesterov=True),
             },
-            {"wte": {"embedding": "adam"}, "dense": {"kernel": "muon", "bias": "adam"}},
+            {"wte": {"embedding": "table"}, "dense": {"kernel": "muon", "bias": "adam"}},
         ),
     }
     return parts[name]()
@@ -276,7 +330,7 @@ def by_optax(name: str) -> optax.GradientTransformation:
 
 @pytest.mark.parametrize("name", FIRST_ORDER)
 def test_an_optimizer_is_that_of_optax(name: str) -> None:
-    """Three steps with warm-up; weight decay of kernels only; muon for kernels, Adam for embeddings and biases."""
+    """Three steps with warm-up; weight decay of matrices only; muon for kernels, Adam for embeddings and biases."""
     transformation = by_optax(name)
     params: Any = jax.tree.map(jnp.asarray, large(np.random.default_rng(0)))
     state = transformation.init(params)

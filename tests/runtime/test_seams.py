@@ -69,7 +69,7 @@ def test_what_may_be_tuned() -> None:
     optimizer = tunable_keys("optimizer")
     assert [key for key, mark in optimizer.items() if mark.set_or_null] == ["clip_norm"]
     rates = {"learning_rate", "adam_learning_rate", "weight_decay", "b1", "b2", "eps"}
-    assert set(optimizer) == {*rates, "clip_norm", "nesterov", "max_evaluations"}
+    assert set(optimizer) == {*rates, "decay", "clip_norm", "nesterov", "max_evaluations"}
 
 
 FILES = [

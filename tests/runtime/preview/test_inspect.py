@@ -177,6 +177,19 @@ def test_what_fsdp_leaves_whole(width: int, head: str, kept: str) -> None:
     assert "divides" not in text(look(job(parallel="jit"), "v3-4", 78), "a job", 78)
 
 
+def test_what_is_decayed_and_by_which_optimizer() -> None:
+    """In the table, counted below it, and in the JSON; a decay of 0 has no such column."""
+    report = look(job(optimizer={"name": "muon", "weight_decay": 0.1}), "cpu-2x2", 78)
+    shown = text(report, "train.yaml", 80).splitlines()
+    ends = {line.split()[0]: line.rpartition("B")[2].strip() for line in shown if line.endswith(("decayed", "adam"))}
+    matrices = {"dense_0.kernel": "muon, decayed", "dense_1.kernel": "muon, decayed", "head.kernel": "adam, decayed"}
+    assert ends == {"dense_[0-1].bias": "adam", "head.bias": "adam", **matrices}
+    assert any(line.strip().startswith("adam: 3 arrays, 513 numbers; adam, decayed: 1 array") for line in shown)
+    found = {row["path"]: row["update"] for row in json.loads(as_json(report))["parameters"]}
+    assert found.items() >= matrices.items()
+    assert "update" not in text(look(job(optimizer={"weight_decay": 0.0}), "cpu-2x2", 78), "train.yaml", 80)
+
+
 def test_the_peak_of_a_tpu_slice() -> None:
     """It is known what the devices of a TPU slice are, although they are not here."""
     report = look(job(), "v3-4", 78)
