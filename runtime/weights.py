@@ -28,7 +28,7 @@ _HEADS = {"head", "logits", "classifier", "readout"}
 
 
 class Role(Enum):
-    """What a parameter is in its model, as far as its name says."""
+    """Role of a parameter in its model, as far as its name says."""
 
     VECTOR = "bias or norm"
     EMBEDDING = "embedding"

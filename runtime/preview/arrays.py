@@ -24,7 +24,7 @@ class Row:
     """Size of one number in bytes."""
     repeat: int = 1
     update: str = ""
-    """What the optimizer does to it, where it does not treat all alike: `muon, decayed`."""
+    """Treatment by the optimizer, as `muon, decayed`; empty where all are treated alike."""
 
     @property
     def name(self) -> str:
