@@ -46,10 +46,10 @@ def decay_mask(section: Decaying, params: Any) -> Any:
 
     Raises UserError for a decay above 0 that applies to nothing.
     """
-    found = weights(params)
-    mask = jax.tree.map(lambda weight: _is_decayed(section, weight), found)
+    every = weights(params)
+    mask = jax.tree.map(lambda weight: _is_decayed(section, weight), every)
     if section.weight_decay > 0 and not any(jax.tree.leaves(mask)):
-        names = [f"{weight.name} {list(weight.shape)}" for weight in jax.tree.leaves(found)]
+        names = [f"{weight.name} {list(weight.shape)}" for weight in jax.tree.leaves(every)]
         shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
         start = f"optimizer.weight_decay is {section.weight_decay:g}, but "
         if section.decay is not None:

@@ -71,11 +71,11 @@ def weights(params: Any) -> Any:
     siblings: dict[Shape | tuple[str, ...], set[Shape]] = defaultdict(set)
     for path, shape in zip(paths, shapes, strict=True):
         siblings[path[:-1]].add(shape)
-    found = [
+    every = [
         Weight(name_of(key), shape, _role(path, alone=len(siblings[path[:-1]]) == 1))
         for (key, _), path, shape in zip(leaves, paths, shapes, strict=True)
     ]
-    return jax.tree.unflatten(structure, _without_stacks(found, paths))
+    return jax.tree.unflatten(structure, _without_stacks(every, paths))
 
 
 def _role(path: tuple[str, ...], alone: bool) -> Role:
@@ -110,17 +110,17 @@ def _is_head(words: list[str]) -> bool:
     return bool(words) and (words[-1] in _HEADS or any(word.startswith("unembed") for word in words))
 
 
-def _without_stacks(found: list[Weight], paths: list[tuple[str, ...]]) -> list[Weight]:
+def _without_stacks(every: list[Weight], paths: list[tuple[str, ...]]) -> list[Weight]:
     """Find the axes over which layers are stacked: from the whole model down to the parts of a layer."""
     inside: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for number, path in enumerate(paths):
         for depth in range(len(path)):
             inside[path[:depth]].append(number)
     for folder in sorted(inside, key=len):
-        while _is_stack([found[number] for number in inside[folder]]):
+        while _is_stack([every[number] for number in inside[folder]]):
             for number in inside[folder]:
-                found[number] = replace(found[number], stacked=found[number].stacked + 1)
-    return found
+                every[number] = replace(every[number], stacked=every[number].stacked + 1)
+    return every
 
 
 def _is_stack(part: list[Weight]) -> bool:
