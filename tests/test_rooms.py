@@ -45,6 +45,7 @@ FLOORS = {
         *(
             "contract",
             "safe_name",
+            "manifests",
             "lines",
             "injection",
             "state",

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 from typing import Any, Dict, List, Optional, Tuple
+
+from .manifests import LIMIT, files_in, first_unlisted, parse_manifest
 
 MANIFEST = "podrun-manifest.json"
 PINNED = "podrun-pinned"
@@ -39,13 +42,25 @@ def list_checkpoints(folder: str) -> List[Dict[str, Any]]:
         except OSError:
             continue  # a run has removed it meanwhile
         row = {"name": name, "step": step_of(name), "time": time, "bytes": _size(path)}
-        row["loss"] = loss if isinstance(loss, (int, float)) and loss == loss and abs(loss) != float("inf") else None
+        row["loss"] = _finite(loss)
         row["pinned"] = os.path.exists(os.path.join(path, PINNED))
-        row["verified"], row["problem"] = verify(path)
+        try:
+            row["verified"], row["problem"] = verify(path)
+        except Exception as error:  # the others are listed nevertheless
+            row["verified"], row["problem"] = False, "its files cannot be compared: %s" % type(error).__name__
         row["changes"] = _changes(before, config) if before is not None and config is not None else []
         before = config if config is not None else before
         rows.append(row)
     return rows
+
+
+def _finite(loss: Any) -> Optional[float]:
+    """Return a loss that can be shown; None for anything else."""
+    try:
+        number = float(loss) if type(loss) in (int, float) else math.nan
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _read(path: str, file: str, key: str) -> Any:
@@ -70,16 +85,19 @@ def _size(path: str) -> int:
 
 def verify(path: str) -> Tuple[bool, Optional[str]]:
     """Return whether all files are what the manifest says, and else the first that is not; (False, None): no manifest."""
+    if not os.path.lexists(os.path.join(path, MANIFEST)):
+        return False, None
     try:
         with open(os.path.join(path, MANIFEST), "rb") as opened:
-            files = [
-                (str(name), int(size), str(sha)) for name, (size, sha) in json.loads(opened.read())["files"].items()
-            ]
-    except FileNotFoundError:
-        return False, None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return False, "%s cannot be read" % MANIFEST
-    for name, size, sha in files:
+            data = opened.read(LIMIT + 1)
+        if len(data) > LIMIT:
+            return False, "%s has more than %d bytes" % (MANIFEST, LIMIT)
+        files = parse_manifest(data)
+    except OSError as error:
+        return False, "%s cannot be read: %s" % (MANIFEST, error.strerror)
+    except ValueError as why:
+        return False, "%s %s" % (MANIFEST, why)
+    for name, (size, sha) in files.items():
         try:
             now = os.stat(os.path.join(path, name)).st_size
             if now != size:
@@ -90,7 +108,11 @@ def verify(path: str) -> Tuple[bool, Optional[str]]:
             return False, "%s is missing" % name
         except OSError as error:
             return False, "%s cannot be read: %s" % (name, error.strerror)
-    return True, None
+    try:
+        unlisted = first_unlisted(files, files_in(path))
+    except OSError as error:
+        return False, "%s cannot be read: %s" % (error.filename, error.strerror)
+    return unlisted is None, None if unlisted is None else "%s does not list %s" % (MANIFEST, unlisted)
 
 
 def _digest(path: str) -> str:
@@ -105,9 +127,12 @@ def _digest(path: str) -> str:
 
 def _changes(before: Any, after: Any) -> List[str]:
     """Return `key: before -> after` for the values in which two configs differ."""
-    one, two = _flat(before, ""), _flat(after, "")
-    keys = [key for key in sorted({**one, **two}) if one.get(key) != two.get(key)]
-    rows = ["%s: %s -> %s" % (key, json.dumps(one.get(key)), json.dumps(two.get(key))) for key in keys]
+    try:
+        one, two = _flat(before, ""), _flat(after, "")
+        keys = [key for key in sorted({**one, **two}) if one.get(key) != two.get(key)]
+        rows = ["%s: %s -> %s" % (key, json.dumps(one.get(key)), json.dumps(two.get(key))) for key in keys]
+    except (RecursionError, ValueError) as error:  # nested without end, or a number of thousands of digits
+        return ["the config cannot be compared: %s" % type(error).__name__]
     more = ["and %d more" % (len(rows) - _SHOWN)] if len(rows) > _SHOWN else []
     return [row if len(row) <= 120 else row[:117] + "..." for row in rows[:_SHOWN]] + more
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from podrun.runtime.contract import CHECKPOINT_MANIFEST
+from podrun.runtime.manifests import LIMIT, Files
 
 from ..pod.errors import HostError
 from ..remote.download import FileFailedError, Listing
 from ..view.times import size as size_text
 from .folder import DigestError, HomeFolder, digest_of
-from .manifest import LIMIT, Files, is_complete, parse_manifest, remove_others
+from .manifest import is_complete, read_manifest, remove_others
 from .selection import Selection, checkpoint_path, find_steps
 from .source import Source
 
@@ -126,7 +127,7 @@ class Bringing:
             if is_complete(self._home.path / base, manifest):
                 self._brought.unchanged.add(base)
                 return True
-            files = _parse(manifest)
+            files = _parse(manifest, base, listing)
             remove_others(self._home.part(base), files)
             total = sum(size for size, _ in files.values())
             here = 0
@@ -190,8 +191,10 @@ class Bringing:
         return b"".join(incoming.pieces())
 
 
-def _parse(manifest: bytes) -> Files:
+def _parse(manifest: bytes, base: str, listing: Listing) -> Files:
+    """Return the files of a checkpoint that is listed in `base`. Raises _DamagedError."""
+    below = f"{base}/"
     try:
-        return parse_manifest(manifest)
+        return read_manifest(manifest, (path[len(below) :] for path in listing.sizes if path.startswith(below)))
     except ValueError as why:
         raise _DamagedError(why) from None

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from podrun.runtime.contract import CHECKPOINT_MANIFEST
+from podrun.runtime.manifests import Files, files_in, first_unlisted, parse_manifest
 
-from ..remote.download import why_no_path
 from .folder import digest_of
 
-LIMIT = 64 << 20
-"""Most bytes of a manifest."""
 
-Files = dict[str, tuple[int, str]]
-"""Maps the path of each file in a checkpoint to its size in bytes and its SHA-256."""
+def read_manifest(data: bytes, paths: Iterable[str]) -> Files:
+    """Return the files of a manifest, which lists those of `paths`, the files of the checkpoint, that it must list.
 
-
-def parse_manifest(text: bytes) -> Files:
-    """Return the files of a manifest. Raises ValueError if it is damaged, or names files outside the checkpoint."""
+    Raises ValueError.
+    """
     try:
-        files = {str(name): (int(size), str(sha)) for name, (size, sha) in json.loads(text)["files"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise ValueError(f"{CHECKPOINT_MANIFEST} cannot be read") from None
-    for name in files:
-        if why := why_no_path(name):
-            raise ValueError(f"{CHECKPOINT_MANIFEST} {why}")
+        files = parse_manifest(data)
+    except ValueError as why:
+        raise ValueError(f"{CHECKPOINT_MANIFEST} {why}") from None
+    if (unlisted := first_unlisted(files, paths)) is not None:
+        raise ValueError(f"{CHECKPOINT_MANIFEST} does not list {unlisted}")
     return files
 
 
@@ -35,9 +31,10 @@ def is_complete(checkpoint: Path, manifest: bytes) -> bool:
     try:
         if (checkpoint / CHECKPOINT_MANIFEST).read_bytes() != manifest:
             return False
+        files = read_manifest(manifest, files_in(os.fspath(checkpoint)))
         return all(
             (checkpoint / name).stat().st_size == size and digest_of(checkpoint / name).hexdigest() == sha
-            for name, (size, sha) in parse_manifest(manifest).items()
+            for name, (size, sha) in files.items()
         )
     except (OSError, ValueError):
         return False

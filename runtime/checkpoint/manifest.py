@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import stat
 import threading
 from pathlib import Path
 
 from ..contract import CHECKPOINT_LOSS, CHECKPOINT_MANIFEST, CHECKPOINT_PINNED
+from ..manifests import LIMIT, files_in, first_unlisted, parse_manifest
 from .damage import DamagedCheckpointError, HostFaultError, unreadable
 
 _CHUNK = 1 << 20  # bytes that are read at once; hashlib lets other threads run meanwhile
@@ -50,56 +53,77 @@ def digest(path: Path) -> str:
     return sha.hexdigest()
 
 
-def verify(step: int, folder: Path, full: bool) -> None:
-    """Raise DamagedCheckpointError if a file is not what the manifest says. A checkpoint without a manifest passes.
+def verify(step: int, folder: Path, full: bool) -> bool:
+    """Compare a checkpoint with its manifest; return False if it has none, so that nothing was compared.
 
     `full`: compare all digests; else those of small files, such as the metadata, and all sizes.
-    Raises HostFaultError if a file cannot be read on this host now.
+    Raises DamagedCheckpointError if a file is not what the manifest says, or is not listed; HostFaultError if a file
+    cannot be read on this host now.
     """
     path = folder / CHECKPOINT_MANIFEST
+    if not os.path.lexists(path):
+        return False
     try:
-        files = {
-            str(name): (int(size), str(sha)) for name, (size, sha) in json.loads(path.read_bytes())["files"].items()
-        }
-    except FileNotFoundError:
-        return
+        files = parse_manifest(_read(step, path))
     except OSError as error:
         raise unreadable(step, folder, error) from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DamagedCheckpointError(step, path, f"not a manifest ({type(error).__name__}: {error})") from None
-    for name, (size, sha) in files.items():
-        if name in _NOT_NEEDED:
-            continue
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise DamagedCheckpointError(
-                step, path, f"not a manifest (it names {name!r:.80}, outside of the checkpoint)"
-            )
-        try:
-            now = (folder / name).stat().st_size
-            if now != size:
-                raise DamagedCheckpointError(step, folder / name, f"{now} bytes, but {size} when it was saved")
-            if (full or size <= _SMALL) and digest(folder / name) != sha:
-                raise DamagedCheckpointError(step, folder / name, "its content has changed since it was saved")
-        except OSError as error:
-            raise unreadable(step, folder, error) from None
+    except ValueError as why:
+        raise DamagedCheckpointError(step, path, f"not a manifest (it {why})") from None
+    try:
+        for name, (size, sha) in files.items():
+            if name not in _NOT_NEEDED:
+                now = _regular(step, folder / name).st_size
+                if now != size:
+                    raise DamagedCheckpointError(step, folder / name, f"{now} bytes, but {size} when it was saved")
+                if (full or size <= _SMALL) and digest(folder / name) != sha:
+                    raise DamagedCheckpointError(step, folder / name, "its content has changed since it was saved")
+        if (unlisted := first_unlisted(files, files_in(os.fspath(folder)))) is not None:
+            raise DamagedCheckpointError(step, folder / unlisted, "the manifest does not list it")
+    except OSError as error:
+        raise unreadable(step, folder, error) from None
+    return True
+
+
+def _read(step: int, path: Path) -> bytes:
+    """Return the content of a manifest. Raises OSError, DamagedCheckpointError."""
+    if _regular(step, path).st_size > LIMIT:
+        raise DamagedCheckpointError(step, path, f"not a manifest (it has more than {LIMIT} bytes)")
+    return path.read_bytes()
+
+
+def _regular(step: int, path: Path) -> os.stat_result:
+    """Return the status of a regular file: reading from a pipe or a device may never end. Raises OSError."""
+    status = path.stat()
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise DamagedCheckpointError(step, path, "not a regular file")
+    return status
 
 
 class Verification:
     """Verify a checkpoint in a thread, while it is read."""
 
     def __init__(self, step: int, folder: Path, full: bool) -> None:
-        self._error: DamagedCheckpointError | HostFaultError | None = None
-        self._thread = threading.Thread(target=self._run, args=(step, folder, full), name="verify", daemon=True)
+        self._step, self._folder, self._full = step, folder, full
+        self._problem: BaseException | None = HostFaultError(f"checkpoint {step} has not been verified")
+        self._thread = threading.Thread(target=self._run, name="verify", daemon=True)
         self._thread.start()
 
-    def _run(self, step: int, folder: Path, full: bool) -> None:
+    def _run(self) -> None:
         try:
-            verify(step, folder, full)
-        except (DamagedCheckpointError, HostFaultError) as error:
-            self._error = error
+            verify(self._step, self._folder, self._full)
+            self._problem = None
+        except BaseException as error:  # no error may end the thread: the checkpoint would pass
+            self._problem = error
 
     def finish(self) -> None:
-        """Wait for the end. Raises what `verify` raises."""
+        """Wait for the end. Raises what `verify` raises, and HostFaultError if the files could not be compared at all."""
         self._thread.join()
-        if self._error is not None:
-            raise self._error
+        if isinstance(self._problem, (DamagedCheckpointError, HostFaultError)):
+            raise self._problem
+        if self._problem is not None:
+            reason = f"{type(self._problem).__name__}: {self._problem}"
+            raise HostFaultError(
+                f"checkpoint {self._step} cannot be compared with its manifest on this host now: {self._folder}: {reason}"
+            ) from self._problem

@@ -18,7 +18,7 @@ import numpy as np
 from ..checkpoint.damage import DamagedCheckpointError, HostFaultError, check_job, read_meta, unreadable
 from ..checkpoint.manifest import verify
 from ..checkpoint.names import META, STATE
-from ..contract import CHECKPOINT_MANIFEST, UserError
+from ..contract import UserError
 from .formats import FORMATS, Described
 
 _META = Path(META, "metadata")
@@ -55,7 +55,7 @@ def export(workdir: Path, step: int | None, form: str, file: str | None = None) 
     output = Path(file or f"{workdir.resolve().name}-{number}.{form}").absolute()
     _check_new(output)
     try:
-        verify(number, folder, full=True)
+        verified = verify(number, folder, full=True)
         meta = read_meta(number, folder, _META, _check)
         weights = "ema" if "ema" in meta["shapes"] else "params"
         if (meta.get("tokenizer") or {}).get("name") == "bpe":
@@ -64,7 +64,6 @@ def export(workdir: Path, step: int | None, form: str, file: str | None = None) 
     except (DamagedCheckpointError, HostFaultError) as error:
         raise UserError(f"{error}; `podrun checkpoints {workdir}` lists which are whole") from None
     tokenizer = _write_tokenizer(output, meta.get("tokenizer"))
-    verified = (folder / CHECKPOINT_MANIFEST).exists()
     return Report(str(output), number, weights, *written, output.stat().st_size, tokenizer, verified)
 
 

@@ -95,8 +95,21 @@ def test_a_list(ask: Ask, workdir: Path) -> None:
         (lambda f: (f / "state/d/data").write_bytes(bytes(4999) + b"x"), "state/d/data has changed"),
         (lambda f: (f / "state/d/data").write_bytes(b""), "state/d/data has 0 bytes, not 5000"),
         (lambda f: (f / "metrics/metrics").unlink(), "metrics/metrics is missing"),
-        (lambda f: (f / "podrun-manifest.json").write_text("{"), "podrun-manifest.json cannot be read"),
-        (lambda f: (f / "podrun-manifest.json").write_text('{"files": [1]}'), "podrun-manifest.json cannot be read"),
+        (lambda f: (f / "podrun-manifest.json").write_text("{"), "podrun-manifest.json is not JSON"),
+        (
+            lambda f: (f / "podrun-manifest.json").write_text('{"files": [1]}'),
+            "podrun-manifest.json has no table of files",
+        ),
+        *(
+            (lambda f, text=text: (f / "podrun-manifest.json").write_text(text), f"podrun-manifest.json {why}")
+            for text, why in (
+                ('{"files": {"a": [7e6849, ""]}}', "has no size of 'a'"),
+                ('{"files": {"a\\u0000": [1, ""]}}', r"names a file with characters that cannot be printed: 'a\x00'"),
+                ('{"files": {"a\\ud800": [1, ""]}}', r"names a file with half a character: 'a\ud800'"),
+                ('{"files": {}}', "lists no files"),
+            )
+        ),
+        (lambda f: (f / "state/d/more").touch(), "podrun-manifest.json does not list state/d/more"),
     ],
 )
 def test_a_damaged_file_is_named(ask: Ask, workdir: Path, damage: Callable[[Path], object], problem: str) -> None:
@@ -104,6 +117,22 @@ def test_a_damaged_file_is_named(ask: Ask, workdir: Path, damage: Callable[[Path
     assert [row["problem"] for row in ask()["rows"]] == [None, problem, None]
     assert verify(str(workdir / "checkpoints" / "20")) == (False, problem)
     assert ask("restore", "20")["error"] == f"checkpoint 20 in {workdir}/checkpoints is damaged: {problem}"
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("metrics/metrics", '{"loss": ' + "9" * 4000 + "}"),
+        ("meta/metadata", '{"config": ' + '{"a":' * 900 + "1" + "}" * 901),
+        ("meta/metadata", '{"config": ' + "[" * 900 + "]" * 900 + "}"),
+    ],
+)
+def test_no_damaged_file_hides_the_other_checkpoints(ask: Ask, workdir: Path, file: str, text: str) -> None:
+    (workdir / "checkpoints" / "20" / file).write_text(text)
+    rows = ask()["rows"]
+    assert [row["name"] for row in rows] == ["10", "20", "30"]
+    assert rows[1]["problem"] and rows[2]["verified"]
+    assert as_table(rows)
 
 
 def test_keep_and_drop(ask: Ask, workdir: Path) -> None:

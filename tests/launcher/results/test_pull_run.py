@@ -164,7 +164,17 @@ def test_an_incomplete_checkpoint_is_left_out(pulling: Pulling) -> None:
         (lambda f: (f / "state/d/data").write_bytes(b"x" * 300_000), "data has changed"),
         (lambda f: (f / "state/d/data").write_bytes(b"x"), "data has 1 bytes, not 300000"),
         (lambda f: (f / "empty").unlink(), "empty is missing"),
-        (lambda f: (f / "podrun-manifest.json").write_text("{"), "podrun-manifest.json cannot be read"),
+        (lambda f: (f / "podrun-manifest.json").write_text("{"), "podrun-manifest.json is not JSON"),
+        *(
+            (lambda f, text=text: (f / "podrun-manifest.json").write_text(text), f"podrun-manifest.json {why}")
+            for text, why in (
+                ('{"files": {"empty": [1e999, ""]}}', "has no size of 'empty'"),
+                ('{"files": {"a\\u0000": [1, ""]}}', r"names a file with characters that cannot be printed: 'a\x00'"),
+                ('{"files": {"a\\ud800": [1, ""]}}', r"names a file with half a character: 'a\ud800'"),
+                ('{"files": {}}', "lists no files"),
+                (json.dumps({"files": {"empty": [0, "0" * 64]}}), "does not list meta/metadata"),
+            )
+        ),
         (
             lambda f: (f / "podrun-manifest.json").write_text('{"files": {"../x": [1, ""]}}'),
             "podrun-manifest.json names a file outside its folder: '../x'",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from podrun.runtime.checkpoint.damage import DamagedCheckpointError
-from podrun.runtime.checkpoint.manifest import verify, write_manifest
+from podrun.runtime.checkpoint import manifest as manifest_module
+from podrun.runtime.checkpoint.damage import DamagedCheckpointError, HostFaultError
+from podrun.runtime.checkpoint.manifest import Verification, verify, write_manifest
 from podrun.runtime.contract import CHECKPOINT_LOSS, CHECKPOINT_MANIFEST, CHECKPOINT_PINNED
 
 from ..strategies import assert_identical
@@ -81,15 +85,128 @@ def test_large_files_are_compared_by_one_process(tmp_path: Path) -> None:
         verify(7, folder, full=False)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"files": []}', '{"files": {"a": 1}}', '{"files": {"a": ["x", ""]}}']
-)
-def test_a_damaged_manifest(tmp_path: Path, text: str) -> None:
-    """It is named."""
-    folder = made(tmp_path / "7")
-    (folder / CHECKPOINT_MANIFEST).write_text(text)
-    with pytest.raises(DamagedCheckpointError, match=r"podrun-manifest.json: not a manifest"):
+BROKEN = {
+    "nothing": b"",
+    "no object": b"[]",
+    "no files": b"{}",
+    "a list of files": b'{"files": []}',
+    "files that are empty": b'{"files": {}}',
+    "no size": b'{"files": {"small": 1}}',
+    "text for a size": b'{"files": {"small": ["x", ""]}}',
+    "deep": b"[" * 100_000,
+    "bytes that are no text": b'{"files": \xff}',
+    "digits without end": b'{"files": {"small": [' + b"9" * 6000 + b', ""]}}',
+}
+"""Manifests that are none."""
+CHANGED: dict[str, tuple[str, str]] = {
+    "an infinite size": ('"small": [5,', '"small": [7e6849,'),
+    "a fraction": ('"small": [5,', '"small": [5.5,'),
+    "a float": ('"small": [5,', '"small": [5.0,'),
+    "a truth": ('"small": [5,', '"small": [true,'),
+    "a negative size": ('"small": [5,', '"small": [-5,'),
+    "a huge size": ('"small": [5,', f'"small": [{2**63},'),
+    "an embedded NUL": ('"small"', '"sm\\u0000ll"'),
+    "half a character": ('"small"', '"sm\\ud800ll"'),
+    "a longer digest": ('"small": [5, "', '"small": [5, "0'),
+    "a file outside": ('"small"', '"../small"'),
+    "an absolute path": ('"small"', '"/dev/zero"'),
+    "a file below a file": ('"small"', '"d/large/small"'),
+    "a name twice": ('{"small"', '{"small": [0, ""], "small"'),
+    "files twice": ('"files"', '"files": {}, "files"'),
+    "another algorithm": ("sha256", "sha257"),
+}
+"""Changes of one place of a manifest."""
+
+
+def is_refused(folder: Path, reason: str) -> None:
+    """Check that the manifest is named, by `verify` and by the thread."""
+    with pytest.raises(DamagedCheckpointError, match=reason):
         verify(7, folder, full=False)
+    with pytest.raises(DamagedCheckpointError, match=reason):
+        Verification(7, folder, full=False).finish()
+
+
+@pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN)
+def test_a_damaged_manifest(tmp_path: Path, data: bytes) -> None:
+    folder = made(tmp_path / "7")
+    (folder / CHECKPOINT_MANIFEST).write_bytes(data)
+    is_refused(folder, "podrun-manifest.json: not a manifest")
+
+
+@pytest.mark.parametrize("change", CHANGED.values(), ids=CHANGED)
+def test_a_changed_place_in_a_manifest(tmp_path: Path, change: tuple[str, str]) -> None:
+    folder = made(tmp_path / "7")
+    before = json.loads((folder / CHECKPOINT_MANIFEST).read_text())["files"]
+    text = json.dumps({"algorithm": "sha256", "files": {"small": before["small"], "d/large": before["d/large"]}})
+    assert text.count(change[0]) == 1
+    (folder / CHECKPOINT_MANIFEST).write_text(text.replace(*change))
+    is_refused(folder, "podrun-manifest.json: not a manifest")
+
+
+def test_a_manifest_that_is_no_file(tmp_path: Path) -> None:
+    """A pipe is not waited for, and a link to nothing is not taken for no manifest."""
+    manifest = made(tmp_path / "7") / CHECKPOINT_MANIFEST
+    for make, reason in (
+        (os.mkfifo, "not a regular file"),
+        (os.mkdir, "Is a directory"),
+        (lambda path: os.symlink("nothing", path), "No such file"),
+    ):
+        manifest.rename(manifest.with_name("kept")) if manifest.is_file() else None
+        make(manifest)
+        is_refused(tmp_path / "7", reason)
+        manifest.rmdir() if manifest.is_dir() else manifest.unlink()
+
+
+def test_a_file_of_the_state_that_is_not_listed(tmp_path: Path) -> None:
+    """Nothing would compare it."""
+    folder = made(tmp_path / "7")
+    for name in ("state/d/x", "meta/metadata"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+        is_refused(folder, f"{name}: the manifest does not list it")
+        (folder / name).unlink()
+    (folder / "state" / ".nfs0001").touch()
+    assert verify(7, folder, full=True)
+
+
+@pytest.mark.parametrize("error", [ValueError("embedded null byte"), MemoryError(), SystemExit(1), KeyError("x")])
+def test_a_check_that_could_not_be_made_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """Whatever ends the thread."""
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(manifest_module, "verify", fail)
+    with pytest.raises(HostFaultError, match=f"cannot be compared with its manifest .* {type(error).__name__}"):
+        Verification(7, made(tmp_path / "7"), full=True).finish()
+
+
+@pytest.mark.parametrize(
+    ("size", "after"),
+    [("7e6849", ""), ("1e999", ""), (None, "\\u0000"), (None, "\\ud800")],
+)
+def test_changed_values_under_a_manifest_with_a_changed_place(
+    tmp_path: Path, saved: Path, size: str | None, after: str
+) -> None:
+    """The checkpoint before it is restored, and this one is set aside."""
+    shutil.copytree(saved / "checkpoints", tmp_path / "checkpoints")
+    newest = tmp_path / "checkpoints" / "20"
+    text = (newest / CHECKPOINT_MANIFEST).read_text()
+    files = json.loads(text)["files"]
+    large = max(files, key=lambda name: files[name][0])
+    values = np.fromfile(newest / large, np.uint8)
+    values[len(values) // 2 :][:4000] ^= 1
+    values.tofile(newest / large)
+    before = f'"{large}": [{files[large][0]},'
+    assert text.count(before) == 1
+    (newest / CHECKPOINT_MANIFEST).write_text(text.replace(before, f'"{large}{after}": [{size or files[large][0]},'))
+    with opened(tmp_path) as checkpoints:
+        restored, notes = restore(tmp_path, checkpoints)
+    assert restored is not None and restored.step == 10
+    assert_identical(restored.state, state(10))
+    assert "podrun-manifest.json: not a manifest" in notes[0]
 
 
 def test_a_checkpoint_without_a_manifest(tmp_path: Path) -> None:
@@ -97,4 +214,4 @@ def test_a_checkpoint_without_a_manifest(tmp_path: Path) -> None:
     folder = made(tmp_path / "7")
     (folder / CHECKPOINT_MANIFEST).unlink()
     (folder / "small").unlink()
-    verify(7, folder, full=True)
+    assert not verify(7, folder, full=True)

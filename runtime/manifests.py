@@ -1,0 +1,84 @@
+"""The one parser of manifests. A manifest lists the files of a checkpoint, with their sizes and digests.
+
+The agent's file of this name is a link to this one, so it keeps to Python 3.8 and the standard library.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any, Dict, Iterable, Iterator, Tuple
+
+from .safe_name import as_files
+
+LIMIT = 64 << 20
+"""Most bytes of a manifest."""
+Files = Dict[str, Tuple[int, str]]
+"""Maps the path of each file in a checkpoint to its size in bytes and its SHA-256."""
+_ALGORITHM = "sha256"
+_DIGEST = re.compile("[0-9a-f]{64}")
+_COVERED = ("state/", "meta/")
+"""Folders of a checkpoint of which a manifest lists all files."""
+
+
+def parse_manifest(data: bytes) -> Files:
+    """Return the files of a manifest: at least one, all inside the checkpoint.
+
+    Raises ValueError, whose message is a phrase about the manifest: `lists no files`, `names a file outside ...`.
+    """
+    try:
+        whole = json.loads(data.decode(), object_pairs_hook=_object)
+    except _TwiceError:
+        raise
+    except (ValueError, RecursionError):
+        raise ValueError("is not JSON") from None
+    listed = whole.get("files") if isinstance(whole, dict) else None
+    if not isinstance(listed, dict):
+        raise ValueError("has no table of files")
+    if whole.get("algorithm", _ALGORITHM) != _ALGORITHM:
+        raise ValueError("has no digests of SHA-256")
+    if not listed:
+        raise ValueError("lists no files")
+    refused = as_files(listed)[1]
+    if refused:
+        raise ValueError(refused[0])
+    return {name: _size_and_digest(name, entry) for name, entry in listed.items()}
+
+
+class _TwiceError(ValueError):
+    """A name stands twice in one object, so that one of its values would be ignored."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise _TwiceError("has a name twice")
+    return made
+
+
+def _size_and_digest(name: str, entry: Any) -> tuple[int, str]:
+    size, digest = entry if isinstance(entry, list) and len(entry) == 2 else (None, None)
+    if type(size) is not int or not 0 <= size < 2**63:
+        raise ValueError("has no size of %s" % ascii(name))
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        raise ValueError("has no SHA-256 of %s" % ascii(name))
+    return size, digest
+
+
+def first_unlisted(files: Files, names: Iterable[str]) -> str | None:
+    """Return one of `names` that is a file of the state or the metadata, and that the manifest does not list."""
+    # A file system of a network leaves hidden files behind.
+    candidates = (name for name in names if name.startswith(_COVERED) and not name.rpartition("/")[2].startswith("."))
+    return next((name for name in candidates if name not in files), None)
+
+
+def files_in(folder: str) -> Iterator[str]:
+    """Yield the paths of all files of a checkpoint. Raises OSError for a folder in it that cannot be read."""
+    for above, _, names in os.walk(folder, onerror=_raise):
+        inner = os.path.relpath(above, folder).replace(os.sep, "/")
+        yield from (name if inner == "." else "%s/%s" % (inner, name) for name in names)
+
+
+def _raise(error: OSError) -> None:
+    raise error
