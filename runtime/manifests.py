@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import Any, Dict, Iterable, Iterator, Tuple
+from collections.abc import Iterable, Iterator
+from typing import Any, Dict, Tuple  # noqa: UP035
 
 from .safe_name import as_files
 
 LIMIT = 64 << 20
 """Most bytes of a manifest."""
-Files = Dict[str, Tuple[int, str]]
+Files = Dict[str, Tuple[int, str]]  # noqa: UP006  Python 3.8 evaluates it
 """Maps the path of each file in a checkpoint to its size in bytes and its SHA-256."""
 _ALGORITHM = "sha256"
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -60,9 +61,9 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _size_and_digest(name: str, entry: Any) -> tuple[int, str]:
     size, digest = entry if isinstance(entry, list) and len(entry) == 2 else (None, None)
     if type(size) is not int or not 0 <= size < 2**63:
-        raise ValueError("has no size of %s" % ascii(name))
+        raise ValueError(f"has no size of {name!a}")
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-        raise ValueError("has no SHA-256 of %s" % ascii(name))
+        raise ValueError(f"has no SHA-256 of {name!a}")
     return size, digest
 
 
@@ -77,7 +78,7 @@ def files_in(folder: str) -> Iterator[str]:
     """Yield the paths of all files of a checkpoint. Raises OSError for a folder in it that cannot be read."""
     for above, _, names in os.walk(folder, onerror=_raise):
         inner = os.path.relpath(above, folder).replace(os.sep, "/")
-        yield from (name if inner == "." else "%s/%s" % (inner, name) for name in names)
+        yield from (name if inner == "." else f"{inner}/{name}" for name in names)
 
 
 def _raise(error: OSError) -> None:

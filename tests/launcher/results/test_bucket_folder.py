@@ -118,7 +118,7 @@ NOBODY = b"0" * 64
         (b'{"files": {"/evil": [4, "0"]}}', "names a file outside its folder"),
         (b'{"files": {"state/a": [1000000000000, "' + NOBODY + b'"]}}', "a has 4 bytes, not 1000000000000"),
         (b'{"files": {"state/a": [4, "' + NOBODY + b'"]}}', "a has changed"),
-        (b'{"files": {"state/b": [4, "' + NOBODY + b'"]}}', "b is missing"),
+        (b'{"files": {"state/b": [4, "%s"], "state/a": [4, "%s"]}}' % (NOBODY, NOBODY), "b is missing"),
         (b" " * ((64 << 20) + 1), "has 67108865 bytes"),
     ],
     ids=["text", "deep", "dots", "absolute", "size", "digest", "missing", "huge"],
