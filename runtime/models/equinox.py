@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,10 +13,11 @@ import jax.numpy as jnp
 from .. import plugins
 from ..state import Params
 from .adapter import Model, named, refilled
+from .calls import Call
 
 
 class Equinox(Model):
-    """A module that is called with one example, and, if it names them, with its state and a key.
+    """A module that is called with one example, and with its state if it has one; with a key and a flag if it names them.
 
     Over a batch it is mapped by `jax.vmap` with axis_name="batch". Other arrays than floats are state as well.
     """
@@ -25,9 +27,7 @@ class Equinox(Model):
         self._make = make
         self._eqx: Any = sys.modules["equinox"]
         self._like, self._like_state = self._eqx.filter_eval_shape(self._module, jax.random.key(0))
-        signature = plugins.signature_of(type(self._like).__call__) if callable(self._like) else None
-        self._takes_key = signature is not None and "key" in signature.parameters
-        self.check_call(self._like, ["x", *["state"] * (self._like_state is not None)], ["key"] * self._takes_key)
+        self._call = Call(self, self._like, ["x", *["state"] * (self._like_state is not None)], ["key"])
 
     def init(self, key: jax.Array, x: jax.Array) -> tuple[Params, Any]:
         module, state = self._module(key)
@@ -40,17 +40,17 @@ class Equinox(Model):
         like_params, like_others, _ = _divided(self._like)
         arrays = (refilled(like_params, params), refilled(like_others, parts.get("arrays", {})), static)
         module = self._eqx.nn.inference_mode(self._eqx.combine(*arrays), value=key is None)
-        keys = jax.random.split(key, len(x)) if self._takes_key and key is not None else None
-        by_name = {"key": keys} if self._takes_key else {}
+        keys = jax.random.split(key, len(x)) if key is not None and self._call.takes("key") else None
+        call = partial(self._call, module, training=key is not None)
         if self._like_state is None:
-            outputs = jax.vmap(lambda x, by_name: module(x, **by_name), axis_name="batch")(x, by_name)
+            outputs = jax.vmap(lambda x, key: call(x, key=key), axis_name="batch")(x, keys)
             return outputs, state
         before = refilled(self._like_state, parts["state"])
 
-        def one(x: Any, by_name: Any) -> Any:
-            return self._pair(module(x, before, **by_name))
+        def one(x: Any, key: Any) -> Any:
+            return self._pair(call(x, before, key=key))
 
-        outputs, after = jax.vmap(one, out_axes=(0, None), axis_name="batch")(x, by_name)
+        outputs, after = jax.vmap(one, out_axes=(0, None), axis_name="batch")(x, keys)
         return outputs, {**parts, "state": named(after)}
 
     def _module(self, key: jax.Array) -> tuple[Any, Any]:

@@ -9,12 +9,13 @@ import jax
 from .. import plugins
 from ..state import Params
 from .adapter import KEY, Model, named, refilled
+from .calls import flags
 
-_BY_NAME = ("state", "key", "train")
+_BY_NAME = ("state", "key", *flags(training=True))
 
 
 class Functions(Model):
-    """`init(key, x)` or `init(key)`, and `apply(params, x)`, which gets those of `state`, `key` and `train` that it names.
+    """`init(key, x)` or `init(key)`, and `apply(params, x)`, which gets by name what it names of `state`, `key` and flags.
 
     If it names `state`, `init` gives (params, state), and `apply` (outputs, state).
     """
@@ -46,7 +47,7 @@ class Functions(Model):
 
     def apply(self, params: Params, state: Any, x: jax.Array, key: jax.Array | None) -> tuple[Any, Any]:
         like_params, like_state = self._like
-        values = {"state": refilled(like_state, state or {}), "key": key, "train": key is not None}
+        values = {"state": refilled(like_state, state or {}), "key": key, **flags(key is not None)}
         result = self._model.apply(refilled(like_params, params), x, **{name: values[name] for name in self._names})
         if "state" not in self._names:
             return result, state

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import flax.errors
 import flax.linen as nn
 import jax
 
 from ..state import Params
 from .adapter import Model
+from .calls import Call
 
 
 class Linen(Model):
-    """A module with `__call__(x, deterministic)`."""
+    """A module that is called with a batch, and with a flag for training and a key if it names them."""
 
     @staticmethod
     def accepts(model: Any) -> bool:
@@ -22,17 +25,35 @@ class Linen(Model):
     def __init__(self, name: str, module: nn.Module) -> None:
         self.name = name
         self.module = module
-        self.check_call(module, ["x", "deterministic"])
+        self._call = Call(self, module, ["x"], ["key"])
 
     def init(self, key: jax.Array, x: jax.Array) -> tuple[Params, Any]:
-        variables = dict(self.module.init(key, x, True))
+        variables = dict(self._call(partial(self.module.init, key), x, training=False, key=None))
+        if not self._call.has_flag:
+            self._check_evaluation(variables, x)
         return variables.pop("params", {}), variables
 
     def apply(self, params: Params, state: Any, x: jax.Array, key: jax.Array | None) -> tuple[Any, Any]:
-        variables = {"params": params, **(state or {})}
+        apply = partial(self.module.apply, {"params": params, **(state or {})})
         if key is None:
-            return self.module.apply(variables, x, True), state
+            return self._call(apply, x, training=False, key=None), state
         rngs = {"dropout": key, "params": jax.random.fold_in(key, 1)}  # flax takes `params` for all other names
-        if state is None:
-            return self.module.apply(variables, x, False, rngs=rngs), None
-        return self.module.apply(variables, x, False, rngs=rngs, mutable=list(state))
+        mutable = {} if state is None else {"mutable": list(state)}
+        result = self._call(partial(apply, rngs=rngs, **mutable), x, training=True, key=jax.random.fold_in(key, 2))
+        return (result, None) if state is None else result
+
+    def _check_evaluation(self, variables: Any, x: jax.Array) -> None:
+        """Raise UserError for a module that draws random numbers in an evaluation, of which nothing tells it."""
+
+        def evaluate(variables: Any) -> Any:
+            apply = partial(self.module.apply, variables, mutable=nn.DenyList("params"))
+            return self._call(apply, x, training=False, key=None)
+
+        try:
+            jax.eval_shape(evaluate, variables)
+        except flax.errors.InvalidRngError as error:
+            words = str(error).partition(" (")[0]
+            self.refuse(
+                f"it draws random numbers in an evaluation too ({words}); let its `__call__` take `train` or "
+                "`deterministic`, and pass that to its dropout"
+            )

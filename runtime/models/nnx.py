@@ -13,16 +13,20 @@ from flax import nnx
 from .. import plugins
 from ..state import Params
 from .adapter import Model, name_of, named, refilled
+from .calls import Call
 
 
 class NNX(Model):
-    """A module with `__call__(x)`. `train()` and `eval()` tell it which of the two it is for."""
+    """A module that is called with a batch, and with a flag for training, `rngs` and a key if it names them.
+
+    `train()` and `eval()` tell it which of the two it is for, too. In an evaluation `rngs` and the key are None.
+    """
 
     def __init__(self, name: str, make: Callable[[nnx.Rngs], Any]) -> None:
         self.name = name
         self._make = make
         abstract = nnx.eval_shape(lambda: self._module(jax.random.key(0)))
-        self.check_call(abstract, ["x"])
+        self._call = Call(self, abstract, ["x"], ["rngs", "key"])
         self._graph, *self._like = _split(abstract)
 
     def init(self, key: jax.Array, x: jax.Array) -> tuple[Params, Any]:
@@ -35,9 +39,10 @@ class NNX(Model):
         module = nnx.merge(self._graph, _filled(like_params, params), streams, _filled(like_state, state or {}))
         if key is None:
             module.eval()
-            return module(x), state
+            return self._call(module, x, training=False, rngs=None, key=None), state
         module.train()
-        outputs = module(x)
+        rngs, own = nnx.Rngs(jax.random.fold_in(key, 1)), jax.random.fold_in(key, 2)
+        outputs = self._call(module, x, training=True, rngs=rngs, key=own)
         nnx.pop(module, nnx.Intermediate)
         return outputs, _dictionary(_split(module)[3])
 

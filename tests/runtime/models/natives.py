@@ -23,7 +23,7 @@ SHAPES = {
 
 class LinenNet(nn.Module):
     @nn.compact
-    def __call__(self, x: jax.Array, deterministic: bool = True) -> jax.Array:
+    def __call__(self, x: jax.Array) -> jax.Array:
         x = nn.LayerNorm(EPSILON, use_fast_variance=False, name="norm")(nn.Dense(WIDTH, name="first")(x))
         x = jnp.tanh(nn.Dense(WIDTH, name="second")(x))
         outputs: jax.Array = nn.Dense(OUTPUTS, name="head")(x)

@@ -37,7 +37,10 @@ from types import SimpleNamespace as Thing
 
 class NNX(nnx.Module):
     def __init__(self, rngs): self.w = nnx.Param(jnp.zeros(3))
-    def __call__(self, x, train): return x
+    def __call__(self, x, mask): return x
+
+class Linen(nn.Module):
+    def __call__(self, x, mask, train): return x
 
 class NoCall(eqx.Module):
     w: jax.Array
@@ -174,8 +177,8 @@ def test_no_state_no_name() -> None:
     [
         ("def Net(o, n, d): pass", "returns None, expected a flax.linen.Module, or an object with `init` and `apply`"),
         (
-            "def Net(o, n, d): return nn.Dense(n)",
-            ", but is called with (self, x, deterministic)",
+            "def Net(o, n, d): return Linen()",
+            "its `__call__` takes (self, x, mask, train), of which podrun does not know `mask`: give it a default, or take",
         ),
         (
             "def Net(o, n, d): return NNX(nnx.Rngs(0))",
@@ -188,7 +191,7 @@ def test_no_state_no_name() -> None:
         ("def Net(o, n, d, rngs): return nn.Dense(n)", "takes `rngs` and returns flax.linen.linear.Dense, expected"),
         (
             "def Net(o, n, d, rngs): return NNX(rngs)",
-            "its `__call__` takes (self, x, train), but is called with (self, x)",
+            "its `__call__` takes (self, x, mask), of which podrun does not know `mask`",
         ),
         (
             "def Net(o, rngs): return NNX(rngs)",

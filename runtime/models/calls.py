@@ -1,0 +1,67 @@
+"""The arguments that a model's call gets: its inputs by position, and the words below if it names them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from itertools import takewhile
+from typing import Any
+
+from .. import plugins
+from .adapter import Model
+
+_IN_TRAINING = {"train": True, "training": True, "is_training": True, "deterministic": False, "inference": False}
+"""Flags by name, with their values in training. In an evaluation they have the others."""
+
+_Kind = inspect.Parameter
+_SINGLE = (_Kind.POSITIONAL_ONLY, _Kind.POSITIONAL_OR_KEYWORD, _Kind.KEYWORD_ONLY)
+
+
+def flags(training: bool) -> dict[str, Any]:
+    """Return the value of every flag."""
+    return {name: value if training else not value for name, value in _IN_TRAINING.items()}
+
+
+class Call:
+    """The `__call__` of a module.
+
+    Args:
+        model: the model that the module belongs to.
+        module: the module, of any framework.
+        positional: names of what it gets by position.
+        offered: names of what it gets besides flags, if it names them.
+
+    Raises UserError if it has another parameter without a default, or cannot be called so.
+    """
+
+    def __init__(self, model: Model, module: Any, positional: Iterable[str], offered: Iterable[str] = ()) -> None:
+        positional, words = list(positional), [*_IN_TRAINING, *offered]
+        signature = plugins.signature_of(type(module).__call__) if callable(module) else None
+        parameters = [] if signature is None else [*signature.parameters.values()][1 + len(positional) :]
+        named = [one for one in parameters if one.kind in _SINGLE]
+        self._words = {one.name for one in named if one.name in words and one.kind != _Kind.POSITIONAL_ONLY}
+        # Those that come next go by position, as `nn.remat(..., static_argnums=...)` wants it.
+        by_position = takewhile(lambda one: one.name in self._words and one.kind == _Kind.POSITIONAL_OR_KEYWORD, named)
+        self._leading = [one.name for one in by_position]
+        unknown = [one.name for one in named if one.default is _Kind.empty and one.name not in self._words]
+        if unknown:
+            model.refuse(
+                f"its `__call__` takes {signature}, of which podrun does not know `{unknown[0]}`: give it a default, or take "
+                f"one of the names that get a value: {', '.join(words)}"
+            )
+        model.check_call(module, positional, self._words)
+
+    @property
+    def has_flag(self) -> bool:
+        """Return whether the call is told if it is for training."""
+        return bool(self._words & _IN_TRAINING.keys())
+
+    def takes(self, word: str) -> bool:
+        """Return whether the call names something."""
+        return word in self._words
+
+    def __call__(self, module: Any, *positional: Any, training: bool, **offered: Any) -> Any:
+        """Call the module, or a function with its signature, with the flags, and those of `offered`, that it names."""
+        values = {name: value for name, value in {**flags(training), **offered}.items() if name in self._words}
+        leading = [values.pop(name) for name in self._leading]
+        return module(*positional, *leading, **values)
