@@ -41,8 +41,8 @@ class NNX(Model):
             module.eval()
             return self._call(module, x, training=False, rngs=None, key=None), state
         module.train()
-        rngs, own = nnx.Rngs(jax.random.fold_in(key, 1)), jax.random.fold_in(key, 2)
-        outputs = self._call(module, x, training=True, rngs=rngs, key=own)
+        rngs, direct = nnx.Rngs(jax.random.fold_in(key, 1)), jax.random.fold_in(key, 2)
+        outputs = self._call(module, x, training=True, rngs=rngs, key=direct)
         nnx.pop(module, nnx.Intermediate)
         return outputs, _dictionary(_split(module)[3])
 
