@@ -195,7 +195,7 @@ def save_podrun(place: Place, state: Any) -> Measured:
     storage: Any = SHARED_FOLDER
     if place.url:
         env = WorkerEnv("benchmark", 0, "here", 0, 1, (0,), "cpu-1x1", place.folder)
-        storage = BucketStorage(place.url, place.folder, Claim(Bucket(place.url), env, place.folder))
+        storage = BucketStorage(place.url, place.folder, Claim(Bucket(place.url), env, place.folder), print)
     checkpoints = Checkpoints(folder, Checkpoint(), storage=storage)
     template = like(state)
 

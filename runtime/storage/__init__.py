@@ -25,4 +25,4 @@ def open_bucket(url: str, workdir: Workdir, env: WorkerEnv, reporter: Reporter) 
     if env.process_id == 0:
         claim = Claim(Bucket(url, reporter.note), env, workdir.path)
         claim.take(reporter.note)
-    return BucketStorage(url, workdir.path, claim)
+    return BucketStorage(url, workdir.path, claim, reporter.note)

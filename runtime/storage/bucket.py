@@ -6,6 +6,7 @@ Objects are never renamed: a checkpoint is complete when its manifest, which is 
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import threading
 import time
@@ -14,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from ..contract import CHECKPOINT_MANIFEST
+from ..contract import CHECKPOINT_MANIFEST, UserError
+from ..safe_name import UnsafeNameError, as_files, path_inside
 from .base import Storage
 from .bucket_cache import cache_folder
 from .bucket_claim import CLOCK, Claim
@@ -25,6 +27,8 @@ _SMALL = 1 << 16  # bytes; files up to this size are brought for all checkpoints
 _PAUSE = 3.0  # seconds between two uploads of metrics, and 10 times what one takes: metrics grow, and are sent whole
 _STREAMS = 3  # files that are sent or brought at once
 _CHECKPOINTS = "checkpoints"
+_STEP = re.compile("[0-9]{1,18}", re.ASCII)
+_NAMED = 3  # objects that are left out and named
 
 
 def spool_of(url: str) -> Path:
@@ -37,9 +41,9 @@ class BucketStorage(Storage):
 
     everyone_reads = False
 
-    def __init__(self, url: str, spool: Path, claim: Claim | None) -> None:
-        """Mirror `spool` to `url`. Only process 0 has a claim."""
-        self._url, self._spool, self._claim = url, spool, claim
+    def __init__(self, url: str, spool: Path, claim: Claim | None, note: Callable[[str], None]) -> None:
+        """Mirror `spool` to `url`. Only process 0 has a claim. `note` is told which objects are left out."""
+        self._url, self._spool, self._claim, self._note = url, spool, claim, note
         self._uploaded: dict[str, tuple[int, int]] = {}  # size and time of files beside the checkpoints
         self._uploading = threading.Lock()
         self._remote: dict[str, Stored] = {}
@@ -61,7 +65,7 @@ class BucketStorage(Storage):
     def before_restore(self, checkpoints: Path) -> None:
         """Let the spool be what the bucket says, with one listing. What was left half-uploaded is deleted."""
         try:
-            self._remote = self._bucket.objects()
+            self._remote = self._files()
             self._bucket.abort_uploads()
             complete = self._complete_steps()
             for name in list(self._remote):
@@ -69,8 +73,9 @@ class BucketStorage(Storage):
                 if name.startswith(CLOCK) or (step is not None and step not in complete):
                     self._delete(name)
             for folder in checkpoints.iterdir():
-                if folder.name.isdigit() and folder.name not in complete:
-                    shutil.rmtree(folder)
+                if _STEP.fullmatch(folder.name) and folder.name not in complete:
+                    _remove(folder)
+            self._make_way()
             for name, item in self._remote.items():
                 small = item.size <= _SMALL and not name.startswith(".")
                 if name == "metrics.jsonl" or (small and (_step_of(name) is not None or not _is_checkpoint(name))):
@@ -96,7 +101,7 @@ class BucketStorage(Storage):
         _at_once(self._put, [(self._name(path), path) for path in paths])
         manifest = checkpoint / CHECKPOINT_MANIFEST
         self._put(self._name(manifest), manifest)
-        self._remote.update(self._bucket.objects(self._name(checkpoint)))
+        self._remote.update(self._files(self._name(checkpoint)))
 
     def after_removal(self, checkpoint: Path) -> None:
         prefix = self._name(checkpoint)
@@ -155,9 +160,19 @@ class BucketStorage(Storage):
         if self._error is not None:
             raise self._error
 
+    def _files(self, folder: str = "") -> dict[str, Stored]:
+        """Return the objects that can be files in the spool. Whoever can write to the bucket chooses their names."""
+        objects = self._bucket.objects(folder)
+        files, refused = as_files(name for name in objects if not name.endswith("/"))  # which consoles make as folders
+        for why in refused[:_NAMED]:
+            self._note(f"{self._url} {why}; left out")
+        if (more := len(refused) - _NAMED) > 0:
+            self._note(f"{self._url} has {more} more objects whose names cannot be files; left out")
+        return {name: objects[name] for name in files}
+
     def _complete_steps(self) -> set[str]:
         parts = [name.split("/") for name in self._remote]
-        return {p[1] for p in parts if len(p) == 3 and p[0] == _CHECKPOINTS and p[2] == CHECKPOINT_MANIFEST}
+        return {p[1] for p in parts if len(p) == 3 and _step_of("/".join(p)) and p[2] == CHECKPOINT_MANIFEST}
 
     def _put(self, name: str, path: Path) -> None:
         assert self._claim is not None
@@ -165,10 +180,26 @@ class BucketStorage(Storage):
         self._bucket.put_file(name, path)
 
     def _bring(self, name: str, item: Stored) -> None:
-        """Download an object, unless its file is the same."""
-        path = self._spool / name
-        if ".." not in Path(name).parts and not name.endswith("/") and not is_same(path, item):
+        """Download an object, unless its file is the same. Raises UserError if a link could lead out of the spool."""
+        path = self._path(name)
+        if not is_same(path, item):
             self._bucket.get_file(name, path, item)
+
+    def _make_way(self) -> None:
+        """Remove files where objects now have folders, and folders where they have files. Raises UserError, OSError."""
+        for name in self._remote:
+            if (path := self._path(name)).is_dir():
+                shutil.rmtree(path)
+        for folder in {above for name in self._remote for above in Path(name).parents}:
+            if (self._spool / folder).is_file():
+                (self._spool / folder).unlink()
+
+    def _path(self, name: str) -> Path:
+        """Return the path of an object in the spool. Raises UserError for a link there, which could lead elsewhere."""
+        try:
+            return Path(path_inside(str(self._spool), name))
+        except UnsafeNameError as error:
+            raise UserError(f"{self._url} {error}, in {self._spool}; remove that link") from None
 
     def _delete(self, name: str) -> None:
         self._bucket.delete(name)
@@ -197,4 +228,12 @@ def _is_checkpoint(name: str) -> bool:
 def _step_of(name: str) -> str | None:
     """Return the step of the checkpoint that an object is a part of; None if it is of none."""
     parts = name.split("/")
-    return parts[1] if parts[0] == _CHECKPOINTS and len(parts) > 2 and parts[1].isdigit() else None
+    return parts[1] if parts[0] == _CHECKPOINTS and len(parts) > 2 and _STEP.fullmatch(parts[1]) else None
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder, a file or a link."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()

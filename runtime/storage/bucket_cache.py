@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..contract import UserError
+from ..safe_name import path_inside
 from .bucket_client import Bucket, BucketError, Stored
 
 _PIECE = 8 << 20  # bytes that are asked for at a time ...
@@ -131,8 +132,9 @@ class BucketCache:
         fresh = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
         try:
             for name, item in objects.items():
-                (fresh / name).parent.mkdir(parents=True, exist_ok=True)
-                os.link(self._file(bucket, name, item), fresh / name)
+                path = Path(path_inside(str(fresh), name))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                os.link(self._file(bucket, name, item), path)
             fresh.rename(folder)
         except OSError:
             if not folder.is_dir():

@@ -6,6 +6,7 @@ condition that it is absent, or is still a version that was read.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import time
@@ -120,8 +121,9 @@ class Bucket:
         Raises BucketError, and OSError if the file cannot be written.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.part")
+        part = path.with_name(f".{hashlib.sha256(path.name.encode()).hexdigest()[:16]}.part")  # any name fits
         item = item or self.stat(name)
+        part.unlink(missing_ok=True)  # a link there would be followed
         try:
             for _ in range(_DAMAGED):
                 self._try("read", name, lambda: self._fs.get_file(self._key(name), os.fspath(part), **self._one_part))
@@ -150,8 +152,12 @@ class Bucket:
             objects = self._try("list", folder, lambda: self._fs.find(below, detail=True))
         except MissingObjectError:
             return {}
-        start = len(self._root) + 1
-        return {name[start:]: stored(facts) for name, facts in objects.items() if len(name) > start}
+        start = f"{self._root}/"
+        return {
+            name.removeprefix(start): stored(facts)
+            for name, facts in objects.items()
+            if name.startswith(start) and name != start
+        }
 
     def sizes(self) -> dict[str, int]:
         """Return the size of every object below the URL, by name. Raises BucketError."""

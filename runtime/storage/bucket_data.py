@@ -10,6 +10,7 @@ from ..config import Config, with_files
 from ..contract import UserError
 from ..data import load_dataset
 from ..data.base import Dataset
+from ..safe_name import as_files
 from .bucket_cache import BucketCache, Objects
 from .bucket_client import Bucket, explained
 
@@ -35,6 +36,7 @@ def load_data(
             bucket, objects, name = _objects(url, tell)
             if not objects:
                 raise UserError(f"{key}: there is no object, folder or match for {url}; correct it, or upload the data")
+            _check_names(key, bucket, objects)
             path = cache.folder(bucket, objects) / name
         except OSError as error:
             raise explained(type(error)(f"{key}: {error}")) from error
@@ -71,8 +73,16 @@ def _objects(url: str, tell: Callable[[str], None]) -> tuple[Bucket, Objects, st
 
 
 def _files(objects: Objects) -> Objects:
-    """Return the objects that can be files: no marks of folders, no names that lead elsewhere."""
-    return {name: item for name, item in objects.items() if not {"", ".", ".."} & set(name.split("/"))}
+    """Return the objects without the marks of folders that consoles make."""
+    return {name: item for name, item in objects.items() if not name.endswith("/")}
+
+
+def _check_names(key: str, bucket: Bucket, objects: Objects) -> None:
+    """Raise UserError for objects that cannot be files of one folder: without them the job would train on less."""
+    refused = as_files(objects)[1]
+    if refused:
+        more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
+        raise UserError(f"{key}: {bucket.url} {refused[0]}{more}; rename it, or name other objects with a pattern")
 
 
 def _matches(parts: list[str], pattern: list[str]) -> bool:

@@ -117,7 +117,7 @@ def retry_after(error: Exception) -> float:
     response = getattr(error.__cause__, "response", None)
     headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {}) if isinstance(response, dict) else {}
     seconds = str(headers.get("retry-after", ""))
-    return float(seconds) if seconds.isdigit() else 0.0
+    return float(seconds) if re.fullmatch("[0-9]{1,9}", seconds) else 0.0
 
 
 def short(error: Exception) -> str:
@@ -150,4 +150,4 @@ def _status(error: Exception) -> int | None:
     if str(error).startswith("Forbidden"):  # gcsfs's OSError
         return 403
     status = str(getattr(error, "code", None) or getattr(error, "status", None))
-    return int(status) if status.isdigit() else None
+    return int(status) if re.fullmatch("[0-9]{1,9}", status) else None

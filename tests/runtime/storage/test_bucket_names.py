@@ -1,0 +1,121 @@
+"""Whoever can write to a bucket chooses the names of its objects: none of them becomes a file outside the spool."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from podrun.runtime.config import Config
+from podrun.runtime.contract import CHECKPOINT_MANIFEST, UserError
+from podrun.runtime.storage.bucket import BucketStorage
+from podrun.runtime.storage.bucket_claim import Claim
+from podrun.runtime.storage.bucket_client import Bucket
+from podrun.runtime.storage.bucket_data import load_data
+from podrun.runtime.storage.bucket_digest import Stored
+
+from ...buckets import BUCKET, bucket_server
+
+
+class Objects:
+    """A bucket in memory, claimed by this process."""
+
+    def __init__(self, **objects: bytes) -> None:
+        self.objects_ = objects
+        self.bucket = self
+
+    def objects(self, folder: str = "") -> dict[str, Stored]:
+        digests = {n: hashlib.md5(c, usedforsecurity=False).hexdigest() for n, c in self.objects_.items()}
+        return {
+            n: Stored(len(c), f"md5:{digests[n]}", "", 0.0) for n, c in self.objects_.items() if n.startswith(folder)
+        }
+
+    def get_file(self, name: str, path: Path, item: Stored) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(self.objects_[name])
+
+    def delete(self, name: str) -> None:
+        del self.objects_[name]
+
+    def abort_uploads(self) -> None:
+        pass
+
+
+def restore(spool: Path, objects: dict[str, bytes]) -> list[str]:
+    """Do what process 0 does at a start, and return the notes."""
+    notes: list[str] = []
+    bucket = Objects()
+    bucket.objects_.update(objects)
+    storage = BucketStorage("gs://b/run", spool, cast(Claim, bucket), notes.append)
+    checkpoints = spool / "checkpoints"
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    storage.before_restore(checkpoints)
+    for folder in checkpoints.iterdir():
+        storage.fetch(folder)
+    return notes
+
+
+def files_in(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_names_that_lead_out_of_the_spool_are_left_out(tmp_path: Path) -> None:
+    """An absolute path in a key, which `Path` joins to nothing before it, is the worst of them."""
+    step = "checkpoints/5"
+    hostile = [
+        f"{step}/{tmp_path}/evil",
+        f"/{tmp_path}/evil",
+        str(tmp_path / "evil"),
+        "../evil",
+        f"{step}/../../../evil",
+    ]
+    good = {f"{step}/{CHECKPOINT_MANIFEST}": b"{}", f"{step}/a": b"a", "metrics.jsonl": b"", "folder/": b""}
+    notes = restore(tmp_path / "spool", {**dict.fromkeys([*hostile, "a\0b", "\ud800", f"{step}//a"], b"evil"), **good})
+    assert files_in(tmp_path) == {f"spool/{name}" for name in good if not name.endswith("/")}
+    assert "names a file outside its folder" in notes[0] and notes[-1].endswith("whose names cannot be files; left out")
+    assert len(notes) == 4 and all(note.isprintable() for note in notes)
+
+
+def test_a_link_in_the_spool_is_not_followed(tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    (spool / "checkpoints").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+    with pytest.raises(UserError, match=r"gs://b/run names a file behind a link: 'checkpoints/5/.* remove that link"):
+        restore(spool, {f"checkpoints/5/{CHECKPOINT_MANIFEST}": b"{}"})
+    assert files_in(tmp_path) == set()
+
+
+def test_a_file_gives_way_to_a_folder_of_the_bucket_and_back(tmp_path: Path) -> None:
+    for name in ("a", "a/b", "a"):
+        assert restore(tmp_path / "spool", {name: b"x"}) == []
+        assert files_in(tmp_path / "spool") == {name}
+
+
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_real_servers(scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They keep such keys, and list them as they are. Data of such names are a mistake: the rest alone would be less."""
+    with bucket_server(scheme, tmp_path / "log") as env:
+        for name, value in {**env, "XDG_CACHE_HOME": str(tmp_path / "cache")}.items():
+            monkeypatch.setenv(name, value)
+        url = f"{scheme}://{BUCKET}/runs/one"
+        bucket = Bucket(url)
+        bucket.put(f"/{tmp_path}/evil.txt", b"evil " * 100)
+        bucket.put("good.txt", b"good " * 100)
+        assert f"/{tmp_path}/evil.txt" in bucket.objects()
+        spool = tmp_path / "spool"
+        claim: Any = Objects()
+        claim.bucket = bucket
+        storage = BucketStorage(url, spool, claim, lambda _: None)
+        (spool / "checkpoints").mkdir(parents=True)
+        storage.before_restore(spool / "checkpoints")
+        assert files_in(spool) == {"good.txt"} and not os.path.exists(tmp_path / "evil.txt")
+        model = {"layers": 1, "heads": 2, "width": 32, "context": 16}
+        job = Config.model_validate(
+            {"model": model, "steps": 2, "batch_size": 4, "data": {"name": "text", "path": url}}
+        )
+        with pytest.raises(UserError, match=r"data\.path: .*/runs/one names a file outside its folder: .*; rename it"):
+            load_data(job)
