@@ -16,12 +16,13 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Set
 
-from .data_set import File, Piece, is_inside, pieces_of
+from .data_set import File, Piece, pieces_of
 from .disk import check_space
 from .named_data import Names, is_complete, make_set
 from .places import DATA, DATA_FILES, DATA_SETS, data_folder, data_set_folder
 from .private import is_private, private_path
 from .problem import Problem
+from .safe_name import why_unsafe
 from .store import beside, flush
 
 VERIFIED = 0
@@ -75,8 +76,9 @@ class DataFiles:
     def open(self) -> None:
         """Make the folders. Raises Problem for a name that leads out of the set, OSError."""
         for path, _ in self._names:
-            if not is_inside(path):
-                raise Problem("%r is not a name inside a set of data" % path, "rename the file")
+            why = why_unsafe(path, any_characters=True)
+            if why is not None:
+                raise Problem("the data %s" % why, "rename the file")
         for folder in (DATA_FILES, DATA_SETS):
             private_path(self._home, DATA, folder)
 

@@ -50,8 +50,3 @@ def pieces_of(files: List[File]) -> List[Piece]:
         for file in files
         for number, digest in enumerate(file.pieces)
     ]
-
-
-def is_inside(name: str) -> bool:
-    """Return whether a relative path stays inside its folder, and can be a path at all."""
-    return not name.startswith("/") and "\0" not in name and not {"", ".", ".."} & set(name.split("/"))

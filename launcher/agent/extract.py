@@ -8,9 +8,10 @@ import os
 import shutil
 import tarfile
 import zlib
-from typing import Any, Set
+from typing import Any
 
 from .project_copy import STAMP
+from .safe_name import UnsafeNameError, path_inside
 
 
 class DamagedError(Exception):
@@ -41,11 +42,12 @@ def extract(source: Any, folder: str, digest: str) -> None:
     try:
         # Names are handled as bytes, so that they do not depend on the host's locale.
         with tarfile.open(fileobj=unpacked, mode="r|", encoding="utf-8", errors="surrogateescape") as archive:
-            links: Set[str] = set()
             for member in archive:
-                _check(member, links)
-                _put(archive, member, os.path.join(os.fsencode(folder), _bytes(member.name)))
+                _check(member)
+                _put(archive, member, path_inside(os.fsencode(folder), member.name, any_characters=True))
         unpacked.drain()
+    except UnsafeNameError as error:
+        raise DamagedError("it %s" % error)
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise DamagedError("it is no archive, or only a part of one (%s)" % error)
     if not unpacked.hash.hexdigest().startswith(digest):
@@ -74,18 +76,12 @@ class _Hashed:
             pass
 
 
-def _check(member: tarfile.TarInfo, links: Set[str]) -> None:
-    """Raise DamagedError for a member that could write outside the folder. Archives made by podrun have none."""
-    parts = member.name.split("/")
-    parents = {"/".join(parts[:n]) for n in range(1, len(parts) + 1)}
+def _check(member: tarfile.TarInfo) -> None:
+    """Raise DamagedError for a member that could lead outside the folder. Archives made by podrun have none."""
     if not (member.isreg() or member.isdir() or member.issym()):
         raise DamagedError("%r is neither a file nor a link" % member.name)
-    if {"", ".", ".."} & set(parts) or parents & links:
-        raise DamagedError("%r is not a path inside it" % member.name)
-    if member.issym():
-        if not stays_inside(member.name, member.linkname):
-            raise DamagedError("the link %r leads out of it" % member.name)
-        links.add(member.name)
+    if member.issym() and not stays_inside(member.name, member.linkname):
+        raise DamagedError("the link %r leads out of it" % member.name)
 
 
 def _put(archive: tarfile.TarFile, member: tarfile.TarInfo, path: bytes) -> None:

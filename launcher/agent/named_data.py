@@ -7,6 +7,7 @@ import shutil
 from typing import Callable, List, Tuple
 
 from .private import is_private
+from .safe_name import path_inside
 from .store import beside, remove
 
 Names = List[Tuple[str, str]]
@@ -30,7 +31,7 @@ def make_set(folder: str, names: Names, path_of: Callable[[str], str]) -> None:
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
         for name, sha256 in names:
-            path = os.path.join(unfinished, name)
+            path = path_inside(unfinished, name, any_characters=True)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             os.link(path_of(sha256), path)
         remove(folder)

@@ -17,6 +17,7 @@ from typing import Any, Iterator
 
 from .checkpoints import LOCK
 from .protocol import FILES_LIMIT, PIECE
+from .safe_name import UnsafeNameError, open_inside, why_unsafe
 from .stdin import GoneError, Stdin
 
 
@@ -37,7 +38,7 @@ def send_files() -> None:
             if request["type"] == "list":
                 _list(folder)
             else:
-                _get(os.path.join(folder, request["path"]), request["have"], request["digest"])
+                _get(folder, request["path"], request["have"], request["digest"])
     except GoneError:
         pass
 
@@ -57,10 +58,10 @@ def _last_run(folder: str) -> Any:
 
 
 def _list(folder: str) -> None:
-    """Send a frame for each regular file. Links, pipes and names that cannot be printed are only counted."""
+    """Send a frame for each regular file. Links, pipes and unsafe names are only counted."""
     left_out = number = 0
     for path, status in _walk(folder):
-        if status is None or not stat.S_ISREG(status.st_mode) or not path.isprintable():
+        if status is None or not stat.S_ISREG(status.st_mode) or why_unsafe(path):
             left_out += 1
             continue
         number += 1
@@ -82,16 +83,13 @@ def _walk(folder: str) -> "Iterator[tuple[str, Any]]":
                 continue  # removed meanwhile
 
 
-def _get(path: str, have: int, digest: str) -> None:
+def _get(folder: str, path: str, have: int, digest: str) -> None:
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise _ChangedError("it is no file")
-            _send_from(file, status.st_size, have, digest)
+        with open(open_inside(folder, path), "rb") as file:
+            _send_from(file, os.fstat(file.fileno()).st_size, have, digest)
     except OSError as error:
         _send("failed", error=error.strerror or str(error), gone=error.errno in (errno.ENOENT, errno.ENOTDIR))
-    except _ChangedError as why:
+    except (_ChangedError, UnsafeNameError) as why:
         _send("failed", error=str(why), gone=False)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from podrun.runtime.safe_name import as_files
+
 from ..agent.protocol import FILES_LIMIT, FROM_FILES, LIMIT, PIECE, Malformed, parse
 from ..agent.schema import short
 from ..pod.errors import HostError
@@ -16,8 +18,6 @@ from .open_agent import open_agent
 
 _SILENCE = 120.0  # seconds for the next part of an answer
 _READING = 20e6  # bytes a second, or more, that a host reads and hashes
-_LONGEST_NAME = 255  # bytes of a file's name
-_LONGEST_PATH = 1024  # bytes
 
 
 class FileFailedError(Exception):
@@ -36,7 +36,7 @@ class Listing:
     sizes: dict[str, int]
     """Maps the path of each file in the folder to its size in bytes."""
     left_out: int
-    """Number of links, pipes and unprintable names, which are not sent."""
+    """Number of links, pipes and unsafe names, which are not sent."""
 
 
 class Incoming:
@@ -92,13 +92,11 @@ class RemoteFolder:
         sizes: dict[str, int] = {}
         while (frame := self.frame("file", "listed"))["type"] == "file":
             path = frame["path"]
-            if (why := why_no_path(path)) or path in sizes or len(sizes) == FILES_LIMIT:
-                raise self.refuse(why or f"lists {short(path)} twice, or too many files")
+            if path in sizes or len(sizes) == FILES_LIMIT:
+                raise self.refuse(f"lists {short(path)} twice, or too many files")
             sizes[path] = frame["size"]
-        for path in sizes:
-            parts = path.split("/")
-            if any("/".join(parts[:n]) in sizes for n in range(1, len(parts))):
-                raise self.refuse(f"lists {short(path)} below a file")
+        if refused := as_files(sizes)[1]:
+            raise self.refuse(refused[0])
         return Listing(sizes, frame["left_out"])
 
     def get(self, path: str, have: int = 0, digest: str = "") -> Incoming:
@@ -159,15 +157,3 @@ class RemoteFolder:
 def _in_one_line(text: str) -> str:
     """Return a host's text so that it cannot look like lines of podrun's own."""
     return " ".join(text.split())
-
-
-def why_no_path(path: str) -> str | None:
-    """Return why a text cannot be the path of a file inside a folder; None if it can."""
-    parts = path.split("/")
-    if {"", ".", ".."} & set(parts):
-        return f"names a file outside its folder: {short(path)}"
-    if not path.isprintable():
-        return f"names a file with characters that cannot be printed: {short(path)}"
-    if len(path.encode()) > _LONGEST_PATH or any(len(part.encode()) > _LONGEST_NAME for part in parts):
-        return f"names a file with too long a name: {short(path)}"
-    return None

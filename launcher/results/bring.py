@@ -124,7 +124,7 @@ class Bringing:
         base = checkpoint_path(step)
         try:
             manifest = self._read(f"{base}/{CHECKPOINT_MANIFEST}", listing)
-            if is_complete(self._home.path / base, manifest):
+            if is_complete(self._home.final(base), manifest):
                 self._brought.unchanged.add(base)
                 return True
             files = _parse(manifest, base, listing)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from podrun.runtime.contract import CHECKPOINT_MANIFEST, CHECKPOINT_PINNED, UnavailableError, WorkerEnv
+from podrun.runtime.safe_name import path_inside
 from podrun.runtime.storage.bucket_claim import Claim
 from podrun.runtime.storage.bucket_client import Bucket, BucketError, explained
 
@@ -73,7 +74,7 @@ class _Copy:
         self._folder.mkdir()
         for name, paths in self._files.items():
             for path in paths:
-                here = self._workdir / path
+                here = Path(path_inside(str(self._workdir), path))
                 here.parent.mkdir(parents=True, exist_ok=True)
                 with here.open("wb") as file:
                     for data in self._source.get(path).pieces() if is_read(name) else ():

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from podrun.runtime.contract import UserError
+from podrun.runtime.safe_name import as_files
 from podrun.runtime.storage.bucket_client import Bucket, BucketError, MissingObjectError, RefusedError
 
 from ..agent.protocol import FILES_LIMIT
 from ..pod.errors import HostError
-from ..remote.download import FileFailedError, Listing, why_no_path
+from ..remote.download import FileFailedError, Listing
 
 _PIECE = 8 << 20  # bytes of one request
 _NAMED = 3  # objects that are left out and named
@@ -60,24 +61,11 @@ class BucketFolder:
             raise UserError(f"there is nothing in {self.path}, or no such bucket: correct the URL; a run says its own")
         if len(objects) > FILES_LIMIT:
             raise UserError(f"{self.path} has more than {FILES_LIMIT} objects: it is no workdir of one run")
-        refused = []
-        self._sizes = {}
-        for name, size in sorted(objects.items()):
-            if name.endswith("/"):  # made by consoles, in place of a folder
-                continue
-            if why := why_no_path(name) or self._why_no_file(name):
-                refused.append(why)
-            else:
-                self._sizes[name] = size
+        files, refused = as_files(name for name in objects if not name.endswith("/"))  # which consoles make as folders
+        self._sizes = {name: objects[name] for name in files}
         for why in refused[:_NAMED]:
             self._say(f"podrun: {self.path} {why}; left out")
         return Listing(dict(self._sizes), max(0, len(refused) - _NAMED))
-
-    def _why_no_file(self, name: str) -> str | None:
-        """Return why an object cannot be a file beside those before it: one of them is where its folder would be."""
-        parts = name.split("/")
-        above = next((a for n in range(1, len(parts)) if (a := "/".join(parts[:n])) in self._sizes), None)
-        return f"names a file below a file: {name!r}" if above else None
 
     def get(self, path: str, have: int = 0, digest: str = "") -> BucketFile:
         """Ask for a file. One of the same size as what is here is read, to compare its digest. Raises as `pieces`."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from podrun.runtime.contract import UserError, Workdir
+from podrun.runtime.safe_name import UnsafeNameError, path_inside
 
 from ..staging.project_files import PULLED_MARK
 
@@ -42,7 +43,7 @@ class HomeFolder:
         remedy = "choose another with --to DIR"
         try:
             self._check(source, remedy)
-            (path / _OURS / _PARTS).mkdir(parents=True, exist_ok=True)
+            self.final(f"{_OURS}/{_PARTS}").mkdir(parents=True, exist_ok=True)
             self._lock = os.open(path / _OURS / "lock", os.O_RDWR | os.O_CREAT, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             (path / _OURS / _SOURCE).write_text(json.dumps({"source": source}))
@@ -76,16 +77,28 @@ class HomeFolder:
             self._lock = -1
 
     def part(self, path: str) -> Path:
-        """Return where a file is kept while it is not complete."""
-        return self.path / _OURS / _PARTS / path
+        """Return where a file is kept while it is not complete. Raises UserError for a link that could lead elsewhere."""
+        return self._below(self.path / _OURS / _PARTS, path)
+
+    def final(self, path: str) -> Path:
+        """Return where a complete file is. Raises UserError for a link that could lead elsewhere."""
+        return self._below(self.path, path)
+
+    def _below(self, folder: Path, path: str) -> Path:
+        try:
+            return Path(path_inside(str(folder), path))
+        except UnsafeNameError as error:
+            raise UserError(
+                f"what is brought {error}, in {folder}; remove that link, or choose another folder with --to DIR"
+            ) from None
 
     def is_whole(self, path: str) -> bool:
         """Return whether a file is here, and nothing that has arrived after it."""
-        return (self.path / path).is_file() and not self.part(path).exists()
+        return self.final(path).is_file() and not self.part(path).exists()
 
     def start_of(self, path: str) -> tuple[int, str]:
         """Return size and SHA-256 of what is here of a file: of a part of it, or of its last complete state."""
-        file = self.part(path) if self.part(path).is_file() else self.path / path
+        file = self.part(path) if self.part(path).is_file() else self.final(path)
         return (file.stat().st_size, digest_of(file).hexdigest()) if file.is_file() else (0, "")
 
     def receive(self, path: str, incoming: IncomingFile, progress: Callable[[int], None]) -> None:
@@ -96,7 +109,7 @@ class HomeFolder:
         part = self.part(path)
         part.parent.mkdir(parents=True, exist_ok=True)
         if incoming.offset and not part.is_file():
-            shutil.copyfile(self.path / path, part)
+            shutil.copyfile(self.final(path), part)
         if incoming.size - incoming.offset > shutil.disk_usage(part.parent).free:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(part))
         with part.open("r+b" if incoming.offset else "wb") as file:
@@ -113,7 +126,7 @@ class HomeFolder:
 
     def place(self, path: str) -> None:
         """Give a part, a file or a folder, its final name, in place of what has it. Raises OSError."""
-        part, final = self.part(path), self.path / path
+        part, final = self.part(path), self.final(path)
         final.parent.mkdir(parents=True, exist_ok=True)
         if not part.is_dir():
             part.replace(final)

@@ -160,7 +160,7 @@ def _bring(
         if selection.is_everything and not brought.problems:
             home.drop_parts()
         if listing.left_out and selection.is_everything:
-            say(f"{listing.left_out} links, or names that cannot be printed, in {remote.path} are left out")
+            say(f"{listing.left_out} links, or unsafe names, in {remote.path} are left out")
 
 
 def _open(transport: Transport, directory: RunDirectory, spec: RunSpec, say: Say) -> tuple[Host, RemoteFolder]:
@@ -235,7 +235,7 @@ def _copy_logs(directory: RunDirectory, home: HomeFolder, brought: Brought) -> N
     """Copy the logs, which are in the run directory on this machine."""
     for source in sorted(directory.logs.glob("*.log")):
         path = f"{_LOGS}/{source.name}"
-        final = home.path / path
+        final = home.final(path)
         if final.is_file() and digest_of(final).digest() == digest_of(source).digest():
             brought.unchanged.add(path)
             continue

@@ -19,4 +19,4 @@ class Bundle:
     """The tar.gz archive."""
     files: int
     left_out: tuple[str, ...] = ()
-    """Links that lead out of the project, which would be wrong or broken on a host."""
+    """Links that lead out of the project, which would be wrong or broken on a host, and paths that are too long for one."""

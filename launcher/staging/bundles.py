@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from podrun.runtime.contract import UserError
+from podrun.runtime.safe_name import why_unsafe
 
 from ..agent.extract import stays_inside
 from .bundle import GZIP, Bundle
@@ -99,6 +100,9 @@ class _Pack:
 
     def add(self, path: Path, name: str) -> None:
         """Add a file or a link. One that has vanished is left out, as if deleted before. Raises UserError."""
+        if why_unsafe(name, any_characters=True):  # a path that is too long for hosts
+            self._left_out.append(name)
+            return
         try:
             if stat.S_ISLNK(os.lstat(path).st_mode):
                 self._add_link(name, os.readlink(path))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from podrun.runtime.config import NamedFiles, files_of
 from podrun.runtime.contract import UserError
+from podrun.runtime.safe_name import why_unsafe
 
 from ..agent.data_set import PIECE
 from ..plan.data_set import DataFile, DataKey, DataSet, megabytes
@@ -39,10 +40,8 @@ def find_data(job: Config, tell: Callable[[str], None] = lambda text: None) -> D
         size = 0
         for path in named.files:
             name = path.name if folder is None else os.path.relpath(path, folder)
-            if not _can_travel(name):
-                raise UserError(
-                    f"{named.key}: the name of {shown(str(path))} is not UTF-8; rename it to bring it to hosts"
-                )
+            if why := _why_it_cannot_travel(f"{inside}/{name}"):
+                raise UserError(f"{named.key}: the name of {shown(str(path))} {why}; rename it to bring it to hosts")
             file = _read(path, named.key, reading)
             names[f"{inside}/{name}"] = file.sha256
             files.setdefault(file.sha256, file)
@@ -67,12 +66,12 @@ def _folder(named: NamedFiles) -> Path | None:
     return value if wild is None or value.is_dir() else Path(*parts[:wild])
 
 
-def _can_travel(name: str) -> bool:
+def _why_it_cannot_travel(name: str) -> str | None:
     try:
         name.encode()
     except UnicodeEncodeError:
-        return False
-    return True
+        return "is not UTF-8"
+    return "is too long" if why_unsafe(name, any_characters=True) else None
 
 
 class _Reading:

@@ -14,6 +14,7 @@ from ..preflight.base import Finding, name_hosts
 from ..preflight.rules import apply_rules, fatal_findings
 from ..staging.bundle import Bundle
 from ..staging.prepare import EndedError, Prepared, prepare_hosts
+from ..staging.project_files import shown
 from ..transport.base import Transport
 from .cause import Failure
 
@@ -55,8 +56,11 @@ def stage_hosts(
     prepared = {host: answer for host, answer in answers.items() if not isinstance(answer, HostError)}
     note(_what_was_sent(prepared, bundles), sent={host: list(p.sent) for host, p in prepared.items()})
     if left_out := [name for bundle in bundles for name in bundle.left_out]:
-        shown = ", ".join(left_out[:5]) + (", ..." if len(left_out) > 5 else "")
-        note(f"not sent: {shown} (links that lead out of the project; on the hosts they would lead elsewhere)")
+        names = ", ".join(map(shown, left_out[:5])) + (", ..." if len(left_out) > 5 else "")
+        note(
+            f"not sent: {names} (links that lead out of the project and on the hosts would lead elsewhere, or paths that "
+            "are too long)"
+        )
     facts = {host: p.facts or {} for host, p in prepared.items()}
     findings = apply_rules(pod, facts, program=plan.is_program)
     _warn(findings, note)

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
-from podrun.launcher.remote.download import FileFailedError, RemoteFolder, why_no_path
+from podrun.launcher.remote.download import FileFailedError, RemoteFolder
 from podrun.launcher.results.bring import Bringing, Brought
 from podrun.launcher.results.folder import HomeFolder
 from podrun.launcher.results.selection import Selection
 from podrun.runtime.contract import UserError
+from podrun.runtime.safe_name import as_files
 
 from .cases import NUMBERS, damaged, fuzz, raw_lines
 from .lying_hosts import LyingTransport
@@ -64,7 +65,7 @@ def test_files_of_a_host(number: int) -> None:
                 transport = LyingTransport("nobody", (), [script])
                 remote = RemoteFolder(transport, POD, POD.hosts[0], "/w")
                 listing = remote.list_files()
-                assert not any(map(why_no_path, listing.sizes))
+                assert not as_files(listing.sizes)[1]
                 Bringing(remote, "host-1", home, Brought(), lambda _: None, lambda *_: None).run(listing, Selection())
             except (HostError, FileFailedError, UserError, OSError) as error:
                 reason = str(error)

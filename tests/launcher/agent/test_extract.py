@@ -17,15 +17,15 @@ pytestmark = pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ([("../escaped", None)], "not a path inside"),
-        ([("/tmp/podrun-escaped", None)], "not a path inside"),
-        ([("a/../../escaped", None)], "not a path inside"),
+        ([("../escaped", None)], "outside its folder"),
+        ([("/tmp/podrun-escaped", None)], "outside its folder"),
+        ([("a/../../escaped", None)], "outside its folder"),
         ([("link", "..")], "leads out"),
         ([("link", "/tmp")], "leads out"),
         ([("deep/link", "../../x")], "leads out"),
         ([("up", "."), ("link", "up/../..")], "leads out"),
-        ([("link", "inside"), ("link/file", None)], "not a path inside"),
-        ([("link", "inside"), ("link", None)], "not a path inside"),
+        ([("link", "inside"), ("link/file", None)], "behind a link"),
+        ([("link", "inside"), ("link", None)], "behind a link"),
     ],
 )
 def test_an_archive_never_writes_outside(tmp_path: Path, members: list[tuple[str, str | None]], message: str) -> None:
@@ -50,3 +50,15 @@ def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
             archive.addfile(tarfile.TarInfo("file"))
     with pytest.raises(FileExistsError):
         extract(io.BytesIO(gzip.compress(buffer.getvalue())), str(tmp_path), "")
+
+
+def test_a_link_that_is_in_the_folder_already_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "link").symlink_to("../outside")
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("link/file"))
+    with pytest.raises(DamagedError, match="behind a link: 'link/file'"):
+        extract(io.BytesIO(gzip.compress(buffer.getvalue())), str(tmp_path / "folder"), "")
+    assert list((tmp_path / "outside").iterdir()) == []

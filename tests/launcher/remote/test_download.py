@@ -10,8 +10,9 @@ from podrun.launcher.agent.protocol import LIMIT, PIECE
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.remote import download
-from podrun.launcher.remote.download import FileFailedError, RemoteFolder, why_no_path
+from podrun.launcher.remote.download import FileFailedError, RemoteFolder
 from podrun.launcher.transport.local import LocalTransport
+from podrun.runtime.safe_name import why_unsafe
 
 from .pretended import FakeChannel
 
@@ -61,7 +62,7 @@ def pretend(local: tuple[LocalTransport, Pod], monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_paths_that_are_refused(pretend: Any, path: str) -> None:
-    assert why_no_path(path)
+    assert why_unsafe(path)
     remote, channel = pretend(file("good"), file(path), LISTED)
     with pytest.raises(HostError, match=r"^h7: names a file"):
         remote.list_files()
@@ -72,7 +73,7 @@ def test_paths_that_are_refused(pretend: Any, path: str) -> None:
     ("frames", "why"),
     [
         ([file("a"), file("a"), LISTED], "lists 'a' twice"),
-        ([file("a/b"), file("a"), LISTED], "lists 'a/b' below a file"),
+        ([file("a/b"), file("a"), LISTED], "names a file below a file: 'a/b'"),
         ([b"x" * (LIMIT + 2)], "sends a line without an end"),
         ([b"hello\n"], "sends what it should not: not JSON"),
         ([{"type": "file", "path": "a", "size": -1}], "sends what it should not: file: size is -1"),

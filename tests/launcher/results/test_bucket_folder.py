@@ -101,7 +101,7 @@ def test_names_that_lead_out_of_the_folder_are_left_out(pull: Pull) -> None:
     assert pull.files() == ["home/metrics.jsonl"]
     assert pulled.problems == []
     text = "\n".join(pull.lines)
-    assert "names a file outside its folder" in text and "6 links, or names that cannot be printed" in text
+    assert "names a file outside its folder" in text and "6 links, or unsafe names" in text
     assert "\x1b" not in text
 
 
@@ -181,3 +181,23 @@ def test_real_servers(scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         for name, content in objects.objects.items():
             path = tmp_path / "home" / name
             assert path.read_bytes() == content if name.isprintable() else not path.exists()
+
+
+@pytest.mark.parametrize("link", ["checkpoints", ".podrun-pull/parts", "metrics.jsonl"])
+def test_a_link_in_the_folder_here_is_not_followed(pull: Pull, link: str) -> None:
+    """What is behind it would be written over."""
+    add_checkpoint(pull.bucket, 5, {"a": b"x"})
+    pull()
+    elsewhere = pull.home.parent / "elsewhere"
+    elsewhere.mkdir()
+    path = pull.home / link
+    if not path.exists():  # it goes when all is complete
+        path.mkdir()
+    path.rename(elsewhere / "before")
+    path.symlink_to(elsewhere / "before")
+    before = {path: path.read_bytes() for path in elsewhere.rglob("*") if path.is_file()}
+    add_checkpoint(pull.bucket, 6, {"a": b"x"})
+    pull.bucket.objects["metrics.jsonl"] = b"new"
+    with pytest.raises(UserError, match=r"names a file behind a link: .* remove that link, or choose another folder"):
+        pull()
+    assert {path: path.read_bytes() for path in elsewhere.rglob("*") if path.is_file()} == before

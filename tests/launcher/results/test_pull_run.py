@@ -211,7 +211,7 @@ def test_what_is_no_file_is_left_out(pulling: Pulling) -> None:
     os.mkfifo(pulling.workdir / "pipe")
     (pulling.workdir / "two\nlines").write_text("x")
     pulling.pull()
-    assert f"4 links, or names that cannot be printed, in {pulling.workdir} are left out" in pulling.lines
+    assert f"4 links, or unsafe names, in {pulling.workdir} are left out" in pulling.lines
     assert {"link", "folder", "pipe", "two\nlines"}.isdisjoint(path.name for path in pulling.home.iterdir())
 
 
