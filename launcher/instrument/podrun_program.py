@@ -1,81 +1,163 @@
-"""Report what ends the program: loaded by `sitecustomize` when it is due."""
+"""Report what ends the program. `sitecustomize` loads it, and says why it imports next to nothing."""
 
-from __future__ import annotations
-
+import _thread
 import atexit
-import json
 import os
 import sys
 import time
-import traceback
-from typing import Any, List, Optional
+from _weakref import ref
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 _STARTED_AS = os.getpid()
 _LIMIT = 1 << 20  # characters of a traceback in an event
 _MOST = 2000  # characters of a message, whose end names the line
-_reported: List[bool] = []
-_before_threads: List[bool] = []
-_exit_code: List[Any] = []  # what SystemExit was last made with, where, and the first frame of the main thread
+_FIRST_FRAMES = ("<module>", "_run_module_as_main")  # of a file, and of `python -m`
+# The program may change its environment, and these functions, as tools do that simulate a file system or a clock.
+_DIRECTORY, _PROCESS = os.environ.get("PODRUN_DIR"), os.environ.get("PODRUN_PROCESS_ID")
+_IS_WORKER = os.environ.get("PODRUN_MAIN_PID") == str(_STARTED_AS)
+_open, _write, _close, _stat, _now = os.open, os.write, os.close, os.fstat, time.time
+_show = sys.__excepthook__
+_reported: "List[bool]" = []
+_before_threads: "List[bool]" = []
+_noted: "List[_Exit]" = []  # at most one
+_showing = _thread.allocate_lock()
 
 
-def report(kind: Any, error: Any, trace: Any) -> None:
+class _Exit:
+    """The SystemExit that may end the program."""
+
+    def __init__(self, error: "Any", frame: "Any") -> None:
+        self.status = error.code
+        self.where = _users_line(_stack(frame))
+        self.first = _first(frame)
+        self.alive = ref(error, self._is_gone)
+
+    def _is_gone(self, _: "Any") -> None:
+        """Forget it if the program runs on without it: somebody has caught it. What ends the program is gone after it."""
+        if sys._getframe().f_back is not None and self in _noted:
+            _noted.clear()
+
+
+def report_end(kind: "Any", error: "Any", trace: "Any", frame: "Any") -> None:
+    """Report what Python shows in `frame`, unless the program itself shows it, as a console does, and goes on."""
+    if _first(frame).f_code.co_name not in _FIRST_FRAMES:
+        report(kind, error, trace)
+
+
+def report(kind: "Any", error: "Any", trace: "Any") -> None:
     """Report an exception that nobody caught. The launcher ends all other processes then, and shows it as the cause."""
-    text = "".join(traceback.format_exception(kind, error, trace))
-    first = str(error).strip().splitlines()[:1]
+    if _reported or not _is_worker():
+        return
+    words = _words(error)
+    first = words.strip().splitlines()[:1]
     message = "%s: %s" % (kind.__name__, first[0]) if first else kind.__name__
-    hint = _hint(error)
+    hint = _hint(error, words)
     message = message.rstrip(".") + hint if hint else message
-    where = _users_frame(traceback.extract_tb(trace))
-    _fail(message + (" (%s)" % where if where else ""), 1, text)
+    where = _users_line(reversed([(tb.tb_frame.f_code.co_filename, tb.tb_lineno) for tb in _each(trace, "tb_next")]))
+    _fail(message + (" (%s)" % where if where else ""), 1, _shown(kind, error, trace))
 
 
-def _hint(error: Any) -> str:
+def _words(error: "Any") -> str:
+    try:
+        return "%s" % error
+    except Exception:
+        return "<exception str() failed>"  # as Python says it
+
+
+def _hint(error: "Any", words: str) -> str:
     """Return what a message leaves out: which Python it was, or what JAX does not say about joining a pod."""
     if isinstance(error, ModuleNotFoundError):
         return " in %s" % sys.executable
-    text = str(error)
-    if "jax.distributed.initialize() must be called before" in text and _has_joined():
+    if "jax.distributed.initialize() must be called before" in words and _has_joined():
         return "; this process has joined the pod already: podrun.init() does it as well, so call one of them, once"
-    if "Failed to start RPC server" in text:
+    if "Failed to start RPC server" in words:
         where = os.environ.get("PODRUN_COORDINATOR")
         return "; at %s, which is for JAX's coordinator: another server of this program may have taken the port" % where
     return ""
 
 
-def note_exit(status: Any, frame: Any) -> None:
-    """Remember a SystemExit of the main thread; if it is what ends the program, it is reported then."""
-    first = frame
-    while first.f_back is not None:
-        first = first.f_back
-    _exit_code[:] = [status, _users_frame(traceback.extract_stack(frame)), first]
-    watch_exit()
+class _Screen:
+    """Stands for stderr while one thread shows an exception. What other threads write goes where it belongs."""
+
+    def __init__(self, stderr: "Any") -> None:
+        self.text: List[str] = []
+        self.thread: Optional[int] = _thread.get_ident()
+        self._stderr = stderr
+
+    def write(self, text: str) -> "Any":
+        if _thread.get_ident() == self.thread:
+            return self.text.append(text)
+        return self._stderr.write(text)
+
+    def flush(self) -> None:
+        if _thread.get_ident() != self.thread:
+            self._stderr.flush()
+
+    def __getattr__(self, name: str) -> "Any":
+        return getattr(self._stderr, name)
+
+
+def _shown(kind: "Any", error: "Any", trace: "Any") -> str:
+    """Return what Python itself shows of an exception: its module `traceback` may not be what the program has."""
+    if not _showing.acquire(timeout=5):
+        return ""
+    before = sys.stderr
+    sys.stderr = screen = _Screen(before)
+    try:
+        _show(kind, error, trace)
+    finally:
+        sys.stderr, screen.thread = before, None
+        _showing.release()
+    return "".join(screen.text)
+
+
+def note_exit(error: "Any", frame: "Any") -> None:
+    """Remember a SystemExit that the main thread makes in `frame`; if it is what ends the program, it is reported then."""
+    _noted.clear()
+    if error.code is not None and error.code != 0:
+        noted = _Exit(error, frame)
+        if noted.first.f_code.co_name in _FIRST_FRAMES:  # or else it cannot be known whether it was caught
+            _noted.append(noted)
+            watch_exit()
 
 
 def forget_exit() -> None:
-    """Forget what was noted, because the program goes on to end with 0."""
-    _exit_code.clear()
+    """Forget what was noted, because the program may go on to end with another code."""
+    _noted.clear()
 
 
 def watch_exit() -> None:
     """Report a failure first of all at exit: others may wait for threads, or for other processes, as JAX's does."""
-    atexit.unregister(leave)
-    atexit.register(leave)  # the last one registered is the first to run
+    atexit.unregister(_leave_quietly)
+    atexit.register(_leave_quietly)  # the last one registered is the first to run
     register = getattr(sys.modules.get("threading"), "_register_atexit", None)
     if register is not None and not _before_threads:
         _before_threads.append(True)
         try:
-            register(leave)
+            register(_leave_quietly)
         except RuntimeError:  # the program is ending already
             pass
 
 
+def _leave_quietly() -> None:
+    try:
+        leave()
+    except Exception:
+        pass
+
+
 def leave() -> None:
     """Report what the program ends with, if that is a failure."""
-    error = getattr(sys, "last_value", None)
-    if error is not None and not isinstance(error, KeyboardInterrupt):
-        report(type(error), error, error.__traceback__)
-    elif _exit_code and not _returned(_exit_code[2]):
-        status, where, _ = _exit_code
+    error = getattr(sys, "last_value", None)  # what was shown last, though a console may go on after it
+    trace = getattr(error, "__traceback__", None)
+    if error is not None and trace is not None and _has_ended(trace.tb_frame):
+        if not isinstance(error, KeyboardInterrupt):
+            report(type(error), error, trace)
+    elif _noted and _has_ended(_noted[0].first):
+        status, where = _noted[0].status, _noted[0].where
         is_code = isinstance(status, int)
         code = status & 0xFF if is_code else 1  # the operating system keeps 8 bits: 256 ends a process with 0
         what = "exited with code %d" % code if is_code else str(status)
@@ -83,12 +165,22 @@ def leave() -> None:
             _fail("%s (%s)" % (what, where) if where else what, code, "")
 
 
-def _returned(frame: Any) -> bool:
-    """Return whether a frame that has ended came to its end: then somebody has caught what was raised in it."""
-    from opcode import opname
+def _has_ended(frame: "Any") -> bool:
+    """Return whether a frame was the program's first, and has ended by an exception rather than at its end."""
+    if frame.f_back is not None or frame.f_code.co_name not in _FIRST_FRAMES:
+        return False
+    return frame.f_lasti < 0 or frame.f_code.co_code[frame.f_lasti] not in _RETURNS
 
-    last: str = opname[frame.f_code.co_code[frame.f_lasti]]
-    return last.startswith("RETURN_")
+
+def _value(value: "Any") -> "Any":
+    return value
+
+
+def _constant() -> "Any":
+    return 1
+
+
+_RETURNS = [function.__code__.co_code[-2] for function in (_value, _constant)]  # what they end with in this Python
 
 
 def _fail(message: str, code: int, text: str) -> None:
@@ -98,7 +190,7 @@ def _fail(message: str, code: int, text: str) -> None:
     if len(message) > _MOST:  # the launcher refuses events of many megabytes
         message = message[: _MOST // 2] + " ... " + message[-_MOST // 2 :]
     fields = {"kind": "exception", "message": message, "code": code, "traceback": text[-_LIMIT:], "program": True}
-    _event("error", **fields)
+    _event("error", fields)
 
 
 def _is_worker() -> bool:
@@ -106,11 +198,7 @@ def _is_worker() -> bool:
 
     A failure of another, such as a test compilation, means nothing by itself.
     """
-    if os.getpid() != _STARTED_AS:  # forked
-        return False
-    if os.environ.get("PODRUN_MAIN_PID") == str(os.getpid()):
-        return True
-    return _has_joined()
+    return os.getpid() == _STARTED_AS and (_IS_WORKER or _has_joined())  # not if it was forked
 
 
 def _has_joined() -> bool:
@@ -118,39 +206,106 @@ def _has_joined() -> bool:
     return getattr(state, "client", None) is not None
 
 
-def _users_frame(frames: Any) -> Optional[str]:
-    """Return `file:line` of the innermost frame in the user's own code."""
-    others = [os, sys.modules[__name__], *map(sys.modules.get, ("podrun", "podrun.runtime"))]
-    files = [getattr(module, "__file__", None) for module in others]
-    folders = [os.path.dirname(file) + os.sep for file in files if file]
-    users = [
-        frame
-        for frame in frames
-        if not frame.filename.startswith(("<", *folders)) and "site-packages" not in frame.filename
-    ]
-    if not users:
-        return None
-    path = users[-1].filename
-    try:
-        inside = os.path.relpath(path)
-    except (OSError, ValueError):
-        inside = path
-    return "%s:%s" % (path if inside.startswith("..") else inside, users[-1].lineno)
+def _each(first: "Any", following: str) -> "Iterator[Any]":
+    while first is not None:
+        yield first
+        first = getattr(first, following)
+
+
+def _stack(frame: "Any") -> "Iterator[Tuple[str, int]]":
+    return ((each.f_code.co_filename, each.f_lineno) for each in _each(frame, "f_back"))
+
+
+def _first(frame: "Any") -> "Any":
+    for first in _each(frame, "f_back"):
+        pass
+    return first
+
+
+def _users_line(lines: "Iterable[Tuple[str, int]]") -> "Optional[str]":
+    """Return the first `file:line` in the user's own code."""
+    others = [os, *map(sys.modules.get, ("podrun", "podrun.runtime"))]
+    files = [__file__, *(getattr(module, "__file__", None) for module in others)]
+    folders = tuple(os.path.dirname(file) + os.sep for file in files if file)
+    for path, line in lines:
+        if path.startswith(("<", *folders)) or "site-packages" in path:
+            continue
+        try:
+            inside = os.path.relpath(path)
+        except (OSError, ValueError):
+            inside = path
+        return "%s:%s" % (path if inside.startswith("..") else inside, line)
+    return None
 
 
 def note(message: str) -> None:
     """Say something in the log, which the first process's console shows, and in the run's record."""
-    print("podrun: %s" % message, file=sys.stderr, flush=True)
-    _event("note", message=message)
-
-
-def _event(event: str, **fields: Any) -> None:
-    """Append an event to the file that the host's agent relays. One write, so that events of two processes do not mix."""
-    line = json.dumps(dict(fields, event=event, time=time.time())) + "\n"
     try:
-        path = os.path.join(os.environ["PODRUN_DIR"], "%s.events" % os.environ["PODRUN_PROCESS_ID"])
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.write(file, line.encode("utf-8", "replace"))
-        os.close(file)
-    except (OSError, KeyError):  # a full disk, or another environment: its exit code and its output still say something
+        print("podrun: %s" % message, file=sys.stderr, flush=True)
+    except Exception:  # it is closed
         pass
+    _event("note", {"message": message})
+
+
+def _open_events() -> "Optional[int]":
+    """Open the file of events that the host's agent relays. Returns None where that is impossible: a full disk, a test."""
+    if _DIRECTORY is None or _PROCESS is None:
+        return None
+    try:
+        path = os.path.join(_DIRECTORY, "%s.events" % _PROCESS)
+        return _open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError:
+        return None
+
+
+def _event(event: str, fields: "Dict[str, Any]") -> None:
+    """Append an event in one write, so that events of two processes do not mix."""
+    line = _json(dict(fields, event=event, time=_now())) + "\n"
+    early = _still_open()
+    file = _open_events() if early is None else early
+    if file is None:  # the exit code and the output still say something
+        return
+    try:
+        _write(file, line.encode("utf-8", "replace"))
+    except OSError:
+        pass
+    finally:
+        if file != early:
+            _close(file)
+
+
+def _identity(file: int) -> "Tuple[int, int]":
+    status = _stat(file)
+    return status.st_dev, status.st_ino
+
+
+def _still_open() -> "Optional[int]":
+    """Return the file that was opened at the start, unless the program has closed it, and may have opened another one."""
+    try:
+        return _early[0] if _early and _identity(_early[0]) == _early[1] else None
+    except OSError:
+        return None
+
+
+def _json(value: "Any") -> str:
+    """Return text, numbers and mappings of them as JSON, with characters that no encoding has escaped."""
+    if isinstance(value, dict):
+        return "{%s}" % ", ".join("%s: %s" % (_json(name), _json(value[name])) for name in value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not isinstance(value, str):
+        return repr(value)
+    special = set(value) - _PLAIN
+    for char in {"\\"} & special:  # before others bring more of them
+        value = value.replace(char, "\\\\")
+    for char in special - {"\\"}:
+        if char < " " or char in '"\x7f' or "\ud800" <= char <= "\udfff":
+            value = value.replace(char, "\\u%04x" % ord(char))
+    return '"%s"' % value
+
+
+_PLAIN = set(map(chr, range(0x20, 0x7F))) - set('"\\')
+_early: "Optional[Tuple[int, Tuple[int, int]]]" = None
+if _IS_WORKER:  # a program that gives up its rights cannot open it later
+    _file = _open_events()
+    _early = None if _file is None else (_file, _identity(_file))

@@ -1,138 +1,174 @@
-"""Run at the start of every Python of a user's program, in well under a millisecond: watch, and import nothing yet.
+"""Run at the start of every Python of a user's program, in about a millisecond: watch how it ends, and disturb nothing.
 
 `sitecustomize` is Python's own name for such a file. One that the user has stays in force: it is loaded from here.
+
+The program may narrow `sys.path`, have files with the names of standard modules, or lose the right to read this folder. So
+everything here is loaded before the program runs, by its place, and imports only `os` and modules that are built in.
 """
 
-from __future__ import annotations
-
+# No `from __future__ import annotations`: it imports a module that the program may not have.
+import _thread
 import atexit
 import builtins
+import os
 import sys
-from _thread import get_ident
+from _frozen_importlib import module_from_spec
+from _frozen_importlib_external import PathFinder, spec_from_file_location
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing takes longer to import than all else here
     from typing import Any
 
-
-def _helper() -> Any:
-    """Import the rest, which only a program needs that uses JAX, or that fails."""
-    import podrun_program  # type: ignore[import-not-found]
-
-    return podrun_program
-
-
-def _jax() -> Any:
-    import podrun_jax  # type: ignore[import-not-found]
-
-    return podrun_jax
+_FOLDER = __file__.rpartition("/")[0]
+_main_thread = _thread.get_ident()
+_hook_before = sys.excepthook
+_BuiltIn = SystemExit
+_program: "Any" = None
+_jax: "Any" = None
 
 
-def _watch_threads() -> None:
-    import threading
+def _load(name: str) -> "Any":
+    """Load a file of this folder, without a trace in `sys.modules`."""
+    spec = spec_from_file_location(name, "%s/%s.py" % (_FOLDER, name))
+    module = module_from_spec(spec)  # type: ignore[arg-type]
+    spec.loader.exec_module(module)  # type: ignore[union-attr]
+    return module
 
+
+def _quietly(function: "Any", *given: "Any") -> None:
+    """Call a function of this folder. The program's own work matters more than an error in it."""
+    try:
+        function(*given)
+    except Exception:
+        pass
+
+
+def _watch_threads(threading: "Any") -> None:
     before = threading.excepthook
 
-    def excepthook(args: Any) -> None:
-        if args.exc_type in (
-            _BuiltIn,
-            _SystemExit,
-        ):  # Python's own hook ignores the first, and knows nothing of the other
+    def excepthook(args: "Any") -> None:
+        # Python's own hook ignores the first, and knows nothing of the other.
+        if args.exc_type in (_BuiltIn, _SystemExit):
             return
-        before(args)
-        _helper().report(args.exc_type, args.exc_value, args.exc_traceback)
+        try:
+            before(args)
+        finally:
+            _quietly(_program.report, args.exc_type, args.exc_value, args.exc_traceback)
 
     threading.excepthook = excepthook
+    if hasattr(threading, "__excepthook__"):  # from Python 3.10 on: what a program restores
+        threading.__excepthook__ = excepthook
 
 
-def _excepthook(kind: Any, error: Any, trace: Any) -> None:
-    _hook_before(kind, error, trace)
-    if not issubclass(kind, KeyboardInterrupt):
-        _helper().report(kind, error, trace)
-
-
-_BuiltIn = SystemExit
+def _excepthook(kind: "Any", error: "Any", trace: "Any") -> None:
+    try:
+        _hook_before(kind, error, trace)
+    finally:
+        if not issubclass(kind, KeyboardInterrupt) and _thread.get_ident() == _main_thread:
+            _quietly(_program.report_end, kind, error, trace, sys._getframe())
 
 
 class _SystemExit(SystemExit):
     """Take the place of the built-in name, because Python tells nobody of the SystemExit that ends it before it has ended.
 
-    `except SystemExit` catches this one, and no other is raised in Python: `sys.exit` raises it as well.
+    `except SystemExit` catches this one, and no other is raised in Python: `sys.exit` and `_thread.exit` raise it as well.
     """
 
-    def __init__(self, *args: Any) -> None:
+    def __new__(cls, *args: "Any", **keys: "Any") -> "Any":
+        if cls is not _SystemExit and _thread.get_ident() == _main_thread:
+            _quietly(_program.forget_exit)  # it may end the program with any code
+        return super().__new__(cls, *args, **keys)
+
+    def __init__(self, *args: "Any") -> None:
         super().__init__(*args)
-        if type(self) is _SystemExit and get_ident() == _main_thread:
-            _note_exit(self.code, sys._getframe(1))
+        if type(self) is _SystemExit and _thread.get_ident() == _main_thread:
+            try:
+                _program.note_exit(self, sys._getframe(1))
+            except Exception:  # see `_quietly`, which would be a frame more
+                pass
 
 
 _SystemExit.__name__ = _SystemExit.__qualname__ = "SystemExit"
 _SystemExit.__module__ = "builtins"
 
 
-def _note_exit(status: Any, frame: Any) -> None:
-    if status is not None and status != 0:
-        _helper().note_exit(status, frame)
-    elif "podrun_program" in sys.modules:
-        _helper().forget_exit()
-
-
-def _exit(status: Any = None) -> Any:
+def _exit(status: "Any" = None, /) -> "Any":
     raise _SystemExit(*status if isinstance(status, tuple) else [status] * (status is not None))
 
 
-def _at_exit() -> None:
-    if getattr(sys, "last_value", None) is not None:
-        _helper().leave()
+def _exit_thread() -> "Any":
+    raise _SystemExit
 
 
-_after_import: Any = {
+_exit.__name__ = _exit.__qualname__ = _exit_thread.__name__ = _exit_thread.__qualname__ = "exit"
+
+_after_import: "Any" = {
     "threading": _watch_threads,
-    "jax": lambda: _helper().watch_exit(),
-    "jax._src.clusters": lambda: _jax().join_with_jax(),
-    "jax._src.distributed": lambda: _jax().prepare_joining(),
-    "jax._src.xla_bridge": lambda: _jax().watch_backends(),
+    "jax": lambda jax: _program.watch_exit(),
+    "jax._src.clusters": lambda clusters: _jax.join_with_jax(clusters, _program.note),
+    "jax._src.distributed": lambda distributed: _jax.prepare_joining(distributed, _program.note),
+    "jax._src.xla_bridge": lambda bridge: _jax.watch_backends(bridge, _program.note),
 }
 
 
 class _Watcher:
     """Finder on `sys.meta_path` that calls a function after the import of a module that is watched."""
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
         if name not in _after_import:
             return None
-        after = _after_import.pop(name)
         for finder in sys.meta_path:
-            spec: Any = (
-                finder.find_spec(name, path, target) if finder is not self and hasattr(finder, "find_spec") else None
-            )
-            if spec is not None:
-                break
+            if finder is not self and hasattr(finder, "find_spec"):
+                spec: Any = finder.find_spec(name, path, target)
+                if spec is not None:
+                    break
         else:
             return None
+        if isinstance(spec.loader, type):  # built in or frozen: its loader is everybody's
+            return spec
         load: Any = getattr(spec.loader, "exec_module", None)
 
-        def load_and_call(module: Any) -> None:
+        def load_and_call(module: "Any") -> None:
             load(module)
-            try:
-                after()
-            except Exception as error:  # the program's own work matters more
-                print("podrun: cannot watch %s: %s: %s" % (name, type(error).__name__, error), file=sys.stderr)
+            _quietly(_after_import.pop(name, _nothing), module)
 
         try:
             spec.loader.exec_module = load_and_call
-        except (AttributeError, TypeError):  # built in, or another kind of loader
+        except (AttributeError, TypeError):  # another kind of loader
             pass
         return spec
 
 
+def _nothing(module: "Any") -> None:
+    """Stand for what was done already."""
+
+
+def _watch() -> None:
+    global _program, _jax
+    _program, _jax = _load("podrun_program"), _load("podrun_jax")
+    atexit.register(_quietly, _program.leave)  # a program may put its own excepthook in the place of this one
+    if (
+        sys.excepthook is sys.__excepthook__
+    ):  # a console asks whether somebody has changed it, and shows errors otherwise
+        sys.__excepthook__ = _excepthook
+    sys.excepthook, sys.exit, builtins.SystemExit = _excepthook, _exit, _SystemExit  # type: ignore[misc]
+    _thread.exit = _thread.exit_thread = _exit_thread
+    if "threading" in sys.modules:
+        _after_import.pop("threading")(sys.modules["threading"])
+    sys.meta_path.insert(0, _Watcher())
+
+
+def _is_here(path: str) -> bool:
+    """Return whether a path leads to this folder, however it is spelled."""
+    try:
+        return os.path.samestat(os.stat(path or "."), os.stat(_FOLDER))
+    except OSError:
+        return False
+
+
 def _load_next() -> None:
     """Load the `sitecustomize` that this one hides."""
-    from _frozen_importlib import module_from_spec
-    from _frozen_importlib_external import PathFinder
-
-    folder = __file__.rpartition("/")[0]
-    spec: Any = PathFinder.find_spec("sitecustomize", [path for path in sys.path if path.rstrip("/") != folder])
+    spec: Any = PathFinder.find_spec("sitecustomize", [path for path in sys.path if not _is_here(path)])
     if spec is not None and spec.loader is not None:
         module: Any = module_from_spec(spec)
         sys.modules["sitecustomize"] = module
@@ -140,11 +176,5 @@ def _load_next() -> None:
         load(module)
 
 
-atexit.register(_at_exit)  # a program may have put its own excepthook in the place of this one
-_main_thread = get_ident()
-_hook_before = sys.excepthook
-sys.excepthook, sys.exit, builtins.SystemExit = _excepthook, _exit, _SystemExit  # type: ignore[misc]
-if "threading" in sys.modules:
-    _after_import.pop("threading")()
-sys.meta_path.insert(0, _Watcher())
+_quietly(_watch)
 _load_next()

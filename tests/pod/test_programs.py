@@ -188,6 +188,37 @@ def test_a_program_that_is_not_instrumented(sandbox: Sandbox) -> None:
         assert "bad.py:3) [exit code 1]" in done.stderr.splitlines()[-1]
 
 
+NARROW = "import sys, tokenize\nsys.path.clear()\n"
+"""Beside a tokenize.py of its own."""
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "what"),
+    [
+        (
+            NARROW + "try:\n    sys.exit(3)\nexcept SystemExit:\n    sys.exit(tokenize.code)",
+            5,
+            "exited with code 5 (own.py:6)",
+        ),
+        *(
+            pytest.param(NARROW + end, code, what, marks=pytest.mark.long)
+            for end, code, what in (
+                ("raise KeyError(tokenize.code)", 1, "KeyError: 5 (own.py:3)"),
+                ("try:\n    sys.exit(3)\nexcept SystemExit:\n    print('caught')", 0, ""),
+                ("import os\nos.environ.clear()\nos.chdir('/')\nopen('/no/such')", 1, "FileNotFoundError: "),
+            )
+        ),
+    ],
+)
+def test_a_program_that_has_changed_what_it_imports(sandbox: Sandbox, program: str, code: int, what: str) -> None:
+    """It ends as in plain Python, and podrun names the line."""
+    (sandbox.path / "tokenize.py").write_text("code = 5\n")
+    (sandbox.path / "own.py").write_text(program)
+    done = sandbox.podrun("--slice", "cpu-1x1", "--simulate", "--", "python", "own.py")
+    assert done.returncode == code, done.stdout + done.stderr
+    assert what in done.stderr.splitlines()[-1] if code else "caught" in done.stdout
+
+
 def test_what_a_program_finds(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """The Python of podrun, names that others read, two free ports; no variables of another launcher."""
     for name in ("SLURM_JOB_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):

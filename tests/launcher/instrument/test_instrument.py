@@ -236,11 +236,18 @@ def test_a_sitecustomize_of_the_user_stays_in_force(tmp_path: Path) -> None:
     assert done.stdout == "True the user\n", done.stderr
 
 
+def test_its_folder_under_two_names(tmp_path: Path) -> None:
+    """It does not load itself again."""
+    (tmp_path / "link").symlink_to(FOLDER)
+    done, _ = run(tmp_path, "print('fine')", PYTHONPATH=f"{FOLDER}:{tmp_path / 'link'}")
+    assert (done.stdout, done.stderr) == ("fine\n", "")
+
+
 def test_nothing_is_imported_before_it_is_needed(tmp_path: Path) -> None:
-    """A program starts as fast as before if it imports little."""
+    """A program starts as fast as before if it imports little, and has its own files with the names of standard modules."""
     program = "import sys\nprint(*sorted(sys.modules))"
     with_it, without = (set(run(tmp_path, program, PYTHONPATH=path)[0].stdout.split()) for path in (str(FOLDER), ""))
-    assert with_it - without <= {"sitecustomize", "atexit"}  # the latter is built in
+    assert with_it - without <= {"sitecustomize", "atexit"}  # the latter is built in, like all others
 
 
 def test_other_modules_are_found_as_before(tmp_path: Path) -> None:
