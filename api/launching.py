@@ -70,7 +70,7 @@ def launch(
 
 
 class Run:
-    """A run that was launched. As a context (`with podrun.launch(...) as run:`) it is stopped at the end."""
+    """Run started by `launch`. As a context (`with podrun.launch(...) as run:`) it is stopped at the end."""
 
     run_id: str
     directory: Path

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 _POD = {
     name: os.environ.get("PODRUN_" + name, "") for name in ("COORDINATOR", "NUM_PROCESSES", "PROCESS_ID", "ADDRESS")
 }
-"""Who this process is. The program may change its environment."""
+"""Identity of this process, from its start: the program may change its environment."""
 
 
 def join_with_jax(clusters: "Any", note: "Note") -> None:
