@@ -33,7 +33,7 @@ from .failures import SAVE_GRACE
 from .frames import AgentFrames, Observer
 from .heartbeat import MOST, Heartbeat
 from .kept import KeptAgents
-from .last_words import last_words
+from .last_words import abort_reason, last_words
 from .outcome import Outcome, doing
 from .patience import Patience
 from .watch import ProgressWatch, least_far
@@ -279,12 +279,14 @@ class Supervisor(AgentFrames):
             self._fail(host, "not all of its processes have finished")
 
     def _with_last_words(self, first: Failure) -> Failure:
-        """Add what a user program printed last to the bare fact that it has ended."""
+        """Add what a process printed last to the bare fact that it has ended."""
         process = None if first.process is None else self._processes[first.host, first.process]
-        if process is None or process.error is not None or process.exit_code is None or not self._plan.is_program:
+        if process is None or process.error is not None or process.exit_code is None:
             return first
-        words = last_words(self._end_of_log(process.host, process.process))
-        return replace(first, what=f"{first.what}: {words}") if words else first
+        output = self._end_of_log(process.host, process.process)
+        reason = f" ({abort_reason(output)})" if first.sign is cause.Sign.ABORTED else ""
+        words = last_words(output) if self._plan.is_program else None
+        return replace(first, what=f"{first.what}{reason}{f': {words}' if words else ''}")
 
     # --- state ---
 

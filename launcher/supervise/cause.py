@@ -17,7 +17,6 @@ LAUNCHER = "the launcher"
 
 _SIGNAL_HINTS: dict[int, str] = {
     signal.SIGSEGV: " (a crash in native code)",
-    signal.SIGABRT: " (native code gave up; JAX does so when another process is gone)",
 }
 # Last output of a process after the loss of a peer, from JAX's coordination service, gloo, and torch's store and NCCL.
 _PEER_IS_GONE = re.compile(

@@ -1,13 +1,17 @@
-"""PURE: find in the end of a program's output why it ended, for a program that could not report it."""
+"""PURE: find in the end of a process's output why it ended, if it could not report it."""
 
 from __future__ import annotations
 
 import re
 
+from .cause import is_peer_loss
+
 _FRAME = re.compile(r'^ +File "(?P<file>[^"\n]+)", line (?P<line>\d+)', re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last):\n"
 _LIBRARIES = re.compile(r"/(site|dist)-packages/|/lib/python3\.\d+/|^<")
 _SHUTDOWN_LIMIT = "Barrier timed out. Id: Shutdown"  # JAX's words
+_CRASH = "Fatal Python error: "
+_NO_FRAME = "<no Python frame>"
 _MOST = 300  # characters of a message
 
 
@@ -17,7 +21,7 @@ def last_words(output: bytes) -> str | None:
     None if there is neither. Source of the second: https://docs.python.org/3/library/faulthandler.html.
     """
     text = output.decode(errors="replace")
-    crash = text.rfind("Fatal Python error: ")
+    crash = text.rfind(_CRASH)
     begin = text.rfind(_TRACEBACK)
     if crash > begin:
         where = _users_frame(text[crash:], innermost=0)
@@ -29,6 +33,16 @@ def last_words(output: bytes) -> str | None:
     frames, message = _split(text[begin + len(_TRACEBACK) :])
     where = _users_frame(frames, innermost=-1)
     return f"{message[:_MOST]}{f' ({where})' if where else ''}" if message else None
+
+
+def abort_reason(output: bytes) -> str:
+    """Return why native code ended a process by SIGABRT, as far as its output says so."""
+    if is_peer_loss(output):
+        return "native code gave up after the loss of another process"
+    crash = output.decode(errors="replace").rpartition(_CRASH)[2]
+    if _NO_FRAME in crash and not _FRAME.search(crash) and "torch._C" in crash:  # the program itself has ended
+        return "native code gave up at exit; torch does so without torch.distributed.destroy_process_group()"
+    return "native code gave up"
 
 
 def _split(text: str) -> tuple[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from podrun.launcher.supervise.last_words import last_words
+from podrun.launcher.supervise.last_words import abort_reason, last_words
 
 TRACEBACK = b"""epoch 1
 Traceback (most recent call last):
@@ -53,6 +53,43 @@ Extension modules: numpy._core (total: 1)
 def test_last_words(output: bytes, words: str | None) -> None:
     """Type, message and the innermost line outside of libraries; nothing where there is nothing to say."""
     assert last_words(output) == words
+
+
+AT_EXIT = b"""terminate called without an active exception
+Fatal Python error: Aborted
+
+Thread 0x00007f (most recent call first):
+  <no Python frame>
+
+Extension modules: numpy._core._multiarray_umath, torch._C, torch._C._dynamo.eval_frame (total: 12)
+"""
+IN_A_LINE = b"""Fatal Python error: Aborted
+
+Current thread 0x00007f (most recent call first):
+  File "/jobs/train.py", line 41 in fail
+
+Extension modules: torch._C (total: 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        (AT_EXIT, "at exit; torch does so without torch.distributed.destroy_process_group()"),
+        (IN_A_LINE, "native code gave up"),
+        (AT_EXIT.replace(b"torch", b"mine"), "native code gave up"),
+        (
+            b"Terminating process because the JAX distributed service detected fatal errors\n" + AT_EXIT,
+            "the loss of another",
+        ),
+        (b"[gloo] Connection closed by peer\n" + IN_A_LINE, "native code gave up after the loss of another process"),
+        (b"", "native code gave up"),
+    ],
+)
+def test_why_native_code_gave_up(output: bytes, reason: str) -> None:
+    """JAX is named for nothing that its output does not show."""
+    assert abort_reason(output).endswith(reason) or f"{reason} process" in abort_reason(output)
+    assert "JAX" not in abort_reason(output)
 
 
 def test_they_are_short() -> None:
