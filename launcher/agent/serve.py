@@ -269,7 +269,9 @@ class Agent:
             self.closing = frame
             if self.stopped:  # at once: the spec of the next attempt may be the next frame
                 self.end_attempt(frame)
-        elif kind == "spec" and self.waits_for_spec:
+        elif kind == "spec" and self.stopped:
+            if not self.waits_for_spec:  # the `close` before was lost with its connection
+                self.remove_files(connection.offsets or {})
             self.next_spec = expand_spec(frame)
             self.finished = True
 

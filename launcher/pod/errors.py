@@ -16,10 +16,12 @@ from podrun.runtime.contract import UserError
 class HostError(Exception):
     """One host could not be reached or could not start its agent."""
 
-    def __init__(self, host: str, reason: str) -> None:
+    def __init__(self, host: str, reason: str, dropped: bool = False) -> None:
         super().__init__(f"{host}: {reason}")
         self.host = host
         self.reason = reason
+        self.dropped = dropped
+        """True if there was a connection, which was lost: another one may well do."""
 
 
 class MissingTpuError(UserError):

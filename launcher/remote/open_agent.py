@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..agent.protocol import MARK
 from ..plan.agent_file import NO_AGENT, agent_command, agent_file, receive_command
 from ..pod.errors import HostError
@@ -15,20 +17,30 @@ _NOISE_LIMIT = 1 << 20  # bytes that login scripts may print
 
 
 def open_agent(transport: Transport, pod: Pod, host: Host, *args: str) -> Channel:
-    """Start `agent ARGS` on the host; install the agent first if it is missing.
+    """Start `agent ARGS` on the host; install the agent first if it is missing. A connection that drops is made once more.
 
     Raises HostError if the host cannot be reached, has no Python, or cannot store the file.
     """
+    try:
+        return _open(transport, pod, host, args)
+    except HostError as error:
+        if not error.dropped:
+            raise
+    return _open(transport, pod, host, args)  # the agent does nothing before it has its orders, so none runs twice
+
+
+def _open(transport: Transport, pod: Pod, host: Host, args: Sequence[str]) -> Channel:
     for tries_left in reversed(range(2)):
         channel = transport.open(host, agent_command(pod, *args))
-        rest, noise = _await_mark(channel, _limit(pod))
+        rest, noise, late = _await_mark(channel, _limit(pod))
         if rest is not None:
             return Unread(channel, rest)
         code, stderr_tail = channel.exit_code(), channel.stderr_tail()  # not available once the channel is closed
         why = channel.why_not_started()
         channel.close()
         if not tries_left or NO_AGENT not in stderr_tail:
-            raise HostError(host.name, why or _start_failure(pod, code, stderr_tail, noise))
+            dropped = code is None and not (why or late or stderr_tail)
+            raise HostError(host.name, why or _start_failure(pod, code, stderr_tail, noise), dropped)
         _install(transport, pod, host)
     raise AssertionError("unreachable")
 
@@ -58,18 +70,21 @@ def _await_end(channel: Channel, limit: float) -> bytes:
     return seen
 
 
-def _await_mark(channel: Channel, limit: float) -> tuple[bytes | None, bytes]:
-    """Read up to the mark; return the data after it, or None if it never comes, and the login scripts' output before it."""
+def _await_mark(channel: Channel, limit: float) -> tuple[bytes | None, bytes, bool]:
+    """Read up to the mark.
+
+    Returns the data after it, or None if it never comes; the login scripts' output before it; and whether the limit is over.
+    """
     seen = bytearray()
-    with deadline(limit, channel.close):
+    with deadline(limit, channel.close) as late:
         while data := channel.receive():
             start = max(0, len(seen) - len(MARK))
             seen += data
             if (at := seen.find(MARK, start)) >= 0:
-                return bytes(seen[at + len(MARK) :]), bytes(seen[:at])
+                return bytes(seen[at + len(MARK) :]), bytes(seen[:at]), False
             if len(seen) > _NOISE_LIMIT:
                 break
-    return None, bytes(seen)
+    return None, bytes(seen), late.is_set() or len(seen) > _NOISE_LIMIT
 
 
 def _start_failure(pod: Pod, code: int | None, stderr_tail: str, noise: bytes) -> str:

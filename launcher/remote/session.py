@@ -16,7 +16,7 @@ from ..pod.errors import HostError, IncompleteWriteError
 from ..pod.pod import Pod
 from ..transport.base import Channel, Transport
 from .ask import ask
-from .conversation import drain, lines, send_frame
+from .conversation import deadline, drain, lines, send_frame
 from .open_agent import open_agent
 
 Frame = dict[str, Any]
@@ -30,13 +30,25 @@ is true if the host does not answer."""
 
 _RETRY = 0.3  # seconds between two attempts to attach again
 FIRST_WORD = 10.0  # seconds to wait for an agent's first frame before the next agent is started
+_FAREWELL = 15.0  # seconds for an agent that was kept to be told that it is not needed
+NO_WORD = "it was killed, or the host ran out of memory"
+"""What has ended an agent that has left no reason, as a guess."""
 SILENCE = 6.0  # seconds without an answer to a ping after which a connection counts as dead
 
 
 class Session:
     """The connection to one agent. Frames are delivered once and in order, over any number of reconnects."""
 
-    def __init__(self, transport: Transport, pod: Pod, plan: HostPlan, spec: dict[str, Any], on_frame: OnFrame) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        pod: Pod,
+        plan: HostPlan,
+        spec: dict[str, Any],
+        on_frame: OnFrame,
+        after: Session | None = None,
+    ) -> None:
+        """Prepare it. `after`: a session of the same attempt, whose agent must have ended before another is started."""
         self.host = plan.host.name
         self.trouble = ""
         """Reason why the agent could not be reached again, since its last frame."""
@@ -44,6 +56,7 @@ class Session:
         self._delivering = False
         self._transport = transport
         self._pod = pod
+        self._after = after
         self._set_attempt(plan, spec, on_frame)
         self._channel: Channel | None = None
         self._connected = 0.0
@@ -58,6 +71,7 @@ class Session:
         self._told_close = False
         self._cut: Channel | None = None  # the last channel that did not end by itself
         self._is_kept = False  # the agent waits for the next attempt
+        self._kept_in, self._kept_offsets = "", dict[str, int]()  # folder of the attempt before, and what came of it
         self._goes_on = False
         self._thread = threading.Thread(target=self._receive, name=f"session-{self.host}", daemon=True)
 
@@ -67,6 +81,9 @@ class Session:
         The wait spaces out the start of many agents, so that they do not compete for the processor. An agent that sends
         nothing in time is not an error yet.
         """
+        if self._after is not None:
+            self._after.close()
+            self._after = None
         if self._goes_on:
             self._transmit({"type": "spec", **self._spec})
             self._attach()
@@ -87,7 +104,8 @@ class Session:
 
     def keep(self) -> None:
         """Let the agent, which has stopped, wait for the next attempt; `go_on` or `close` must follow."""
-        self._is_kept = True
+        self._is_kept, self._kept_in = True, str(self._plan.directory)
+        self._kept_offsets = dict(self._offsets)
         self.send({"type": "close", "offsets": dict(self._offsets), "again": True})
 
     def go_on(self, plan: HostPlan, spec: dict[str, Any], on_frame: OnFrame) -> bool:
@@ -201,7 +219,7 @@ class Session:
         return self._closed and (self._told_close or not self._awaited)
 
     def _is_left(self) -> bool:
-        """Return whether the connection of a kept agent has ended, by which that agent ends as well."""
+        """Return whether the connection of a kept agent has ended, so that it cannot take part in the next attempt."""
         with self._ending:
             self._closed = self._closed or self._is_kept
             return self._is_kept
@@ -213,6 +231,28 @@ class Session:
         self._transmit({"type": "close", "offsets": dict(self._offsets)})
         drain(self._channel)
         self._channel.close()
+
+    def _end_kept(self) -> None:
+        """Tell the agent that was kept to end.
+
+        It does so by itself when its connection ends, but that may have come before the word that it is kept, or be a
+        connection that has only fallen silent: then it would live on until its lease is over.
+        """
+        end = time.monotonic() + _FAREWELL
+        while time.monotonic() < end:
+            try:
+                channel = open_agent(self._transport, self._pod, self._plan.host, "attach", self._kept_in)
+            except HostError:
+                time.sleep(_RETRY)
+                continue
+            offsets = self._kept_offsets
+            send_frame(channel, {"type": "attach", "next": 0, "offsets": offsets})
+            send_frame(channel, {"type": "stop", "grace": 0.0})
+            send_frame(channel, {"type": "close", "offsets": offsets})
+            with deadline(_FAREWELL, channel.close):
+                drain(channel)
+            channel.close()
+            return
 
     def _attach(self) -> None:
         self._connected = time.monotonic()
@@ -239,7 +279,7 @@ class Session:
             self._abandon(f"what it sent could not be handled: {type(error).__name__}: {error}")
             return
         words = reason.rpartition(GONE)[2].strip(": \n").splitlines()
-        why = words[-1] if words else "it was killed, or the host ran out of memory"
+        why = words[-1] if words else NO_WORD
         left = self._sweep()
         self._fetch_rest()
         self._lose(f"its agent is gone ({why})", left)
@@ -262,7 +302,10 @@ class Session:
         """Reattach until the session is closed or the host reports that the agent is gone; return its message."""
         if self._channel is not None:
             self._read_channel()
-        while not (self._is_finished() or self._is_left()):
+        while not self._is_finished():
+            if self._is_left():
+                self._end_kept()
+                return ""
             try:
                 self._channel = open_agent(
                     self._transport, self._pod, self._plan.host, "attach", str(self._plan.directory)
@@ -278,6 +321,8 @@ class Session:
             self._attach()
             stderr_tail = self._read_channel()
             if (self._next, self._offsets) == before and self._agent_is_gone(stderr_tail):
+                if self._goes_on and not self._next:  # it has not heard of this attempt
+                    self._end_kept()
                 return stderr_tail
             time.sleep(_RETRY)
         return ""

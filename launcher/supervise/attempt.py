@@ -8,7 +8,6 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from podrun.runtime.contract import (
     ENV_COORDINATOR,
@@ -20,9 +19,7 @@ from podrun.runtime.contract import (
 from ..plan.base_env import multislice_coordinator
 from ..plan.plan import LaunchPlan, attached_lease
 from ..plan.program import coordinator_env
-from ..pod.errors import HostError
 from ..pod.fan_out import fan_out
-from ..remote.opening import Opening
 from ..remote.session import Session
 from ..rundir.adoption import Adoption
 from ..rundir.logs import Logs
@@ -61,9 +58,6 @@ class Supervisor(AgentFrames):
         kept: KeptAgents | None = None,
     ) -> None:
         super().__init__(plan, transport, logs, observer, adoption, kept)
-        self._transport = transport
-        self._opening: Opening | None = None
-        self._unopened: set[str] = set()
         self._patience = Patience(self._clock)
         self._watch = ProgressWatch(self._processes.values(), self._clock, plan.launch, plan.is_program)
         self._is_stuck = False
@@ -80,9 +74,8 @@ class Supervisor(AgentFrames):
         self._heartbeat = heartbeat = Heartbeat(self._active, lease, min(lease, attached_lease(self._plan.pod)))
         try:
             self._open_sessions()
-            self._wait(lambda: len(self._ready) == len(self._sessions), READY_TIMEOUT, self._name_unready)
+            self._get_ready()
             if not self._should_end():
-                self._probe()
                 self._go()
                 self._wait(self._all_joined, self._plan.launch.start_timeout, self._name_unjoined)
                 self._wait(self._all_exited, check=self._check_progress)
@@ -105,21 +98,18 @@ class Supervisor(AgentFrames):
             return
         for session in sessions:
             self._tell(EventKind.HOST, host=session.host, phase="reach")
-        self._unopened = set(self._sessions)
-        self._opening = Opening(sessions, self._transport.window, self._on_open)
+        self._open(sessions)
         while self._unopened and not self._interrupts:  # wait for all, so that every failing host is named
             self._pump()
 
-    def _on_open(self, host: str, error: Exception | None) -> None:
-        """Queue the result of starting a host's agent. Called from another thread."""
-        self._pending.put(partial(self._end_opening, host, error))
-
-    def _end_opening(self, host: str, error: Exception | None) -> None:
-        self._unopened.discard(host)
-        if error is not None:
-            self._unreached.add(host)
-            reason = error.reason if isinstance(error, HostError) else str(error)
-            self._fail(host, f"cannot start its agent: {reason}")
+    def _get_ready(self) -> None:
+        """Wait until all agents are ready and reach the coordinator, also those that are started again meanwhile."""
+        while not self._should_end():
+            self._wait(self._all_ready, READY_TIMEOUT, self._name_unready)
+            if not self._should_end():
+                self._probe()
+            if self._all_ready():
+                return
 
     def _probe(self) -> None:
         """Let every other host try to reach the coordinator: JAX would wait for minutes and not name the host."""
@@ -127,9 +117,9 @@ class Supervisor(AgentFrames):
             return
         coordinator, address = self._coordinator()
         self._probing = others = self._sessions.keys() - {coordinator}
-        for name in others:
+        for name in others - self._probed:
             self._sessions[name].send({"type": "probe", "address": address})
-        self._wait(lambda: others <= self._probed, PROBE_TIMEOUT)
+        self._wait(lambda: others <= self._probed or not self._all_ready(), PROBE_TIMEOUT)
 
     def _go(self) -> None:
         if not self._should_end():
@@ -137,6 +127,7 @@ class Supervisor(AgentFrames):
             env = {ENV_COORDINATOR: address, **multislice_coordinator(self._plan.pod, address)}
             if self._plan.is_program:
                 env |= coordinator_env(address, self._ready[name].get("second_port"))
+            self._went = True
             self._send_all({"type": "go", "env": env})
 
     def _wait(
@@ -182,8 +173,8 @@ class Supervisor(AgentFrames):
         """
         self._stopping = True
         self._failures.stop(user=bool(self._interrupts))
-        if self._opening is not None:
-            self._unreached.update(self._opening.cancel())
+        for opening in self._openings:
+            self._unreached.update(opening.cancel())
         self._grant(grace)
         while not self._all_stopped() and self._patience.lasts(self._unconfirmed()):
             if len(self._interrupts) > 1:

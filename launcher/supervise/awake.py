@@ -13,6 +13,9 @@ def boottime() -> float:
     return time.clock_gettime(_CLOCK)
 
 
+ASLEEP = 5.0  # seconds between two looks at a clock after which this process must have been stopped, or its machine suspended
+
+
 class AwakeClock:
     """A clock that must be read all the time: after more than `limit` seconds without, its reader was asleep.
 

@@ -100,7 +100,7 @@ def first_cause(evidence: Evidence) -> Failure:
     first = min(evidence.failures, key=lambda failed: _rank(failed, evidence))
     if first.sign is Sign.UNHEARD and evidence.slept:
         what = f"was asleep for {evidence.slept:.0f} s (stopped, or its machine suspended), so the hosts ended the run"
-        return Failure(LAUNCHER, None, what, ExitCode.UNAVAILABLE)
+        return Failure(LAUNCHER, None, what, ExitCode.UNAVAILABLE, Sign.UNHEARD)
     if first.sign is Sign.ASKED and first.process is not None and evidence.signalled:
         host, process = evidence.signalled[0]  # its own end may say nothing: another one has saved for all
         return replace(first, host=host, process=process)
@@ -118,12 +118,18 @@ def _rank(failed: Failure, evidence: Evidence) -> tuple[int, int]:
         return (2 if failed.late else 0), 0
     if failed.late:
         return 5, 0
+    if failed.sign is Sign.UNHEARD and evidence.slept:
+        return 0, 1  # what has failed by itself meanwhile comes first
     if failed.sign is Sign.ASKED and failed.process is None:  # its machine asked for the stop of all
         return 3, -1
     if failed.sign is Sign.ASKED and who in evidence.signalled:
         return 3, evidence.signalled.index(who)
     if failed.sign in (Sign.EXITED, Sign.ABORTED):
-        elsewhere = any(other.sign is Sign.SILENT and other.host != failed.host for other in evidence.failures)
+        elsewhere = any(
+            (other.sign is Sign.SILENT and other.host != failed.host)
+            or (other.sign is Sign.UNHEARD and evidence.slept)  # the hosts do not end at the same moment
+            for other in evidence.failures
+        )
         if who not in evidence.peer_loss_reporters and not elsewhere:
             program = any(
                 other.sign is Sign.EXITED for other in evidence.failures

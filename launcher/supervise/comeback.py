@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 from podrun.runtime.contract import ExitCode
 
@@ -14,6 +15,7 @@ from ..pod.pod import Host, Pod
 from ..preflight.base import name_hosts
 from ..remote.conversation import deadline, drain
 from ..transport.base import Transport
+from .awake import ASLEEP, AwakeClock
 from .cause import Failure
 from .seats import Job, seat
 
@@ -48,6 +50,7 @@ class Comeback:
         self._limit = limit
         self._unfit = frozenset(unfit)
         self._what = what
+        self._clock = AwakeClock(ASLEEP)
         self._told: set[str] = set()
         """Hosts that the user knows are waited for."""
         self.waited = False
@@ -60,7 +63,7 @@ class Comeback:
 
         All are enough; and after a while those with which the pod can go on.
         """
-        start = time.monotonic()
+        start = self._clock.now()
         pause = FIRST_PAUSE
         while (away := self.away(self._fit(self._pod.hosts), stopped)) is not None:
             if back := sorted(self._told - away.keys()):
@@ -68,7 +71,8 @@ class Comeback:
             self._told &= away.keys()
             if not away and not self._unfit:
                 return None
-            if not away or (self._pod.can_replace and time.monotonic() - start > min(PATIENCE, self._limit)):
+            passed = self._clock.now() - start
+            if not away or (self._pod.can_replace and passed > min(PATIENCE, self._limit)):
                 spares = self.away(self._fit(self._pod.spares), stopped)
                 if spares is None:
                     return None
@@ -76,15 +80,20 @@ class Comeback:
                     self.hosts = hosts
                     return None
                 away = away or spares
-            if time.monotonic() - start > self._limit:
+            if passed > self._limit:
                 host, reason = next(iter(away.items()))
                 return Failure(
                     host, None, f"did not come back within {minutes(self._limit)}: {reason}", ExitCode.UNAVAILABLE
                 )
             self._tell(away)
-            sleep(pause, stopped)
+            sleep(pause, partial(self._is_over, stopped))
             pause = min(2 * pause, LONGEST_PAUSE)
         return None
+
+    def _is_over(self, stopped: Callable[[], bool]) -> bool:
+        """Return whether the user has stopped the wait. Asked all the time, so that the clock notices a sleep."""
+        self._clock.now()
+        return stopped()
 
     def _fit(self, hosts: Sequence[Host]) -> list[Host]:
         return [host for host in hosts if host.name not in self._unfit]
@@ -114,7 +123,7 @@ class Comeback:
         asking = InThread(lambda: fan_out(ask, hosts), "comeback")
         patience = time.monotonic() + _SILENCE
         while not asking.wait(0.1):
-            if stopped():
+            if self._is_over(stopped):
                 return None
             if not quiet and time.monotonic() > patience and (waiting := silent.copy()):
                 self._tell(waiting)

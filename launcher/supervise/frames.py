@@ -5,23 +5,26 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 from podrun.runtime.contract import Beat, Event, EventKind, ExitCode, Phase, output_stream
 
-from ..agent.protocol import ASKED, PREEMPTED, USAGE
+from ..agent.protocol import ASKED, PREEMPTED, UNHEARD, USAGE
 from ..agent.schema import Lines, Malformed
 from ..plan.plan import LaunchPlan
-from ..remote.session import Frame, Session
+from ..pod.errors import HostError
+from ..remote.opening import Opening
+from ..remote.session import NO_WORD, Frame, Session
 from ..rundir import events
 from ..rundir.adoption import Adoption
 from ..rundir.events import parse_worker_event
 from ..rundir.logs import Logs
 from ..transport.base import Transport
 from . import cause
-from .awake import AwakeClock
+from .awake import ASLEEP, AwakeClock
 from .cause import LAUNCHER, Failure
 from .failures import Failures
 from .kept import KeptAgents
@@ -30,7 +33,7 @@ from .outcome import Process
 MAX_PENDING_FRAMES = 256  # frames that wait to be handled; then the hosts wait
 BEAT_AGE = 1.0  # seconds: agents look at beats once a second, so an older sign is a wrong clock
 TAIL_BYTES = 16384  # bytes at the end of an output in which a process says why it ends
-ASLEEP = 5.0  # seconds between two ticks after which this process must have been stopped, or its machine suspended
+_MOST_ANEW = 3  # agents that are started again on a host before `go`
 
 
 class Observer(Protocol):
@@ -54,6 +57,7 @@ class AgentFrames:
         """Make the state of an attempt that has not begun. `kept`: agents of this run's last attempt, and place for these."""
         self._plan = plan
         self._kept = kept
+        self._transport = transport
         self._without_step: set[tuple[str, int]] = set()  # processes whose first step no standby may slow down
         self._logs = logs
         self._observer = observer
@@ -89,6 +93,10 @@ class AgentFrames:
         self._reusable: set[str] = set()  # hosts that stopped only because they were asked to, and have nothing left
         self._lost: dict[str, str | None] = {}  # None: the host is lost, but nothing is left running on it
         self._unreached: set[str] = set()
+        self._unopened: set[str] = set()
+        self._openings: list[Opening] = []
+        self._went = False  # `go` was sent
+        self._anew: Counter[str] = Counter()  # how often the agent of a host was started again
         self._frame_slots = threading.Semaphore(MAX_PENDING_FRAMES)
         self._stopping = False
         self._finished = False
@@ -181,7 +189,7 @@ class AgentFrames:
 
     def _on_probed(self, host: str, frame: Frame) -> None:
         self._probed.add(host)
-        if frame["error"] and host in self._probing:
+        if frame["error"] and host in self._probing and self._all_ready():
             name, address = self._coordinator()
             what = (
                 f"cannot reach {name} at {address} ({frame['error']}): all hosts must reach the coordinator there; "
@@ -340,6 +348,8 @@ class AgentFrames:
             self._failures.add(failed)
 
     def _on_stopped(self, host: str, frame: Frame) -> None:
+        if frame["reason"].startswith(UNHEARD) and not frame["left"] and self._start_anew(host, frame["reason"]):
+            return
         self._stopped[host] = frame["left"]
         if frame["reason"] == ASKED and not frame["left"]:
             self._reusable.add(host)
@@ -364,6 +374,9 @@ class AgentFrames:
         if host in self._stopped:
             return  # its agent has confirmed already that nothing is left
         left = frame["left"]
+        ended = left == [] and (NO_WORD in frame["reason"] or UNHEARD in frame["reason"])
+        if ended and self._start_anew(host, "its connection was lost"):
+            return
         self._lost[host] = frame["reason"] if left is None else f"pids {', '.join(map(str, left))}" if left else None
         self._tell(EventKind.HOST, host=host, phase="lost", reason=frame["reason"], left=left)
         if frame["silent"]:
@@ -371,6 +384,46 @@ class AgentFrames:
             self._failures.add(cause.silent_host(host, session.silence, session.trouble))
         else:
             self._failures.add(cause.from_lost_agent(host, frame["reason"]))
+
+    def _start_anew(self, host: str, why: str) -> bool:
+        """Start another agent on a host whose agent has ended before `go`, so that nothing ran there yet.
+
+        An agent that waits between two attempts ends with its connection, and one that hears nothing from a launcher that
+        sleeps ends with its lease: that is no failure of the host. Returns False if it would be too late, or too often.
+        """
+        if self._went or self._stopping or self._adoption or self._anew[host] == _MOST_ANEW:
+            return False
+        self._anew[host] += 1
+        self._tell(EventKind.NOTE, message=f"{host}: {why} before anything ran there; its agent is started again")
+        plan = next(h for h in self._plan.hosts if h.host.name == host)
+        before = self._sessions[host]
+        session = Session(self._transport, self._plan.pod, plan, self._plan.spec(plan), self._on_frame, before)
+        self._sessions[host] = session
+        self._ready.pop(host, None)
+        if plan.coordinator:
+            self._probed.clear()  # the next one listens elsewhere
+        self._probed.discard(host)
+        self._open([session])
+        return True
+
+    def _all_ready(self) -> bool:
+        return len(self._ready) == len(self._sessions)
+
+    def _open(self, sessions: Sequence[Session]) -> None:
+        """Start the agents of these sessions, in the background."""
+        self._unopened |= {session.host for session in sessions}
+        self._openings.append(Opening(sessions, self._transport.window, self._on_open))
+
+    def _on_open(self, host: str, error: Exception | None) -> None:
+        """Queue the result of starting a host's agent. Called from another thread."""
+        self._pending.put(partial(self._end_opening, host, error))
+
+    def _end_opening(self, host: str, error: Exception | None) -> None:
+        self._unopened.discard(host)
+        if error is not None:
+            self._unreached.add(host)
+            reason = error.reason if isinstance(error, HostError) else str(error)
+            self._fail(host, f"cannot start its agent: {reason}")
 
     def _tell(self, kind: EventKind, **fields: Any) -> None:
         self._observer.event({"event": kind, "time": time.time(), **fields})

@@ -81,7 +81,7 @@ def _ending(outcome: Outcome, plan: LaunchPlan) -> Ending:
     if cause is None:
         return Ending.STOPPED
     if cause.host == LAUNCHER:
-        return Ending.LAUNCHER
+        return Ending.ASLEEP if cause.sign is Sign.UNHEARD else Ending.LAUNCHER
     if outcome.unprepared:
         return Ending.UNPREPARED
     if outcome.code == ExitCode.BAD_CONFIG and not plan.is_program:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..plan.plan import LEASE, HostPlan, LaunchPlan
 from ..pod.fan_out import fan_out
-from ..remote.session import OnFrame, Session
+from ..remote.session import SILENCE, OnFrame, Session
 from .heartbeat import Heartbeat
 
 
@@ -40,7 +40,8 @@ class KeptAgents:
     def hold(self, plan: LaunchPlan) -> bool:
         """Return whether an agent of every host is kept: then all hosts are there, with what was prepared on them."""
         with self._lock:
-            return all((s := self._sessions.get(h.host.name)) is not None and s.is_open for h in plan.hosts)
+            kept = [self._sessions.get(h.host.name) for h in plan.hosts]
+            return all(s is not None and s.is_open and s.silence < SILENCE for s in kept)
 
     def dismiss(self) -> None:
         """End the agents that are still kept."""

@@ -31,7 +31,12 @@ class Ending(StrEnum):
     RESIZED = "resized"  # podrun stopped it to go on with other hosts
     TIME = "time"  # the time of its SLURM job was up
     TAKEN = "taken"  # the machines were taken away, and the run goes on with new ones
+    ASLEEP = "asleep"  # the launcher slept for so long that the hosts ended the attempt
     UNFIT = "unfit"  # nothing was started, because hosts were not ready that the run can do without
+
+
+NO_FAILURE = (Ending.UNFIT, Ending.TAKEN, Ending.ASLEEP)
+"""Endings of attempts that show nothing about the job or its hosts."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +88,11 @@ def decide(attempts: Sequence[Attempt], budget: Budget) -> Stop | Restart:
     last = attempts[-1]
     if last.ending is Ending.UNFIT:
         return Restart(0.0, "another start")
-    attempts = [attempt for attempt in attempts if attempt.ending not in (Ending.UNFIT, Ending.TAKEN)]
+    attempts = [attempt for attempt in attempts if attempt.ending not in NO_FAILURE]
     if last.ending in (Ending.DONE, Ending.STOPPED) or not (budget.failures or budget.preemptions):
         return Stop("")
+    if last.ending is Ending.ASLEEP:
+        return Restart(0.0, "another start, which does not count")
     if why := _is_hopeless(attempts):
         return Stop(why)
     if last.ending is Ending.RESIZED:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,6 +10,7 @@ from podrun.runtime.contract import EventKind
 from ..plan.plan import LaunchPlan
 from ..pod.in_thread import InThread
 from ..transport.base import Transport
+from .awake import ASLEEP, AwakeClock
 from .comeback import FIRST_PAUSE, LIMIT, LONGEST_PAUSE, PATIENCE, minutes, sleep
 from .outcome import Outcome
 from .signals import Signals
@@ -31,6 +31,7 @@ class Preparation:
         self._bundles = bundles
         self._signals = signals
         self._tell = tell
+        self._clock = AwakeClock(ASLEEP)
 
     def prepare(self, plan: LaunchPlan) -> Outcome | None:
         """Stage code and environment on remote hosts. Return the outcome if that failed."""
@@ -49,6 +50,7 @@ class Preparation:
             return self._unprepared()
         staging = InThread(lambda: stage_hosts(plan, self._transport, self._bundles, tell, note), "prepare")
         while not staging.wait(0.1):
+            self._clock.now()  # all the time, so that it notices a sleep
             if self._signals.received:
                 self._transport.close()  # the hosts end their work with the connection
                 staging.wait(5)
@@ -57,6 +59,10 @@ class Preparation:
         if not failures:
             return None
         return Outcome(failures[0].code, failures[0], failures, unprepared=True)
+
+    def _is_stopped(self) -> bool:
+        self._clock.now()
+        return bool(self._signals.received)
 
     def _unprepared(self) -> Outcome:
         """Return the outcome of a preparation that the user has ended."""
@@ -70,16 +76,16 @@ class Preparation:
 
         It has less if `can_do_without` the hosts that are not ready.
         """
-        started, pause = time.monotonic(), FIRST_PAUSE
+        started, pause = self._clock.now(), FIRST_PAUSE
         last_cause = ""
         while (outcome := self.prepare(plan)) is not None:
             limit = PATIENCE if can_do_without(outcome) else LIMIT
-            if outcome.cause is None or time.monotonic() - started > limit:
+            if outcome.cause is None or self._clock.now() - started > limit:
                 return last_outcome.without_restart(outcome.code, outcome.failures, outcome.interrupted_by)
             if last_cause != (last_cause := str(outcome.cause)):
                 patience = f"{PATIENCE:g} s, and then goes on without" if limit == PATIENCE else minutes(LIMIT)
                 what = f"podrun prepares again, up to {patience}; Ctrl-C ends the run"
                 self._tell(EventKind.NOTE, message=f"cannot restart yet: {last_cause}; {what}")
-            sleep(pause, lambda: bool(self._signals.received))
+            sleep(pause, self._is_stopped)
             pause = min(2 * pause, LONGEST_PAUSE)
         return None

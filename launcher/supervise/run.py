@@ -33,7 +33,7 @@ from .kept import KeptAgents
 from .leftovers import Leftovers
 from .lookout import Lookout
 from .outcome import Outcome
-from .policy import Attempt, Ending, Restart, Stop, decide, why_not_renewed
+from .policy import NO_FAILURE, Attempt, Ending, Restart, Stop, decide, why_not_renewed
 from .preparation import Preparation
 from .rehearsal import Rehearsal
 from .renewal import Renewal, renewed, why_taken
@@ -335,7 +335,8 @@ class _Run:
         self._tell(EventKind.NOTE, message=text)
 
     def _supervise(self, plan: LaunchPlan, adoption: Adoption | None) -> Outcome:
-        failed = sum(attempt.ending not in (Ending.PREEMPTED, Ending.TAKEN) for attempt in self._attempts)
+        free = (Ending.PREEMPTED, *NO_FAILURE)
+        failed = sum(attempt.ending not in free for attempt in self._attempts)
         self._kept.wanted = failed < budget_of(plan).failures
         observer = self._rehearsal or self._progress
         lookout = self._look_out(plan, observer)

@@ -15,13 +15,14 @@ _CONNECT_FAILED = 2  # RFC 4254, 5.1
 class Unreachable(Exception):
     """A failed login or channel.
 
-    `again` says that a later attempt may well succeed.
+    `again` says that a later attempt may well succeed, `dropped` that there was a connection, which was lost.
     """
 
-    def __init__(self, reason: str, again: bool = False) -> None:
+    def __init__(self, reason: str, again: bool = False, dropped: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.again = again
+        self.dropped = dropped
 
 
 def tcp_failure(error: OSError, host: str, port: int) -> Unreachable:
@@ -68,7 +69,7 @@ def session_failure(error: Exception, user: str, where: str) -> Unreachable:
         return Unreachable(what)
     if isinstance(error, SSHException) and "closed" in str(error):
         return Unreachable(f"{where} refused to run a command for {user}; does its sshd_config forbid that?")
-    return Unreachable(f"the connection to {where} was lost while a command was being started")
+    return Unreachable(f"the connection to {where} was lost while a command was being started", dropped=True)
 
 
 def tunnel_failure(error: Exception, gateway: str, host: str, port: int) -> Unreachable:
