@@ -99,7 +99,7 @@ class Supervisor(AgentFrames):
         for session in sessions:
             self._tell(EventKind.HOST, host=session.host, phase="reach")
         self._open(sessions)
-        while self._unopened and not self._interrupts:  # wait for all, so that every failing host is named
+        while self._start.unopened and not self._interrupts:  # wait for all, so that every failing host is named
             self._pump()
 
     def _get_ready(self) -> None:
@@ -116,10 +116,10 @@ class Supervisor(AgentFrames):
         if self._plan.pod.traits.is_one_machine or (self._adoption and self._adoption.started):
             return
         coordinator, address = self._coordinator()
-        self._probing = others = self._sessions.keys() - {coordinator}
-        for name in others - self._probed:
+        self._start.probing = others = self._sessions.keys() - {coordinator}
+        for name in others - self._start.probed:
             self._sessions[name].send({"type": "probe", "address": address})
-        self._wait(lambda: others <= self._probed or not self._all_ready(), PROBE_TIMEOUT)
+        self._wait(lambda: others <= self._start.probed or not self._all_ready(), PROBE_TIMEOUT)
 
     def _go(self) -> None:
         if not self._should_end():
@@ -127,7 +127,7 @@ class Supervisor(AgentFrames):
             env = {ENV_COORDINATOR: address, **multislice_coordinator(self._plan.pod, address)}
             if self._plan.is_program:
                 env |= coordinator_env(address, self._ready[name].get("second_port"))
-            self._went = True
+            self._start.went = True
             self._send_all({"type": "go", "env": env})
 
     def _wait(
@@ -173,7 +173,7 @@ class Supervisor(AgentFrames):
         """
         self._stopping = True
         self._failures.stop(user=bool(self._interrupts))
-        for opening in self._openings:
+        for opening in self._start.openings:
             self._unreached.update(opening.cancel())
         self._grant(grace)
         while not self._all_stopped() and self._patience.lasts(self._unconfirmed()):

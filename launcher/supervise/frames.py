@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -40,6 +41,22 @@ class Observer(Protocol):
     """Receiver of all events: the console, the recorder."""
 
     def event(self, event: Event) -> None: ...
+
+
+@dataclass
+class _Start:
+    """The start of an attempt, up to `go`. Hosts are named."""
+
+    unopened: set[str] = field(default_factory=set)
+    """Hosts whose agent is being started."""
+    openings: list[Opening] = field(default_factory=list)
+    probing: set[str] = field(default_factory=set)
+    """Hosts that were asked to probe the coordinator."""
+    probed: set[str] = field(default_factory=set)
+    went: bool = False
+    """`go` was sent."""
+    anew: Counter[str] = field(default_factory=Counter)
+    """How often the agent of a host was started again."""
 
 
 class AgentFrames:
@@ -85,18 +102,13 @@ class AgentFrames:
         self._warned: set[tuple[str, int, str]] = set()  # processes, and of what of theirs has been warned
         self._streams = {h.host.name: [output_stream(p.process_id) for p in h.processes] for h in plan.hosts}
         self._ready: dict[str, Frame] = {}
-        self._probing: set[str] = set()  # hosts that were asked to probe the coordinator
-        self._probed: set[str] = set()
+        self._start = _Start()
         self._dumped: set[str] = set()  # hosts whose processes have printed their stacks, since that was asked last
         self._looked_at: set[str] = set()  # hosts that have told what their processes do then
         self._stopped: dict[str, list[int]] = {}
         self._reusable: set[str] = set()  # hosts that stopped only because they were asked to, and have nothing left
         self._lost: dict[str, str | None] = {}  # None: the host is lost, but nothing is left running on it
         self._unreached: set[str] = set()
-        self._unopened: set[str] = set()
-        self._openings: list[Opening] = []
-        self._went = False  # `go` was sent
-        self._anew: Counter[str] = Counter()  # how often the agent of a host was started again
         self._frame_slots = threading.Semaphore(MAX_PENDING_FRAMES)
         self._stopping = False
         self._finished = False
@@ -188,8 +200,8 @@ class AgentFrames:
         self._tell_start(host=host, phase="ready")
 
     def _on_probed(self, host: str, frame: Frame) -> None:
-        self._probed.add(host)
-        if frame["error"] and host in self._probing and self._all_ready():
+        self._start.probed.add(host)
+        if frame["error"] and host in self._start.probing and self._all_ready():
             name, address = self._coordinator()
             what = (
                 f"cannot reach {name} at {address} ({frame['error']}): all hosts must reach the coordinator there; "
@@ -391,9 +403,9 @@ class AgentFrames:
         An agent that waits between two attempts ends with its connection, and one that hears nothing from a launcher that
         sleeps ends with its lease: that is no failure of the host. Returns False if it would be too late, or too often.
         """
-        if self._went or self._stopping or self._adoption or self._anew[host] == _MOST_ANEW:
+        if self._start.went or self._stopping or self._adoption or self._start.anew[host] == _MOST_ANEW:
             return False
-        self._anew[host] += 1
+        self._start.anew[host] += 1
         self._tell(EventKind.NOTE, message=f"{host}: {why} before anything ran there; its agent is started again")
         plan = next(h for h in self._plan.hosts if h.host.name == host)
         before = self._sessions[host]
@@ -401,8 +413,8 @@ class AgentFrames:
         self._sessions[host] = session
         self._ready.pop(host, None)
         if plan.coordinator:
-            self._probed.clear()  # the next one listens elsewhere
-        self._probed.discard(host)
+            self._start.probed.clear()  # the next one listens elsewhere
+        self._start.probed.discard(host)
         self._open([session])
         return True
 
@@ -411,15 +423,15 @@ class AgentFrames:
 
     def _open(self, sessions: Sequence[Session]) -> None:
         """Start the agents of these sessions, in the background."""
-        self._unopened |= {session.host for session in sessions}
-        self._openings.append(Opening(sessions, self._transport.window, self._on_open))
+        self._start.unopened |= {session.host for session in sessions}
+        self._start.openings.append(Opening(sessions, self._transport.window, self._on_open))
 
     def _on_open(self, host: str, error: Exception | None) -> None:
         """Queue the result of starting a host's agent. Called from another thread."""
         self._pending.put(partial(self._end_opening, host, error))
 
     def _end_opening(self, host: str, error: Exception | None) -> None:
-        self._unopened.discard(host)
+        self._start.unopened.discard(host)
         if error is not None:
             self._unreached.add(host)
             reason = error.reason if isinstance(error, HostError) else str(error)

@@ -74,7 +74,7 @@ def attempt(tmp_path: Path) -> Attempt:
 
 def test_an_agent_that_stops_by_itself_has_failed(attempt: Attempt) -> None:
     """For whatever reason it gives; one that was asked to stop has not, and only that one."""
-    attempt._went = True
+    attempt._start.went = True
     attempt.stopped(0, "no word from the launcher for 10 s")
     (failed,) = attempt._failures.seen
     assert failed.what == "its agent stopped: no word from the launcher for 10 s" and failed.sign is Sign.UNHEARD
