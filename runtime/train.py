@@ -29,6 +29,7 @@ from .optim import make_optimizer
 from .parallel import make_strategy
 from .parallel.base import Strategy
 from .parallel.metrics import StepMetrics
+from .replicas import check_initial
 from .results import Results, agree_on_storage
 from .state import Batch, TrainState
 from .storage.base import Storage
@@ -111,6 +112,7 @@ class Trainer:
         restored = self._results.restore(self._strategy.template)
         if restored is None:
             self._state = self._strategy.init()
+            check_initial((self._state.params, self._state.model_state))
         else:
             self._resume(restored)
         self._results.open(self._step)

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..array_names import places
 from ..contract import UserError
 from ..distributed import as_numpy
 from .names import Arrays
@@ -28,12 +29,10 @@ def named_leaves(tree: Any) -> Named:
     Raises UserError if there are none, if one is no array of numbers, or if two have the same name.
     """
     leaves = {}
-    for path, leaf in jax.tree.leaves_with_path(tree):
+    for place, leaf in places(tree, "the state"):
         if not _is_saved(leaf):
             continue
-        name = tuple(jax.tree_util.keystr((key,), simple=True) for key in path) or ("value",)
-        if name in leaves:
-            raise UserError(f"two arrays of the state are called {'.'.join(name)}; give one of them another name")
+        name = place or ("value",)
         if isinstance(leaf, np.ndarray | np.generic) and (leaf.dtype.kind in "OSU" or leaf.dtype.names):
             raise UserError(
                 f"{'.'.join(name)} of the state is an array of {leaf.dtype}, which cannot be saved; leave it out"

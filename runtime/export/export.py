@@ -139,7 +139,9 @@ def _places(arrays: dict[tuple[str, ...], Any], weights: str) -> dict[str, tuple
     for place in arrays:
         if place[0] == "model_state":
             name = ".".join(place[1:])
-            places[name if name not in places else f"model_state.{name}"] = place
+            while name in places:
+                name = f"model_state.{name}"
+            places[name] = place
     return places
 
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import plugins
+from ..array_names import places
 from ..state import Params, Variables
 
 KEY = "model.name"
@@ -87,10 +88,13 @@ class Model(ABC):
 
 
 def named(tree: Any) -> dict[str, Any]:
-    """Return the leaves of any tree in nested dictionaries, under the names of their paths."""
+    """Return the leaves of any tree in nested dictionaries, under the names of their paths.
+
+    Raises UserError if two would have the same name.
+    """
     result: dict[str, Any] = {}
-    for path, leaf in jax.tree.leaves_with_path(tree):
-        *folders, last = [name_of((key,)) for key in path] or ["array"]
+    for place, leaf in places(tree, "the model"):
+        *folders, last = place or ("array",)
         inner = result
         for folder in folders:
             inner = inner.setdefault(folder, {})

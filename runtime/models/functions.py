@@ -42,8 +42,9 @@ class Functions(Model):
         if first is None:
             self.refuse("its `init` returns None, expected parameters")
         params, state = self._pair("init", "params", first) if "state" in self._names else (first, None)
+        arrays = named(params), named(state)
         self._like = jax.tree.map(lambda leaf: 0, (params, state))
-        return named(params), named(state)
+        return arrays
 
     def apply(self, params: Params, state: Any, x: jax.Array, key: jax.Array | None) -> tuple[Any, Any]:
         like_params, like_state = self._like

@@ -20,7 +20,7 @@ from ..contract import UserError
 from ..distributed import as_numpy
 from ..plugins import hook
 from ..state import Batch, Params, StateDict, TrainState, from_dict, new_state, parts, to_dict, variables
-from ..tasks.base import Scalars, Task
+from ..tasks.base import Scalars, Task, first_parameters
 from .arrays import in_parts, merged, strongly_typed
 from .metrics import StepMetrics
 
@@ -173,7 +173,7 @@ class Strategy(ABC):
 
         Raises UserError for a model with state and an optimizer with a line search.
         """
-        first = self.task.init(jax.random.fold_in(jax.random.key(self.seed if seed is None else seed), 0))
+        first = first_parameters(self.task, jax.random.fold_in(jax.random.key(self.seed if seed is None else seed), 0))
         params, model_state = parts(first)
         if model_state is not None and self.uses_line_search:
             raise UserError(

@@ -22,6 +22,7 @@ from ..parallel.base import Strategy
 from ..state import Batch, Params, TrainState, parts
 from ..storage.bucket_data import load_data
 from ..tasks import make_task
+from ..tasks.base import first_parameters
 from .arrays import Row, rows
 from .divided import Divided, divided
 from .layout import Layout, bytes_per_device, draw, layout
@@ -104,7 +105,7 @@ def look(config: Config, slice_name: str, width: int) -> Report:
     task = make_task(config, data)
     optimizer, schedule = make_optimizer(config, config.total_steps(data.train.size))
     strategy = make_strategy(config, task, optimizer, schedule)
-    initial = jax.eval_shape(task.init, jax.random.key(0))
+    initial = jax.eval_shape(lambda key: first_parameters(task, key), jax.random.key(0))
     params = parts(initial)[0]
     shapes = _batch(config, data, strategy)
     state, batch = strategy.abstract_state(), strategy.abstract_batch(shapes)

@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import jax
 
+from ..array_names import check_parameters
 from ..config import Config
 from ..data.base import Dataset
 from ..models import draws_random
 from ..plugins import hook
-from ..state import Batch, Params
+from ..state import Batch, Params, parts
 from ..worker.progress import Reporter
 
 Scalars = dict[str, jax.Array]
@@ -92,3 +93,10 @@ class Task(ABC):
     def uses_result(self) -> bool:
         """Return whether `after_training` does anything; if so, a divided state is gathered for it."""
         return self.after_training is not None
+
+
+def first_parameters(task: Task, key: jax.Array) -> Params:
+    """Return what `task.init` returns. Raises UserError for parameters that cannot be trained or saved."""
+    given = task.init(key)
+    check_parameters(*parts(given))
+    return given

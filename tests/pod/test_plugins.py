@@ -88,3 +88,39 @@ def test_a_data_source_of_another_length(sandbox: Sandbox) -> None:
     assert "docs/plugins.md" in last
     assert "Traceback" not in done.stderr
     assert not (sandbox.path / "runs/train/metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "pmap",
+        *[pytest.param(name, marks=pytest.mark.long) for name in ("jit", "{name: jit, mesh: {fsdp: 2}}", "single", "explicit")],
+    ],
+)
+def test_an_init_that_differs_between_processes(sandbox: Sandbox, strategy: str) -> None:
+    """It would train as many models as there are processes; that is said before the first step."""
+    (sandbox.path / "mine.py").write_text(
+        """
+import os
+import jax.numpy as jnp
+
+class Bigram:
+    def init(self, key):
+        return {"same": jnp.ones(5), "table": jnp.full((256, 256), float(os.environ["PODRUN_PROCESS_ID"]))}
+
+    def apply(self, params, tokens):
+        return params["table"][tokens] * params["same"].sum()
+
+def bigram(options, vocabulary, dtype):
+    return Bigram()
+"""
+    )
+    done = sandbox.podrun(
+        *("--slice", "cpu-2x2", "--simulate", "train.yaml", f"parallel={strategy}"),
+        "model={name: 'mine:bigram', options: {context: 32}}",
+    )
+    assert done.returncode == 2, done.stderr
+    assert "the initial parameters differ between processes" in done.stderr
+    assert "table of process 1 is not that of a process before it" in done.stderr
+    assert "same of" not in done.stderr and "Traceback" not in done.stderr
+    assert not (sandbox.path / "runs" / "train" / "checkpoints" / "1").exists()

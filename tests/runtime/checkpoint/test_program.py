@@ -133,7 +133,7 @@ def test_another_state_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_name_that_two_arrays_have() -> None:
-    with pytest.raises(UserError, match="two arrays of the state are called 1"):
+    with pytest.raises(UserError, match="two arrays would be called 1"):
         trees.named_leaves(Both())
 
 
