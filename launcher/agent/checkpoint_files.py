@@ -10,6 +10,7 @@ import re
 from typing import Any, Dict, List, Optional, Tuple
 
 from .manifests import LIMIT, files_in, first_unlisted, parse_manifest
+from .safe_name import UnsafeNameError, open_inside
 
 MANIFEST = "podrun-manifest.json"
 PINNED = "podrun-pinned"
@@ -66,8 +67,8 @@ def _finite(loss: Any) -> Optional[float]:
 def _read(path: str, file: str, key: str) -> Any:
     """Return a value of a file of JSON; None if it cannot be read."""
     try:
-        with open(os.path.join(path, file), "rb") as opened:
-            return json.loads(opened.read())[key]
+        with open(open_inside(path, file), "rb") as opened:
+            return json.loads(opened.read(LIMIT))[key]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
@@ -88,7 +89,7 @@ def verify(path: str) -> Tuple[bool, Optional[str]]:
     if not os.path.lexists(os.path.join(path, MANIFEST)):
         return False, None
     try:
-        with open(os.path.join(path, MANIFEST), "rb") as opened:
+        with open(open_inside(path, MANIFEST), "rb") as opened:
             data = opened.read(LIMIT + 1)
         if len(data) > LIMIT:
             return False, "%s has more than %d bytes" % (MANIFEST, LIMIT)
@@ -99,13 +100,16 @@ def verify(path: str) -> Tuple[bool, Optional[str]]:
         return False, "%s %s" % (MANIFEST, why)
     for name, (size, sha) in files.items():
         try:
-            now = os.stat(os.path.join(path, name)).st_size
-            if now != size:
-                return False, "%s has %d bytes, not %d" % (name, now, size)
-            if _digest(os.path.join(path, name)) != sha:
-                return False, "%s has changed" % name
+            with open(open_inside(path, name), "rb") as file:
+                now = os.fstat(file.fileno()).st_size
+                if now != size:
+                    return False, "%s has %d bytes, not %d" % (name, now, size)
+                if _digest(file, size) != sha:
+                    return False, "%s has changed" % name
         except FileNotFoundError:
             return False, "%s is missing" % name
+        except UnsafeNameError as why:
+            return False, "%s %s" % (MANIFEST, why)
         except OSError as error:
             return False, "%s cannot be read: %s" % (name, error.strerror)
     try:
@@ -115,14 +119,16 @@ def verify(path: str) -> Tuple[bool, Optional[str]]:
     return unlisted is None, None if unlisted is None else "%s does not list %s" % (MANIFEST, unlisted)
 
 
-def _digest(path: str) -> str:
+def _digest(file: Any, size: int) -> str:
+    """Return the SHA-256 of the first `size` bytes of a file, which may be growing."""
     sha = hashlib.sha256()
-    with open(path, "rb") as file:
-        while True:
-            chunk = file.read(_CHUNK)
-            if not chunk:
-                return sha.hexdigest()
-            sha.update(chunk)
+    while size > 0:
+        chunk = file.read(min(_CHUNK, size))
+        if not chunk:
+            break
+        sha.update(chunk)
+        size -= len(chunk)
+    return sha.hexdigest()
 
 
 def _changes(before: Any, after: Any) -> List[str]:

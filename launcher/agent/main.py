@@ -9,6 +9,7 @@ from typing import List
 
 from .private import keep_private
 from .protocol import MARK, NURSERY
+from .watchdog import end_with_connection
 
 _REQUESTS = {
     "prepare": ("prepare", "prepare"),
@@ -50,13 +51,16 @@ def main(argv: List[str]) -> None:
     elif command == "rest" and len(args) == 1:
         from .rest import rest
 
+        end_with_connection()
         rest(*args)
     elif not args and command in _REQUESTS:
+        end_with_connection()
         module, function = _REQUESTS[command]
         sys.exit(getattr(import_module("." + module, __package__), function)())
     elif _ANSWERS.get(command) == len(args):
         from .answer import COMMANDS
 
+        end_with_connection()
         COMMANDS[command](*args)
     else:
         sys.exit("agent: unknown command %r" % argv)

@@ -46,6 +46,8 @@ def read_meta(step: int, folder: Path, file: Path, check: Callable[[Any], None])
     try:
         if not any(folder.iterdir()):
             raise DamagedCheckpointError(step, folder, "an empty folder")
+        if (folder / file).exists() and not (folder / file).is_file():
+            raise ValueError("no regular file")  # reading from a pipe may never end
         meta = json.loads((folder / file).read_bytes())
         check(meta)
     except OSError as error:

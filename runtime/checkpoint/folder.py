@@ -10,7 +10,6 @@ all (process_zero.py).
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from .manifest import Verification
 from .memory import large_blocks_returned
 from .names import META, STATE, Arrays
 from .numbered import make_directory, path_of, rename_damaged, steps_in
-from .retention import clear_leftovers
+from .retention import clear_leftovers, read_loss
 from .save import Saves
 
 T = TypeVar("T")
@@ -115,8 +114,8 @@ class CheckpointFolder:
         """Rename files of losses that cannot be read, because orbax reads those of all checkpoints. Called by process 0."""
         for path in self.directory.glob(f"*/{CHECKPOINT_LOSS}"):
             try:
-                json.loads(path.read_bytes())["loss"]
-            except (OSError, ValueError, KeyError, TypeError) as error:
+                read_loss(path)
+            except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
                 if is_host_fault(error):
                     raise
                 rename_damaged(path, path.with_name("metrics.damaged"))

@@ -7,6 +7,7 @@ import math
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from ..contract import CHECKPOINT_LOSS, CHECKPOINT_PINNED
 
@@ -55,7 +56,14 @@ def clear_leftovers(directory: Path) -> None:
 def _loss(folder: Path) -> float | None:
     """Return the validation loss of a checkpoint; None if it has none, or none that can be read."""
     try:
-        loss = json.loads((folder / CHECKPOINT_LOSS).read_bytes())["loss"]
-    except (OSError, ValueError, KeyError, TypeError):
+        loss = read_loss(folder / CHECKPOINT_LOSS)
+        return float(loss) if isinstance(loss, (int, float)) else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None
-    return float(loss) if isinstance(loss, (int, float)) else None
+
+
+def read_loss(path: Path) -> Any:
+    """Return the loss in a file of orbax's. Raises OSError, ValueError, KeyError, TypeError, RecursionError."""
+    if path.exists() and not path.is_file():
+        raise ValueError("it is no regular file")  # reading from a pipe may never end
+    return json.loads(path.read_bytes())["loss"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,55 @@ def test_a_damaged_file_is_named(ask: Ask, workdir: Path, damage: Callable[[Path
     assert [row["problem"] for row in ask()["rows"]] == [None, problem, None]
     assert verify(str(workdir / "checkpoints" / "20")) == (False, problem)
     assert ask("restore", "20")["error"] == f"checkpoint 20 in {workdir}/checkpoints is damaged: {problem}"
+
+
+def _name(folder: Path, name: str) -> None:
+    """Let the manifest name one more file."""
+    manifest = json.loads((folder / "podrun-manifest.json").read_text())
+    manifest["files"][name] = [5, "0" * 64]
+    (folder / "podrun-manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("name", "make_it", "problem"),
+    [
+        ("/dev/zero", None, "names a file outside its folder: '/dev/zero'"),
+        ("../../../secret", None, "names a file outside its folder: '../../../secret'"),
+        ("link", lambda p: p.symlink_to("/dev/zero"), "names a file behind a link: 'link'"),
+        ("folder/secret", lambda p: p.parent.symlink_to("../../.."), "names a file behind a link: 'folder/secret'"),
+        ("pipe", os.mkfifo, "names no regular file: 'pipe'"),
+    ],
+)
+def test_nothing_but_files_of_the_checkpoint_is_read(
+    ask: Ask, workdir: Path, name: str, make_it: Callable[[Path], object] | None, problem: str
+) -> None:
+    """A manifest may be anybody's who can write there: no pipe is waited for, and of other files no size is told."""
+    (workdir.parent / "secret").write_text("12345")
+    folder = workdir / "checkpoints" / "20"
+    _name(folder, name)
+    if make_it:
+        make_it(folder / name)
+    assert [row["problem"] for row in ask()["rows"]] == [None, f"podrun-manifest.json {problem}", None]
+
+
+@pytest.mark.timeout(60)
+def test_pipes_and_links_in_the_place_of_what_podrun_keeps(ask: Ask, workdir: Path) -> None:
+    folder = workdir / "checkpoints"
+    for path in ("10/meta/metadata", "10/metrics/metrics", "20/podrun-manifest.json"):
+        (folder / path).unlink()
+        os.mkfifo(folder / path)
+    os.mkfifo(folder / "40")
+    os.mkfifo(folder / "10" / "podrun-pinned")
+    (workdir / "precious").write_text("x")
+    (folder / "30" / "podrun-pinned").symlink_to(workdir / "precious")
+    rows = {row["name"]: row for row in ask()["rows"]}
+    assert rows["10"]["loss"] is None and rows["20"]["problem"].endswith(
+        "names no regular file: 'podrun-manifest.json'"
+    )
+    for step in ("10", "30"):
+        assert ask("keep", step)["error"]
+    assert (workdir / "precious").read_text() == "x"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,18 @@ def test_removal(tmp_path: Path) -> None:
     (folders[4] / CHECKPOINT_LOSS).write_bytes(b"\xff")
     remove_superseded(folders, keep=1, keep_best=1)
     assert {path.name for path in tmp_path.iterdir()} == {"1", "3", "5"}
+
+
+@pytest.mark.timeout(60)
+def test_a_loss_that_is_none(tmp_path: Path) -> None:
+    """A number without end, a nesting without end, and a pipe, which nobody writes to."""
+    folders = {step: checkpoint(tmp_path, step) for step in (1, 2, 3, 4)}
+    (folders[1] / CHECKPOINT_LOSS).write_text('{"loss": 1%s}' % ("0" * 400))
+    (folders[2] / CHECKPOINT_LOSS).write_text("[" * 100_000)
+    (folders[3] / CHECKPOINT_LOSS).unlink()
+    os.mkfifo(folders[3] / CHECKPOINT_LOSS)
+    remove_superseded(folders, keep=1, keep_best=1)
+    assert {path.name for path in tmp_path.iterdir()} == {"4"}
 
 
 def test_a_removal_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
