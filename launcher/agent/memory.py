@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
-from typing import Optional, Tuple
+from typing import List, Optional, Tuple
 
 CGROUPS = "/sys/fs/cgroup"
 Kills = Tuple[Optional[int], Optional[int]]
@@ -42,15 +42,23 @@ def usage() -> str:
 
 
 def available() -> int:
-    """Return the bytes of memory that processes of this cgroup can have."""
+    """Return the bytes of memory that processes of this cgroup can have: a limit holds for all groups below its own."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for folder, _, file in groups():
+    limits = [limit for folder, _, file in groups() for limit in limits_above(folder, file)]
+    return min([total, *limits])
+
+
+def limits_above(folder: str, file: str) -> List[int]:
+    """Return the limits of a cgroup and of all groups that it is in, as far as they have any."""
+    limits = []
+    while folder.startswith(CGROUPS):
         try:
             with open(os.path.join(folder, file)) as limit:
-                return min(total, int(limit.read()))
+                limits.append(int(limit.read()))
         except (OSError, ValueError):  # none, or "max"
-            continue
-    return total
+            pass
+        folder = os.path.dirname(folder)
+    return limits
 
 
 def groups() -> Tuple[Tuple[str, str, str], ...]:

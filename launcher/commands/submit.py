@@ -12,6 +12,7 @@ from podrun.runtime.contract import ExitCode, UserError
 from ..inventory.slurm_options import BatchOptions
 from ..pod.run_id import new_run_id
 from ..pod.secret_values import read_secrets
+from ..request.queue_checks import queue_mistakes
 from ..request.queue_options import with_queue_options
 from ..request.request import Request, owner_of_workdir, resolve_request
 from ..rundir.runs import RunDirectory
@@ -44,6 +45,8 @@ def _resolve(request: Request, typed: str) -> tuple[BatchOptions, RunSpec]:
     """Return what was typed, checked. Raises UserError."""
     request, options, problems = with_queue_options(request, typed)
     resolved, mistakes = resolve_request(request)
+    if not request.dry_run:
+        problems += queue_mistakes(options, resolved.pod if resolved else None)
     if problems or resolved is None:
         raise UserError("\n".join([*problems, *mistakes]))
     pod, job, workdir = resolved.pod, resolved.job, resolved.workdir

@@ -12,6 +12,7 @@ from podrun.runtime.contract import UserError
 
 from ..inventory.slurm_options import BatchOptions
 from ..pod.secret_values import read_secrets
+from ..request.queue_checks import queue_mistakes
 from ..request.queue_options import with_queue_options
 from ..request.request import Request, ResolvedRequest, resolve_request
 from ..rundir.spec import RunSpec
@@ -60,6 +61,8 @@ def plan_comparison(request: Request, over: Sequence[str]) -> Comparison:
         request, queue, problems = with_queue_options(request, str(typed))
     resolved = _resolve_all(request, variants, problems)
     first = resolved[0]
+    if queue and (mistakes := queue_mistakes(queue, first.pod)):
+        raise UserError("\n".join(mistakes))
     read_secrets(first.pod)
     files = SharedFiles() if queue else files_of(first.pod)
     folders = new_folders(first.workdir, request.workdir is not None, first.pod, [v.folder for v in variants], files)

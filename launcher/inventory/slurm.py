@@ -33,10 +33,14 @@ class ThisJob:
 
 def from_option(value: str | BatchOptions | ThisJob) -> Listing:
     """Return the nodes of this job, or of the one that will be submitted with options. Raises UserError outside of one."""
+    if several := several_tasks(os.environ):
+        raise UserError(f"--slurm: {several}")
     if isinstance(value, BatchOptions):
         return Listing((), transport="slurm", python=sys.executable, spares=value.spares, is_queued=True)
     if isinstance(value, ThisJob) and value.nodes is not None:
         return replace(value.nodes, spares=value.spares)
+    if several := several_parts(os.environ):
+        raise UserError(f"--slurm: {several}")
     spares = value.spares if isinstance(value, ThisJob) else 0
     if value and not isinstance(value, ThisJob):
         raise UserError(
@@ -71,6 +75,29 @@ def from_option(value: str | BatchOptions | ThisJob) -> Listing:
         slurm_job=job,
         python=sys.executable,
         spares=spares,
+    )
+
+
+def several_tasks(env: Mapping[str, str]) -> str | None:
+    """Return what is wrong if `srun` has started this process as one of several, each of which would start the run."""
+    tasks = env.get("SLURM_STEP_NUM_TASKS", "")
+    if not (tasks.isdecimal() and int(tasks) > 1):
+        return None
+    which = env.get("SLURM_PROCID", "?")
+    return (
+        f"`srun` has started podrun {tasks} times (this is task {which}), and each would start the whole run; call podrun "
+        "without srun, in the shell of salloc or in the batch script: it starts a process on each node itself"
+    )
+
+
+def several_parts(env: Mapping[str, str]) -> str | None:
+    """Return what is wrong if this job is a heterogeneous one, of whose parts podrun would take one."""
+    parts = env.get("SLURM_HET_SIZE") or env.get("SLURM_PACK_SIZE") or ""
+    if not (parts.isdecimal() and int(parts) > 1):
+        return None
+    return (
+        f"this job has {parts} parts (a heterogeneous job), and podrun takes the nodes of one; ask for a job without `:` "
+        "between its options, whose nodes are all of one kind"
     )
 
 

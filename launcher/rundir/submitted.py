@@ -30,6 +30,8 @@ def goes_on(directory: RunDirectory) -> bool:
     if directory.job() is None:
         return False
     state = job_of(directory)
+    if state is not None and state.is_ending and directory.end() is not None:
+        return False
     return state is None or not state.is_over or (directory.end() is None and not _is_quiet(directory))
 
 

@@ -235,6 +235,7 @@ class Supervisor(AgentFrames):
             self._blame_unfinished(silent)
         outcome = Outcome(ExitCode.DONE, failures=self._failures.seen, saved_step=self._saved_step, left_behind=left)
         outcome.finished = self._all_done()
+        outcome.all_ended_well = all(process.exit_code == 0 for process in self._processes.values())
         outcome.no_checkpoint = self._started_fresh and self._saved_step is None
         if finished:
             return outcome

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,10 +20,10 @@ from ..inventory.slurm import ThisJob
 from ..pod.pod import Pod
 from ..rundir.runs import RunDirectory
 from ..staging.bundle import Bundle
-from ..transport.slurm.batch import put_back, submit_next
+from ..transport.slurm.batch import nodes_without, put_back, submit_next
 from ..transport.slurm.job import SlurmError
 from ..view.live_console import make_console
-from .job_time import JobTime
+from .job_time import JobTime, Onward
 from .run import run_attempts
 
 if TYPE_CHECKING:
@@ -41,26 +42,39 @@ def supervise(directory: RunDirectory, nodes: Listing | None = None, ahead: Head
     spec = replace(spec, pod=pod)
     directory.record_job(job)  # it may have been submitted by hand
     directory.write_spec(spec)
-    job_time = JobTime(directory, job)
+    options = _options(directory)
+    job_time = JobTime(
+        directory, job, lambda node: nodes_without(job, node, options, str(directory.job_script)) if options else ""
+    )
     bundles = _bundles(directory)
     code = run_attempts(spec, directory, make_console(False), bundles, transport=ahead, job_time=job_time)
-    if not job_time.goes_on:
+    if job_time.onward is None:
         return code
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # SLURM sends it as soon as the job is put back
     try:
-        put_back(job)
+        put_back(job, job_time.onward.excluded)
     except SlurmError as error:
-        return _submit_again(directory, job, str(error))
+        return _submit_again(directory, job, options, job_time.onward, str(error))
     return ExitCode.DONE
 
 
-def _submit_again(directory: RunDirectory, job: str, refused: str) -> int:
+def _options(directory: RunDirectory) -> list[str]:
+    """Return the arguments that sbatch got; none if their record cannot be read."""
+    try:
+        return [str(word) for word in json.loads(directory.job_options.read_bytes())]
+    except (OSError, ValueError, TypeError):
+        return []
+
+
+def _submit_again(directory: RunDirectory, job: str, options: Sequence[str], onward: Onward, refused: str) -> int:
     """Let another job go on after this one, which SLURM does not put back into the queue, as with `no-requeue`."""
     try:
-        options: list[str] = json.loads(directory.job_options.read_bytes())
-        following = submit_next(job, options, str(directory.job_script))
-    except (OSError, ValueError, SlurmError) as error:
+        if not options:
+            raise SlurmError(f"{directory.job_options} is missing, or damaged")
+        following = submit_next(job, options, str(directory.job_script), onward.excluded)
+    except SlurmError as error:
         back = f"SLURM does not put the job {job} back into the queue ({refused})"
-        what = f"its time was up; {back}, and takes no other: {str(error).partition(chr(10))[0]}"
+        what = f"{onward.why}; {back}, and takes no other: {str(error).partition(chr(10))[0]}"
         directory.record_end(f"{what}; the same command goes on from the newest checkpoint", ExitCode.PREEMPTED)
         print(f"podrun: failed: {what} [exit code {int(ExitCode.PREEMPTED)}]", file=sys.stderr, flush=True)
         return ExitCode.PREEMPTED

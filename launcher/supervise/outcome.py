@@ -91,6 +91,8 @@ class Outcome:
     """True if all processes have finished their work, even if something failed later."""
     unprepared: bool = False
     """True if the hosts were not ready, so no agent was started."""
+    all_ended_well: bool = False
+    """True if every process has ended with code 0, by itself or when it was asked to."""
 
     def without_restart(
         self, code: int, failures: Sequence[Failure] = (), interrupted_by: int | None = None

@@ -178,9 +178,9 @@ class _Run:
         if self._renewal:
             self._note(self._renewal.remark)
         outcome.left_behind = [*outcome.left_behind, *self._leftovers.unconfirmed]
-        if self._job_time and (words := self._job_time.after(outcome)):
-            attempt = self._progress.attempt(outcome, plan, time.time())
-            self._view.event(restart_event(replace(attempt, ending=Ending.TIME), words, time.time()))
+        attempt = self._progress.attempt(outcome, plan, time.time())
+        if self._job_time and (onward := self._job_time.after(outcome, [*self._attempts, attempt], self._spec.pod)):
+            self._view.event(restart_event(replace(attempt, ending=onward.ending), onward.words, time.time()))
             return ExitCode.DONE
         if self._job_time and (advice := self._job_time.advice(outcome, self._spec.pod)):
             self._note(advice)

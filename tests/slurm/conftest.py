@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,13 @@ def shared_cluster() -> Iterator[Cluster]:
     cluster = Cluster()
     yield cluster
     cluster.close()
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder that the nodes share: not in /tmp, which each machine has for itself."""
+    with tempfile.TemporaryDirectory(prefix="podrun-slurm-", dir="/srv") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -158,6 +158,35 @@ def test_a_spare_takes_the_place_of_a_node_that_fails(login_of_its_own: LoginNod
     login.wait_until_gone()
 
 
+def test_a_node_that_crashes_costs_no_run(tmp_path: Path) -> None:
+    """The job goes back into the queue without it, by itself, long before SLURM notices; the losses are the same bit for bit.
+
+    `attach` ends as soon as the run has, though SLURM waits for another node that has crashed meanwhile.
+    """
+    cluster = Cluster("SlurmdTimeout=60\n")
+    login = LoginNode(make_sandbox(tmp_path).path, cluster)
+    words = ("--slice=cpu-2x1", "steps=3000", "checkpoint.every=100")
+    try:
+        here = Sandbox(login.path).podrun(*words[:1], "--simulate", "--workdir=simulated", "small.yaml", *words[1:])
+        assert here.returncode == 0, here.stderr
+        run = login.submit(*words)
+        login.wait_for_steps(run)
+        wait_until(lambda: any(e["event"] == "checkpoint" for e in login.events(run)), "a checkpoint", 60)
+        lost = list(next(e["hosts"] for e in login.events(run) if e["event"] == "start"))[1]
+        cluster.hosts.cut(lost)
+        cluster.hosts.kill(lost)
+        done = login.podrun("attach", run, timeout=500)
+        assert done.returncode == 0, done.stderr + login.output(run)
+        restart = next(e["message"] for e in login.events(run) if e["event"] == "restart")
+        assert f"goes back into the queue, and is not to get {lost} again" in restart
+        starts = [list(e["hosts"]) for e in login.events(run) if e["event"] == "start"]
+        assert len(starts) == 2 and lost in starts[0] and lost not in starts[1]
+        assert login.losses("shared") == login.losses("simulated") and len(login.losses("shared")) == 3000
+    finally:
+        login.close()
+        cluster.close()
+
+
 def test_from_the_queue_to_the_stop(login: LoginNode) -> None:
     """Tell state and reason while it waits, and take it out; once it runs, a stop saves first."""
     first = login.submit("steps=100000")

@@ -5,15 +5,21 @@ from __future__ import annotations
 import getpass
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
-from .job import SlurmError, ask_slurm, is_job_id, plain_env, why_over
+from .job import COMPLETING, SlurmError, ask_slurm, is_job_id, plain_env, why_over
 
 PATIENCE = 60.0  # seconds for sbatch, which tries again for as long as the controller is busy
 _FRESH = 5.0  # seconds for which an answer about the queue is taken for the present: admins mind frequent questions
 _NEWS = 0.5  # seconds until it is asked about a job that was submitted meanwhile
+_SILENCE = 240.0  # seconds for a controller that does not answer to come back
+_PAUSE = 5.0  # seconds between two tries
+_EXCLUDED = re.compile(r"\bExcNodeList=(\S{1,4096})")
+_CLOCKS = 30.0  # seconds by which this machine's clock and that of SLURM's controller may differ
 _GONE = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED")
 _OVER = {*_GONE, "TIMEOUT", "REVOKED", "SPECIAL_EXIT"}
 _REMEDIES = (
@@ -63,6 +69,8 @@ class Job:
     reason: str = ""
     start: str = ""
     """Expected start of a job that waits, as SLURM writes it; empty if it does not know."""
+    has_ended: bool = False
+    """True if its end is in the past. That of a job that SLURM puts back into the queue is not, also while it completes."""
 
     @property
     def is_pending(self) -> bool:
@@ -71,6 +79,11 @@ class Job:
     @property
     def is_over(self) -> bool:
         return self.state in _OVER
+
+    @property
+    def is_ending(self) -> bool:
+        """Return whether SLURM only waits for its nodes to be clean, which takes long if one of them does not answer."""
+        return self.state == COMPLETING and self.has_ended
 
     def why_pending(self, job: str) -> str:
         """Return why it waits, as a phrase."""
@@ -88,8 +101,8 @@ def submit(options: Sequence[str], script: str, waits: Callable[[], None] = lamb
     try:
         answer = ask_slurm("sbatch", "--parsable", *options, script, env=env, limit=PATIENCE, waits=waits)
     except SlurmError as error:
-        remedy = next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, str(error))), None)
-        raise SlurmError(f"{error}\n{remedy}" if remedy else str(error)) from None
+        remedy = next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, error.message)), None)
+        raise SlurmError(f"{error.message}\n{remedy}" if remedy else error.message) from None
     job = answer.split("\n")[-2 if answer.endswith("\n") else -1].partition(";")[0].strip()
     if not is_job_id(job):
         raise SlurmError(f"sbatch answers {answer.strip()[:80]!r}, which is not the id of a job")
@@ -131,17 +144,26 @@ QUEUE = Queue()
 def _ask_queue() -> dict[str, Job] | None:
     user = str(os.getuid()) if (name := _user()) is None else name
     try:
-        answer = ask_slurm("squeue", "--noheader", f"--user={user}", "--states=all", "--format=%i|%T|%S|%r")
+        answer = ask_slurm("squeue", "--noheader", f"--user={user}", "--states=all", "--format=%i|%T|%S|%e|%r")
     except SlurmError:
         return None
     jobs = {}
     for line in answer.splitlines():
         job, _, rest = line.strip().partition("|")
         state, _, rest = rest.partition("|")
-        start, _, reason = rest.partition("|")
+        start, _, rest = rest.partition("|")
+        end, _, reason = rest.partition("|")
         start = start if re.fullmatch(r"[0-9T:-]{1,20}", start) else ""
-        jobs[job] = Job(state, "" if reason in ("None", "") else reason[:80], start)
+        jobs[job] = Job(state, "" if reason in ("None", "") else reason[:80], start, _is_past(end))
     return jobs
+
+
+def _is_past(moment: str) -> bool:
+    """Return whether a time of SLURM's lies in the past, with a margin for the clocks."""
+    try:
+        return datetime.fromisoformat(moment).timestamp() < time.time() + _CLOCKS
+    except (ValueError, OverflowError, OSError):  # `Unknown`, `N/A`
+        return False
 
 
 def _user() -> str | None:
@@ -156,14 +178,56 @@ def why_ended(job: str) -> str:
     return why_over(job) or f"the SLURM job {job} has ended"
 
 
-def put_back(job: str) -> None:
-    """Put the job back into the queue, which ends it on its nodes. Raises SlurmError."""
-    ask_slurm("scontrol", "requeue", job)
+def put_back(job: str, excluded: str = "") -> None:
+    """Put the job back into the queue, which ends it on its nodes. Raises SlurmError.
+
+    Args:
+        job: the job. A controller that does not answer is asked again for some minutes: it may be restarting.
+        excluded: names of the nodes that the job is not to get again; with them the caller must ignore SIGTERM, because
+            SLURM takes the names only once it has begun to end the job.
+    """
+    deadline = time.monotonic() + _SILENCE
+    while True:
+        try:
+            ask_slurm("scontrol", "requeue", job)
+            break
+        except SlurmError as error:
+            if not error.is_silence or time.monotonic() > deadline:
+                raise
+            time.sleep(_PAUSE)
+    if excluded:
+        try:
+            ask_slurm("scontrol", "update", f"jobid={job}", f"excnodelist={excluded}")
+        except SlurmError as error:
+            print(f"podrun: SLURM does not leave {excluded} out of the job {job}: {error}", file=sys.stderr, flush=True)
 
 
-def submit_next(job: str, options: Sequence[str], script: str) -> str:
-    """Submit a script again, for the time after a job. Returns the id of that job. Raises SlurmError."""
-    return submit([*(word for word in options if word != "--hold"), f"--dependency=afterany:{job}"], script)
+def nodes_without(job: str, node: str, options: Sequence[str], script: str) -> str:
+    """Return the nodes that the job is not to get again: the node, and those that were excluded before.
+
+    Empty if SLURM does not confirm that enough other nodes are up: with the exclusion the job could wait for ever.
+    """
+    try:
+        excluded = _EXCLUDED.search(ask_slurm("scontrol", "--oneliner", "show", "job", job))
+        before = excluded[1] if excluded and excluded[1] != "(null)" else ""
+        names = f"{before},{node}" if before else node
+        ask_slurm("sbatch", "--test-only", *_of_next(options), f"--exclude={names}", script)
+    except SlurmError:
+        return ""
+    return names
+
+
+def submit_next(job: str, options: Sequence[str], script: str, excluded: str = "") -> str:
+    """Submit a script again, for the time after a job. Returns the id of that job. Raises SlurmError.
+
+    `excluded`: names of the nodes that it is not to get.
+    """
+    without = [f"--exclude={excluded}"] if excluded else []
+    return submit([*_of_next(options), *without, f"--dependency=afterany:{job}"], script)
+
+
+def _of_next(options: Sequence[str]) -> list[str]:
+    return [word for word in options if word != "--hold"]
 
 
 def cancel_pending(job: str) -> None:

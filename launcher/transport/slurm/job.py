@@ -7,6 +7,7 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 _SOON = 3.0  # seconds in which SLURM usually answers
 LIMIT = 20.0  # seconds for an answer of SLURM's controller
@@ -15,6 +16,15 @@ _STATE = re.compile(r"\bJobState=([A-Z_]{1,40})")
 _REASON = re.compile(r"\bReason=(\w{1,40})")
 COMPLETING = "COMPLETING"
 _REASONS = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL"}  # what is known while a job still has processes
+_OUTPUT = re.compile(r"\bStdErr=(/\S{1,4096})")
+_TAIL = 1 << 16  # bytes at the end of a batch script's output in which SLURM says why it ends the job
+_DUE_TO = {
+    b"": "CANCELLED",
+    b"NODE FAILURE": "NODE_FAIL",
+    b"TIME LIMIT": "TIMEOUT",
+    b"PREEMPTION": "PREEMPTED",
+    b"JOB REQUEUE": "REQUEUED",
+}
 _PAUSE = 0.3  # seconds between two questions
 _NOT_OVER = ("RUNNING", "SUSPENDED", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED")
 _ENDED = {
@@ -28,12 +38,22 @@ _ENDED = {
     "PENDING": "was put back into the queue",
     "REQUEUED": "was put back into the queue",
     "REVOKED": "was revoked",
-    COMPLETING: "is being ended: it was cancelled, or preempted",
+    COMPLETING: "is being ended, and SLURM does not say why yet",
 }
+_NO_ANSWER = re.compile(r"Unable to contact slurm controller|timed out|Connection refused|not answered within")
 
 
 class SlurmError(Exception):
-    """SLURM has not answered, or refused; the text says why, on one line."""
+    """SLURM has not answered, or refused; the text says why, on one line, and `message` is all that its program says."""
+
+    def __init__(self, why: str, message: str = "") -> None:
+        super().__init__(why)
+        self.message = message or why
+
+    @property
+    def is_silence(self) -> bool:
+        """Return whether the controller did not answer, so that it may do so later."""
+        return _NO_ANSWER.search(self.message) is not None
 
 
 def is_job_id(text: str) -> bool:
@@ -59,9 +79,8 @@ def ask_slurm(
     except OSError as error:
         raise SlurmError(f"cannot start `{command[0]}`: {error.strerror}") from None
     if done.returncode:
-        raise SlurmError(
-            last_line(done.stderr.decode(errors="replace")) or f"`{command[0]}` ended with {done.returncode}"
-        )
+        said = done.stderr.decode(errors="replace")
+        raise SlurmError(last_line(said) or f"`{command[0]}` ended with {done.returncode}", _whole(said))
     return done.stdout.decode(errors="replace")
 
 
@@ -115,9 +134,25 @@ def _state(job: str) -> str | None:
     except SlurmError as error:
         return "COMPLETED" if "Invalid job id" in str(error) else None
     state, reason = _STATE.search(answer), _REASON.search(answer)
-    if state and state[1] == COMPLETING and reason:
-        return _REASONS.get(reason[1], COMPLETING)
+    if state and state[1] == COMPLETING:
+        return _REASONS.get(reason[1] if reason else "") or _told_in_output(job, answer) or COMPLETING
     return state[1] if state else None
+
+
+def _told_in_output(job: str, answer: str) -> str | None:
+    """Return the state that SLURM has announced in the output of a batch job when it began to end it; None if it has not."""
+    if not (path := _OUTPUT.search(answer)):
+        return None
+    try:
+        with Path(path[1]).open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+            text = file.read(_TAIL)
+    except OSError:
+        return None
+    announced = re.findall(
+        rb"\*\*\* JOB %b ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+))?" % re.escape(job.encode()), text
+    )
+    return _DUE_TO.get(announced[-1].strip()) if announced else None
 
 
 def time_left(job: str) -> str | None:
@@ -127,6 +162,12 @@ def time_left(job: str) -> str | None:
     except SlurmError:
         return None
     return answer[0] if answer and re.fullmatch(r"[0-9:-]{1,20}|UNLIMITED", answer[0]) else None
+
+
+def _whole(text: str) -> str:
+    """Return all lines that say something, without the name of the program, up to 15."""
+    lines = [re.sub(r"^[a-z]+: (error: |fatal: )?", "", line.strip()) for line in text.splitlines() if line.strip()]
+    return "\n".join(line[:300] for line in lines[:15])
 
 
 def last_line(text: str) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from podrun.launcher.agent import memory
 from podrun.launcher.agent.memory import Kills, available, count_in, has_killed, kills, usage
 
 
@@ -33,6 +34,20 @@ def test_counts_of_this_machine() -> None:
     assert all(b is None or (a is not None and a >= b) for a, b in zip(after, before, strict=True))
     assert 0 < available() < 1 << 50
     assert " GB used of " in usage()
+
+
+def test_a_limit_of_a_group_above_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SLURM limits the step, and leaves the group of the task in it unlimited; sometimes the job has less than its step."""
+    task = tmp_path / "system.slice" / "job_7" / "step_0" / "task_0"
+    task.mkdir(parents=True)
+    (task / "memory.max").write_text("max\n")
+    (task.parent / "memory.max").write_text("8000000\n")
+    (task.parent.parent / "memory.max").write_text("5000000\n")
+    monkeypatch.setattr(memory, "CGROUPS", str(tmp_path))
+    monkeypatch.setattr(memory, "groups", lambda: ((str(task), "memory.events", "memory.max"),))
+    assert available() == 5000000
+    (task / "memory.max").write_text("3000000\n")
+    assert available() == 3000000
 
 
 def test_count_in_a_file(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from podrun.launcher.inventory.find import PodRequest, find_pod
 from podrun.launcher.inventory.slurm import gpus
+from podrun.launcher.inventory.slurm_options import BatchOptions
 from podrun.launcher.pod.pod import Host
 from podrun.runtime.contract import UserError
 
@@ -137,6 +138,23 @@ def test_addresses_that_cannot_be_are_names(answers: Path) -> None:
     (answers / "sinfo").write_text("n1|-x\nn2|(null)\nn3\n|\n\n")
     pod = find_pod(PodRequest("cpu-2x1", inventories={"slurm": ""}))
     assert [host.internal for host in pod.hosts] == ["n1", "n2"]
+
+
+def test_several_podruns_of_one_srun_are_refused(answers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`srun podrun --slurm` would run everything as often as it has tasks; one task, as of `srun --pty bash`, is fine."""
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
+    assert len(find_pod(PodRequest("cpu-2x1", inventories={"slurm": ""})).hosts) == 2
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    assert "started podrun 2 times (this is task 1)" in refused() and "call podrun without srun" in refused()
+    with pytest.raises(UserError, match="call podrun without srun"):
+        find_pod(PodRequest("cpu-2x1", inventories={"slurm": BatchOptions(())}))
+
+
+def test_a_job_of_several_parts_is_refused(answers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """podrun would take the nodes of the first, without a word of the others."""
+    monkeypatch.setenv("SLURM_HET_SIZE", "2")
+    assert "this job has 2 parts (a heterogeneous job)" in refused()
 
 
 def test_a_machine_without_slurm(answers: Path, monkeypatch: pytest.MonkeyPatch) -> None:

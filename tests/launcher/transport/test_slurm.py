@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.transport.slurm.batch import Job, Queue
+from podrun.launcher.transport.slurm import batch
+from podrun.launcher.transport.slurm.batch import Job, Queue, nodes_without, put_back, submit
 from podrun.launcher.transport.slurm.errors import own_words, why_not_started
-from podrun.launcher.transport.slurm.job import is_job_id, last_line, plain_env, time_left, why_over
+from podrun.launcher.transport.slurm.job import SlurmError, is_job_id, last_line, plain_env, time_left, why_over
 
 
 @pytest.fixture(autouse=True)
@@ -132,7 +133,7 @@ def test_the_words_of_the_command_alone() -> None:
     ("state", "what"),
     [
         ("JobState=RUNNING Reason=None", None),
-        ("JobState=COMPLETING Reason=None", "the SLURM job 7 is being ended: it was cancelled, or preempted"),
+        ("JobState=COMPLETING Reason=None", "the SLURM job 7 is being ended, and SLURM does not say why yet"),
         ("JobState=COMPLETING Reason=TimeLimit", "the SLURM job 7 has reached its time limit"),
         ("JobState=CANCELLED Reason=None", "the SLURM job 7 was cancelled"),
         ("JobState=TIMEOUT Reason=TimeLimit", "the SLURM job 7 has reached its time limit"),
@@ -147,6 +148,98 @@ def test_the_words_of_the_command_alone() -> None:
 def test_states_of_a_job(answer: Path, state: str, what: str | None) -> None:
     answer.write_text(f"JobId=7 JobName=x UserId=me(1)\n {state} Dependency=(null)\n")
     assert why_over("7") == what
+
+
+@pytest.mark.parametrize(
+    ("announced", "what"),
+    [
+        (" DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS", "the SLURM job 7 has lost a node: NODE_FAIL"),
+        (" DUE TO PREEMPTION", "the SLURM job 7 was preempted by another job"),
+        (" DUE TO TIME LIMIT", "the SLURM job 7 has reached its time limit"),
+        (" DUE TO JOB REQUEUE", "the SLURM job 7 was put back into the queue"),
+        ("", "the SLURM job 7 was cancelled"),
+        (" DUE TO THE MOON", "the SLURM job 7 is being ended, and SLURM does not say why yet"),
+    ],
+)
+def test_the_output_of_a_batch_job_says_why_it_is_ended(
+    answer: Path, tmp_path: Path, announced: str, what: str
+) -> None:
+    """As slurmstepd of SLURM 22.05 writes it, the last time for this start; other jobs and steps do not count."""
+    output = tmp_path / "job.out"
+    line = "slurmstepd-h0: error: *** {} ON h0 CANCELLED AT 2026-11-25T00:44:02{} ***\n"
+    lines = [line.format("JOB 7", " DUE TO JOB REQUEUE"), "step 4/9\n", line.format("JOB 7", announced)]
+    lines += [line.format("STEP 7.0", " DUE TO PREEMPTION"), line.format("JOB 71", " DUE TO PREEMPTION")]
+    output.write_text("".join(lines))
+    answer.write_text(f"JobId=7 JobState=COMPLETING Reason=None StdErr={output} StdIn=/dev/null\n")
+    assert why_over("7") == what
+
+
+def test_a_job_that_completes_has_ended_unless_it_is_put_back(answer: Path) -> None:
+    """Its end lies in the past then; as `squeue` of SLURM 22.05 answers."""
+    past, future = "2026-01-01T00:00:00", "2099-01-01T00:00:00"
+    for end, is_ending in ((past, True), ("Unknown", False), (future, False), ("N/A", False)):
+        answer.write_text(f"7|COMPLETING|{past}|{end}|None\n")
+        job = Queue().job("7")
+        assert job is not None and (job.is_ending, job.is_over) == (is_ending, False), end
+    answer.write_text(f"7|RUNNING|{past}|{past}|None\n")
+    job = Queue().job("7")
+    assert job is not None and not job.is_ending
+
+
+def test_all_that_sbatch_says(tmp_path: Path) -> None:
+    """Its last line alone is often the least of it."""
+    sbatch = tmp_path / "bin" / "sbatch"
+    sbatch.write_text(
+        "#!/bin/sh\necho \"sbatch: unrecognized option '--foo=bar'\" >&2\necho 'Try --help' >&2\nexit 255\n"
+    )
+    sbatch.chmod(0o755)
+    with pytest.raises(SlurmError) as caught:
+        submit(["--foo=bar"], "job.sh")
+    assert str(caught.value) == "unrecognized option '--foo=bar'\nTry --help\n`sbatch --help` lists the options"
+
+
+def programs(tmp_path: Path, **scripts: str) -> Path:
+    """Put programs of SLURM's in place, which note how they are called, and return the file of their calls."""
+    calls = tmp_path / "calls"
+    calls.touch()
+    for name, script in scripts.items():
+        program = tmp_path / "bin" / name
+        program.write_text(f'#!/bin/sh\necho "{name} $*" >> {calls}\n{script}\n')
+        program.chmod(0o755)
+    return calls
+
+
+def test_a_job_is_put_back_without_a_node(tmp_path: Path) -> None:
+    """SLURM takes the exclusion once the job is no longer running; what was excluded before still is."""
+    calls = programs(tmp_path, scontrol="echo JobId=7 ExcNodeList=n[1-2] NodeList=n[3-4]", sbatch="")
+    names = nodes_without("7", "n4", ["--nodes=2", "--hold"], "job.sh")
+    assert names == "n[1-2],n4"
+    put_back("7", names)
+    assert calls.read_text().splitlines()[1:] == [
+        "sbatch --test-only --nodes=2 --exclude=n[1-2],n4 job.sh",
+        "scontrol requeue 7",
+        "scontrol update jobid=7 excnodelist=n[1-2],n4",
+    ]
+
+
+def test_a_node_is_not_left_out_where_slurm_has_no_other(tmp_path: Path) -> None:
+    """Else the job would wait for ever."""
+    calls = programs(tmp_path, scontrol="echo JobId=7 'ExcNodeList=(null)'", sbatch="echo no >&2; exit 1")
+    assert nodes_without("7", "n4", ["--nodes=2"], "job.sh") == ""
+    put_back("7", "")
+    assert "--exclude=n4" in calls.read_text() and "excnodelist" not in calls.read_text()
+
+
+def test_a_controller_that_is_being_restarted_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "_PAUSE", 0.0)
+    silent = "slurm_requeue error: Unable to contact slurm controller (connect failure)"
+    first = f"[ -e {tmp_path}/up ] || {{ touch {tmp_path}/up; echo '{silent}' >&2; exit 1; }}"
+    calls = programs(tmp_path, scontrol=first)
+    put_back("7")
+    assert calls.read_text().splitlines() == ["scontrol requeue 7"] * 2
+    programs(tmp_path, scontrol="echo 'Requested operation is presently disabled for job 7' >&2; exit 1")
+    with pytest.raises(SlurmError, match="presently disabled"):
+        put_back("7")
 
 
 def test_a_job_that_slurm_does_not_know_any_more(answer: Path) -> None:
@@ -186,10 +279,10 @@ def test_settings_of_the_user_do_not_change_what_srun_does() -> None:
 def test_an_answer_from_before_a_job_was_submitted_says_nothing_of_it(answer: Path) -> None:
     """SLURM is asked again, though its last answer is seconds old; a job that it has forgotten is over."""
     queue = Queue()
-    answer.write_text("7|RUNNING|2026-01-01T00:00:00|None\n")
+    answer.write_text("7|RUNNING|2026-01-01T00:00:00|Unknown|None\n")
     assert queue.job("7") == Job("RUNNING", "", "2026-01-01T00:00:00")
     submitted = time.time()
-    answer.write_text("7|RUNNING|2026-01-01T00:00:00|None\n8|PENDING|N/A|Resources\n")
+    answer.write_text("7|RUNNING|2026-01-01T00:00:00|Unknown|None\n8|PENDING|N/A|N/A|Resources\n")
     assert queue.job("8", submitted) is None
     time.sleep(0.6)
     assert queue.job("8", submitted) == Job("PENDING", "Resources")
