@@ -47,6 +47,7 @@ def compare(
     A variant that fails does not keep the others from being run; Ctrl-C ends the comparison.
     Both print the table of what there is. Exit code: Ctrl-C's, or the first failure's.
     With --slurm=OPTIONS each variant is a job of its own, and SLURM decides which train at once.
+
     \b
     Examples:
       podrun compare --slice cpu-2x4 --simulate train.yaml --over parallel=pmap,single

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable
 
 import click
 
-from .process import tell
+from .process import PIPE_CLOSED, tell
 
 PROGRAM = "podrun.program"
 """Key in the context's `meta` of the words after `--`."""
@@ -44,5 +43,5 @@ def guard(action: Callable[[], int | None]) -> None:
         tell("podrun: interrupted")
         code = ExitCode.INTERRUPTED
     except BrokenPipeError:  # `podrun ... | head`: click would exit with 1
-        code = 128 + signal.SIGPIPE
+        code = PIPE_CLOSED
     sys.exit(failure_code(code) if code else 0)  # a host may report any number

@@ -66,6 +66,7 @@ def data(name: str | None, to: Path | None) -> None:
 
     \b
     Exit code: 0 it is here, 1 what came is not what it was, 69 its server cannot be reached.
+
     \b
     Examples:
       podrun data

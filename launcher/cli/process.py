@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import NoReturn
 
 _FAILED, _INTERRUPTED = 1, 128 + signal.SIGINT  # the contract's names for them are imported later
-_PIPE_CLOSED = 128 + signal.SIGPIPE
+PIPE_CLOSED = 128 + signal.SIGPIPE
+"""Exit code if nobody reads podrun's output any more."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
@@ -29,7 +30,7 @@ def run(command: Callable[[], object]) -> NoReturn:
         tell("podrun: interrupted")
         code = _INTERRUPTED
     except BrokenPipeError:  # `podrun ... | head`
-        code = _PIPE_CLOSED
+        code = PIPE_CLOSED
     except OSError as error:
         if error.errno not in _FULL:
             raise
@@ -64,7 +65,7 @@ def _exit_code(end: SystemExit) -> int:
     if isinstance(end.__context__, Abort):  # click turns a Ctrl-C into it
         return _INTERRUPTED
     if isinstance(end.__context__, BrokenPipeError):
-        return _PIPE_CLOSED
+        return PIPE_CLOSED
     return end.code if isinstance(end.code, int) else int(end.code is not None)
 
 
@@ -96,7 +97,7 @@ def _flush(code: int) -> int:
         try:
             stream.flush()
         except BrokenPipeError:  # `podrun ... | head`
-            code = code or _PIPE_CLOSED
+            code = code or PIPE_CLOSED
         except OSError as error:
             code = code or _FAILED
             tell(f"podrun: cannot write to the output: {error.strerror}")

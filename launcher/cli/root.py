@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,6 +17,7 @@ from . import compare, job, pods, render, runs, tpu
 from .guard import PROGRAM, TYPED, typed_program
 from .guard import guard as _guard
 from .options import complete_job, complete_slice, pod_options, pod_request, with_slurm_options
+from .process import PIPE_CLOSED
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -35,7 +38,8 @@ Exit codes:
   0 done                      2 bad input, nothing was trained
   1 the training failed      69 a host or process never started, or was lost
   75 preempted, saved        76 lost another process (and no other cause was found)
-  130 Ctrl-C               128+N ended by signal N
+  77 nothing moved any more  130 Ctrl-C (128+N: ended by signal N)
+  141 nobody reads podrun's output any more
   any other code is the first failed process's own
 """
 
@@ -68,9 +72,14 @@ class _DefaultRun(click.Group):
         if near := difflib.get_close_matches(word, self.commands, n=2):
             _leave(click.UsageError(f"there is no command or job {word!r}; did you mean {' or '.join(near)}?", ctx))
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with _pipe_closed():
+            return super().make_context(*args, **kwargs)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with _pipe_closed():
+                return super().invoke(ctx)
         except click.UsageError as error:
             _leave(error)
 
@@ -88,6 +97,15 @@ class _DefaultRun(click.Group):
         run_context = click.Context(self.commands["run"], info_name="run", parent=ctx)
         self.commands["run"].format_options(run_context, formatter)
         self.format_commands(ctx, formatter)
+
+
+@contextmanager
+def _pipe_closed() -> Iterator[None]:
+    """End as a program does that nobody reads any more: click would end with 1."""
+    try:
+        yield
+    except BrokenPipeError:
+        sys.exit(PIPE_CLOSED)
 
 
 def _leave(error: click.UsageError) -> NoReturn:
@@ -283,6 +301,7 @@ def check(workdir: str | None, bandwidth: bool, as_json: bool, **where: Any) -> 
 
     \b
     Exit code: 0 ready, 2 a run would fail, 69 a host cannot be reached.
+
     \b
     Examples:
       podrun check --pod pod.yaml

@@ -86,7 +86,7 @@ def run_attempts(
         stack.callback(recorder.close)
         transport = transport or load_transport(spec.pod)
         stack.callback(transport.close)
-        view = View(console, recorder, lambda: bool(signals.received))
+        view = View(console, recorder, lambda: bool(signals.received), signals.note)
         stack.callback(view.close)
         run = _Run(spec, directory, view, logs, signals, transport, secrets, job_time, renewal)
         stack.callback(run.close)

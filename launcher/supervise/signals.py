@@ -32,10 +32,14 @@ class Signals:
         finally:
             self._receiver = None
 
-    def _handle(self, number: int, _: object) -> None:
+    def note(self, number: int) -> None:
+        """Take a signal for received that this process did not get. May be called from any thread."""
         self.received.append(number)
         if self._receiver:
             self._receiver(number)
+
+    def _handle(self, number: int, _: object) -> None:
+        self.note(number)
 
     def __enter__(self) -> Signals:
         self._before = {number: signal.signal(number, self._handle) for number in self._numbers}

@@ -22,17 +22,31 @@ _IMPATIENT = 2.0  # seconds for the console to show the rest once the user wants
 
 
 class View:
-    """Console and recorder together. A console whose reader is gone counts as a closed terminal: SIGHUP.
+    """Console and recorder together. A terminal that is gone counts as SIGHUP, another reader, such as `head`, as SIGPIPE.
 
     The console has a thread of its own: neither a host nor a signal waits for a slow one.
     """
 
-    def __init__(self, console: Console, recorder: Recorder, is_impatient: Callable[[], bool] = lambda: False) -> None:
-        """Start the console's thread. `is_impatient` returns True once the user wants to stop."""
+    def __init__(
+        self,
+        console: Console,
+        recorder: Recorder,
+        is_impatient: Callable[[], bool] = lambda: False,
+        on_unread: Callable[[int], None] = signal.raise_signal,
+    ) -> None:
+        """Start the console's thread.
+
+        Args:
+            console: the console.
+            recorder: the recorder.
+            is_impatient: returns True once the user wants to stop.
+            on_unread: gets the number of the signal that stands for it when nobody reads the console any more.
+        """
         self._console: Console | None = console
         self._recorder = recorder
         self._recording = threading.Lock()  # hosts are prepared by several threads
         self._is_impatient = is_impatient
+        self._on_unread = on_unread
         self._actions: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._echo: Echo | None = None
         self._leaving = False
@@ -150,8 +164,8 @@ class View:
             return
         try:
             action(self._console)
-        except OSError:
+        except OSError as error:
             self._console = None
             # Python's buffered output would fail again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            signal.raise_signal(signal.SIGHUP)
+            self._on_unread(signal.SIGPIPE if isinstance(error, BrokenPipeError) else signal.SIGHUP)

@@ -82,7 +82,7 @@ def _rows_of_another_choice(
         names = ", ".join(key.rpartition(".")[2] for key in keys)
         allowed = ", ".join(tree.keys_at(problems[keys[0]][0]["loc"][:-1]))
         what = "there is no such key; it belongs" if len(keys) == 1 else "there are no such keys; they belong"
-        what += f" to another choice of {section}.name; allowed here: {allowed}"
+        what += f" to another choice of {section}.name; allowed here: {allowed}."
         line, text = mistake_row(keys[0], what, lines, given)
         rows.append((line, text.replace(f"{keys[0]}: ", f"{section}.{names}: ", 1)))
         for key in keys:
@@ -186,7 +186,7 @@ def _key_hint(tree: SchemaTree, location: Location) -> str:
     parts = tree.keys_to(location)
     here = tree.keys_at(location[:-1])
     elsewhere = [path for path in tree.paths if path.rpartition(".")[2] == parts[-1]]
-    allowed = f"allowed here: {', '.join(here)}"
+    allowed = f"allowed here: {', '.join(here)}."
     near = difflib.get_close_matches(parts[-1], here, n=1, cutoff=0.5)
     meant = elsewhere[:3] or [".".join([*parts[:-1], name]) for name in near]
     return f"did you mean {' or '.join(meant)}?" if meant else allowed

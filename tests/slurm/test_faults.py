@@ -80,7 +80,7 @@ def test_a_cancelled_batch_script(job: JobSandbox) -> None:
     wait_until(lambda: output.exists() and "step 3/" in output.read_text(), "the third step", 120)
     job.cluster.ask("scancel", number)
     wait_until(lambda: "[exit code " in output.read_text(), "the end of podrun", 60)
-    assert f"the SLURM job {number} is being ended: it was cancelled" in output.read_text().splitlines()[-1]
+    assert f"the SLURM job {number} was cancelled" in output.read_text().splitlines()[-1]
     wait_until_none_is_left(job)
 
 

@@ -159,10 +159,7 @@ def test_a_spare_takes_the_place_of_a_node_that_fails(login_of_its_own: LoginNod
 
 
 def test_a_node_that_crashes_costs_no_run(tmp_path: Path) -> None:
-    """The job goes back into the queue without it, by itself, long before SLURM notices; the losses are the same bit for bit.
-
-    `attach` ends as soon as the run has, though SLURM waits for another node that has crashed meanwhile.
-    """
+    """The job goes back into the queue without it, before SLURM notices; the losses are the same bit for bit."""
     cluster = Cluster("SlurmdTimeout=60\n")
     login = LoginNode(make_sandbox(tmp_path).path, cluster)
     words = ("--slice=cpu-2x1", "steps=3000", "checkpoint.every=100")
@@ -185,6 +182,27 @@ def test_a_node_that_crashes_costs_no_run(tmp_path: Path) -> None:
     finally:
         login.close()
         cluster.close()
+
+
+def test_attach_ends_with_the_run_though_its_job_completes(login_of_its_own: LoginNode) -> None:
+    """SLURM waits for minutes for a node that has crashed; a run that got nowhere before it ends for good."""
+    login = login_of_its_own
+    done = login.podrun("--json", "--slurm=time=10,exclusive", "--slice=cpu-2x1", "--", "sleep", "1000")
+    assert done.returncode == 0, done.stderr
+    run = str(json.loads(done.stdout)["run"])
+
+    def started() -> set[str]:
+        return {e["host"] for e in login.events(run) if e["event"] == "host" and e["phase"] == "started"}
+
+    wait_until(lambda: len(started()) == 2, "both processes", 60)
+    lost = list(next(e["hosts"] for e in login.events(run) if e["event"] == "start"))[1]
+    login.cluster.hosts.cut(lost)
+    login.cluster.hosts.kill(lost)
+    ended = login.podrun("attach", run)
+    assert ended.returncode == ExitCode.UNAVAILABLE, ended.stderr
+    assert lost in ended.stderr
+    state = login.cluster.ask("squeue", "--noheader", f"--jobs={login.job_of(run)}", "--format=%T")
+    assert state.strip() == "COMPLETING"
 
 
 def test_from_the_queue_to_the_stop(login: LoginNode) -> None:
@@ -216,12 +234,13 @@ def test_a_cancelled_job_and_one_that_loses_a_node(login: LoginNode) -> None:
     login.cluster.ask("scancel", login.job_of(run))
     ended = login.podrun("attach", run)
     assert ended.returncode == 128 + signal.SIGTERM, ended.stderr
-    assert re.search("interrupted; the checkpoint of step .*; the SLURM job .* it was cancelled", ended.stderr)
+    assert re.search(r"interrupted; the checkpoint of step .*; the SLURM job \d+ was cancelled", ended.stderr)
     login.wait_until_gone()
     again = login.submit(f"steps={max(login.losses('shared')) + 1000}")
     login.wait_for_steps(again)
     login.cluster.ask("scontrol", "update", "nodename=h3", "state=down", "reason=fan")
     wait_until(lambda: login.status(again)["state"] == "pending", f"{again} to be back in the queue", 60)
+    assert "has lost a node: NODE_FAIL" in next(e["message"] for e in login.events(again) if e["event"] == "end")
     login.cluster.hosts.run(["scontrol", "update", "nodename=h3", "state=resume"], env=login.cluster.env)
     login.hurry(again)
     done = login.podrun("attach", again)

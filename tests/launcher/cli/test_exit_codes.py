@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import re
+import runpy
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from podrun.launcher.cli import root
 from podrun.launcher.cli.guard import guard
+from podrun.launcher.cli.process import PIPE_CLOSED
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.transport.local import LocalTransport
-from podrun.runtime.contract import failure_code
+from podrun.runtime.contract import ExitCode, failure_code
 
 from ...conftest import Sandbox
 
+ROOT = Path(__file__).parents[3]
 CODES = [(1, 1), (255, 255), (256, 1), (300, 44), (-1, 255), (-256, 1), (0, 1), (1 << 80, 1)]
 
 
@@ -46,3 +54,38 @@ def test_a_user_programs_code_is_what_the_system_says(sandbox: Sandbox, chosen: 
     program = (sys.executable, "-c", f"import sys; sys.exit({chosen})")
     done = sandbox.podrun("--simulate", "--slice", "cpu-1x1", "--", *program)
     assert done.returncode == code, done.stderr
+
+
+@pytest.mark.parametrize("args", [("--help",), ("data", "--help"), ("--version",), ("slices",)], ids=" ".join)
+def test_output_that_nobody_reads(sandbox: Sandbox, args: tuple[str, ...]) -> None:
+    """141, as of a program that SIGPIPE has ended, also where click would choose the code."""
+    assert _unread(sandbox, *args) == 141
+
+
+def test_a_run_that_nobody_reads(sandbox: Sandbox) -> None:
+    """It is stopped as by Ctrl-C, and ends as `podrun | head` is documented to."""
+    program = (sys.executable, "-c", "while True: print('x' * 1000, flush=True)")
+    assert _unread(sandbox, "--simulate", "--slice", "cpu-1x1", "--", *program) == 141
+
+
+def _unread(sandbox: Sandbox, *args: str) -> int:
+    """Run podrun with a stdout that has no reader, and return its exit code."""
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        command = [*sandbox.command, *args]
+        return subprocess.run(command, cwd=sandbox.path, env=sandbox.env, stdout=write, timeout=120).returncode
+    finally:
+        os.close(write)
+
+
+@pytest.mark.parametrize("table", ["README", "podrun --help"])
+def test_every_exit_code_is_in_the_tables(table: str) -> None:
+    text = (ROOT / "README.md").read_text() if table == "README" else root._EXIT_CODES
+    named = set(re.findall(r"^\| (\d+) \|" if table == "README" else r"(?<!\S)(\d+)(?= )", text, re.MULTILINE))
+    assert named == {str(int(code)) for code in (*ExitCode, PIPE_CLOSED)}
+
+
+def test_no_help_shows_a_control_character() -> None:
+    """Two of click's marks for paragraphs that stay as they are, without an empty line between, leave one."""
+    assert "\b" not in runpy.run_path(str(ROOT / "docs" / "write_pages.py"))["pages"]()["commands.md"]

@@ -127,7 +127,7 @@ def test_values_are_shortened() -> None:
         ({"model": {"name": "b"}}, "line 3: model.name: must be 'a' (it is 'b')"),
         ({"model": {"widht": 1}}, "line 3: model.widht: there is no such key; did you mean model.width?"),
         ({"model": {"steps": 1}}, "line 3: model.steps: there is no such key; did you mean steps?"),
-        ({"zzz": 1}, "zzz: there is no such key; allowed here: model, sample, steps, place"),
+        ({"zzz": 1}, "zzz: there is no such key; allowed here: model, sample, steps, place."),
         ({"text": 1}, "text: there is no such key; did you mean model.text or sample.text?"),
         ({"steps": 1, "place": 7}, "place: must be a path (it is 7)"),
         ({"model": None}, "line 3: model: must be a section; leave it out for its defaults (it is empty)"),
