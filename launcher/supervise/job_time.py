@@ -24,9 +24,9 @@ class Onward:
 
     ending: Ending
     why: str
-    """Why it does not go on in this one, as a phrase."""
+    """Reason for not going on in this job, as a phrase."""
     words: str
-    """What the user is told."""
+    """Message for the user."""
     excluded: str = ""
     """Names of the nodes that the job is not to get again, as SLURM takes them."""
 
