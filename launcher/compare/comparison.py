@@ -37,7 +37,7 @@ class Comparison:
     files: Files
     """Access to the workdirs."""
     queue: BatchOptions | None = None
-    """What SLURM is asked for, if each variant is a job of its own there."""
+    """Options for SLURM if each variant is a job of its own there; None otherwise."""
 
     @property
     def slice(self) -> str:

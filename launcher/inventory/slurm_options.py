@@ -38,7 +38,7 @@ _TIME = re.compile(r"(?:(\d{1,6})-)?(\d{1,6})(?::(\d{1,6}))?(?::(\d{1,6}))?")
 
 @dataclass(frozen=True)
 class BatchOptions:
-    """What a job is asked for with."""
+    """Options of a job that does not exist yet."""
 
     given: tuple[tuple[str, str | None], ...]
     """Options of sbatch without their dashes, in the order in which they were given; None: without a value."""

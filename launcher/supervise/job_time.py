@@ -41,7 +41,7 @@ class JobTime:
         self._without = without
         self._before: int | None = checkpoint["step"] if checkpoint else None
         self.onward: Onward | None = None
-        """How the run goes on; None if it does not."""
+        """Set if the run goes on in another job."""
 
     def after(self, outcome: Outcome, attempts: Sequence[Attempt], pod: Pod) -> Onward | None:
         """Return how the run goes on after the last of its attempts; None if it ends with that."""

@@ -62,7 +62,7 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class Job:
-    """What SLURM's queue says of a job."""
+    """State of a job in SLURM's queue."""
 
     state: str
     """PENDING, RUNNING, COMPLETING, ..."""
