@@ -68,9 +68,9 @@ def _missing_secrets(options: BatchOptions, pod: Pod, env: Mapping[str, str]) ->
 def _unseen_folders() -> Iterator[str]:
     """Yield the folders that the job needs and that are on a disk of this machine alone."""
     needed = {"PODRUN_HOME": podrun_home(), "the folder in which podrun was called": Path.cwd()}
-    own = {what: path for what, path in needed.items() if _is_own(path.resolve())}
-    if own and not _is_only_node():
-        for what, path in own.items():
+    unseen = {what: path for what, path in needed.items() if _is_own(path.resolve())}
+    if unseen and not _is_only_node():
+        for what, path in unseen.items():
             remedy = "set it to a folder" if what == "PODRUN_HOME" else "call podrun in one"
             yield f"{what} is {path}, which each machine has for itself; {remedy} that the nodes share with this machine"
 

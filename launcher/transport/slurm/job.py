@@ -79,8 +79,8 @@ def ask_slurm(
     except OSError as error:
         raise SlurmError(f"cannot start `{command[0]}`: {error.strerror}") from None
     if done.returncode:
-        said = done.stderr.decode(errors="replace")
-        raise SlurmError(last_line(said) or f"`{command[0]}` ended with {done.returncode}", _whole(said))
+        text = done.stderr.decode(errors="replace")
+        raise SlurmError(last_line(text) or f"`{command[0]}` ended with {done.returncode}", _whole(text))
     return done.stdout.decode(errors="replace")
 
 
