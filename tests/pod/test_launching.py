@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import signal
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import podrun
+from podrun.launching import _typed
 
 from ..conftest import Sandbox
+from ..hosts import wait_until
 from .conftest import kill, processes_of
 
 JOB = {"steps": 4, "log.tensorboard": False, "optimizer.learning_rate": 0.01}
@@ -55,6 +62,67 @@ def test_a_mistake_is_an_exception(here: Sandbox) -> None:
     assert f"podrun: {refused.value}" == expected.strip()
     with pytest.raises(ValueError, match="or a program"):
         podrun.launch()
+
+
+def others(here: Sandbox) -> set[int]:
+    """Return the processes of the sandbox but this one."""
+    return {*processes_of(here)} - {os.getpid()}
+
+
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_ctrl_c_before_the_start(here: Sandbox, count: int) -> None:
+    """Nobody has the run then, so nothing of it is left: at once, and when it has `count` processes."""
+
+    def interrupt() -> None:
+        while len(others(here)) < count and not over.wait(0.01):
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+
+    over = threading.Event()
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            podrun.launch("small.yaml", slice="cpu-1x1", simulate=True, overrides={"steps": 10_000_000})
+    finally:
+        over.set()
+        thread.join()
+    wait_until(lambda: not others(here), "the run ends")
+
+
+def test_a_forked_process_knows_of_the_run(here: Sandbox) -> None:
+    """It is told whether the run goes on and how it has ended, and does not end it by ending itself."""
+    (here.path / "train.py").write_text(
+        "import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)\nraise SystemExit(9)"
+    )
+    run = podrun.launch(program=["python", "train.py"], slice="cpu-1x1", simulate=True)
+    if (pid := os.fork()) == 0:
+        try:
+            running = run.is_running, "running" in repr(run)
+            atexit._run_exitfuncs()  # as Python does it, without pytest's own end
+            (here.path / "go").touch()
+            try:
+                run.wait(60)
+            except podrun.LaunchError as error:
+                os._exit(error.code if running == (True, True) and not run.is_running else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+    with pytest.raises(podrun.LaunchError, match="exited with code 9"):
+        run.wait(60)
+
+
+def test_kinds_of_overrides(tmp_path: Path) -> None:
+    """Paths and numbers of numpy's are typed as their text; what has none is refused with its key."""
+    typed = [
+        _typed("key", value) for value in (tmp_path, np.float32(0.5), np.arange(2), [tmp_path, 1], {"a": None}, "x")
+    ]
+    assert typed == [str(tmp_path), "0.5", "[0, 1]", f'["{tmp_path}", 1]', '{"a": null}', "x"]
+    itself: list[object] = []
+    itself.append(itself)
+    for wrong in (object(), {1, 2}, b"bytes", itself, {"a": [print]}):
+        with pytest.raises(TypeError, match=r"podrun\.launch: overrides: data\.path is"):
+            podrun.launch("train.yaml", overrides={"data.path": wrong})
 
 
 def test_a_program_that_fails(here: Sandbox) -> None:
