@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,9 @@ from ..contract import UserError
 from .base import Tokenizer
 
 Ids = np.ndarray[Any, Any]
+_Token = tuple[int, int, int]
+"""The characters of the text that it begins and ends at, and its id."""
+_ALIKE = 16  # equal tokens on either side of a cut
 
 
 class Bytes:
@@ -72,6 +77,8 @@ class BytePairs:
     """Byte-level byte-pair encoding by the `tokenizers` library."""
 
     _CHUNK = 1 << 20  # characters encoded at a time
+    _OVERLAP = 1 << 12  # characters that a piece has on either side of a border
+    _AT_ONCE = 64  # pieces whose encodings are in memory
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -114,15 +121,48 @@ class BytePairs:
         tokenizer.train_from_iterator(cls._chunks(text), trainer)
         return cls(tokenizer)
 
-    @property
+    @cached_property
     def vocabulary(self) -> int:
-        return int(self._tokenizer.get_vocab_size())
+        """Return the number of ids up to the highest; a tokenizer.json may leave some out."""
+        return max(self._tokenizer.get_vocab().values(), default=-1) + 1
 
     def encode(self, text: str) -> Ids:
-        # Special tokens mark the ends of a text, which the ends of a chunk are not.
-        encoded = self._tokenizer.encode_batch(self._chunks(text), add_special_tokens=False)
-        parts = [np.array(e.ids, np.uint32) for e in encoded]
-        return np.concatenate(parts) if parts else np.empty(0, np.uint32)
+        """Return the ids of a text as the library gives them for the whole of it, but from pieces, in several threads."""
+        text, chunk, overlap = _valid(text), self._CHUNK, self._OVERLAP
+        while len(text) > chunk + overlap:
+            ids = self._joined(text, chunk, overlap)
+            if ids is not None:
+                return ids
+            chunk, overlap = 8 * chunk, 8 * overlap
+        return np.array(self._encoded([text])[0].ids, np.uint32)
+
+    def _joined(self, text: str, chunk: int, overlap: int) -> Ids | None:
+        """Return the ids of the whole text from pieces that overlap; None if two of them agree nowhere in their overlap."""
+        borders = range(chunk, len(text) - overlap, chunk)
+        starts = [0, *(border - overlap for border in borders)]
+        ends = [*(border + overlap for border in borders), len(text)]
+        spans = list(zip(starts, ends, strict=True))
+        parts: list[Ids] = []
+        last: _Piece | None = None
+        for first in range(0, len(spans), self._AT_ONCE):
+            group = spans[first : first + self._AT_ONCE]
+            encoded = self._encoded([text[start:end] for start, end in group])
+            for encoding, (start, _) in zip(encoded, group, strict=True):
+                piece = _Piece(encoding, start)
+                if last is not None:
+                    cut = _agreement(last, piece, start + overlap // 2, start + overlap + overlap // 2)
+                    if cut is None or cut[0] < last.first:
+                        return None
+                    parts.append(last.ids[last.first : cut[0]])
+                    piece.first = cut[1]
+                last = piece
+        assert last is not None
+        return np.concatenate([*parts, last.ids[last.first :]])
+
+    def _encoded(self, texts: list[str]) -> list[Any]:
+        # Special tokens mark the ends of a text, which the ends of a piece are not.
+        encoded: list[Any] = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        return encoded
 
     def decode(self, ids: Ids) -> str:
         return str(self._tokenizer.decode([int(i) for i in ids]))
@@ -130,6 +170,45 @@ class BytePairs:
     @classmethod
     def _chunks(cls, text: str) -> list[str]:
         return [_valid(text[i : i + cls._CHUNK]) for i in range(0, len(text), cls._CHUNK)]
+
+
+class _Piece:
+    """The encoding of a part of a text that begins at character `start` of it."""
+
+    def __init__(self, encoding: Any, start: int) -> None:
+        self._encoding = encoding
+        self._start = start
+        self.ids = np.array(encoding.ids, np.uint32)
+        self.first = 0
+        """Number of the first token that counts; those before it are the last piece's."""
+
+    def tokens(self, start: int, end: int) -> tuple[int, list[_Token]]:
+        """Return the tokens that begin in a part of the text, and the number of the first."""
+        numbers = range(len(self.ids))
+        low = bisect_left(numbers, start, key=lambda number: self._place(number)[0])
+        high = bisect_left(numbers, end, key=lambda number: self._place(number)[0])
+        return low, [(*self._place(number), int(self.ids[number])) for number in numbers[low:high]]
+
+    def _place(self, number: int) -> tuple[int, int]:
+        start, end = self._encoding.token_to_chars(number)
+        return self._start + start, self._start + end
+
+
+def _agreement(left: _Piece, right: _Piece, start: int, end: int) -> tuple[int, int] | None:
+    """Return where to cut two pieces between these characters of the text: the number of a token in each; None: nowhere.
+
+    The end of the left piece may change tokens before it, and the beginning of the right one tokens behind it. Neither does
+    where both have the same tokens in a row, because they see different ends.
+    """
+    (before, ours), (behind, theirs) = (piece.tokens(start, end) for piece in (left, right))
+    there = {token[0]: number for number, token in reversed([*enumerate(theirs)])}
+    middle = len(ours) // 2
+    for number in sorted(range(_ALIKE, len(ours) - _ALIKE), key=lambda number: abs(number - middle)):
+        other = there.get(ours[number][0], -1)
+        alike = other >= _ALIKE and ours[number - _ALIKE : number + _ALIKE] == theirs[other - _ALIKE : other + _ALIKE]
+        if alike and ours[number][0] != ours[number - 1][0]:  # not within a character
+            return before + number, behind + other
+    return None
 
 
 def _tokenizers() -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sysconfig
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,43 @@ _SAMPLE = 1 << 24  # bytes hashed at each end of a large array
 _NOT_TEXT = {"site-packages", "test", "tests", "idle_test", "idlelib", "lib2to3", "turtledemo", "__pycache__"}
 
 
+@dataclass(frozen=True)
+class Source:
+    """Origin of token ids, for the message about one that is beyond the vocabulary."""
+
+    where: str
+    vocabulary: int
+    first: int = 0
+    """Number of the first token there."""
+
+    def windows(self, tokens: Tokens, at: Tokens) -> Tokens:
+        """Return the tokens at these places, int32 like `at`. Raises UserError for an id beyond the vocabulary."""
+        ids = tokens[at]
+        self.check(ids, at)
+        return ids.astype(np.int32)
+
+    def check(self, ids: Tokens, at: Tokens | None = None) -> None:
+        """Raise UserError for an id beyond the vocabulary; `at` are the places of `ids`, by default from the first on."""
+        if int(ids.max(initial=0)) < self.vocabulary:
+            return
+        wrong = np.flatnonzero(ids >= self.vocabulary)
+        places = wrong if at is None else at.reshape(-1)[wrong]
+        first = int(places.argmin())
+        place, token = self.first + int(places[first]), int(ids.reshape(-1)[wrong[first]])
+        raise UserError(
+            f"{self.where}: token {place:,}, counted from 0, is {token}, but "
+            f"data.vocabulary is {self.vocabulary}: ids are from 0 to {self.vocabulary - 1}; give data.vocabulary and "
+            "data.dtype as the file was made, or make it again"
+        )
+
+
 class TrainWindows:
     """Windows side by side, shifted by a random phase each epoch, so that every token becomes every position."""
 
-    def __init__(self, tokens: Tokens, context: int, seed: int) -> None:
+    def __init__(self, tokens: Tokens, context: int, seed: int, source: Source) -> None:
         self._tokens = tokens
         self._context = context
+        self._source = source
         self._seed = seed
         self.size = max(1, (len(tokens) - context) // context)
         self._phases = len(tokens) - self.size * context  # at least 1; more than `context` if a rest is left over
@@ -41,22 +73,23 @@ class TrainWindows:
             generator = np.random.default_rng((self._seed, int(epoch), 1))
             shift[epochs == epoch] = generator.integers(self._phases)
         starts = shift + indices * self._context
-        return {"tokens": self._tokens[starts[:, None] + np.arange(self._context + 1)].astype(np.int32)}
+        return {"tokens": self._source.windows(self._tokens, starts[:, None] + np.arange(self._context + 1))}
 
 
 class ValidationWindows:
     """Windows side by side that predict every token but the first once; the last one is padded."""
 
-    def __init__(self, tokens: Tokens, context: int) -> None:
+    def __init__(self, tokens: Tokens, context: int, source: Source) -> None:
         self._tokens = tokens
         self._context = context
+        self._source = source
         self.size = -(-(len(tokens) - 1) // context)
 
     def gather(self, indices: np.ndarray[Any, Any], epochs: np.ndarray[Any, Any]) -> Batch:
         """Return {"tokens": int32[B, context + 1], "weights": float32[B, context]}."""
         at = indices[:, None] * self._context + np.arange(self._context + 1)
         last = len(self._tokens) - 1
-        tokens = self._tokens[at.clip(max=last)].astype(np.int32)
+        tokens = self._source.windows(self._tokens, at.clip(max=last))
         return {"tokens": tokens, "weights": (at[:, 1:] <= last).astype(np.float32)}
 
 
@@ -86,20 +119,27 @@ def _source_files(root: Path) -> list[Path]:
 
 
 def tokens_dataset(section: TokensData, config: Config) -> Dataset:
-    """Return the dataset of a memory-mapped file of token ids. Raises UserError for ids beyond the vocabulary at its ends."""
+    """Return the dataset of a memory-mapped file of token ids.
+
+    Raises UserError for an id beyond the vocabulary at the beginning of either part; others are found when they are read.
+    """
     context = context_length(config)
     tokens = _map(section.path, section.dtype)
     if section.validation_path is not None:
-        train, validation = tokens, _map(section.validation_path, section.dtype)
+        train, validation, first = tokens, _map(section.validation_path, section.dtype), 0
     else:
         train, validation = _split(tokens, section.validation)
+        first = len(train)
     tokenizer = BytePairs.load(section.tokenizer_file) if section.tokenizer_file else None
-    for path, part in ((section.path, train), (section.validation_path or section.path, validation)):
-        highest = int(part[:_SAMPLE].max(initial=0))
-        if highest >= section.vocabulary:
-            raise UserError(f"{path} has the token id {highest}, but data.vocabulary is {section.vocabulary}")
-    where = f"data.path {section.path}"
-    return _dataset(train, validation, context, config.seed, section.vocabulary, tokenizer, where)
+    sources = (
+        Source(f"data.path {section.path}", section.vocabulary),
+        Source(f"data.validation_path {section.validation_path}", section.vocabulary)
+        if section.validation_path is not None
+        else Source(f"data.path {section.path}", section.vocabulary, first),
+    )
+    for source, part in zip(sources, (train, validation), strict=True):
+        source.check(part[:_SAMPLE])
+    return _dataset(train, validation, context, config.seed, sources, tokenizer)
 
 
 def _from_text(
@@ -108,21 +148,22 @@ def _from_text(
     tokenizer, tokens = _tokenized(section, texts)
     tokens = tokens.astype(np.uint16) if tokenizer.vocabulary <= 1 << 16 else tokens
     train, validation = _split(tokens, section.validation)
-    return _dataset(train, validation, context, seed, tokenizer.vocabulary, tokenizer, where)
+    sources = Source(where, tokenizer.vocabulary), Source(where, tokenizer.vocabulary, len(train))
+    return _dataset(train, validation, context, seed, sources, tokenizer)
 
 
 def _dataset(
-    train: Tokens, validation: Tokens, context: int, seed: int, vocabulary: int, tokenizer: Any, where: str
+    train: Tokens, validation: Tokens, context: int, seed: int, sources: tuple[Source, Source], tokenizer: Any
 ) -> Dataset:
     for name, part, needed in (("training", train, context + 1), ("validation", validation, 2)):
         if len(part) < needed:
             raise UserError(
-                f"{where}: too short: {len(part)} tokens for {name}, at least {needed} are needed "
+                f"{sources[0].where}: too short: {len(part)} tokens for {name}, at least {needed} are needed "
                 f"(model.context is {context}); give more text or a smaller model.context"
             )
     fingerprint = _fingerprint(train) + _fingerprint(validation)
-    windows = TrainWindows(train, context, seed), ValidationWindows(validation, context)
-    return Dataset(*windows, fingerprint=fingerprint, vocabulary=vocabulary, tokenizer=tokenizer)
+    windows = TrainWindows(train, context, seed, sources[0]), ValidationWindows(validation, context, sources[1])
+    return Dataset(*windows, fingerprint=fingerprint, vocabulary=sources[0].vocabulary, tokenizer=tokenizer)
 
 
 def _tokenized(section: TextData | PythonSourceData, texts: list[bytes]) -> tuple[Tokenizer, Tokens]:

@@ -1,8 +1,8 @@
 """Count the FLOPs of a training step: the model's, which depend on the task and not on the parallelism strategy.
 
 XLA counts them in the program of loss and gradients before it is optimised, so nothing that a strategy or a compiler adds is
-included: no communication, no optimizer. A multiply-add counts as two. Rematerialisation that a task asks for
-(`jax.checkpoint`) counts again; kernels that XLA cannot look into do not count.
+included: no communication, no optimizer. A multiply-add counts as two. What `jax.checkpoint` computes again for the gradients
+is no work of the model and does not count; kernels that XLA cannot look into do not count.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from ..parallel.base import Strategy
 from ..state import Batch, Params, parts, variables
 from ..tasks.base import Task, first_parameters
 from .peak import peak_of, seconds_at_peak
+
+_CHECKPOINT = {"prevent_cse", "policy"}
+"""Parameters of the primitive of `jax.checkpoint`, whose name differs between versions."""
 
 
 def step_seconds_at_peak(
@@ -46,10 +49,35 @@ def step_flops(task: Task, params: Params, batch: Batch) -> float | None:
     except RuntimeError:  # JAX_PLATFORMS does not name it
         return None
     trained, state = parts(params)
-    step = jax.value_and_grad(lambda p, s, *rest: task.loss(variables(p, s), *rest), has_aux=True)
     shapes = _shapes((trained, state, batch, jax.eval_shape(lambda: jax.random.key(0))))
     with jax.default_device(cpu):  # the plug-ins of GPUs and TPUs do not count
-        return _count(jax.make_jaxpr(step)(*shapes))
+        traced = jax.make_jaxpr(lambda p, s, *rest: task.loss(variables(p, s), *rest))(*shapes)
+        loss = jaxpr_as_fun(traced.replace(jaxpr=_keeping_all(traced.jaxpr)))
+
+        def first_and_rest(params: Any, *rest: Any) -> Any:
+            value, *others = loss(*jax.tree.leaves((params, *rest)))
+            return value, others
+
+        return _count(jax.make_jaxpr(jax.value_and_grad(first_and_rest, has_aux=True))(*shapes))
+
+
+def _keeping_all(program: Jaxpr) -> Jaxpr:
+    """Return a program whose `jax.checkpoint`, at any depth, keeps all that the gradients need."""
+
+    def kept(value: Any) -> Any:
+        if isinstance(value, ClosedJaxpr):
+            return value.replace(jaxpr=_keeping_all(value.jaxpr))
+        return _keeping_all(value) if isinstance(value, Jaxpr) else value
+
+    equations = []
+    for equation in program.eqns:
+        params = jax.tree.map(
+            kept, dict(equation.params), is_leaf=lambda value: not isinstance(value, dict | tuple | list)
+        )
+        if params.keys() >= _CHECKPOINT:
+            params["policy"] = jax.checkpoint_policies.everything_saveable
+        equations.append(equation.replace(params=params))
+    return program.replace(eqns=equations)
 
 
 def _count(program: ClosedJaxpr) -> float:

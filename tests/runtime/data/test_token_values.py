@@ -13,7 +13,9 @@ from podrun.runtime.config import Config
 from podrun.runtime.config.data import CharTokenizer, PythonSourceData, TokensData
 from podrun.runtime.contract import UserError
 from podrun.runtime.data import tokens as module
-from podrun.runtime.data.tokens import TrainWindows, python_source_dataset, tokens_dataset
+from podrun.runtime.data.base import Dataset
+from podrun.runtime.data.pipeline import Prefetcher, TrainBatches, evaluation_batches
+from podrun.runtime.data.tokens import Source, TrainWindows, python_source_dataset, tokens_dataset
 
 JOB = Config.model_validate({"steps": 1, "batch_size": 1, "model": {"layers": 1, "heads": 1, "width": 8, "context": 4}})
 
@@ -24,7 +26,7 @@ def fingerprint(values: list[int]) -> bytes:
 
 def test_the_order_of_epochs_is_that_of_earlier_versions() -> None:
     """The phases of a seed are part of the position in the data."""
-    examples = TrainWindows(np.arange(100, dtype=np.uint16), 8, seed=3)
+    examples = TrainWindows(np.arange(100, dtype=np.uint16), 8, 3, Source("tokens", 100))
     epochs = np.arange(6)
     assert examples.gather(np.zeros_like(epochs), epochs)["tokens"][:, 0].tolist() == [3, 4, 7, 10, 9, 6]
 
@@ -68,8 +70,42 @@ def test_ids_beyond_the_vocabulary(tmp_path: Path, at: int) -> None:
     values.tofile(path)
     section = TokensData(path=path, validation=0.5, dtype="uint32", vocabulary=8)
     assert tokens_dataset(section, JOB).vocabulary == 8
-    with pytest.raises(UserError, match=r"has the token id 7, but data\.vocabulary is 7$"):
+    with pytest.raises(UserError, match=rf"tokens: token {at}, counted from 0, is 7, but data\.vocabulary is 7: "):
         tokens_dataset(section.model_copy(update={"vocabulary": 7}), JOB)
+
+
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("at", [0, 49, 50, 77, 99])
+def test_ids_beyond_the_vocabulary_that_are_read_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, separate: bool
+) -> None:
+    """Behind what is looked at before training they are found where batches are made, in both parts, with their place."""
+    monkeypatch.setattr(module, "_SAMPLE", 1)
+    values = np.zeros(100, np.uint32)
+    values[at] = 2**31 + 7  # negative as int32
+    parts = (values[:50], values[50:])
+    for name, part in zip(("tokens", "more"), parts if separate else (values, values), strict=True):
+        part.tofile(tmp_path / name)
+    more = {"validation_path": tmp_path / "more"} if separate else {}
+    section = TokensData(path=tmp_path / "tokens", validation=0.5, dtype="uint32", vocabulary=8, **more)
+    place = at - 50 if separate and at >= 50 else at
+    name = "validation_path" if separate and at >= 50 else "path"
+    with pytest.raises(UserError, match=rf"data\.{name} .*: token {place}, counted from 0, is 2147483655, but"):
+        read_all(tokens_dataset(section, JOB))
+
+
+def read_all(dataset: Dataset) -> None:
+    """Read every token by the thread that makes batches, then the validation split."""
+    train = TrainBatches(dataset.train, 2, 0, 1, seed=0)
+    prefetcher = Prefetcher(train.at, 0, 2)
+    try:
+        for _ in range(10 * dataset.train.size):  # several epochs, each of another phase
+            prefetcher.get()
+            prefetcher.refill()
+    finally:
+        prefetcher.close()
+    for _ in evaluation_batches(dataset.validation, 2, 0, 1, None):
+        pass
 
 
 def test_a_vocabulary_of_one(tmp_path: Path) -> None:

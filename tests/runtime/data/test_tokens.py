@@ -14,10 +14,11 @@ from podrun.runtime.config.data import TextData, TokensData
 from podrun.runtime.contract import UserError
 from podrun.runtime.data import load_dataset
 from podrun.runtime.data.base import Dataset, Examples
-from podrun.runtime.data.tokens import TrainWindows, ValidationWindows, text_dataset, tokens_dataset
+from podrun.runtime.data.tokens import Source, TrainWindows, ValidationWindows, text_dataset, tokens_dataset
 
 Array = np.ndarray[Any, Any]
 
+ANY = Source("tokens", 1 << 31)
 SIZES = [(length, context) for context in range(1, 7) for length in range(2, 4 * context + 4)]
 """(length, context), from the shortest on."""
 
@@ -37,7 +38,7 @@ def windows(examples: Examples, epoch: int = 0) -> Array:
 
 def test_train_windows_are_side_by_side() -> None:
     """Window i of an epoch is the `context` tokens from phase + i * context on, and the one after them."""
-    examples = TrainWindows(stream(50), 8, seed=1)
+    examples = TrainWindows(stream(50), 8, 1, ANY)
     for epoch in range(20):
         tokens = windows(examples, epoch)
         assert tokens.dtype == np.int32
@@ -49,7 +50,7 @@ def test_train_windows_are_side_by_side() -> None:
 @pytest.mark.parametrize(("length", "context"), [(n, c) for n, c in SIZES if n > c])
 def test_train_windows_stay_within_the_tokens(length: int, context: int) -> None:
     """Whatever the phase, every window is complete, and the number of windows is the largest that always fits."""
-    examples = TrainWindows(stream(length), context, seed=0)
+    examples = TrainWindows(stream(length), context, 0, ANY)
     assert examples.size == max(1, length // context - 1)
     for epoch in range(40):
         tokens = windows(examples, epoch)
@@ -60,15 +61,15 @@ def test_train_windows_stay_within_the_tokens(length: int, context: int) -> None
 
 def test_the_phase_is_random_by_epoch_and_seed() -> None:
     """All phases occur, so every token comes at every place of a window; another seed gives other phases."""
-    phases = [int(windows(TrainWindows(stream(30), 4, seed=0), epoch)[0, 0]) for epoch in range(100)]
+    phases = [int(windows(TrainWindows(stream(30), 4, 0, ANY), epoch)[0, 0]) for epoch in range(100)]
     assert set(phases) == {0, 1, 2, 3, 4, 5}  # 6 windows of 4 leave 6 of 30 tokens: none is never seen
-    assert phases == [int(windows(TrainWindows(stream(30), 4, seed=0), epoch)[0, 0]) for epoch in range(100)]
-    assert phases != [int(windows(TrainWindows(stream(30), 4, seed=1), epoch)[0, 0]) for epoch in range(100)]
+    assert phases == [int(windows(TrainWindows(stream(30), 4, 0, ANY), epoch)[0, 0]) for epoch in range(100)]
+    assert phases != [int(windows(TrainWindows(stream(30), 4, 1, ANY), epoch)[0, 0]) for epoch in range(100)]
 
 
 def test_each_row_has_the_phase_of_its_epoch() -> None:
     """A batch across an epoch border has rows of both, as each epoch gives them alone."""
-    examples = TrainWindows(stream(100), 8, seed=3)
+    examples = TrainWindows(stream(100), 8, 3, ANY)
     epochs = next(e for e in range(1, 100) if windows(examples, e)[0, 0] != windows(examples, 0)[0, 0])
     mixed = examples.gather(np.array([2, 5, 0, 7]), np.array([0, 0, epochs, epochs]))["tokens"]
     np.testing.assert_array_equal(mixed[:2], windows(examples, 0)[[2, 5]])
@@ -80,7 +81,7 @@ def test_each_row_has_the_phase_of_its_epoch() -> None:
 
 def test_validation_windows_are_side_by_side() -> None:
     """Window i starts at i * context; beyond the end come repetitions of the last token with weight 0."""
-    batch = ValidationWindows(stream(8), 3).gather(np.arange(3), np.zeros(3, np.int64))
+    batch = ValidationWindows(stream(8), 3, ANY).gather(np.arange(3), np.zeros(3, np.int64))
     assert batch["tokens"].tolist() == [[0, 1, 2, 3], [3, 4, 5, 6], [6, 7, 7, 7]]
     assert batch["weights"].tolist() == [[1, 1, 1], [1, 1, 1], [1, 0, 0]]
     assert (batch["tokens"].dtype, batch["weights"].dtype) == (np.int32, np.float32)
@@ -89,7 +90,7 @@ def test_validation_windows_are_side_by_side() -> None:
 @pytest.mark.parametrize(("length", "context"), SIZES)
 def test_validation_predicts_every_token_but_the_first_once(length: int, context: int) -> None:
     """With weight 1, from the token before it; no window is without any weight."""
-    examples = ValidationWindows(stream(length), context)
+    examples = ValidationWindows(stream(length), context, ANY)
     indices = np.arange(examples.size)
     batch = examples.gather(indices, np.zeros_like(indices))
     tokens, weights = batch["tokens"], batch["weights"]
@@ -255,14 +256,14 @@ def test_token_id_beyond_the_vocabulary(tmp_path: Path, place: int) -> None:
     ids[place] = 300
     path = tokens_file(tmp_path / "t.bin", ids)
     assert tokens(path, vocabulary=301).vocabulary == 301
-    with pytest.raises(UserError, match=r"t\.bin has the token id 300, but data.vocabulary is 300"):
+    with pytest.raises(UserError, match=rf"t\.bin: token {place}, counted from 0, is 300, but data.vocabulary is 300"):
         tokens(path, vocabulary=300)
 
 
 def test_token_id_beyond_the_vocabulary_in_the_validation_file(tmp_path: Path) -> None:
     """The file that has it is named."""
     path, other = tokens_file(tmp_path / "t.bin", stream(90)), tokens_file(tmp_path / "v.bin", stream(101))
-    with pytest.raises(UserError, match=r"v\.bin has the token id 100, but data.vocabulary is 100"):
+    with pytest.raises(UserError, match=r"v\.bin: token 100, counted from 0, is 100, but data.vocabulary is 100"):
         tokens(path, validation_path=other, vocabulary=100)
 
 

@@ -13,7 +13,7 @@ import pytest
 from podrun.runtime.config import Config
 from podrun.runtime.data.base import Dataset
 from podrun.runtime.data.pipeline import TrainBatches, evaluation_batches
-from podrun.runtime.data.tokens import TrainWindows, ValidationWindows
+from podrun.runtime.data.tokens import Source, TrainWindows, ValidationWindows
 from podrun.runtime.parallel import make_strategy
 from podrun.runtime.state import Batch, Params, StateDict, to_dict
 from podrun.runtime.tasks.base import Scalars, Task
@@ -55,7 +55,8 @@ def test_training_is_that_of_a_single_device(name: str, accumulate: int) -> None
 def text() -> Dataset:
     """Make a text of so many tokens that their embeddings are divided."""
     tokens = np.random.default_rng(0).integers(1100, size=200).astype(np.uint16)
-    return Dataset(TrainWindows(tokens, 8, seed=0), ValidationWindows(tokens, 8), b"", vocabulary=1100)
+    source = Source("tokens", 1100)
+    return Dataset(TrainWindows(tokens, 8, 0, source), ValidationWindows(tokens, 8, source), b"", vocabulary=1100)
 
 
 def text_job(name: str) -> Config:

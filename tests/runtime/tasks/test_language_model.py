@@ -17,7 +17,7 @@ from podrun.runtime.config import Config
 from podrun.runtime.contract import UserError
 from podrun.runtime.data.base import Dataset
 from podrun.runtime.data.tokenizers import Bytes, Characters
-from podrun.runtime.data.tokens import TrainWindows, ValidationWindows
+from podrun.runtime.data.tokens import Source, TrainWindows, ValidationWindows
 from podrun.runtime.models import make_language_model
 from podrun.runtime.tasks import make_task
 from podrun.runtime.worker.progress import Reporter
@@ -34,7 +34,8 @@ def job(**sample: Any) -> Config:
 def dataset(with_tokenizer: bool = True) -> Dataset:
     tokenizer = Characters(TEXT)
     tokens = tokenizer.encode(TEXT)
-    windows = TrainWindows(tokens, CONTEXT, 0), ValidationWindows(tokens, CONTEXT)
+    source = Source("tokens", int(tokens.max()) + 1)
+    windows = TrainWindows(tokens, CONTEXT, 0, source), ValidationWindows(tokens, CONTEXT, source)
     return Dataset(*windows, b"", tokenizer.vocabulary, tokenizer if with_tokenizer else None)
 
 
