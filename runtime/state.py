@@ -8,6 +8,7 @@ from typing import Any
 import flax.serialization
 import flax.struct
 import jax
+import jax.numpy as jnp
 
 from .contract import UserError
 
@@ -43,6 +44,22 @@ def variables(params: Params, model_state: Any) -> Any:
 def parts(given: Any) -> tuple[Params, Any]:
     """Return the parameters and the model's state, None if it has none, of what a task takes for its parameters."""
     return (given.params, given.state) if isinstance(given, Variables) else (given, None)
+
+
+def in_float32(params: Params) -> tuple[Params, tuple[str, ...]]:
+    """Return parameters whose floats of lower precision have become float32, and the names and types that those had.
+
+    An optimizer's small updates would be lost in bfloat16, and its moments would have that type as well.
+    """
+    raised: list[str] = []
+
+    def cast(path: Any, leaf: Any) -> Any:
+        if not (jnp.issubdtype(leaf.dtype, jnp.floating) and jnp.finfo(leaf.dtype).bits < 32):
+            return leaf
+        raised.append(f"{jax.tree_util.keystr(path, simple=True, separator='.')} ({leaf.dtype})")
+        return leaf.astype(jnp.float32)
+
+    return jax.tree.map_with_path(cast, params), tuple(raised)
 
 
 def new_state(given: Any) -> Any:

@@ -40,6 +40,8 @@ from .worker.preempt import Preempted, StopRequest
 from .worker.profiler import Profiler
 from .worker.progress import Reporter
 
+_NAMED = 3  # parameters that a note names
+
 Completed = tuple[int, StepMetrics, dict[str, float]]
 """A step, its metrics as the strategy returned them, and the same as numbers."""
 
@@ -115,6 +117,8 @@ class Trainer:
             check_initial((self._state.params, self._state.model_state))
         else:
             self._resume(restored)
+        if (raised := self._strategy.raised) and self._process == 0:
+            self._reporter.note(_raised_note(raised))
         self._results.open(self._step)
         if self._step < self._steps:
             self._batches = self._train_batches()
@@ -314,6 +318,13 @@ class Trainer:
         self._drain()
         self._results.save_alone(self._step, self._save)
         self._results.close()
+
+
+def _raised_note(raised: tuple[str, ...]) -> str:
+    names = ", ".join(raised[:_NAMED]) + (f" and {len(raised) - _NAMED} more" if len(raised) > _NAMED else "")
+    return (
+        f"the initial parameters {names} become float32, as the optimizer needs them; `precision` is of the computation"
+    )
 
 
 def _due(step: int, every: int) -> bool:

@@ -19,7 +19,7 @@ from ..config import Config
 from ..contract import UserError
 from ..distributed import as_numpy
 from ..plugins import hook
-from ..state import Batch, Params, StateDict, TrainState, from_dict, new_state, parts, to_dict, variables
+from ..state import Batch, Params, StateDict, TrainState, from_dict, in_float32, new_state, parts, to_dict, variables
 from ..tasks.base import Scalars, Task, first_parameters
 from .arrays import in_parts, merged, strongly_typed
 from .metrics import StepMetrics
@@ -63,6 +63,7 @@ class Strategy(ABC):
         self.seed = config.seed
         self.accumulate = config.accumulate
         self.ema = config.ema
+        self.raised: tuple[str, ...] = ()  # parameters that `initial_state` had to turn into float32
         # A line search has computed the loss and gradient of the next step already.
         self.uses_line_search = config.optimizer.uses_line_search
 
@@ -175,6 +176,7 @@ class Strategy(ABC):
         """
         first = first_parameters(self.task, jax.random.fold_in(jax.random.key(self.seed if seed is None else seed), 0))
         params, model_state = parts(first)
+        params, self.raised = in_float32(params)
         if model_state is not None and self.uses_line_search:
             raise UserError(
                 f"optimizer {self.config.optimizer.name}: its line search computes the loss several times in a step, and "

@@ -19,7 +19,7 @@ from ..measure.peak import seconds_at_peak, tpu_kind
 from ..optim import make_optimizer, updates_of
 from ..parallel import make_strategy
 from ..parallel.base import Strategy
-from ..state import Batch, Params, TrainState, parts
+from ..state import Batch, Params, TrainState, in_float32, parts
 from ..storage.bucket_data import load_data
 from ..tasks import make_task
 from ..tasks.base import first_parameters
@@ -106,7 +106,7 @@ def look(config: Config, slice_name: str, width: int) -> Report:
     optimizer, schedule = make_optimizer(config, config.total_steps(data.train.size))
     strategy = make_strategy(config, task, optimizer, schedule)
     initial = jax.eval_shape(lambda key: first_parameters(task, key), jax.random.key(0))
-    params = parts(initial)[0]
+    params = jax.eval_shape(lambda params: in_float32(params)[0], parts(initial)[0])
     shapes = _batch(config, data, strategy)
     state, batch = strategy.abstract_state(), strategy.abstract_batch(shapes)
     lowered = strategy.lowered(shapes)
