@@ -54,7 +54,7 @@ def in_float32(params: Params) -> tuple[Params, tuple[str, ...]]:
     raised: list[str] = []
 
     def cast(path: Any, leaf: Any) -> Any:
-        if not (jnp.issubdtype(leaf.dtype, jnp.floating) and jnp.finfo(leaf.dtype).bits < 32):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating) or leaf.dtype.itemsize >= 4:
             return leaf
         raised.append(f"{jax.tree_util.keystr(path, simple=True, separator='.')} ({leaf.dtype})")
         return leaf.astype(jnp.float32)
