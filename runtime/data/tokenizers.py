@@ -201,10 +201,10 @@ def _agreement(left: _Piece, right: _Piece, start: int, end: int) -> tuple[int, 
     where both have the same tokens in a row, because they see different ends.
     """
     (before, ours), (behind, theirs) = (piece.tokens(start, end) for piece in (left, right))
-    there = {token[0]: number for number, token in reversed([*enumerate(theirs)])}
+    first_at = {token[0]: number for number, token in reversed([*enumerate(theirs)])}
     middle = len(ours) // 2
     for number in sorted(range(_ALIKE, len(ours) - _ALIKE), key=lambda number: abs(number - middle)):
-        other = there.get(ours[number][0], -1)
+        other = first_at.get(ours[number][0], -1)
         alike = other >= _ALIKE and ours[number - _ALIKE : number + _ALIKE] == theirs[other - _ALIKE : other + _ALIKE]
         if alike and ours[number][0] != ours[number - 1][0]:  # not within a character
             return before + number, behind + other
