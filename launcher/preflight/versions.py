@@ -6,7 +6,7 @@ import re
 
 from ..agent.protocol import MISSING
 from ..pod.pod import Pod
-from ..staging.runtime_packages import BELOW, NEEDED, TENSORBOARD
+from ..staging.runtime_packages import BELOW, NEEDED, NEW_FLAX, NEW_JAX, TENSORBOARD
 from .base import Facts, FactsByHost, Finding, group, is_known, judge_each, minority_findings, name_hosts
 
 PYTHON = (3, 11)
@@ -27,6 +27,7 @@ def check_versions(pod: Pod, facts: FactsByHost, *, program: bool) -> list[Findi
         *_python_differs(pod, interpreters),
         *_missing(pod, installed, fatal=not program),
         *_too_old(pod, installed, fatal=not program),
+        *_unfit_pair(installed, fatal=not program),
         *([] if program else _untried(installed)),
         *_packages_differ(pod, installed),
         *_driver(pod, facts),
@@ -95,6 +96,27 @@ def _too_old(pod: Pod, interpreters: FactsByHost, *, fatal: bool) -> list[Findin
         if names:
             old[host] = f"too old for podrun's runtime: {', '.join(names)}"
     return [Finding(hosts, what, _install(pod), fatal, "packages") for what, hosts in group(old)] if fatal else []
+
+
+def _unfit_pair(interpreters: FactsByHost, *, fatal: bool) -> list[Finding]:
+    """Return the hosts whose flax cannot be imported with their JAX; pip may install both."""
+    unfit = {}
+    for host, i in interpreters.items():
+        if not (_has(i, "jax") and _has(i, "flax")):
+            continue
+        jax, flax = i["packages"]["jax"], i["packages"]["flax"]
+        new_jax, new_flax = _numbers(jax) >= _numbers(NEW_JAX), _numbers(flax) >= _numbers(NEW_FLAX)
+        if new_jax and not new_flax:
+            unfit[host] = (
+                f"flax {flax} cannot be imported with jax {jax}: it needs one below {NEW_JAX}",
+                f"flax {NEW_FLAX}",
+            )
+        if new_flax and not new_jax:
+            unfit[host] = f"flax {flax} cannot be imported with jax {jax}: it needs {NEW_JAX}", f"jax {NEW_JAX}"
+    return [
+        Finding(hosts, what, f"install {remedy} or newer there; the pairs are in docs/versions.md", fatal, "packages")
+        for (what, remedy), hosts in group(unfit)
+    ]
 
 
 def _untried(interpreters: FactsByHost) -> list[Finding]:

@@ -10,14 +10,14 @@ from pathlib import PurePosixPath
 NEEDED = {
     "jax": "0.10",
     "jaxlib": "0.10",
-    "flax": "0.12",
+    "flax": "0.12.1",
     "optax": "0.2.8",
     "orbax-checkpoint": "0.12",
     "numpy": "1.26",
     "pydantic": "2.10",
     "pyyaml": "6",
 }
-"""Maps each package to its minimum version, as in setup.cfg."""
+"""Maps each package to its minimum version, as in setup.cfg for the oldest Python."""
 BELOW = {
     "jax": "0.13",
     "jaxlib": "0.13",
@@ -29,6 +29,8 @@ BELOW = {
     "pyyaml": "7",
 }
 """Maps each package to the first version that is untested and excluded, as in setup.cfg."""
+NEW_JAX, NEW_FLAX = "0.11.1", "0.12.9"
+"""First versions that need each other: older ones of flax fail with this JAX, and this flax with older ones of JAX."""
 TENSORBOARD = "tensorboardX"
 """Optional package: without it a training writes no TensorBoard files."""
 _DEPENDENCIES = {

@@ -14,7 +14,7 @@ from podrun.launcher.agent.packages import PACKAGES
 from podrun.launcher.pod.container import Container
 from podrun.launcher.preflight.devices import format_age
 from podrun.launcher.preflight.rules import apply_rules, fatal_findings
-from podrun.launcher.staging.runtime_packages import BELOW, NEEDED
+from podrun.launcher.staging.runtime_packages import BELOW, NEEDED, NEW_FLAX, NEW_JAX
 
 from .pods import GB, PKG, changed, healthy, pod_of
 
@@ -52,6 +52,22 @@ CASES: dict[str, tuple[str, dict[str, dict[str, Any]], str, str, str, bool]] = {
         FATAL,
     ),
     "another flax": ("cpu-3x2", {"b": {PKG + "flax": "0.12.1"}}, "b", r"flax 0\.12\.1, but", "same", WARNING),
+    "a flax too old for its jax": (
+        "cpu-3x2",
+        {"abc": {PKG + "jax": "0.12.0.1", PKG + "jaxlib": "0.12.0.1"}, "b": {PKG + "flax": "0.12.8"}},
+        "abc",
+        r"flax 0\.12\.8 cannot be imported with jax 0\.12\.0\.1: it needs one below 0\.11\.1$",
+        "install flax 0.12.9 or newer",
+        FATAL,
+    ),
+    "a jax too old for its flax": (
+        "cpu-1x2",
+        {"a": {PKG + "flax": "0.12.12"}},
+        "a",
+        r"flax 0\.12\.12 cannot be imported with jax 0\.10\.2: it needs 0\.11\.1$",
+        "install jax 0.11.1 or newer",
+        FATAL,
+    ),
     "another libtpu": ("v3-32", {"d": {PKG + "libtpu": "0.0.39"}}, "d", r"libtpu 0\.0\.39, but", "same", FATAL),
     "another Python": (
         "cpu-3x2",
@@ -88,7 +104,7 @@ CASES: dict[str, tuple[str, dict[str, dict[str, Any]], str, str, str, bool]] = {
     "an old jax": ("cpu-2x2", {"*": {PKG + "jax": "0.9.3"}}, "ab", r"jax 0\.9\.3 \(needs 0\.10\)", "python:", FATAL),
     "a jax that nobody tried": (
         "cpu-2x2",
-        {"*": {PKG + "jax": "0.13.0", PKG + "jaxlib": "0.13"}},
+        {"*": {PKG + "jax": "0.13.0", PKG + "jaxlib": "0.13", PKG + "flax": "0.12.12"}},
         "ab",
         r"newer than .* tried with: jax 0\.13\.0 \(below 0\.13\), jaxlib 0\.13 \(below",
         "below the limit",
@@ -307,8 +323,11 @@ def test_what_the_runtime_needs_is_what_setup_cfg_says() -> None:
     config.read(ROOT / "setup.cfg")
     lines = config["options"]["install_requires"].splitlines()
     bounds = re.findall(r"^([A-Za-z-]+) >=([\d.]+), <([\d.]+)", "\n".join(lines), re.MULTILINE)
-    assert {name: least for name, least, _ in bounds if name in NEEDED} == NEEDED
+    # jax, jaxlib and flax have a line for the oldest Python first, and one for all others.
+    assert {name: least for name, least, _ in reversed(bounds) if name in NEEDED} == NEEDED
     assert {name: below for name, _, below in bounds if name in NEEDED} == BELOW
+    newer = {name: least for name, least, _ in bounds}
+    assert (newer["jax"], newer["jaxlib"], newer["flax"]) == (NEW_JAX, NEW_JAX, NEW_FLAX)
     assert set(NEEDED) <= set(PACKAGES)
 
 
