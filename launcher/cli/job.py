@@ -95,8 +95,9 @@ def data(name: str | None, to: Path | None) -> None:
     "arrays",
     multiple=True,
     metavar="ARRAY",
-    help="With --mesh: 16@data,32@model. Two: their product as well.",
+    help="With --mesh: 16@data,32@model, with a name: A=16@data,32.",
 )
+@click.option("--expr", metavar="EXPRESSION", help="With --array: what is computed of them.  [default of two: A @ B]")
 @click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
 @click.argument("train", type=click.Path(path_type=Path), metavar="[train.yaml]", required=False)
 @click.argument("overrides", nargs=-1, metavar="[key.path=value ...]", shell_complete=complete_job)
@@ -106,6 +107,7 @@ def inspect(
     slice: str | None,
     mesh: str | None,
     arrays: tuple[str, ...],
+    expr: str | None,
     as_json: bool,
 ) -> None:
     """Show a job before it runs: parameters, layout over the devices, FLOPs, memory. Or arrays on a mesh.
@@ -119,6 +121,7 @@ def inspect(
       podrun inspect train.yaml --slice v3-32 model.layers=24
       podrun inspect train.yaml --slice cpu-2x4 "parallel={name: jit, mesh: {fsdp: 4}}"
       podrun inspect --mesh data=4,model=2 --array "16@data,32@model" --array "32@model,8"
+      podrun inspect --mesh x=2,y=4 --array A=16@x,32@y --expr "2*sin(A)**2 + 1"
     """
 
     def action() -> int:
@@ -126,11 +129,11 @@ def inspect(
         from ..commands.inspect_job import inspect as inspect_request
 
         if mesh is not None and train is None and slice is None:
-            return inspect_arrays(ArraysRequest(mesh, arrays, as_json))
-        if mesh is not None or arrays:
+            return inspect_arrays(ArraysRequest(mesh, arrays, expr, as_json))
+        if mesh is not None or arrays or expr is not None:
             raise UserError(
-                "--mesh and --array go together, without train.yaml or --slice: the mesh says how many devices there are; "
-                "the mesh of a job is its parallel.mesh"
+                "--mesh, --array and --expr go together, without train.yaml or --slice: the mesh says how many devices "
+                "there are; the mesh of a job is its parallel.mesh"
             )
         if train is None:
             raise UserError("what is to be inspected? give a train.yaml, or --mesh and --array")

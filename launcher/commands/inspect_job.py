@@ -43,19 +43,26 @@ class ArraysRequest:
 
     mesh: str
     arrays: tuple[str, ...]
+    expression: str | None = None
     json: bool = False
 
 
 def inspect_arrays(request: ArraysRequest) -> int:
-    """Print how the arrays lie on the mesh, and return 0. Raises UserError."""
-    if not request.arrays or len(request.arrays) > 2:
+    """Print how the arrays, and the value of an expression over them, lie on the mesh, and return 0. Raises UserError."""
+    if not request.arrays:
         raise UserError(
-            f"--mesh lays out one array, or two and their product, but there are {len(request.arrays)}; "
-            'for example: podrun inspect --mesh data=4,model=2 --array "16@data,32@model" --array "32@model,8"'
+            "--mesh lays out arrays, but there is none; "
+            'for example: podrun inspect --mesh data=4,model=2 --array A=16@data,32@model --expr "2*sin(A)**2 + 1"'
         )
     mesh = _parse_mesh(request.mesh)
     devices = math.prod(mesh.values())
-    query = {"mesh": mesh, "arrays": request.arrays, "width": _width(), "json": request.json}
+    query = {
+        "mesh": mesh,
+        "arrays": request.arrays,
+        "expression": request.expression,
+        "width": _width(),
+        "json": request.json,
+    }
     with waiting(f"laying out the arrays over {devices} virtual devices"):
         done = _run_worker(query, sys.executable, {}, devices)
     return _show(done, devices)

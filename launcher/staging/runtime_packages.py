@@ -12,10 +12,10 @@ NEEDED = {
     "jaxlib": "0.10",
     "flax": "0.12.1",
     "optax": "0.2.8",
-    "orbax-checkpoint": "0.12",
+    "orbax-checkpoint": "0.12.5",
     "numpy": "1.26",
     "pydantic": "2.10",
-    "pyyaml": "6",
+    "pyyaml": "6.0.1",
 }
 """Maps each package to its minimum version, as in setup.cfg for the oldest Python."""
 BELOW = {

@@ -27,10 +27,12 @@ def _answer(request: dict[str, Any]) -> str:
 def _answer_arrays(request: dict[str, Any]) -> str:
     from dataclasses import asdict
 
-    from .product import look_at_arrays
+    from .on_mesh import look_at_arrays
     from .render_arrays import text
 
-    report = look_at_arrays(request["mesh"], request["arrays"], min(int(request["width"]), 100) - 2)
+    report = look_at_arrays(
+        request["mesh"], request["arrays"], request["expression"], min(int(request["width"]), 100) - 2
+    )
     return json.dumps(asdict(report), indent=1) if request["json"] else text(report)
 
 

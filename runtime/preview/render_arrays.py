@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import math
 
-from .product import Drawn, MeshReport, Product
+from .collectives import Collective
+from .on_mesh import Drawn, MeshReport, Result
 from .units import plural
 
 
 def text(report: MeshReport) -> str:
-    """Return the arrays one after another, then their product."""
+    """Return the arrays one after another, then the value of the expression."""
     axes = " x ".join(f"{name} {size}" for name, size in report.mesh.items())
     sections = [f"Mesh {axes}: {plural(math.prod(report.mesh.values()), 'device')}"]
-    sections += [_section(drawn.layout.name, drawn) for drawn in report.arrays]
-    if report.product:
-        sections.append(_product(report.product, [drawn.layout.name for drawn in report.arrays]))
+    sections += [_section(drawn) for drawn in report.arrays]
+    if report.result:
+        sections.append(_result(report.result))
     return "\n\n".join(sections)
 
 
-def _section(title: str, drawn: Drawn, *notes: str) -> str:
+def _section(drawn: Drawn, *notes: str) -> str:
     lines = [
-        title,
+        drawn.layout.name,
         f"  {drawn.layout.array}  {drawn.spec}",
         f"  {drawn.layout.where}",
         *(f"  {note}" for note in notes),
@@ -28,7 +29,15 @@ def _section(title: str, drawn: Drawn, *notes: str) -> str:
     return "\n".join([*lines, *(f"  {line}" for line in drawn.picture.splitlines())])
 
 
-def _product(product: Product, names: list[str]) -> str:
-    counts = [f"{count} {kind}" for kind, count in product.collectives.items()]
-    sent = f"communication in the compiled program: {', '.join(counts) or 'none'}"
-    return _section(" times ".join(names), product.result, sent, f"with explicit axes: {product.explicit}")
+def _result(result: Result) -> str:
+    rows = [f"  {_sent(collective)}" for collective in result.collectives] or ["  none"]
+    notes = ["communication in the compiled program:", *rows]
+    if result.explicit is not None:
+        notes.append(f"with explicit axes: {result.explicit}")
+    return _section(result.value, *notes)
+
+
+def _sent(collective: Collective) -> str:
+    return (
+        f"{collective.count} {collective.kind} to {collective.array}, {plural(collective.bytes, 'byte')} on each device"
+    )
