@@ -152,7 +152,7 @@ def _options(text: str, name: str, node: ast.Call) -> dict[str, Any]:
     if allowed and positional > 0:
         given["axis"] = node.args[-1]
     for keyword in node.keywords:
-        if keyword.arg not in allowed or keyword.arg in given:
+        if keyword.arg is None or keyword.arg not in allowed or keyword.arg in given:
             may = f"it may have {' and '.join(f'{option}=' for option in allowed)}" if allowed else "it has no options"
             raise UserError(f"--expr {text}: {name} with {keyword.arg or '**'}: {may}, once each")
         given[keyword.arg] = keyword.value

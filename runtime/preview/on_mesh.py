@@ -83,9 +83,8 @@ def _shape(spec: Spec, mesh: Mesh) -> jax.ShapeDtypeStruct:
 
 def _drawn(name: str, array: jax.ShapeDtypeStruct, devices: int, width: int) -> Drawn:
     sharding: Any = array.sharding
-    if isinstance(sharding, SingleDeviceSharding):
-        (device,) = sharding.device_set
-        spec = f"on device {device.id}"
+    if not isinstance(sharding, NamedSharding):
+        spec = f"on device {next(iter(sharding.device_set)).id}"
     else:
         entries = [*sharding.spec, *[None] * (len(array.shape) - len(sharding.spec))]  # as the user writes them
         spec = f"P({', '.join(map(repr, entries))})"
