@@ -27,14 +27,14 @@ class Collective:
 
 def collectives(program: str) -> tuple[Collective, ...]:
     """Return what a program in XLA's text form sends, in the order of its first operations."""
-    found: Counter[tuple[str, str, int]] = Counter()
+    sent: Counter[tuple[str, str, int]] = Counter()
     for match in _LINE.finditer(program):
         arrays = [(name[0], _size(name)) for name in _ARRAY.finditer(match["type"])]
         if match["start"] and match["kind"] != "all-reduce":  # its type begins with the operand
             arrays = arrays[1:2]
         text = ", ".join(name for name, _ in arrays)
-        found[match["kind"], text, sum(size for _, size in arrays)] += 1
-    return tuple(Collective(kind, text, size, count) for (kind, text, size), count in found.items())
+        sent[match["kind"], text, sum(size for _, size in arrays)] += 1
+    return tuple(Collective(kind, text, size, count) for (kind, text, size), count in sent.items())
 
 
 def _size(array: re.Match[str]) -> int:

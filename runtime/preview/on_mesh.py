@@ -83,11 +83,12 @@ def _shape(spec: Spec, mesh: Mesh) -> jax.ShapeDtypeStruct:
 
 def _drawn(name: str, array: jax.ShapeDtypeStruct, devices: int, width: int) -> Drawn:
     sharding: Any = array.sharding
-    if not isinstance(sharding, NamedSharding):
-        spec = f"on device {next(iter(sharding.device_set)).id}"
-    else:
+    spec = str(sharding)
+    if isinstance(sharding, NamedSharding):
         entries = [*sharding.spec, *[None] * (len(array.shape) - len(sharding.spec))]  # as the user writes them
         spec = f"P({', '.join(map(repr, entries))})"
+    elif len(sharding.device_set) == 1:
+        spec = f"on device {next(iter(sharding.device_set)).id}"
     return Drawn(layout(name, array, devices), spec, draw(array, width, most=_MOST))
 
 
