@@ -27,7 +27,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.conftest import make_sandbox
 from tests.hosts import Hosts
-from tests.pod.chaos import FAULTS, HOSTS, Chaos, Fault, Result, job_of, undisturbed
+from tests.pod.chaos import Chaos, Result, job_of, undisturbed
+from tests.pod.chaos_faults import FAULTS, HOSTS, Fault
 from tests.ssh.chaos import FAULTS as SSH_FAULTS
 from tests.ssh.chaos import SshChaos
 
@@ -46,13 +47,17 @@ def main() -> None:
     )
     options = parser.parse_args()
     table = SSH_FAULTS if options.transport == "ssh" else FAULTS
-    faults = [f for f in table if f.name in (options.faults or f.name) and (os.geteuid() == 0 or not f.mounts)]
+    faults = [
+        f
+        for f in table
+        if f.name in (options.faults or f.name) and (os.geteuid() == 0 or not (f.mounts or f.small_home))
+    ]
     if not faults:
         parser.error(f"--faults: none of {', '.join(fault.name for fault in table)}")
     print_setting()
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-"))
-        hosts = stack.enter_context(closing(Hosts(HOSTS))) if options.transport == "ssh" else None
+        hosts = stack.enter_context(closing(Hosts(HOSTS + 1))) if options.transport == "ssh" else None
         lab = Lab(Path(folder), faults, hosts, options.own_disks)
         seeds = range(options.seed, options.seed + options.runs)
         lab.measure(seeds)

@@ -228,6 +228,11 @@ class Hosts(_Net):
         self._cut.add(name)
         _run("ip", "-n", self.head, "link", "set", f"v{self.names.index(name)}", "down")
 
+    def plug_in(self, name: str) -> None:
+        """Plugs the host's cable in again."""
+        self._cut.discard(name)
+        _run("ip", "-n", self.head, "link", "set", f"v{self.names.index(name)}", "up")
+
     def restore(self) -> None:
         """All cables and all ports as they were, and every host up."""
         for name in sorted(self._cut):

@@ -55,6 +55,7 @@ __all__ = [
     "STANDBY",
     "STREAM_LIMIT",
     "TO_AGENT",
+    "UNBEGUN",
     "UNHEARD",
     "USAGE",
     "WORDS",
@@ -83,6 +84,8 @@ NURSERY = "nursery"
 """The agent's command that makes it start further agents as copies of itself."""
 GONE = "no agent here"
 """Message of a relay that finds no agent to connect to."""
+UNBEGUN = "no agent was started"
+"""Start of the message of a relay that could not start an agent; the rest says why."""
 ASKED = "asked to stop"
 """Reason of a stop that the launcher asked for."""
 UNHEARD = "no word from the launcher"
@@ -150,7 +153,8 @@ FROM_AGENT: Frames = {
     "unreadable": record({"n": count, "stream": text, "error": words}),  # nothing more of the stream will come
     "exit": record(
         {"n": count, "process": count, "code": exit_code, "error": maybe(words), "asked": flag},
-        {"out_of_memory": maybe(flag), "memory": words},  # of a SIGKILL that was not the agent's
+        # Of a SIGKILL that was not the agent's; and which disk was full then.
+        {"out_of_memory": maybe(flag), "memory": words, "full": words},
     ),
     "stopped": record({"n": count, "reason": words, "left": each(count), "kept": maybe(words), "missing": count}),
     "pong": record({}),

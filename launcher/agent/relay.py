@@ -11,9 +11,10 @@ from typing import Optional, Tuple
 
 from .ahead import Ahead, become_agent
 from .connection import CHUNK, Frame
+from .disk import cannot_write
 from .login_folder import expand_spec
 from .private import UnsafeError
-from .protocol import FIRST, GONE, SPEC, Malformed, parse
+from .protocol import FIRST, GONE, SPEC, UNBEGUN, Malformed, parse
 from .run_folder import LOG, SOCKET, open_folder, use_log
 
 
@@ -32,11 +33,11 @@ def run() -> None:
         spec = expand_spec(frame)
         child = begun.go_on(spec) if begun else start(spec)
     except Malformed as why:
-        sys.exit("malformed spec: %s" % why)
+        sys.exit("%s: malformed spec: %s" % (UNBEGUN, why))
     except UnsafeError as error:
-        sys.exit(str(error))
+        sys.exit("%s: %s" % (UNBEGUN, error))
     except OSError as error:
-        sys.exit("cannot write %s: %s" % (error.filename or spec["dir"], error.strerror))
+        sys.exit("%s: %s" % (UNBEGUN, cannot_write(error, spec["dir"])))
     finally:
         if begun:
             begun.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -12,6 +13,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 from .address import address_env, only_address, own_address
 from .connection import Connection, Frame
+from .disk import FULL, cannot_write, full_disk
 from .lock import HostLock
 from .login_folder import expand_spec
 from .memory import has_killed, kills, usage
@@ -21,7 +23,7 @@ from .port import RefusedError, probe, release, reserve_port
 from .private import UnsafeError, is_private
 from .processes import adopt_orphans, ended_children, enter_pid_namespace, kill_descendants
 from .progress import Dump, Progress
-from .protocol import ASKED, PREEMPTED, UNHEARD
+from .protocol import ASKED, ENV_WORKDIR, PREEMPTED, UNHEARD
 from .run_folder import remove_folder
 from .standby import Standbys
 from .usage import Usage
@@ -140,7 +142,7 @@ class Agent:
         except UnsafeError as error:
             self.refuse(str(error))
         except OSError as error:
-            self.refuse("cannot write %s: %s" % (error.filename or self.spec["dir"], error.strerror))
+            self.refuse(cannot_write(error, self.spec["dir"]))
         except RefusedError as error:
             self.refuse(str(error))
 
@@ -284,13 +286,26 @@ class Agent:
         for worker in self.workers:
             try:
                 if not self.standbys.become(worker, env):
-                    worker.start(env, self.isolated)
+                    self.start_worker(worker, env)
             except OSError as error:  # no process, or no file for its output
-                worker.error, worker.code = "%s: %s" % (error.filename or "fork", error.strerror), 127
+                full = error.errno in FULL
+                why = cannot_write(error, ".") if full else "%s: %s" % (error.filename or "fork", error.strerror)
+                worker.error, worker.code = why, 127
                 self.report("exit", process=worker.process, code=127, error=worker.error, asked=False)
             if worker.error is None:
                 self.report("started", process=worker.process, pid=worker.pid, standby=worker.stood_by)
         self.standbys.dismiss()
+
+    def start_worker(self, worker: Worker, env: Dict[str, str]) -> None:
+        """Start a worker as a new process. Raises OSError."""
+        try:
+            worker.start(env, self.isolated)
+        except OSError as error:
+            if error.errno != errno.ENOMEM or not self.isolated:
+                raise
+            # So says the kernel also of a PID namespace whose first process was killed: nothing can start there any more.
+            self.isolated = enter_pid_namespace() > 0
+            worker.start(env, self.isolated)
 
     def stop(self, grace: float, reason: str) -> None:
         """Send SIGTERM now, and SIGKILL after `grace` seconds. A later stop may move that moment."""
@@ -313,12 +328,21 @@ class Agent:
                 if worker.pid == pid:
                     worker.code = code
                     asked = self.stop_reason is not None
-                    why = {} if asked or code != -signal.SIGKILL else self.killed_by()
+                    why = {} if asked else self.killed_by() if code == -signal.SIGKILL else self.lacks(worker, code)
                     self.report("exit", process=worker.process, code=code, error=worker.error, asked=asked, **why)
 
     def killed_by(self) -> Dict[str, Any]:
         """Return whether the kernel has killed a worker for lack of memory, and how much it had."""
         return {"out_of_memory": has_killed(self.kills, kills()), "memory": usage()}
+
+    def lacks(self, worker: Worker, code: int) -> Dict[str, Any]:
+        """Return which disk was full when a worker failed: it could not say so itself, as that goes to the same disk."""
+        if code <= 0 and code != -signal.SIGBUS:  # which the kernel sends for a mapped file without room
+            return {}
+        env = worker.spec["env"]
+        folders = [os.getcwd(), worker.spec["cwd"], env.get(ENV_WORKDIR, ""), env.get("TMPDIR", "/tmp")]
+        full = full_disk(folder for folder in folders if os.path.isdir(folder))
+        return {"full": full} if full else {}
 
     def enforce(self) -> None:
         """Enforce the lease, and kill the workers when a stop has used up its grace."""

@@ -10,7 +10,7 @@ from typing import Any
 from podrun.runtime.contract import events_stream, output_stream
 
 from ..agent import protocol
-from ..agent.protocol import GONE, Malformed
+from ..agent.protocol import GONE, UNBEGUN, Malformed
 from ..plan.plan import DETACHED_LEASE, HostPlan, attached_lease
 from ..pod.errors import HostError, IncompleteWriteError
 from ..pod.pod import Pod
@@ -278,6 +278,10 @@ class Session:
         except Exception as error:  # never leave the supervisor waiting
             self._abandon(f"what it sent could not be handled: {type(error).__name__}: {error}")
             return
+        if UNBEGUN in reason:
+            why = reason.rpartition(UNBEGUN)[2].strip(": \n")
+            self._lose(f"cannot start its agent: {why.partition(chr(10))[0]}", self._sweep())
+            return
         words = reason.rpartition(GONE)[2].strip(": \n").splitlines()
         why = words[-1] if words else NO_WORD
         left = self._sweep()
@@ -301,7 +305,9 @@ class Session:
     def _stay_connected(self) -> str:
         """Reattach until the session is closed or the host reports that the agent is gone; return its message."""
         if self._channel is not None:
-            self._read_channel()
+            stderr_tail = self._read_channel()
+            if UNBEGUN in stderr_tail and not self._next:
+                return stderr_tail
         while not self._is_finished():
             if self._is_left():
                 self._end_kept()

@@ -171,14 +171,17 @@ def from_exit(
     is_program: bool = False,
     out_of_memory: bool | None = None,
     memory: str = "",
+    full: str = "",
 ) -> Failure:
     """Return the failure of a process without an error event; `code` is negative for a signal.
 
     A user program has phases if it uses podrun's loop; only then its exit codes are podrun's. For a SIGKILL: `out_of_memory`
     says whether the kernel counts it as its own, None if that is not known, and `memory` how much there was.
+    `full` says which disk of the host was full then.
     """
     is_foreign = is_program and phase is None
     when = "" if is_foreign else _when(step, phase)
+    lack = f": {full}" if full else ""
     if code == ExitCode.PREEMPTED and not is_foreign:
         saved = ", and saved first" if step is not None else ", before its first step: there was nothing to save"
         what = f"was asked to stop from outside{when}{saved}"
@@ -188,14 +191,14 @@ def from_exit(
     if code > 0:
         lost = code == ExitCode.PEER_LOST and not is_program
         sign = Sign.PEER_LOST if lost else Sign.EXITED if is_program else Sign.CAUSE
-        return Failure(host, process, f"exited with code {code}{when}", failure_code(code), sign)
+        return Failure(host, process, f"exited with code {code}{when}{lack}", failure_code(code), sign)
     number = -code
     try:
         name = signal.Signals(number).name
     except ValueError:
         name = f"signal {number}"
     sign = Sign.ABORTED if number == signal.SIGABRT else Sign.CAUSE
-    what = f"was ended by {name}{when}{_SIGNAL_HINTS.get(number, '')}"
+    what = f"was ended by {name}{when}{_SIGNAL_HINTS.get(number, '')}{lack}"
     if number == signal.SIGKILL:
         what = _describe_kill(when, out_of_memory, memory)
     return Failure(host, process, what, failure_code(128 + number), sign)

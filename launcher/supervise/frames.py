@@ -352,7 +352,7 @@ class AgentFrames:
             self._failures.add(Failure(process.host, process.process, what, ExitCode.UNAVAILABLE))
         elif not (frame["asked"] and (code <= 0 or code == ExitCode.PREEMPTED)):
             is_program = self._plan.is_program
-            killed = frame.get("out_of_memory"), frame.get("memory", "")
+            killed = frame.get("out_of_memory"), frame.get("memory", ""), frame.get("full", "")
             step = process.step
             if code == ExitCode.PREEMPTED and step is not None:  # not all of its steps are told
                 step = max(step, self._saved_step or 0)

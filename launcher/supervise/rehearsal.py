@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 from podrun.runtime.contract import Event, EventKind
@@ -15,6 +17,9 @@ from podrun.runtime.injection import LINK_DOWN, PHASE, SECONDS, SIGNALS, STEP, I
 from ..transport.base import Transport
 from ..transport.severable import SeverableTransport
 from .frames import Observer
+from .outcome import Outcome
+
+_SOMEBODY = re.compile(r" \((out of memory, or )?killed by somebody[^()]*\)")
 
 
 class Rehearsal:
@@ -30,6 +35,7 @@ class Rehearsal:
         self._observer = observer
         self.transport = SeverableTransport(transport)
         self._attempt = 0
+        self._struck_now: dict[int, str] = {}  # faults of this attempt by the process that was struck
         self._running: dict[int, int] = {}  # pid by process
         self._timers: list[threading.Timer] = []
         self._lock = threading.Lock()
@@ -44,6 +50,8 @@ class Rehearsal:
         kind = event["event"]
         if "injected" in event:
             self._left.pop(str(event["injected"]), None)
+            if "process" in event:
+                self._struck_now[event["process"]] = str(event["injected"])
         elif kind == EventKind.HOST and event["phase"] == "started":
             self._started(event["process"], event["pid"])
         elif kind == EventKind.EXIT:
@@ -56,6 +64,7 @@ class Rehearsal:
     def during(self, attempt: int) -> Iterator[None]:
         """Strike in this attempt, and no more after it."""
         self._attempt = attempt
+        self._struck_now.clear()
         try:
             yield
         finally:
@@ -63,6 +72,14 @@ class Rehearsal:
             for timer in self._timers:
                 timer.cancel()
             self._timers.clear()
+
+    def explain(self, outcome: Outcome) -> Outcome:
+        """Return the outcome of an attempt with podrun itself as the one who has killed a process."""
+        cause = outcome.cause
+        if cause is None or cause.process not in self._struck_now:
+            return outcome
+        what = _SOMEBODY.sub(f" (by podrun: --inject {self._struck_now[cause.process]})", cause.what)
+        return replace(outcome, cause=replace(cause, what=what))
 
     def _started(self, process: int, pid: int) -> None:
         self._running[process] = pid
@@ -80,6 +97,7 @@ class Rehearsal:
             pid = self._running.get(injection.process)
             if pid is None or self._left.pop(str(injection), None) is None:
                 return
+            self._struck_now[injection.process] = str(injection)
         message = f"rehearsal: injected fault strikes (attempt {self._attempt}): {injection}"
         note = {"event": EventKind.NOTE, "time": time.time(), "message": message, "injected": str(injection)}
         self._observer.event(note)

@@ -343,12 +343,13 @@ class _Run:
         supervisor = Supervisor(plan, self._transport, self._logs, lookout or observer, adoption, self._kept)
         self._kept.dismiss()  # those of hosts that have no part in this attempt
         rehearsal = self._rehearsal.during(plan.attempt) if self._rehearsal else nullcontext()
+        explain: Callable[[Outcome], Outcome] = self._rehearsal.explain if self._rehearsal else lambda outcome: outcome
         with self._signals.to(supervisor.interrupt), rehearsal:
             if lookout is None:
-                return supervisor.run()
+                return explain(supervisor.run())
             lookout.watch(supervisor)
             try:
-                return supervisor.run()
+                return explain(supervisor.run())
             finally:
                 lookout.close()
                 self._resized = lookout.has_stopped and not self._signals.received

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from podrun.runtime.config import Launch
@@ -44,6 +44,7 @@ class ProgressWatch:
         self._stragglers = Stragglers()
         self._compared = clock.now()
         self._looked = clock.now()
+        self._stuck: list[Standing] = []  # all processes, when they were last looked at
         self._idle: dict[int, _Idle] = {}
 
     def is_stuck(self, hears: Callable[[str], bool]) -> bool:
@@ -65,7 +66,8 @@ class ProgressWatch:
             self._pace.see(leader.beat.completed, leader.beat.phase, now)
         if not self._is_program and any(p.beat is None for p in alive):
             return False  # it could not make its beat file
-        return hang.is_stuck(self._standings(), self._timeout, self._pace.slowest, self._is_program)
+        self._stuck = self._standings()
+        return hang.is_stuck(self._stuck, self._timeout, self._pace.slowest, self._is_program)
 
     def late(self) -> dict[str, Any] | None:
         """Return the fields of an event if it has changed which process keeps the others waiting."""
@@ -93,7 +95,11 @@ class ProgressWatch:
     def failure(self) -> Failure:
         """Return the failure of the process that the others wait for. Call it when `is_stuck`."""
         assert self._timeout is not None
-        stuck, why = hang.culprit(self._standings())
+        now = {p.process: p for p in self._processes}
+        # Where they stood then: one that was stopped goes on to print its stacks, and others may have ended meanwhile.
+        stuck, why = hang.culprit(
+            [replace(s, state=now[s.process].state, load=now[s.process].load) for s in self._stuck]
+        )
         seconds = self._timeout
         if not self._is_program:
             seconds = hang.limit(stuck.phase, self._timeout, self._pace.slowest)

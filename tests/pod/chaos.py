@@ -5,139 +5,18 @@ from __future__ import annotations
 import os
 import random
 import re
-import signal
 import subprocess
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..conftest import Sandbox
 from ..hosts import wait_until
-from .conftest import Run, end_processes, kill, kill_if_alive, processes_of, relays_of
+from .chaos_faults import EARLY, EVERY, HOSTS, LIMIT, MOMENTS, STEPS, Fault
+from .conftest import Run, end_processes, processes_of
 
-HOSTS = 2
-STEPS, EVERY = 40, 10
-LIMIT = 240.0  # seconds for a run that should end
-PHASES = ("connect", "setup", "compile", "step", "evaluate", "save", "sample")
 _SAVES = (f"eval.every={EVERY}", f"checkpoint.every={EVERY}", "log.every=1", "launch.stop_grace=5")
-WIDE = ("small.yaml", "model.layers=2", "model.width=512")  # 3 MB in each checkpoint
-EARLY = ("connect", "setup", "compile")
-"""Phases before the first step, in which a failure of a process is not worth a restart."""
-
-
-@dataclass(frozen=True)
-class Fault:
-    """Something that breaks in one process or its host, and how podrun must put it."""
-
-    name: str
-    code: int
-    """Exit code of a run without restarts; 0: the run survives it."""
-    cause: str = ""
-    """Pattern of the last line after `failed: `; {p} is the process, {host} its host."""
-    inject: tuple[str, ...] = ()
-    """Faults that podrun injects itself; {p} is the process and {at} the moment."""
-    strike: Callable[[Any], None] | None = None
-    """Break something from outside, while a process of the run hangs in the phase."""
-    phases: tuple[str, ...] = PHASES
-    job: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
-    """Further arguments of the disturbed run."""
-    process: int | None = None
-    """The process that must be struck; None: any."""
-    restarts: bool = True
-    """The launcher lives on, and a restart helps."""
-    mounts: bool = False
-    """The workdir is a file system of 5 MB, which only root can mount."""
-
-
-def _kill_worker(chaos: Chaos) -> None:
-    kill(chaos.run.worker(chaos.process))
-
-
-def _kill_agent(chaos: Chaos) -> None:
-    kill(chaos.run.agent(f"host-{chaos.process}"))
-
-
-def _kill_host(chaos: Chaos) -> None:
-    """Kill the agent first, so that it has no time to tell."""
-    mark = f"PODRUN_HOST=host-{chaos.process}".encode()
-    workers = [pid for pid in processes_of(chaos.sandbox) if mark in _environ(pid)]
-    for pid in (chaos.run.agent(f"host-{chaos.process}"), *workers):
-        kill_if_alive(pid)
-
-
-def _kill_relays(chaos: Chaos) -> None:
-    for pid in relays_of(chaos.sandbox, chaos.run, HOSTS):
-        kill_if_alive(pid)
-
-
-def _kill_launcher(chaos: Chaos) -> None:
-    kill(chaos.run.process.pid)
-
-
-def _stop_launcher(chaos: Chaos) -> None:
-    chaos.run.sleep_until_hosts_give_up()
-
-
-def _interrupt(chaos: Chaos) -> None:
-    kill(chaos.run.process.pid, signal.SIGINT)
-
-
-def _environ(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
-
-
-WORKER = r"{host} \(process {p}\): "
-FULL = r"host-\d \(process \d\): .*No space left on device"
-_FSDP = (*WIDE, "parallel=jit", f"parallel.mesh.fsdp={HOSTS}")
-_SHORT, _SOON = ("step", "evaluate"), ("launch.stall_timeout=5",)  # elsewhere a hang is allowed many times as long
-_STOP = ("stop:host={p}@step=5", "slow:host={p}@step=6")  # it goes on to print its stacks, and must not finish
-_ASKED = ("sigterm:host={p}@{at}", "slow:seconds=0.1")  # the run must not finish before all have agreed to stop
-FAULTS = (
-    Fault("kill the worker", 137, WORKER + "was ended by SIGKILL", strike=_kill_worker),
-    Fault("kill the coordinator", 137, WORKER + "was ended by SIGKILL", ("kill:host=0@{at}",), process=0),
-    Fault("kill the agent", 69, "{host}: its agent is gone", strike=_kill_agent),
-    Fault("kill the host", 69, "{host}: its agent is gone", strike=_kill_host),
-    Fault("kill the relays", 0, inject=("slow:seconds=0.05",), strike=_kill_relays),
-    Fault("kill the launcher", -9, strike=_kill_launcher, restarts=False),
-    Fault("stop the launcher", 69, r"the launcher: was asleep for \d+ s", strike=_stop_launcher, restarts=False),
-    Fault("Ctrl-C", 130, inject=("slow:seconds=0.05",), phases=PHASES[:-1], strike=_interrupt, restarts=False),
-    Fault("exception", 1, WORKER + "RuntimeError: injected", ("exception:host={p}@{at}",)),
-    Fault("exit 0", 1, WORKER + "exited with code 0", ("exit:host={p}@{at}",)),
-    Fault("exit 7", 7, WORKER + "exited with code 7", ("exit:host={p},code=7@{at}",)),
-    Fault("segfault", 139, WORKER + "was ended by SIGSEGV", ("segfault:host={p}@{at}",)),
-    Fault("out of memory", 1, WORKER + "MemoryError", ("oom:host={p}@{at}",)),
-    Fault("SIGTERM", 75, WORKER + "was asked to stop", _ASKED, phases=("step", "evaluate", "save")),
-    Fault("NaN", 1, r"host-\d .*is not finite in step", ("nan:host={p}@{at}",), phases=("step",)),
-    Fault("hang in a lock", 77, WORKER + "no progress", ("hang:host={p}@{at}",), phases=_SHORT, options=_SOON),
-    Fault("SIGSTOP", 77, WORKER + "no progress.* is stopped", _STOP, phases=("step",), options=_SOON),
-    Fault("link down for a moment", 0, inject=("link_down:host={p},seconds=3@{at}", "slow:seconds=0.1")),
-    Fault(
-        "link flapping",
-        0,
-        inject=(*(f"link_down:host={{p}},seconds=0.5@step={step}" for step in (2, 12, 22, 32)), "slow:seconds=0.2"),
-        phases=("step",),
-    ),
-    Fault(
-        "link down for good",
-        69,
-        "{host}: (has not answered|its agent is gone)",
-        ("link_down:host={p},seconds=60@{at}", "hang:process=0@step=39"),
-        phases=("setup", "compile", "step"),
-        restarts=False,
-    ),
-    Fault("damaged checkpoint", 137, WORKER + "was ended by SIGKILL", ("bad_checkpoint:host={p}@step=35",), phases=("step",)),
-    Fault("slow host", 0, inject=("slow:host={p},seconds=0.2@{at}",), phases=("step",)),
-    Fault("error of a full disk", 1, FULL, ("disk_full:host={p}@step=15",), phases=("save",)),
-    Fault("full disk", 1, FULL, phases=("save",), job=WIDE, restarts=False, mounts=True),
-    Fault("full disk, saved in parts", 1, FULL, phases=("save",), job=_FSDP, restarts=False, mounts=True),
-)  # fmt: skip
-BY_NAME = {fault.name: fault for fault in FAULTS}
 
 
 @dataclass
@@ -164,9 +43,13 @@ class Chaos:
         self._pause = chance.uniform(0.0, 0.3)
         self.restarts = restarts and fault.restarts
         self.ends = not self.restarts or (phase in EARLY and fault.code not in (0, 69, 75))
+        self.moment = ""
+        if fault.at_restart is not None:
+            self.moment = "restart" if fault.spare else chance.choice([*MOMENTS])
+            self.restarts, self.ends = True, bool(fault.end)
         self._workdir = self.workdir()
         self.run: Run
-        how = "with restarts" if self.restarts else "and again"
+        how = ("with restarts" if self.restarts else "and again") + (self.moment and f", at {self.moment}")
         self._result = Result(f"seed {seed}: {fault.name}, process {self.process}, in {phase}, {how}")
 
     # --- the pod ---
@@ -191,7 +74,9 @@ class Chaos:
     def mend(self) -> None:
         """Mend what was broken, so that the job can go on."""
         if self.fault.mounts:
-            self._mount("200m,remount")
+            mount(self._workdir, "200m,remount")
+        if self.fault.small_home:
+            self.mount_home("400m,remount")
 
     # --- the case ---
 
@@ -199,7 +84,9 @@ class Chaos:
         """Run it; `expected` are the losses of an undisturbed run."""
         began = time.monotonic()
         if self.fault.mounts:
-            self._mount("5m")
+            mount(self._workdir, "5m")
+        if self.fault.small_home:
+            self.mount_home()
         try:
             self._disturb()
             self.mend()
@@ -213,6 +100,8 @@ class Chaos:
             self.clean()
             if self.fault.mounts:
                 subprocess.run(["umount", "-l", str(self._workdir)], check=True)
+            if self.fault.small_home:
+                self.unmount_home()
         self._result.seconds = time.monotonic() - began
         return self._result
 
@@ -220,9 +109,11 @@ class Chaos:
         """End whatever is left."""
         end_processes(self.sandbox)
 
-    def _mount(self, options: str) -> None:
-        self._workdir.mkdir(exist_ok=True)
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={options}", "none", str(self._workdir)], check=True)
+    def mount_home(self, options: str = "40m") -> None:
+        mount(self.sandbox.path / "home", options)
+
+    def unmount_home(self) -> None:
+        subprocess.run(["umount", "-l", str(self.sandbox.path / "home")], check=True)
 
     def _wrong(self, category: str, what: str) -> None:
         self._result.wrong.append((category, what))
@@ -241,12 +132,15 @@ class Chaos:
         return [word for text in faults for word in ("--inject", text)]
 
     def _disturb(self) -> None:
-        most = 3 if self.restarts else 0
+        most = 0 if not self.restarts else 1 if self.fault.at_restart else 3
         self.run = self.start(*self.injections(), *self.fault.options, f"launch.max_restarts={most}")
         if self.fault.strike is not None:
             self.wait_for_moment()
             self.fault.strike(self)
             self.struck()
+        if self.fault.at_restart is not None:
+            self.run.wait_for(self._is_moment)
+            self.fault.at_restart(self)
         code = self.run.end(LIMIT)
         wanted = self.fault.code if self.ends else 0
         self._result.last_line = self.run.last_line if self.run.of("end") else ""
@@ -257,6 +151,10 @@ class Chaos:
         self.check_processes()
         self._check_lines()
         self._check_resumes(self.run.events)
+
+    def _is_moment(self, event: dict[str, Any]) -> bool:
+        attempt = len(self.run.of("start")) - 1
+        return (attempt, event["event"], event.get("phase", "")) == MOMENTS[self.moment]
 
     def wait_for_moment(self) -> None:
         if self._holds:
@@ -288,8 +186,11 @@ class Chaos:
 
     def _check_cause(self) -> None:
         """Check the last line of a run that has ended by the fault, and what is told at a restart."""
-        causes = [event["message"] for event in self.run.of("restart")]
-        causes += [self._result.last_line.removeprefix("failed: ")] if self.ends and self.fault.cause else []
+        causes = [event["message"] for event in self.run.of("restart") if event["ending"] not in ("asleep", "unfit")]
+        last = self._result.last_line.removeprefix("failed: ")
+        if self.fault.end and not re.match(self.fault.end, last):
+            self._wrong("cause", last)
+        causes += [last] if self.ends and self.fault.cause and not self.fault.end else []
         pattern = self.fault.cause.format(p=self.process, host=self.host(self.process))
         if len(causes) != bool(self.fault.cause) or not all(re.match(pattern, cause) for cause in causes):
             self._wrong("cause", str(causes))
@@ -332,6 +233,11 @@ class Chaos:
         if losses != expected:
             other = sorted(step for step in {*losses, *expected} if losses.get(step) != expected.get(step))
             self._wrong("loss", f"steps {other[:5]} of {len(losses)} differ")
+
+
+def mount(folder: Path, options: str) -> None:
+    folder.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"mode=755,size={options}", "none", str(folder)], check=True)
 
 
 def checkpoints(workdir: Path) -> list[int]:

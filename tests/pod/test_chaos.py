@@ -11,7 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from ..conftest import Sandbox, make_sandbox
-from .chaos import BY_NAME, Chaos, Fault, job_of, undisturbed
+from .chaos import Chaos, job_of, undisturbed
+from .chaos_faults import BY_NAME, Fault
 
 SEED = int(os.environ.get("PODRUN_FAULT_SEED", "1"))
 CASES = (
@@ -40,6 +41,9 @@ CASES = (
     ("error of a full disk", "save", True),
     ("full disk", "save", False),
     ("full disk, saved in parts", "save", False),
+    ("relays killed at a restart", "step", True),
+    ("launcher asleep at a restart", "step", True),
+    ("disk full at a restart", "step", True),
 )
 """Fault, phase, and whether podrun restarts the run, or the user gives the command again."""
 
@@ -68,7 +72,7 @@ def test_a_run_survives_or_ends_as_it_should(
 ) -> None:
     """Exit code, first cause, losses bit for bit, checkpoints, logs and processes are all right."""
     fault = BY_NAME[name]
-    if fault.mounts and os.geteuid() != 0:
+    if (fault.mounts or fault.small_home) and os.geteuid() != 0:
         pytest.skip("only root can mount a small file system")
     result = Chaos(sandbox, fault, phase, SEED, restarts).execute(undisturbed_losses(fault, phase))
     print(result.case, result.last_line)

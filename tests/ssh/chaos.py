@@ -12,12 +12,13 @@ from pathlib import Path
 from ..conftest import make_sandbox
 from ..hosts import Hosts, wait_until
 from ..pod import chaos as simulated
-from ..pod.chaos import EARLY, HOSTS, WORKER, Chaos, Fault, job_of
+from ..pod.chaos import Chaos, job_of
+from ..pod.chaos_faults import EARLY, HOSTS, KILLED, NO_SPACE, STEPS, WORKER, Fault
 from ..pod.conftest import Run
 from .pod import PodSandbox
 
 _MARKS = ("agents/", "podrun.runtime")
-_HELD = {"evaluate": 15, "save": 15, "sample": simulated.STEPS}
+_HELD = {"evaluate": 15, "save": 15, "sample": STEPS}
 """Step at which the job is held in phases that are too short to be struck otherwise; it evaluates and saves at step 10."""
 _PHASES = (*EARLY, "step", *_HELD)
 
@@ -58,6 +59,31 @@ def _kill_launcher(chaos: SshChaos) -> None:
     chaos.run.process.kill()
 
 
+def _sleep(chaos: SshChaos) -> None:
+    """Stop the launcher until the hosts have ended the run by themselves."""
+    chaos.run.process.send_signal(signal.SIGSTOP)
+    try:
+        wait_until(lambda: not chaos.processes(), "the hosts to give up", 120)
+    finally:
+        chaos.run.process.send_signal(signal.SIGCONT)
+
+
+def _lose_the_spare(chaos: SshChaos) -> None:
+    """The spare dies while it is prepared, and the host that was lost returns."""
+    chaos.run.wait_for(lambda e: e["event"] == "host" and e["host"] == SPARE and e["phase"] == "setup-commands")
+    chaos.hosts.kill(SPARE)
+    chaos.hosts.plug_in(chaos.host(chaos.process))
+
+
+def _fill_home(chaos: SshChaos) -> None:
+    """Leave no byte on the disk of one host's home."""
+    script = "f=$0/filler; while head -c 65536 /dev/zero; do :; done > $f; while printf x; do :; done >> $f"
+    with contextlib.suppress(RuntimeError):
+        chaos.hosts.run_on(chaos.host(chaos.process), "bash", "-c", script, str(chaos.small_home))
+
+
+SPARE = f"h{HOSTS}"
+_kill = partial(_on_worker, signal.SIGKILL)
 FAULTS = (
     Fault("kill the worker", 137, WORKER + "was ended by SIGKILL", (), partial(_on_worker, signal.SIGKILL), _PHASES),
     Fault("segfault", 139, WORKER + "was ended by SIGSEGV", (), partial(_on_worker, signal.SIGSEGV), _PHASES),
@@ -68,6 +94,10 @@ FAULTS = (
     Fault("cable out for a moment", 0, strike=_pull_cable_for_a_moment, phases=_PHASES),
     Fault("break the connections", 0, strike=_break_connections, phases=_PHASES),
     Fault("kill the launcher", -9, strike=_kill_launcher, phases=_PHASES, restarts=False),
+    Fault("connections broken at a restart", 137, KILLED, (), _kill, ("step",), at_restart=_break_connections),
+    Fault("launcher asleep at a restart", 137, KILLED, (), _kill, ("step",), at_restart=_sleep),
+    Fault("spare lost at a restart", 69, "{host}: ", (), _pull_cable, ("step",), at_restart=_lose_the_spare, spare=True),
+    Fault("disk full at a restart", 1, KILLED, (), _kill, ("step",), at_restart=_fill_home, end=NO_SPACE, small_home=True),
 )  # fmt: skip
 BY_NAME = {fault.name: fault for fault in FAULTS}
 
@@ -86,10 +116,15 @@ class SshChaos(Chaos):
         self.hosts = hosts
         super().__init__(sandbox, fault, phase, seed, restarts)
         self._pod = sandbox
-        keys = {"workdir": str(hosts.home_inside() / self._disk)} if self._disk else {}
+        self.small_home = path / "home-of-hosts"
+        keys: dict[str, object] = {"workdir": str(hosts.home_inside() / self._disk)} if self._disk else {}
+        if fault.spare:  # it is prepared for as long as it lives
+            keys |= {"spares": [SPARE], "setup": [f'test "$(uname -n)" != {SPARE} || sleep 600']}
+        if fault.small_home:
+            keys["home"] = str(self.small_home)
         self._option = sandbox.write_pod([self.host(process) for process in range(HOSTS)], **keys)
         self._gate = path / "shared" / "batches"
-        self._open_gate({"step": self.step, **_HELD}.get(phase, simulated.STEPS + 1))
+        self._open_gate({"step": self.step, **_HELD}.get(phase, STEPS + 1))
         shutil.copy(Path(simulated.__file__).with_name("faulty.py"), path)
 
     def _open_gate(self, step: int) -> None:
@@ -114,7 +149,7 @@ class SshChaos(Chaos):
 
     def processes(self) -> dict[int, str]:
         every = []
-        for number in range(HOSTS):
+        for number in range(HOSTS + 1):
             with contextlib.suppress(FileNotFoundError):  # a host without power has none
                 every += self.hosts.processes(self.host(number))
         return {process.pid: process.args for process in every if any(mark in process.args for mark in _MARKS)}
@@ -130,13 +165,23 @@ class SshChaos(Chaos):
                 lambda e: e["event"] == "phase" and e["phase"] == self.phase and e["process"] == self.process
             )
 
+    def mount_home(self, options: str = "60m") -> None:
+        self.small_home.mkdir(exist_ok=True)
+        for process in range(HOSTS):
+            command = ["mount", "-t", "tmpfs", "-o", f"mode=755,size={options}", "none", str(self.small_home)]
+            self.hosts.run_on(self.host(process), *command)
+
+    def unmount_home(self) -> None:
+        for process in range(HOSTS):
+            self.hosts.run_on(self.host(process), "umount", "-l", str(self.small_home))
+
     def struck(self) -> None:
         if self.fault.code == 75:  # its small steps would all be done before the processes have agreed where to stop
-            for step in range(self.step, simulated.STEPS):
+            for step in range(self.step, STEPS):
                 self._open_gate(step)
                 time.sleep(0.2)
-        self._open_gate(simulated.STEPS + 1)
-        if not self.ends and self.fault.code != 0:
+        self._open_gate(STEPS + 1)
+        if not self.ends and self.fault.code != 0 and not self.fault.at_restart:
             self.run.wait_for(lambda e: e["event"] == "restart")
             self.hosts.restore()
 
@@ -152,7 +197,7 @@ class SshChaos(Chaos):
     def clean(self) -> None:
         self.hosts.restore()
         self._pod.close()
-        for number in range(HOSTS):
+        for number in range(HOSTS + 1):
             for process in self.hosts.processes(self.host(number)):
                 if any(mark in process.args for mark in _MARKS):
                     process.kill()

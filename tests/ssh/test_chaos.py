@@ -11,7 +11,14 @@ from ..hosts import Hosts
 from ..pod.chaos import undisturbed
 from .chaos import BY_NAME, SshChaos
 
-CASES = (("power off", "step", True), ("kill the worker", "compile", False))
+CASES = (
+    ("power off", "step", True),
+    ("kill the worker", "compile", False),
+    ("connections broken at a restart", "step", True),
+    ("launcher asleep at a restart", "step", True),
+    ("spare lost at a restart", "step", True),
+    ("disk full at a restart", "step", True),
+)
 
 
 @pytest.mark.long
