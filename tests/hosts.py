@@ -226,18 +226,19 @@ class Hosts(_Net):
     def cut(self, name: str) -> None:
         """Unplugs the host's cable: no packet arrives, and nobody is told."""
         self._cut.add(name)
-        _run("ip", "-n", self.head, "link", "set", f"v{self.names.index(name)}", "down")
+        self._set_link(name, "down")
 
     def plug_in(self, name: str) -> None:
-        """Plugs the host's cable in again."""
         self._cut.discard(name)
-        _run("ip", "-n", self.head, "link", "set", f"v{self.names.index(name)}", "up")
+        self._set_link(name, "up")
+
+    def _set_link(self, name: str, state: str) -> None:
+        _run("ip", "-n", self.head, "link", "set", f"v{self.names.index(name)}", state)
 
     def restore(self) -> None:
         """All cables and all ports as they were, and every host up."""
         for name in sorted(self._cut):
-            _run("ip", "-n", self.head, "link", "set", f"v{self.names.index(name)}", "up")
-        self._cut.clear()
+            self.plug_in(name)
         for name, rule in self._rules:
             self._iptables(name, "-D", rule)
         self._rules.clear()

@@ -37,8 +37,16 @@ def full_disk(folders: Iterable[str]) -> Optional[str]:
                 file.flush()
         except OSError as error:
             if error.errno in FULL:
-                return "the disk of %s is full%s" % (folder, room(folder))
+                return "the disk of %s is full%s" % (mount_point(folder), room(folder))
     return None
+
+
+def mount_point(folder: str) -> str:
+    """Return the folder that a folder's disk is mounted on. Raises OSError."""
+    folder = os.path.realpath(folder)
+    while os.path.dirname(folder) != folder and os.stat(os.path.dirname(folder)).st_dev == os.stat(folder).st_dev:
+        folder = os.path.dirname(folder)
+    return folder
 
 
 def cannot_write(error: OSError, folder: str) -> str:

@@ -23,7 +23,7 @@ from .port import RefusedError, probe, release, reserve_port
 from .private import UnsafeError, is_private
 from .processes import adopt_orphans, ended_children, enter_pid_namespace, kill_descendants
 from .progress import Dump, Progress
-from .protocol import ASKED, ENV_WORKDIR, PREEMPTED, UNHEARD
+from .protocol import ASKED, PREEMPTED, UNHEARD
 from .run_folder import remove_folder
 from .standby import Standbys
 from .usage import Usage
@@ -339,9 +339,10 @@ class Agent:
         """Return which disk was full when a worker failed: it could not say so itself, as that goes to the same disk."""
         if code <= 0 and code != -signal.SIGBUS:  # which the kernel sends for a mapped file without room
             return {}
-        env = worker.spec["env"]
-        folders = [os.getcwd(), worker.spec["cwd"], env.get(ENV_WORKDIR, ""), env.get("TMPDIR", "/tmp")]
-        full = full_disk(folder for folder in folders if os.path.isdir(folder))
+        try:  # not in the workdir: a network file system may hang, and a worker can say itself that it is full
+            full = full_disk([os.getcwd(), worker.spec["env"].get("TMPDIR", "/tmp")])
+        except OSError:
+            full = None  # the exit is told in any case
         return {"full": full} if full else {}
 
     def enforce(self) -> None:

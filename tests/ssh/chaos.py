@@ -187,6 +187,8 @@ class SshChaos(Chaos):
 
     def mend(self) -> None:
         self.hosts.restore()
+        if self.fault.small_home:
+            self.mount_home("400m,remount")
         if self.fault.code == 69:  # a host that was cut off ends its part by itself
             wait_until(lambda: not self.processes(), "the end of all processes", 120)
 

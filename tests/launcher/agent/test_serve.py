@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from podrun.launcher.agent.lock import HostLock, current_holder
 from podrun.launcher.agent.news import News
 from podrun.launcher.agent.notice import Notice
 from podrun.launcher.agent.port import RefusedError
+from podrun.launcher.agent.processes import enter_pid_namespace, namespaces_work
 from podrun.launcher.agent.serve import Agent
 from podrun.launcher.agent.standby import Standbys
 
@@ -191,6 +193,35 @@ def test_nothing_is_sent_before_the_launcher_has_attached(tmp_path: Path, monkey
     connection.offsets = None
     news.send(connection)
     assert connection.sent == [] and len(news.history[0]["why"]) == 8192
+
+
+@pytest.mark.skipif(not namespaces_work(), reason="only root can make PID namespaces")
+def test_workers_start_although_the_first_process_of_their_namespace_was_killed(agent: Agent) -> None:
+    """The kernel says of such a namespace that there is no memory; they get a new one."""
+
+    def start() -> None:
+        agent.spec["processes"][0].update(argv=["sh", "-c", "exit 5"], cwd=".")
+        first = enter_pid_namespace()
+        os.kill(first, signal.SIGKILL)
+        os.waitpid(first, 0)
+        agent.isolated = True
+        serve.enter_pid_namespace = enter_pid_namespace
+        agent.start_workers({})
+        (worker,) = agent.workers
+        assert worker.error is None and worker.pid is not None, worker.error
+        assert os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]) == 5
+
+    pid = os.fork()  # the namespace of a process's children cannot be left again
+    if pid == 0:
+        code = 1
+        try:
+            start()
+            code = 0
+        except BaseException as error:
+            print(error, file=sys.stderr)
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_a_stop_may_be_hurried_by_a_later_one(agent: Agent) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -173,3 +175,38 @@ def test_a_program_that_has_damaged_its_event_file(tmp_path: Path, folder: Path,
     assert (outcome.code, outcome.left_behind) == (3, [])
     (note,) = notes
     assert note.startswith("what process 0 on host-0 reports cannot be read any more")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
+def test_a_process_that_cannot_say_that_the_disk_is_full(tmp_path: Path, folder: Path) -> None:
+    """What it would say goes to the same disk: its agent looks, and tells which it is and how full."""
+    home = tmp_path / "hosts"
+    home.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755,size=8m", "none", str(home)], check=True)
+    try:
+        plan = plan_of("cpu-1x1", home, "sh", "-c", 'cat /dev/zero > "$PODRUN_DIR/filler" 2> /dev/null; exit 1')
+        with Logs(folder) as logs:
+            outcome = run_supervisor(plan, logs)
+        assert outcome.cause is not None
+        pattern = rf"exited with code 1: the disk of {home} is full \(\d+ kB of 8 MB are free\)"
+        assert re.fullmatch(pattern, outcome.cause.what), outcome.cause.what
+    finally:
+        subprocess.run(["umount", "-l", str(home)], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
+def test_an_agent_that_has_no_room_for_its_folder(tmp_path: Path, folder: Path) -> None:
+    """It says so before it is an agent."""
+    home = tmp_path / "hosts"
+    home.mkdir()
+    plan = plan_of("cpu-1x1", home, "true")
+    with Logs(folder) as logs:
+        assert run_supervisor(plan, logs).code == 0  # the agent's file is there from now on
+        files = sum(1 for _ in home.rglob("*"))
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"mode=755,size=8m,nr_inodes={files + 2}", "none", str(home)])
+        try:
+            outcome = run_supervisor(plan, logs)
+        finally:
+            subprocess.run(["umount", "-l", str(home)], check=True)
+    assert outcome.cause is not None and outcome.code == ExitCode.UNAVAILABLE
+    assert re.search(r"cannot .*No space left on device", outcome.cause.what), outcome.cause.what

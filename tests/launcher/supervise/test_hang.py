@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from podrun.launcher.supervise.awake import AwakeClock
 from podrun.launcher.supervise.hang import Pace, Standing, culprit, describe, is_stuck, limit
 from podrun.launcher.supervise.outcome import Process
-from podrun.launcher.supervise.watch import least_far
+from podrun.launcher.supervise.watch import ProgressWatch, least_far
+from podrun.runtime.config import Launch
 from podrun.runtime.contract import Beat, Phase
 
 
@@ -209,3 +212,20 @@ def test_who_has_not_joined(parts: tuple[int, ...], states: str, blamed: list[in
         for i, (part, state) in enumerate(zip(parts, states, strict=True))
     ]
     assert [p.process for p in least_far(processes)] == blamed
+
+
+def test_who_was_stuck_is_judged_by_where_it_stood_then() -> None:
+    """A stopped process goes on to print its stacks: by the time these are here, it is somewhere else."""
+    times = iter(range(0, 1000, 4))
+    clock = AwakeClock(5.0, lambda: float(next(times)))
+    beat = Beat(1, Phase.TRAIN, 4, 0, 4, 4)
+    processes = [Process(f"host-{n}", n, beat=beat) for n in range(2)]
+    watch = ProgressWatch(processes, clock, Launch(stall_timeout=3), is_program=False)
+    while not watch.is_stuck(lambda host: True):
+        pass
+    processes[1].state = "T"
+    processes[1].beat, processes[1].signs = replace(beat, phase=Phase.EVALUATE, arrived=5), 7
+    processes[0].exit_code = 1
+    failure = watch.failure()
+    assert failure.process == 1
+    assert "in phase train after step 4: it is stopped (SIGSTOP, or a debugger) (limit: 3 s" in failure.what

@@ -11,9 +11,11 @@ import pytest
 
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Host
+from podrun.launcher.supervise.cause import from_exit
+from podrun.launcher.supervise.outcome import Outcome
 from podrun.launcher.supervise.rehearsal import Rehearsal
 from podrun.launcher.transport.base import Channel, Transport
-from podrun.runtime.contract import Event
+from podrun.runtime.contract import Event, Phase
 
 KILL = "kill:host=host-1,process=1@seconds=0.01"
 EXIT = "exit:host=host-0,process=0,code=0@step=3"
@@ -77,6 +79,20 @@ def test_a_process_is_killed_at_its_time() -> None:
         assert process.wait(60) == -signal.SIGKILL
     assert recorder.events[-1]["injected"] == KILL
     assert rehearsal.left == ()
+
+
+def test_a_kill_that_was_ordered_is_not_somebodys() -> None:
+    """Only of the attempt in which it struck, and of the process that it struck."""
+    rehearsal = Rehearsal([KILL], Recorder(), Lines())
+    killed = [from_exit(f"host-{n}", n, -signal.SIGKILL, 4, Phase.TRAIN, out_of_memory=False) for n in range(2)]
+    with rehearsal.during(attempt=0):
+        rehearsal.event({"event": "note", "message": "rehearsal", "injected": KILL, "host": "host-1", "process": 1})
+    ends = [rehearsal.explain(Outcome(137, failed)).cause for failed in killed]
+    assert ends[0] == killed[0]
+    assert ends[1] is not None and ends[1].what == f"was ended by SIGKILL after step 4 (by podrun: --inject {KILL})"
+    with rehearsal.during(attempt=1):
+        pass
+    assert rehearsal.explain(Outcome(137, killed[1])).cause == killed[1]
 
 
 def test_an_ended_process_is_not_struck() -> None:
