@@ -209,9 +209,8 @@ class Hosts(_Net):
             lines.append(f"mount --bind {self.folder}/etc_{file} /etc/{file}")
         for user in _USER_IDS:
             lines.append(f"mount --bind {self.home_of(name, user)} {home / user}")
-        self._start_sshd(
-            name, "\n".join(lines), [self.folder / name / "host_key"], {**self._options, **(options or {})}
-        )
+        settings = {**self._options, **(options or {})}
+        self._start_sshd(name, "\n".join(lines), [self.folder / name / "host_key"], settings)
 
     def kill(self, name: str) -> None:
         """The host loses its power: every process of it is gone at once."""
@@ -226,19 +225,15 @@ class Hosts(_Net):
     def cut(self, name: str) -> None:
         """Unplugs the host's cable: no packet arrives, and nobody is told."""
         self._cut.add(name)
-        self._set_link(name, "down")
+        self.set_cable(name, "down")
 
-    def plug_in(self, name: str) -> None:
-        self._cut.discard(name)
-        self._set_link(name, "up")
-
-    def _set_link(self, name: str, state: str) -> None:
+    def set_cable(self, name: str, state: str) -> None:
         _run("ip", "-n", self.head, "link", "set", f"v{self.names.index(name)}", state)
 
     def restore(self) -> None:
         """All cables and all ports as they were, and every host up."""
-        for name in sorted(self._cut):
-            self.plug_in(name)
+        while self._cut:
+            self.set_cable(self._cut.pop(), "up")
         for name, rule in self._rules:
             self._iptables(name, "-D", rule)
         self._rules.clear()

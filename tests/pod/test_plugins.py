@@ -94,7 +94,10 @@ def test_a_data_source_of_another_length(sandbox: Sandbox) -> None:
     "strategy",
     [
         "pmap",
-        *[pytest.param(name, marks=pytest.mark.long) for name in ("jit", "{name: jit, mesh: {fsdp: 2}}", "single", "explicit")],
+        *[
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("jit", "{name: jit, mesh: {fsdp: 2}}", "single", "explicit")
+        ],
     ],
 )
 def test_an_init_that_differs_between_processes(sandbox: Sandbox, strategy: str) -> None:

@@ -72,7 +72,7 @@ def _lose_the_spare(chaos: SshChaos) -> None:
     """The spare dies while it is prepared, and the host that was lost returns."""
     chaos.run.wait_for(lambda e: e["event"] == "host" and e["host"] == SPARE and e["phase"] == "setup-commands")
     chaos.hosts.kill(SPARE)
-    chaos.hosts.plug_in(chaos.host(chaos.process))
+    chaos.hosts.set_cable(chaos.host(chaos.process), "up")
 
 
 def _fill_home(chaos: SshChaos) -> None:
