@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Iterator
 from operator import index
@@ -11,8 +13,10 @@ import jax
 
 from podrun.runtime.checkpoint.missing import tell_of_missing
 from podrun.runtime.checkpoint.program import ProgramCheckpoints
-from podrun.runtime.contract import EventKind, ExitCode, Phase
+from podrun.runtime.checkpoint.unchanged import Snapshot
+from podrun.runtime.contract import EventKind, ExitCode, Phase, UserError
 
+from .leaving import was_left_on_purpose
 from .session import current
 
 _SILENCE = 1.0  # seconds without a report after which the loop reports its step itself
@@ -30,19 +34,21 @@ def steps(total: int, state: Any, *, save_every: int = 100, keep: int = 2) -> St
     """Return a loop over the steps that are left of `total`, from the newest checkpoint of the workdir if there is one.
 
     All processes make the same steps. The state is saved every `save_every` steps, after the last, and when the run is asked
-    to stop: then all processes stop after the same step.
+    to stop: then all processes stop after the same step. A loop that is left by `break`, `return` or `stop()` saves as well:
+    the step that has set the state, else the one before it. An exception saves nothing.
 
     Args:
         total: number of steps in all, those before a resume included.
-        state: any pytree, as it is before the first step: its arrays and numbers are saved. Everything that a step changes
-            belongs in it, such as random numbers; the position in the data does not, if that follows from the step. Arrays
-            may be divided over the processes; everything else must be the same on all.
+        state: any pytree, as it is before the first step: its arrays (jax's, numpy's and torch's tensors), numbers, texts
+            and bytes are saved. Everything that a step changes belongs in it, such as random numbers; the position in the
+            data does not, if that follows from the step. Arrays may be divided over the processes; everything else must be
+            the same on all. Anything else, such as a function, must not change.
         save_every: steps between two checkpoints; 0: only at the end.
         keep: newest checkpoints to keep.
 
     Raises:
         UserError: the checkpoint is of another state or cannot be read, the workdir cannot be used, or the state cannot be
-            saved.
+            saved: here, or after the first step. Or the state has never changed at the first save.
         ValueError, TypeError: a number that is none of steps.
     """
     for name, number, least in (("total", total, 0), ("save_every", save_every, 0), ("keep", keep, 1)):
@@ -56,8 +62,11 @@ class Steps:
 
     def __init__(self, total: int, state: Any, save_every: int, keep: int) -> None:
         self.total = total
-        self.state = state
-        """The state after `step` steps. Yours to replace."""
+        self._state = state
+        self._set_in: int | None = None
+        """The step that has set the state last; None: it was not set within the loop."""
+        self._running = 0
+        self._ends = False
         self.step = 0
         """Number of steps done."""
         self._save_every = save_every
@@ -71,12 +80,28 @@ class Steps:
         if self._session.in_pod:
             tell_of_missing(self._session.env, storage, checkpoints, newest[0] if newest else None, self._reporter)
         if newest is not None:
-            self.step, self.state = newest
+            self.step, self._state = newest
             if self._leads:
                 self._reporter.event(EventKind.RESUME, step=self.step)
         self._saved = self.step
+        self._before: Snapshot | None = None
+        """The state before the first step, until this process saves."""
         self._told = 0.0
         self._session.resume_metrics(self.step)
+
+    @property
+    def state(self) -> Any:
+        """The state after `step` steps. Yours to replace."""
+        return self._state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self._state = state
+        self._set_in = self._running
+
+    def stop(self) -> None:
+        """End the loop after this step, which is saved. Call it on all processes in the same step."""
+        self._ends = True
 
     @property
     def _leads(self) -> bool:
@@ -92,12 +117,19 @@ class Steps:
             elif self._leads:
                 self._reporter.note(f"already at step {self.step} of {self.total}: nothing left to do")
             first = self.step + 1
+            self._before, self._set_in = Snapshot(self._state), None
             for step in range(first, self.total + 1):
                 self._reporter.begin_step(step)
-                with self._reporter.beat.dispatch:
-                    yield step
+                self._running = step
+                try:
+                    with self._reporter.beat.dispatch:
+                        yield step
+                except GeneratorExit:
+                    self._leave(step, on_purpose=was_left_on_purpose(sys._getframe(1)))
+                    raise
                 self._complete(step)
                 if step == first:
+                    self._check_first(step)
                     self._reporter.phase(Phase.TRAIN)
                 if self._save_every and step % self._save_every == 0 and step < self.total:
                     self._save()
@@ -105,11 +137,61 @@ class Steps:
                     self._finish()
                     print(f"stopped at step {step}; its checkpoint is complete", flush=True)
                     raise Stopped(step)
+                if self._ends:
+                    break
             self._finish()
+            self._tell_end()
         finally:
             self._session.defers = False
             self._session.stop_listening()
             self._checkpoints.close()
+
+    def _leave(self, step: int, on_purpose: bool) -> None:
+        """Save what is done when the loop is left within a step. Nothing catches an error here, so it is shown and final."""
+        if not on_purpose:
+            self._note(f"the loop was left by an error in step {step}; the last step that was saved is {self._saved}")
+            return
+        try:
+            if self._set_in == step or (self._set_in is None and not self._is_forgotten()):  # or changed in place
+                self._complete(step)
+            self._finish()
+            self._tell_end()
+        except BaseException as error:
+            code = int(ExitCode.FAILED)
+            try:
+                sys.excepthook(type(error), error, error.__traceback__)
+            except SystemExit as ended:  # a mistake that was explained
+                code = int(ended.code or code)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            if self._session.in_pod:
+                os._exit(code)
+
+    def _tell_end(self) -> None:
+        if self.step < self.total:
+            self._note(f"the loop was left at step {self.step} of {self.total}; step {self._saved} is saved")
+
+    def _note(self, text: str) -> None:
+        if self._leads:
+            self._reporter.note(text)
+
+    def _check_first(self, step: int) -> None:
+        """Raise UserError after the first step for a state that cannot be saved, before more work is done."""
+        self._checkpoints.check(step, self.state)
+        if self._is_forgotten():
+            self._note(f"step {step} has not changed the state: put the new one in `state` of podrun.steps")
+
+    def _is_forgotten(self) -> bool:
+        return self._set_in is None and self._before is not None and self._before.is_of(self._state)
+
+    def _check_forgotten(self) -> None:
+        """Raise UserError at the first save of this process if nothing has changed the state."""
+        if self._is_forgotten():
+            raise UserError(
+                f"podrun.steps: the state has not changed up to step {self.step}, so a resumed run would begin with the "
+                "first one; put the new state in `train.state` at each step (`train = podrun.steps(...)`)"
+            )
+        self._before = None
 
     def _complete(self, step: int) -> None:
         on_cpu = jax.default_backend() == "cpu"
@@ -133,6 +215,7 @@ class Steps:
 
     def _save(self) -> None:
         self._session.flush()
+        self._check_forgotten()
         self._reporter.phase(Phase.SAVE)
         self._report_save(wait=True)
         self._checkpoints.save(self.step, self.state)

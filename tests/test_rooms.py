@@ -17,7 +17,7 @@ from podrun.runtime.contract import WorkerEnv
 
 ROOT = Path(__file__).parents[1]
 FLOORS = {
-    "api": ("session", "checkpoint", "data", "loop", "launching", "__main__"),
+    "api": ("session", "checkpoint", "data", "leaving", "loop", "launching", "__main__"),
     "launcher": (
         *(
             "instrument",

@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import jax
+
+from ..array_names import refuse
 from ..contract import UserError
 from ..distributed import meet
+from ..replicas import differing
 from ..storage.base import Storage
 from ..storage.shared_folder import SHARED_FOLDER
 from ..worker.progress import Reporter
@@ -15,7 +19,7 @@ from .folder import CheckpointFolder, Target
 from .process_zero import restore_from_process_zero
 from .restore import newest_readable
 
-_ARRAYS = "arrays"
+_ARRAYS, _TEXTS = "arrays", "texts"
 _SHOWN = 8
 
 
@@ -28,20 +32,36 @@ class ProgramCheckpoints(CheckpointFolder):
 
     def __init__(self, directory: Path, like: Any, keep: int, storage: Storage = SHARED_FOLDER) -> None:
         """Open the directory in `storage`, for states of the structure, shapes and layout of `like`. Raises UserError."""
-        self._described = trees.described(like)
+        self._described = _described(like)
+        self._kept = trees.kept_as_is(like)
+        _check_replicas(like, "the state", "give it as an array that is divided over the processes, or leave it out")
         in_parts = trees.spans_processes(like)
         super().__init__(directory, keep, in_parts=in_parts, storage=storage)
         if in_parts and storage.everyone_reads:
             meet("before the first save")
 
-    def save(self, step: int, state: Any) -> None:
-        """Start to save, as `write` does. Raises UserError for a state that could not be restored into the first one."""
-        if (arrays := trees.described(state)) != self._described:
-            rows = _rows(self._described, arrays, "at first", "now")
+    def check(self, step: int, state: Any) -> None:
+        """Raise UserError for a state that could not be restored into the first one, or that no checkpoint holds exactly.
+
+        All processes call it together.
+        """
+        if (described := _described(state)) != self._described:
+            rows = _rows(self._described, described, "at first", "now")
             raise UserError(
                 "\n".join([f"the state of step {step} is another than the first one, into which it is restored", *rows])
             )
-        self.write(step, trees.savable(state), {_ARRAYS: arrays})
+        kept = trees.kept_as_is(state)
+        changed = [name for name in {**self._kept, **kept} if kept.get(name) != self._kept.get(name)]
+        refuse(
+            f"the state of step {step} cannot be saved (arrays, numbers, text and bytes can)",
+            [f"{name} is another than in the first state, and a resumed run would not have it" for name in changed],
+        )
+        _check_replicas(state, f"the state of step {step}", "only process 0's would be saved")
+
+    def save(self, step: int, state: Any) -> None:
+        """Start to save, as `write` does. Raises UserError as `check` does."""
+        self.check(step, state)
+        self.write(step, trees.savable(state), {_ARRAYS: trees.described(state), _TEXTS: trees.texts(state)})
 
     def restore(self, step: int, like: Any, reporter: Reporter) -> Any:
         """Return the state of a step, laid out as `like`.
@@ -60,12 +80,14 @@ class ProgramCheckpoints(CheckpointFolder):
 
     def _target(self, like: Any) -> Target[Any]:
         def accept(step: int, meta: dict[str, Any], _: Any) -> None:
-            if meta[_ARRAYS] != (expected := trees.described(like)):
-                raise UserError(_other_arrays(self.directory, step, meta[_ARRAYS], expected))
+            saved = {**meta[_ARRAYS], **_kinds(meta.get(_TEXTS, trees.texts(like)))}  # older ones have none
+            if saved != (expected := _described(like)):
+                raise UserError(_other_arrays(self.directory, step, saved, expected))
 
-        return Target(
-            self._check, accept, lambda: trees.template(like), lambda _, __, arrays: trees.restored(like, arrays)
-        )
+        def build(_: int, meta: dict[str, Any], arrays: Any) -> Any:
+            return trees.restored(like, arrays, meta.get(_TEXTS, {}))
+
+        return Target(self._check, accept, lambda: trees.template(like), build)
 
     def _check(self, meta: Any) -> None:
         """Raise UserError for a checkpoint of a train.yaml, TypeError or KeyError for one that `save` cannot have written."""
@@ -75,6 +97,25 @@ class ProgramCheckpoints(CheckpointFolder):
             )
         if not isinstance(meta[_ARRAYS], dict):
             raise TypeError(f"{_ARRAYS} is no dict")
+        trees.check_texts(meta.get(_TEXTS, {}))
+
+
+def _described(state: Any) -> dict[str, str]:
+    """Return the type of each array and text of a state by name, arrays with their shape."""
+    return {**trees.described(state), **_kinds(trees.texts(state))}
+
+
+def _kinds(texts: trees.Texts) -> dict[str, str]:
+    return {name: kind for name, (kind, _) in texts.items()}
+
+
+def _check_replicas(state: Any, what: str, advice: str) -> None:
+    """Raise UserError if a process has other numbers, arrays or texts than process 0, whose are saved for all."""
+    others = differing(trees.same_everywhere(state)) if jax.process_count() > 1 else []
+    refuse(
+        f"{what} differs between processes ({advice})",
+        [f"{name} of process {process} is not that of a process before it" for name, process in others],
+    )
 
 
 def _other_arrays(folder: Path, step: int, saved: dict[str, str], expected: dict[str, str]) -> str:

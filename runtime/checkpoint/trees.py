@@ -1,11 +1,14 @@
-"""Turn any pytree into named arrays for a checkpoint, and back.
+"""Turn any pytree into named arrays and texts for a checkpoint, and back.
 
-Only arrays and numbers are saved. All else in a tree, such as the functions that are leaves of an Equinox module, comes from
-the tree that is restored into.
+Arrays are numpy's, jax's and torch's, and numbers. All else in a tree, such as the functions that are leaves of an Equinox
+module, comes from the tree that is restored into, and must not change: `kept_as_is`.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import pickle
 from typing import Any
 
 import jax
@@ -21,6 +24,9 @@ from .save import writes_at_once
 Leaf = Any
 Named = dict[tuple[str, ...], Leaf]
 """Leaves by their place in the tree: ("layers", "0", "kernel")."""
+Texts = dict[str, list[str]]
+"""Kind and text of each leaf that is saved as JSON, by name."""
+_TEXTS = (str, bytes, bytearray)
 
 
 def named_leaves(tree: Any) -> Named:
@@ -28,22 +34,56 @@ def named_leaves(tree: Any) -> Named:
 
     Raises UserError if there are none, if one is no array of numbers, or if two have the same name.
     """
-    leaves = {}
-    for place, leaf in places(tree, "the state"):
-        if not _is_saved(leaf):
-            continue
-        name = place or ("value",)
-        if isinstance(leaf, np.ndarray | np.generic) and (leaf.dtype.kind in "OSU" or leaf.dtype.names):
+    leaves = {place or ("value",): leaf for place, leaf in places(tree, "the state") if _is_saved(leaf)}
+    for name, leaf in leaves.items():
+        try:
+            dtype = _dtype(leaf)
+        except (TypeError, RuntimeError) as error:  # torch's bfloat16, and tensors without memory
+            raise UserError(f"{'.'.join(name)} of the state cannot be saved: {error}; leave it out") from None
+        kinds = (np.number, np.bool_, jax.dtypes.prng_key)
+        if getattr(dtype, "kind", "") == "m" or not any(jnp.issubdtype(dtype, kind) for kind in kinds):
             raise UserError(
-                f"{'.'.join(name)} of the state is an array of {leaf.dtype}, which cannot be saved; leave it out"
+                f"{'.'.join(name)} of the state is an array of {dtype}, which cannot be saved; leave it out"
             )
-        leaves[name] = leaf
-    if not leaves:
+    if not any(_has_content(leaf) for leaf in leaves.values()):
         kind = type(tree).__name__
         raise UserError(
             f"the state has no arrays and no numbers, so nothing to save; give a pytree of them, not {kind}"
         )
     return leaves
+
+
+def texts(tree: Any) -> Texts:
+    """Return the texts, bytes and integers of more than 64 bits of a tree, as they are written to JSON."""
+    named = {".".join(place): leaf for place, leaf in places(tree, "the state") if _is_text(leaf)}
+    return {name: _written(leaf) for name, leaf in named.items()}
+
+
+def check_texts(written: Any) -> None:
+    """Raise ValueError or TypeError for what `texts` cannot have returned."""
+    for _, (kind, text) in dict(written).items():
+        _read(kind, text)
+
+
+def kept_as_is(tree: Any) -> dict[str, str]:
+    """Return digests of the leaves that are not saved, by name: they must stay as they are.
+
+    Raises UserError for one that has no digest, such as an open file: nobody would notice that it has changed.
+    """
+    leaves = {
+        ".".join(place): leaf for place, leaf in places(tree, "the state") if not _is_saved(leaf) and not _is_text(leaf)
+    }
+    return {name: _digest(name, leaf) for name, leaf in leaves.items()}
+
+
+def same_everywhere(tree: Any) -> dict[str, Leaf]:
+    """Return what all processes must have alike, by name: all but arrays over several processes."""
+    leaves = {".".join(place): leaf for place, leaf in places(tree, "the state") if _is_saved(leaf) or _is_text(leaf)}
+    return {
+        name: _array(leaf) if _is_tensor(leaf) else leaf
+        for name, leaf in leaves.items()
+        if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
+    }
 
 
 def spans_processes(tree: Any) -> bool:
@@ -56,32 +96,96 @@ def savable(tree: Any) -> Arrays:
 
     On CPU the numpy arrays are those of the tree, or views of its memory.
     """
-    return _nested({name: _savable(leaf) for name, leaf in named_leaves(tree).items()})
+    return _nested({name: _savable(leaf) for name, leaf in named_leaves(tree).items() if _has_content(leaf)})
 
 
 def template(tree: Any) -> Arrays:
     """Return what a checkpoint is read into: numpy arrays, or the layout of arrays that stay where they are laid out."""
-    return _nested({name: _template(leaf) for name, leaf in named_leaves(tree).items()})
+    return _nested({name: _template(leaf) for name, leaf in named_leaves(tree).items() if _has_content(leaf)})
 
 
-def restored(tree: Any, arrays: Arrays) -> Any:
-    """Return the tree with its arrays replaced by those of a checkpoint, each laid out as it is in `tree`."""
+def restored(tree: Any, arrays: Arrays, written: Texts) -> Any:
+    """Return the tree with its arrays and texts replaced by those of a checkpoint, each as it is in `tree`."""
     flat = _flat(arrays)
-    values = iter(_placed(leaf, flat[name]) for name, leaf in named_leaves(tree).items())
-    return jax.tree.map(lambda leaf: next(values) if _is_saved(leaf) else leaf, tree)
+
+    def value(place: tuple[str, ...], leaf: Leaf) -> Leaf:
+        if _is_saved(leaf):
+            return _placed(leaf, flat[place or ("value",)]) if _has_content(leaf) else leaf
+        if _is_text(leaf) and ".".join(place) in written:  # podrun did not save them once
+            return type(leaf)(_read(*written[".".join(place)]))
+        return leaf
+
+    leaves = [value(place, leaf) for place, leaf in places(tree, "the state")]
+    return jax.tree.unflatten(jax.tree.structure(tree), leaves)
 
 
 def described(tree: Any) -> dict[str, str]:
     """Return the type and shape of each array by name: {"layers.0.kernel": "float32[3,2]"}."""
     rows = {}
     for name, leaf in named_leaves(tree).items():
-        shape = ",".join(map(str, np.shape(leaf)))
+        shape = ",".join(map(str, getattr(leaf, "shape", ())))
         rows[".".join(name)] = f"{getattr(leaf, 'dtype', type(leaf).__name__)}[{shape}]"
     return rows
 
 
 def _is_saved(leaf: Leaf) -> bool:
-    return isinstance(leaf, (jax.Array, np.ndarray, np.generic, bool, int, float, complex))
+    if _is_text(leaf):
+        return False
+    return _is_tensor(leaf) or isinstance(leaf, (jax.Array, np.ndarray, np.generic, bool, int, float, complex))
+
+
+def _is_text(leaf: Leaf) -> bool:
+    """Return whether a leaf is saved as JSON: no array holds it."""
+    return type(leaf) in (*_TEXTS, np.str_, np.bytes_) or (type(leaf) is int and not -(2**63) <= leaf < 2**63)
+
+
+def _is_tensor(leaf: Leaf) -> bool:
+    """Return whether a leaf is a tensor of torch, or like one; nothing imports torch for that."""
+    methods = ("detach", "cpu", "numpy", "new_tensor")
+    return not isinstance(leaf, type) and all(callable(getattr(leaf, name, None)) for name in methods)
+
+
+def _dtype(leaf: Leaf) -> Any:
+    """Return the dtype of a leaf that is saved, a tensor's as numpy has it. Raises TypeError, RuntimeError."""
+    return _array(leaf.detach().new_tensor(0) if _is_tensor(leaf) else leaf).dtype
+
+
+def _array(leaf: Leaf) -> Any:
+    """Return a leaf that is saved with dtype and shape. A tensor's array shares its memory."""
+    if _is_tensor(leaf):
+        return leaf.detach().cpu().numpy()
+    return leaf if isinstance(leaf, (jax.Array, np.ndarray)) else np.asarray(leaf)
+
+
+def _has_content(leaf: Leaf) -> bool:
+    """Return False for an array of size zero, which orbax does not save, and which has nothing to save."""
+    return 0 not in getattr(leaf, "shape", ())
+
+
+def _written(leaf: Leaf) -> list[str]:
+    if isinstance(leaf, int):
+        return ["int", hex(leaf)]
+    return ["str", str(leaf)] if isinstance(leaf, str) else ["bytes", base64.b64encode(leaf).decode()]
+
+
+def _read(kind: str, text: str) -> str | bytes | int:
+    """Return the leaf that `_written` has written. Raises ValueError, TypeError."""
+    if not isinstance(text, str) or kind not in ("int", "str", "bytes"):
+        raise TypeError(f"no text: {kind!r:.40}")
+    return {"int": lambda: int(text, 16), "str": lambda: text, "bytes": lambda: base64.b64decode(text)}[kind]()
+
+
+def _digest(name: str, leaf: Leaf) -> str:
+    """Return a digest of all that a leaf holds, which changes when it does. Raises UserError."""
+    try:
+        return hashlib.sha256(pickle.dumps(leaf)).hexdigest()
+    except Exception:  # whatever an object's own pickling raises
+        if callable(leaf) and not hasattr(leaf, "__next__"):  # such as a function within another
+            return f"{type(leaf).__name__} {id(leaf)}"
+    raise UserError(
+        f"{name} of the state is {type(leaf).__name__}, which can neither be saved nor compared; leave it out, and save what "
+        "a resumed run needs of it as arrays, numbers or text"
+    )
 
 
 def _is_key(leaf: Leaf) -> bool:
@@ -93,7 +197,7 @@ def _is_divided(leaf: Leaf) -> bool:
 
 
 def _savable(leaf: Leaf) -> Leaf:
-    data = jax.random.key_data(leaf) if _is_key(leaf) else leaf
+    data = jax.random.key_data(leaf) if _is_key(leaf) else _array(leaf)
     if _is_divided(data):
         return data
     # The program may change its numpy arrays while they are written. jax's never change, not even views of them.
@@ -101,10 +205,10 @@ def _savable(leaf: Leaf) -> Leaf:
 
 
 def _template(leaf: Leaf) -> Leaf:
-    data = jax.random.key_data(leaf) if _is_key(leaf) else leaf
+    data = jax.random.key_data(leaf) if _is_key(leaf) else _array(leaf)
     if isinstance(data, jax.Array) and data.committed:
         return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=data.sharding)
-    return np.empty(np.shape(data), getattr(data, "dtype", None) or np.asarray(data).dtype)
+    return np.empty(data.shape, data.dtype)
 
 
 def _placed(leaf: Leaf, value: Leaf) -> Leaf:
@@ -118,6 +222,9 @@ def _placed(leaf: Leaf, value: Leaf) -> Leaf:
         return _on_devices(leaf, value)
     if isinstance(leaf, np.ndarray):
         return np.asarray(value)
+    if _is_tensor(leaf):
+        tensor = leaf.detach().new_tensor(np.asarray(value))  # of the same type, on the same device
+        return tensor.requires_grad_() if getattr(leaf, "requires_grad", False) else tensor
     return type(leaf)(np.asarray(value).item())
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import podrun
+import podrun.loop
 from podrun.runtime.contract import UserError
 
 Fresh = Callable[[], None]
@@ -96,12 +97,142 @@ def test_a_finished_run(fresh: Fresh, capfd: pytest.CaptureFixture[str]) -> None
     assert (records(), saved()) == (before, [4])
 
 
-def test_a_loop_that_is_left(fresh: Fresh) -> None:
-    """The saved checkpoint is complete."""
-    for step in podrun.steps(10, {"w": np.zeros(2)}, save_every=1):
+def left(leave_at: int, set_first: bool, how: str) -> podrun.loop.Steps:
+    """Run a loop of 10 steps that is left in a step, before or after it has set the state to the number of the step."""
+    train = podrun.steps(10, {"w": np.zeros(2)}, save_every=3)
+    for step in enumerated(train) if how == "wrapped" else train:
+        if step == leave_at and not set_first:
+            if how == "error":
+                raise KilledError
+            break
+        train.state = {"w": np.full(2, float(step))}
+        if step == leave_at:
+            if how == "return":
+                return train
+            if how == "error":
+                raise KilledError
+            if how == "stop":
+                train.stop()
+                continue
+            break
+    return train
+
+
+def enumerated(steps: Any) -> Any:
+    """A generator around the loop, as a progress bar is."""
+    for step in steps:  # noqa: UP028
+        yield step
+
+
+@pytest.mark.parametrize(
+    ("set_first", "how", "last"),
+    [
+        (True, "break", 5),
+        (True, "return", 5),
+        (True, "stop", 5),
+        (True, "wrapped", 5),
+        (False, "break", 4),
+        (False, "wrapped", 4),
+        (True, "error", 3),
+        (False, "error", 3),
+    ],
+)
+def test_a_loop_that_is_left(
+    fresh: Fresh, capfd: pytest.CaptureFixture[str], set_first: bool, how: str, last: int
+) -> None:
+    """The last step that has set its state is saved, said, and resumed; an error saves nothing of its own."""
+    try:
+        left(5, set_first, how)
+    except KilledError:
+        assert how == "error"
+    else:
+        assert f"the loop was left at step {last} of 10; step {last} is saved" in capfd.readouterr().out
+    assert saved()[-1] == last
+    fresh()
+    train = podrun.steps(10, {"w": np.zeros(2)})
+    assert train.step == last and (train.state["w"] == last).all()
+
+
+def test_a_loop_whose_state_changes_in_place_is_left(fresh: Fresh) -> None:
+    state = {"w": np.zeros(2)}
+    for step in podrun.steps(10, state, save_every=3):
+        state["w"] += 1
         if step == 4:
             break
+    fresh()
+    train = podrun.steps(10, {"w": np.zeros(2)})
+    assert (train.step, train.state["w"].tolist()) == (4, [4.0, 4.0])
+
+
+def test_a_save_that_fails_when_the_loop_is_left(fresh: Fresh, capfd: pytest.CaptureFixture[str]) -> None:
+    """Nothing can catch it there, so its text is shown."""
+    train = podrun.steps(10, {"w": np.zeros(2)})
+    for step in train:
+        train.state = {"w": np.zeros(2 + step // 2)}
+        if step == 2:
+            break
+    assert "the state of step 2 is another than the first one" in capfd.readouterr().err
+    assert saved() == []
+
+
+@pytest.mark.parametrize("state", [{"w": np.zeros(2)}, {"w": jnp.zeros(2)}, {"w": 0.0, "name": "x"}])
+def test_a_state_that_is_never_set(fresh: Fresh, capfd: pytest.CaptureFixture[str], state: Any) -> None:
+    """A resumed run would begin with the first one: said after the first step, and an error at the first save."""
+    with pytest.raises(UserError, match="the state has not changed up to step 3") as refused:
+        for _ in podrun.steps(10, state, save_every=3):
+            pass
+    assert "put the new state in `train.state` at each step" in str(refused.value)
+    assert "step 1 has not changed the state" in capfd.readouterr().out
+    assert saved() == []
+
+
+@pytest.mark.parametrize(
+    ("make", "change"),
+    [
+        (lambda: {"w": np.zeros(2)}, lambda s: s["w"].__iadd__(1)),
+        (lambda: {"w": np.zeros(2)}, lambda s: s.update(w=np.zeros(2))),
+        (lambda: {"w": jnp.zeros(2)}, lambda s: s.update(w=jnp.zeros(2))),
+        (lambda: {"w": np.zeros(2), "n": 0}, lambda s: s.update(n=1)),
+    ],
+)
+def test_a_state_that_is_changed_in_place_is_set(fresh: Fresh, make: Any, change: Any) -> None:
+    state = make()
+    for _ in podrun.steps(3, state, save_every=1):
+        change(state)
     assert saved() == [2, 3]
+
+
+class Changing:
+    """An object that no checkpoint holds."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+@pytest.mark.parametrize(
+    ("first", "change"),
+    [
+        (np.random.default_rng(0), lambda rng: rng.random() and None),
+        (Changing(), lambda changing: setattr(changing, "count", 1)),
+        (str, lambda _: int),
+        (Changing(), lambda _: np.zeros(1)),
+    ],
+)
+def test_what_cannot_be_saved_is_refused_after_the_first_step(fresh: Fresh, first: Any, change: Any) -> None:
+    """By its name, before the first save, if it is not what it was."""
+    train = podrun.steps(10, {"w": 0.0, "inner": {"odd": first}})
+    steps = iter(train)
+    next(steps)
+    after = change(first)
+    train.state = {"w": 1.0, "inner": {"odd": first if after is None else after}}
+    with pytest.raises(UserError, match=r"inner\.odd") as refused:
+        next(steps)
+    assert "the state of step 1 " in str(refused.value)
+
+
+def test_what_can_neither_be_saved_nor_compared_is_refused_at_once(fresh: Fresh) -> None:
+    with pytest.raises(UserError, match="batches of the state is generator, which can neither be saved nor compared"):
+        podrun.steps(10, {"w": 0.0, "batches": (x for x in [1])})
 
 
 def test_a_checkpoint_of_another_state(fresh: Fresh) -> None:

@@ -104,7 +104,9 @@ import time
 import podrun
 
 podrun.init()
-for step in podrun.steps(100000, {"w": 0.0}):
+train = podrun.steps(100000, {"w": 0.0})
+for step in train:
+    train.state = {"w": float(step)}
     podrun.report(step, loss=0.5)
     time.sleep(0.02)
 """

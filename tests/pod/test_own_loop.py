@@ -162,3 +162,32 @@ def test_a_state_that_is_divided_over_processes(sandbox: Sandbox, start: Starter
     code, resumed = totals("other", "cpu-1x4")
     assert (code, len(resumed)) == (0, 12)
     np.testing.assert_allclose(resumed, expected, rtol=1e-5)
+
+
+LEFT = """
+import sys
+import podrun
+
+me = podrun.init()
+train = podrun.steps(10, {"n": 0, "inner": {"best": 0.0}}, save_every=100)
+for step in train:
+    best = float(me.process_id) if sys.argv[1] == "differ" else 1.0
+    train.state = {"n": step, "inner": {"best": best}}
+    podrun.report(step, n=step)
+    if step == 4:
+        break
+"""
+
+
+def test_a_loop_that_is_left_on_every_process(sandbox: Sandbox) -> None:
+    """The last step is saved and said; numbers that differ between processes are refused after the first step."""
+    (sandbox.path / "left.py").write_text(LEFT)
+    where = ("--slice", "cpu-2x1", "--simulate", "--workdir", "work", "--", sys.executable, "left.py")
+    done = sandbox.podrun(*where, "differ")
+    assert done.returncode == 2, done.stderr
+    assert "the state of step 1 differs between processes" in done.stderr
+    assert "inner.best of process 1 is not that of a process before it" in done.stderr
+    done = sandbox.podrun(*where, "break")
+    assert done.returncode == 0, done.stderr
+    assert "the loop was left at step 4 of 10; step 4 is saved" in done.stdout
+    assert [path.name for path in (sandbox.path / "work" / "checkpoints").iterdir()] == ["4"]

@@ -37,7 +37,9 @@ WAYS = {
 MISTAKE = """\
 import podrun
 podrun.init("/proc/no/such")
-for step in podrun.steps(3, {"w": 0.0}):
+train = podrun.steps(3, {"w": 0.0})
+for step in train:
+    train.state = {"w": float(step)}
     podrun.report(step, loss=0.5)
 """
 JOINED = [("bare", "raise"), ("none", "raise"), ("none", "segfault")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from podrun.runtime.checkpoint import trees
+from podrun.runtime.checkpoint.damage import DamagedCheckpointError
+from podrun.runtime.checkpoint.manifest import write_manifest
 from podrun.runtime.checkpoint.program import ProgramCheckpoints
 from podrun.runtime.contract import UserError
 from podrun.runtime.worker.progress import Reporter
@@ -98,6 +101,108 @@ def test_any_tree(tmp_path: Path, make: Any) -> None:
         assert np.array_equal(after, before) if trees._is_saved(before) else after == before
         if isinstance(before, jax.Array):
             assert (after.committed, after.sharding) == (before.committed, before.sharding)
+
+
+class Tensor:
+    """Quacks like a tensor of torch."""
+
+    def __init__(self, values: Any, kind: str = "float32") -> None:
+        self._values = np.asarray(values, kind)
+        self.dtype = f"torch.{kind}"
+        self.shape = self._values.shape
+        self.requires_grad = False
+
+    def detach(self) -> Tensor:
+        return self
+
+    cpu = detach
+
+    def numpy(self) -> Any:
+        return self._values
+
+    def new_tensor(self, values: Any) -> Tensor:
+        return Tensor(values, str(self._values.dtype))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tensor) and self.dtype == other.dtype and np.array_equal(self._values, other._values)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def everything(n: int, generator: Any) -> Any:
+    return {
+        "tensor": Tensor([n, n]),
+        "counts": [Tensor(n, "int64"), np.float32(n), np.int16(n), np.bool_(n), np.complex64(n)],
+        "generator": generator.bit_generator.state,  # texts, numbers, and integers of 128 bits
+        "name": f"run \ud800 {n}",
+        "bytes": bytes([n, 255]),
+        "array of bytes": bytearray([n]),
+        "numpy's": [np.str_(n), np.bytes_([n])],
+        "nothing": None,
+        "empty": np.zeros((0, n * 0 + 3), np.int8),
+        "large": n * 10**30,
+        "function": jax.nn.relu,
+    }
+
+
+def test_texts_tensors_and_large_numbers(tmp_path: Path) -> None:
+    """Each comes back with its type; a generator goes on from its state."""
+    generator = np.random.default_rng(3)
+    generator.random(10)
+    state = everything(7, generator)
+    restored = through_disk(tmp_path, state, everything(8, np.random.default_rng(4)))
+    assert jax.tree.structure(restored) == jax.tree.structure(state)
+    for before, after in zip(jax.tree.leaves(state), jax.tree.leaves(restored), strict=True):
+        assert type(after) is type(before)
+        assert np.array_equal(after, before) if isinstance(before, np.ndarray) else after == before
+    again = np.random.default_rng()
+    again.bit_generator.state = restored["generator"]
+    assert again.random() == generator.random()
+
+
+def test_tensors_of_torch(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    state = {"w": torch.full((2, 3), 7.0, requires_grad=True), "n": torch.tensor(7)}
+    restored = through_disk(tmp_path, state, {"w": torch.zeros((2, 3), requires_grad=True), "n": torch.tensor(0)})
+    assert torch.equal(restored["w"], state["w"]) and restored["w"].requires_grad
+    assert restored["n"].dtype == torch.int64 and restored["n"] == 7
+
+
+def test_a_checkpoint_from_before_texts_were_saved(tmp_path: Path) -> None:
+    """Its arrays are restored, and the texts are those of the program."""
+    through_disk(tmp_path, {"w": 7.0}, {"w": 0.0})
+    meta = tmp_path / "1" / "meta" / "metadata"
+    written = json.loads(meta.read_text())
+    assert written.pop("texts") == {}
+    meta.write_text(json.dumps(written))
+    write_manifest(tmp_path / "1")
+    like = {"w": 0.0, "name": "x"}
+    assert ProgramCheckpoints(tmp_path, like, keep=1).restore(1, like, Reporter(None)) == {"w": 7.0, "name": "x"}
+
+
+def test_texts_that_nobody_has_saved(tmp_path: Path) -> None:
+    through_disk(tmp_path, {"w": 7.0, "name": "x"}, {"w": 0.0, "name": ""})
+    meta = tmp_path / "1" / "meta" / "metadata"
+    for texts in (
+        {"name": 3},
+        {"name": ["str"]},
+        {"name": ["file", "x"]},
+        {"name": ["int", "x"]},
+        [1],
+        {"name": ["str", 1]},
+    ):
+        meta.write_text(json.dumps({**json.loads(meta.read_text()), "texts": texts}))
+        write_manifest(tmp_path / "1")
+        with pytest.raises(DamagedCheckpointError, match="not the metadata of a checkpoint"):
+            ProgramCheckpoints(tmp_path, {"w": 0.0, "name": ""}, keep=1).restore(
+                1, {"w": 0.0, "name": ""}, Reporter(None)
+            )
+
+
+@pytest.mark.parametrize("array", [np.array(["a"]), np.array([None]), np.array(1, "m8[s]"), np.zeros(1, "i4,i4")])
+def test_arrays_that_cannot_be_saved_are_named(array: Any) -> None:
+    with pytest.raises(UserError, match=r"x\.odd of the state is an array of .*, which cannot be saved"):
+        trees.named_leaves({"x": {"odd": array}, "w": 0.0})
 
 
 def test_divided_arrays(tmp_path: Path) -> None:
