@@ -1,8 +1,9 @@
 """Save and restore any pytree, for loops that do not use `steps`.
 
-Arrays and numbers are saved, under their names in the tree; all else, such as functions, comes from the tree that is restored
-into. Arrays may be divided over the processes of the pod: each saves and reads its part. Everything else must be the same on
-all processes, and is saved once. A checkpoint is complete or not there, and can be restored on any number of processes.
+Arrays, numbers, texts and bytes are saved, under their names in the tree; all else, such as functions, comes from the tree
+that is restored into. Arrays may be divided over the processes of the pod: each saves and reads its part. Everything else
+must be the same on all processes, and is saved once. A checkpoint is complete or not there, and can be restored on any
+number of processes.
 """
 
 from __future__ import annotations
