@@ -172,7 +172,9 @@ def _read(kind: str, text: str) -> str | bytes | int:
     """Return the leaf that `_written` has written. Raises ValueError, TypeError."""
     if not isinstance(text, str) or kind not in ("int", "str", "bytes"):
         raise TypeError(f"no text: {kind!r:.40}")
-    return {"int": lambda: int(text, 16), "str": lambda: text, "bytes": lambda: base64.b64decode(text)}[kind]()
+    if kind == "int":
+        return int(text, 16)
+    return text if kind == "str" else base64.b64decode(text)
 
 
 def _digest(name: str, leaf: Leaf) -> str:
