@@ -39,4 +39,4 @@ def _content(leaf: Any) -> int:
     if isinstance(leaf, jax.Array):
         return 0
     array = leaf if isinstance(leaf, np.ndarray) else leaf.detach().cpu().numpy()
-    return zlib.crc32(memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
