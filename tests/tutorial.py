@@ -38,7 +38,7 @@ def sections() -> tuple[str, str]:
 def write_files(folder: Path) -> None:
     """Write the tutorial's files. pod_loop.py is loop.py with another end."""
     blocks = re.findall(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", TEXT, re.DOTALL)
-    assert [name for name, _ in blocks] == ["loop.py", "pod_loop.py", "digits.yaml"]
+    assert [name for name, _ in blocks] == ["loop.py", "pod_loop.py", "old_names.py", "digits.yaml"]
     files = dict(blocks)
     kept, start, _ = files["loop.py"].partition("state = init(")
     assert start
