@@ -20,3 +20,5 @@ class Bundle:
     files: int
     left_out: tuple[str, ...] = ()
     """Links that lead out of the project, which would be wrong or broken on a host, and paths that are too long for one."""
+    private: tuple[str, ...] = ()
+    """Files that hold keys or passwords."""

@@ -8,6 +8,7 @@ import os
 import stat
 import tarfile
 import zlib
+from collections.abc import Collection, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from podrun.runtime.safe_name import why_unsafe
 from ..agent.extract import stays_inside
 from .bundle import GZIP, Bundle
 from .packed import keep_packed, key_of, packed
+from .private_files import is_private_content
 from .project_files import IGNORE_FILE, MAX_BYTES, find_project, shown, unreadable
 
 _FAST = 1  # gzip level: compressing must not take longer than sending
@@ -26,11 +28,11 @@ _FAST = 1  # gzip level: compressing must not take longer than sending
 def project_bundle(cwd: Path) -> tuple[Bundle, str]:
     """Pack the project that `cwd` belongs to; return the bundle and the path of `cwd` in it (`.` for its root).
 
-    The project is the whole git work tree without ignored files, or else the folder. Raises UserError if it is too large
-    to be sent, or holds a file that cannot be read.
+    The project is the whole git work tree without ignored files, or else the folder, both without files that hold keys or
+    passwords. Raises UserError if it is too large to be sent, or holds a file that cannot be read.
     """
     project = find_project(cwd)
-    pack = _Pack()
+    pack = _Pack(project.private, project.asked_for)
     for name in project.files:
         pack.add(project.root / name, name)
     if project.subfolder != "." and not any(name.startswith(f"{project.subfolder}/") for name in project.files):
@@ -54,7 +56,7 @@ def podrun_bundle() -> Bundle:
     key = key_of(files)
     if (bundle := packed(key)) is not None:
         return bundle
-    pack = _Pack()
+    pack = _Pack(asked_for=files.keys())
     for name in sorted(files):
         pack.add(files[name], name)
     bundle = pack.bundle("podrun")
@@ -74,7 +76,10 @@ def _folder(package: str) -> Path:
 class _Pack:
     """An archive under construction. It records only name, content and executability of each file."""
 
-    def __init__(self) -> None:
+    def __init__(self, private: Iterable[str] = (), asked_for: Collection[str] = ()) -> None:
+        """Begin. `private`: files that are left out already, for their keys; `asked_for`: files to pack with their keys."""
+        self._private = list(private)
+        self._asked_for = asked_for
         self._data = bytearray()
         # Gzip's format without a time or name. It can be dropped half-way: since Python 3.12 a GzipFile complains on stderr.
         self._gzip = zlib.compressobj(_FAST, wbits=GZIP)
@@ -141,6 +146,9 @@ class _Pack:
                 f"{shown(str(path))} is growing while it is packed for the hosts, beyond the limit of "
                 f"{MAX_BYTES // 10**6} MB; name it in {IGNORE_FILE}"
             )
+        if name not in self._asked_for and is_private_content(content):
+            self._private.append(name)
+            return
         info = _info(name, 0o755 if mode & stat.S_IXUSR else 0o644)
         info.size = len(content)
         self._tar.addfile(info, io.BytesIO(content))
@@ -150,7 +158,7 @@ class _Pack:
         self._tar.close()
         self._data += self._gzip.flush()
         name = f"{kind}-{self._hash.hexdigest()[:16]}"
-        return Bundle(name, bytes(self._data), self._files, tuple(self._left_out))
+        return Bundle(name, bytes(self._data), self._files, tuple(self._left_out), tuple(sorted(self._private)))
 
 
 def _info(name: str, mode: int) -> tarfile.TarInfo:

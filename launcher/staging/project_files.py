@@ -1,4 +1,7 @@
-"""List the files of a project: those that git tracks or would add, or else all but the leftovers of tools."""
+"""List the files of a project: those that git tracks or would add, or else all but the leftovers of tools.
+
+Files that hold keys or passwords are left out, also if git tracks them, unless `.podrunignore` brings them back with `!`.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from pathlib import Path
 from podrun.runtime.contract import UserError
 
 from ..pod.home import podrun_home
+from .private_files import is_private_name
 
 IGNORE_FILE = ".podrunignore"
 MAX_BYTES = 100_000_000
@@ -29,8 +33,9 @@ _WORKDIR_MARK = ".podrun-lock"  # marks the workdir of a run
 PULLED_MARK = ".podrun-pull"
 """Folder in a folder that results of a run were brought to."""
 
-Ignored = Callable[[str], bool]
-"""Predicate: the path below the root is left out. The path of a folder ends with a slash."""
+Verdict = Callable[[str], bool | None]
+"""What an ignore file says of a path below the root: True: left out, False: brought back with `!`, None: nothing. The path of
+a folder ends with a slash."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,10 @@ class Project:
     subfolder: str
     """The requested folder, relative to the root; `.` for the root itself."""
     files: tuple[str, ...]
+    private: tuple[str, ...] = ()
+    """Paths that are left out because they hold keys or passwords by their names."""
+    asked_for: frozenset[str] = frozenset()
+    """Files that the ignore file brings back, whatever they hold."""
 
 
 def find_project(cwd: Path) -> Project:
@@ -48,10 +57,23 @@ def find_project(cwd: Path) -> Project:
     cwd = cwd.resolve()
     top = _git_top(cwd)
     root = cwd if top is None else top
-    ignored = _read_ignore_file(root / IGNORE_FILE)
-    names = _walk(root, ignored) if top is None else _git_files(top)
-    files = _within_limits(root, (n for n in names if not ignored(n)))
-    return Project(root, cwd.relative_to(root).as_posix(), tuple(sorted(files)))
+    verdict = _read_ignore_file(root / IGNORE_FILE)
+    names = _walk(root, verdict) if top is None else _git_files(top)
+    private: list[str] = []
+    asked_for: set[str] = set()
+
+    def sent() -> Iterator[str]:
+        for name in names:
+            said = verdict(name)
+            if said is False:
+                asked_for.add(name)
+            if said is None and is_private_name(name):
+                private.append(name)
+            elif not said:
+                yield name
+
+    files = _within_limits(root, sent())
+    return Project(root, cwd.relative_to(root).as_posix(), tuple(sorted(files)), tuple(private), frozenset(asked_for))
 
 
 def shown(name: str) -> str:
@@ -115,12 +137,12 @@ def _megabytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB"
 
 
-def _read_ignore_file(path: Path) -> Ignored:
-    """Return the predicate of an ignore file. Raises UserError."""
+def _read_ignore_file(path: Path) -> Verdict:
+    """Return what an ignore file says of paths. Raises UserError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
-        return lambda name: False
+        return lambda name: None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -133,13 +155,14 @@ def _read_ignore_file(path: Path) -> Ignored:
             GitIgnoreSpec.from_lines([line])
         except ValueError:
             raise UserError(f"{path}, line {number}: {line!r} is not a pattern of .gitignore's syntax") from None
-    return GitIgnoreSpec.from_lines(lines).match_file
+    spec = GitIgnoreSpec.from_lines(lines)
+    return lambda name: spec.check_file(name).include
 
 
 # --- without git ------------------------------------------------------------------------------------------------------
 
 
-def _walk(root: Path, ignored: Ignored) -> Iterator[str]:
+def _walk(root: Path, verdict: Verdict) -> Iterator[str]:
     """Yield the files below the root except leftovers of tools; do not enter ignored folders."""
     folders = [""]
     while folders:
@@ -154,7 +177,7 @@ def _walk(root: Path, ignored: Ignored) -> Iterator[str]:
                 continue
             if not entry.is_dir(follow_symlinks=False):
                 yield name
-            elif not ignored(f"{name}/") and not _is_generated(entry.path):
+            elif not verdict(f"{name}/") and not _is_generated(entry.path):
                 folders.append(f"{name}/")
 
 
