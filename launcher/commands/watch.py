@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-import webbrowser
+from pathlib import Path
 
 from podrun.runtime.contract import ExitCode, UserError
 
 from ..rundir.runs import find_run
+from ..watch.handover import handed_over, open_page
 from ..watch.server import ADDRESS, WatchServer
 from .stop import stop
 
@@ -27,13 +28,23 @@ def watch(name: str | None, port: int, *, open_browser: bool) -> int:
     print(f"podrun: {run} is shown at\n  {address}\nall runs\n  {server.url}")
     print(f"from another machine\n  ssh -L {server.port}:{ADDRESS}:{server.port} {socket.gethostname()}")
     print("and the same address there; Ctrl-C ends this page, not the run", flush=True)
-    if open_browser:
-        threading.Thread(target=_open, args=(address,), daemon=True).start()
-    with contextlib.closing(server.socket):
+    with contextlib.closing(server.socket), contextlib.ExitStack() as stack:
+        if open_browser:
+            _open(stack, address)
         server.serve_forever()
     return ExitCode.DONE
 
 
-def _open(address: str) -> None:
-    if not webbrowser.open(address):
+def _open(stack: contextlib.ExitStack, address: str) -> None:
+    """Open a browser at the address, by a page that is there until `stack` ends."""
+    try:
+        page = stack.enter_context(handed_over(address))
+    except OSError as error:
+        print(f"podrun: no browser is opened: cannot write {error.filename}: {error.strerror}", flush=True)
+        return
+    threading.Thread(target=_open_page, args=(page,), daemon=True).start()
+
+
+def _open_page(page: Path) -> None:
+    if not open_page(page):
         print("podrun: there is no browser that could be opened here", flush=True)

@@ -64,12 +64,12 @@ def find_project(cwd: Path) -> Project:
 
     def sent() -> Iterator[str]:
         for name in names:
-            said = verdict(name)
-            if said is False:
+            ignored = verdict(name)
+            if ignored is False:
                 asked_for.add(name)
-            if said is None and is_private_name(name):
+            if ignored is None and is_private_name(name):
                 private.append(name)
-            elif not said:
+            elif not ignored:
                 yield name
 
     files = _within_limits(root, sent())

@@ -31,6 +31,7 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 _NO_TOKEN = "podrun watch: this address lacks the token; open the address that `podrun watch` has printed\n"
+_NO_REQUEST = "podrun watch: this is not a request that it answers\n"
 _WRONG_HOST = "podrun watch: this server is only known as 127.0.0.1 and localhost\n"
 
 
@@ -59,9 +60,7 @@ class WatchServer(ThreadingHTTPServer):
         socketserver.TCPServer.server_bind(self)  # that of HTTPServer asks the network for this machine's name
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        error = sys.exc_info()[1]
-        if not isinstance(error, OSError):  # a browser that is gone is none
-            print(f"podrun: watch: a request failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        """Print nothing: a browser is gone, or somebody without the token sends what he likes; see `_Handler._answer`."""
 
     def begin_stop(self, run: str) -> None:
         """Stop the run as `podrun stop` does, in a thread. Its failure is told to those who watch the run."""
@@ -93,17 +92,32 @@ class _Handler(BaseHTTPRequestHandler):
         """Print nothing: the address of each request has the token in it."""
 
     def _answer(self) -> None:
-        address = urlsplit(self.path)
-        _, token, *words = address.path.split("/")
+        try:
+            address = urlsplit(self.path)
+            token, *words = address.path.removeprefix("/").split("/")
+            words = [unquote(word) for word in words]
+            query = parse_qs(address.query)
+        except ValueError:  # brackets that are no IPv6 address, more fields than anybody sends
+            self._send(HTTPStatus.BAD_REQUEST, _NO_REQUEST)
+            return
         if _name(self.headers.get("Host", "")) not in _NAMES:
             self._send(HTTPStatus.FORBIDDEN, _WRONG_HOST)
         elif not secrets.compare_digest(token.encode(errors="replace"), self.server.token.encode()):
             self._send(HTTPStatus.FORBIDDEN, _NO_TOKEN)
         else:
-            try:
-                self._route(self.command, [unquote(word) for word in words], parse_qs(address.query))
-            except UserError as error:
-                self._send(HTTPStatus.NOT_FOUND, f"podrun: {error}\n")
+            self._answer_known(words, query)
+
+    def _answer_known(self, words: list[str], query: dict[str, list[str]]) -> None:
+        """Answer somebody who has the token. A mistake of podrun's own is told on the terminal."""
+        try:
+            self._route(self.command, words, query)
+        except UserError as error:
+            self._send(HTTPStatus.NOT_FOUND, f"podrun: {error}\n")
+        except OSError:  # the browser is gone
+            raise
+        except Exception as error:
+            print(f"podrun: watch: a request failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            raise
 
     def _route(self, method: str, words: list[str], query: dict[str, list[str]]) -> None:
         pages = self.server.pages

@@ -78,12 +78,30 @@ def test_a_run_is_stopped_by_post_only(client: Client, run: LiveRun) -> None:
     assert client.stopped == [run.directory.run_id]
 
 
+TARGETS = (b"foo", b"*", b"http://[", b"//[x/", b"?", b"/?" + b"a=1&" * 5000, b"/%ff%00/run/x", b"http://localhost/x")
+MALFORMED = [
+    *(b"\x00\xff\r\n\r\n", b"GET / HTTP/1.1\r\n", b"BREW /x HTTP/1.1\r\n\r\n", NOT_ASCII, b"", b"\r\n", b" \r\n\r\n"),
+    *(b"GET " + target + b" HTTP/1.1\r\nHost: localhost\r\n\r\n" for target in TARGETS),
+    *(b"GET foo\r\n", b"GET foo HTTP/0.9\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET / HTTP/x\r\n\r\n"),
+    *(
+        b"POST foo HTTP/1.0\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 200 + b"\r\n",
+    ),
+    b"GET /" + b"x" * 70000 + b" HTTP/1.1\r\n\r\n",
+]
+REFUSED = (b"400", b"403", b"414", b"431", b"501", b"505")
+
+
 def test_a_request_that_is_none_ends_quietly(client: Client, capfd: pytest.CaptureFixture[str]) -> None:
-    """Neither it nor a browser that goes away in the middle leaves a word in the terminal."""
-    for request in (b"\x00\xff\r\n\r\n", b"GET / HTTP/1.1\r\n", b"BREW /x HTTP/1.1\r\n\r\n", NOT_ASCII, b""):
+    """Neither it nor a browser that goes away in the middle leaves a word in the terminal; it is refused if it is whole."""
+    for request in MALFORMED:
         with socket.create_connection(("127.0.0.1", client.server.port), LIMIT) as connection:
             connection.sendall(request)
             connection.shutdown(socket.SHUT_WR)
-            while connection.recv(1 << 16):
-                pass
+            answer = b""
+            while data := connection.recv(1 << 16):
+                answer += data
+        status = answer.partition(b"\r\n")[0]
+        assert not status.startswith(b"HTTP/") or status[9:12] in REFUSED, (request[:50], status)
     assert capfd.readouterr() == ("", "")
