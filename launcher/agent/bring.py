@@ -62,7 +62,8 @@ def _problem(error: Exception) -> Problem:
         return Problem("the data did not arrive as it was sent: %s" % error, "run podrun again")
     if isinstance(error, UnsafeError):
         return Problem(*str(error).split("; ", 1))
-    assert isinstance(error, OSError)
+    if not isinstance(error, OSError):
+        return Problem("the transfer ended with %s: %s" % (type(error).__name__, error), "run podrun again")
     problem = cannot_write(str(error.filename or "the data"), error)
     if error.errno == errno.ENOSPC:
         problem.remedy = ROOM
@@ -158,7 +159,7 @@ class Bringing:
             self._launcher.answer("complete", received=self._received)
         except GoneError:
             pass
-        except (Problem, OSError) as error:
+        except Exception as error:  # whatever it is: else this host would say for ever that it lives
             self._give_up(error)
 
     def _fetch_from(self, source: Dict[str, str]) -> None:

@@ -84,7 +84,8 @@ class Lock:
         except OSError as error:
             if error.errno not in (errno.EAGAIN, errno.EACCES):
                 return  # a file system without locks
-            owner = os.pread(self._fd, 200, 0).decode(errors="replace").strip()
+            words = os.pread(self._fd, 200, 0).decode(errors="replace").split()
+            owner = " ".join(filter(str.isprintable, words))  # anybody may have written it
             run = owner.partition(" ")[0]
             remedy = "run %s; `podrun stop %s` ends it where it was started" % (owner, run) if owner else "another run"
             raise RequestError("%s is in use by %s" % (self._workdir, remedy))

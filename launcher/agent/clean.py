@@ -36,7 +36,7 @@ def clean() -> None:
     leftovers = Leftovers(home, request["host"], request["older_than"], request["run"])
     environments = [] if request["run"] else list_environments(home, request["older_than"])
     answer: Dict[str, Any] = {"folders": leftovers.folders(), "processes": leftovers.processes()}
-    answer["environments"] = environments
+    answer.update(environments=environments, removed=0, left=[], pruned=0)
     if request["remove"] is not None:
         answer.update(leftovers.remove(set(request["remove"])))
         if request["run"] is None:

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Tuple
+import re
+from typing import Any, List, NamedTuple, Tuple
 
+from .address import ip
 from .protocol import Frames
-from .schema import count, each, maybe, record, table, text
+from .schema import Malformed, count, each, maybe, port, record, short, table, text
 
 PIECE = 2 << 20
 """Bytes of a piece; the last one of a file may have fewer."""
 
+
+def peer(value: Any) -> None:
+    """Accept an address with a port, as other hosts are told it: 10.0.0.1:2000 or [fd00::1]:2000."""
+    text(value)
+    host, _, number = value.rpartition(":")
+    if not re.fullmatch("[0-9]{1,5}", number, re.ASCII):
+        raise Malformed("%s, expected an address and a port" % short(value))
+    port(int(number))
+    ip(host[1:-1] if host[:1] + host[-1:] == "[]" else host)
+
+
 FROM_BRING: Frames = {
     "store": record({"id": text}),
     "changed": record({"message": text}),
-    "holds": record({"missing": count, "total": count, "address": maybe(text)}),
+    "holds": record({"missing": count, "total": count, "address": maybe(peer)}),
     "want": record({"pieces": each(count)}),
     "got": record({"bytes": count, "source": text}),
     "note": record({"message": text}),

@@ -26,11 +26,13 @@ from .schema import (
     number,
     port,
     printable,
+    python_version,
     raw,
     record,
     short,
     table,
     text,
+    version,
     words,
 )
 
@@ -191,8 +193,10 @@ _GPU = record(
 _GPU_USER = record({"gpu": count, "pid": count, "user": maybe(text), "command": text})
 _FACTS: Frames = {
     "system": record({"host": text, "cores": count}),
-    "interpreter": record({"version": text, "executable": text, "packages": maybe(table(text))}, {"extends": flag}),
-    "driver": maybe(text),
+    "interpreter": record(
+        {"version": python_version, "executable": text, "packages": maybe(table(version))}, {"extends": flag}
+    ),
+    "driver": maybe(version),
     "disk_home": maybe(_DISK),
     "disk_tmp": maybe(_DISK),
     "disk_workdir": maybe(_DISK),
@@ -267,8 +271,12 @@ ANSWERS: Frames = {
     "checkpoints": record({"error": maybe(words), "workdir": words, "done": each(words), "rows": each(_CHECKPOINT)}),
     "profile": _ERROR,
     "clean": record(
-        {"folders": each(_LEFT_FOLDER), "processes": each(_LEFT_PROCESS), "environments": each(_ENVIRONMENT)},
-        {"removed": count, "left": each(count), "pruned": count},
+        dict(
+            {"folders": each(_LEFT_FOLDER), "processes": each(_LEFT_PROCESS), "environments": each(_ENVIRONMENT)},
+            removed=count,
+            left=each(count),
+            pruned=count,
+        )
     ),
 }
 """Maps each command that answers with one line to the check of its answer."""

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any, Callable, Dict, List
 
 DEPTH = 32  # levels of nesting; valid frames have fewer than ten
 LARGEST = 1 << 53  # largest integer: JSON readers disagree on larger ones
 WORDS = 1 << 13  # characters of a message for people, which may hold a few paths
+_MANY_DIGITS = re.compile(r"\d{19}")
+_PYTHON = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){2}", re.ASCII)
 _SHOWN = 60  # characters of a bad value in a message
 
 Check = Callable[[Any], None]
@@ -163,6 +166,18 @@ def count(value: Any) -> None:
 
 def integer(value: Any) -> None:
     _expect(type(value) is int and abs(value) <= LARGEST, value, "an integer")
+
+
+def version(value: Any) -> None:
+    """Accept a version whose numbers can be read: Python refuses to read one of thousands of digits."""
+    words(value)
+    _expect(not _MANY_DIGITS.search(value), value, "a version")
+
+
+def python_version(value: Any) -> None:
+    """Accept the version of a Python, such as 3.11.7."""
+    text(value)
+    _expect(_PYTHON.fullmatch(value) is not None, value, "a version of Python")
 
 
 def exit_code(value: Any) -> None:

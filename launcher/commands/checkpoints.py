@@ -18,6 +18,7 @@ from ..remote.ask import ask
 from ..request.hosts import HostSelection, select_hosts
 from ..results.bucket_checkpoints import ask_bucket
 from ..transport.base import load_transport
+from ..view.printable import in_one_line
 from ..view.text_table import text_table
 from ..view.times import size
 from .pull import bucket_of
@@ -58,9 +59,9 @@ def checkpoints(request: CheckpointsRequest) -> int:
     finally:
         transport.close()
     if answer["error"] is not None:
-        raise UserError(answer["error"])
+        raise UserError(in_one_line(answer["error"]))
     for line in answer["done"]:
-        print(line)
+        print(in_one_line(line))
     if bucket and request.action is not None:
         return int(ExitCode.DONE)  # what was changed was not read again
     rows = answer["rows"]
@@ -99,21 +100,27 @@ def as_table(rows: list[dict[str, Any]]) -> str:
     cells = [["step", "saved", "size", "loss", "files", ""]]
     for row in rows:
         loss = "" if row["loss"] is None else f"{row['loss']:.4g}"
-        cells.append([row["name"], _saved(row["time"]), size(row["bytes"]), loss, _files(row), _notes(row)])
+        cells.append(
+            [in_one_line(row["name"]), _saved(row["time"]), size(row["bytes"]), loss, _files(row), _notes(row)]
+        )
     lines = text_table(cells, right=(2, 3)).splitlines()
     blocks = [
-        [line, *(f"    {change}" for change in row["changes"])] for line, row in zip(lines[1:], rows, strict=True)
+        [line, *(f"    {in_one_line(change)}" for change in row["changes"])]
+        for line, row in zip(lines[1:], rows, strict=True)
     ]
     return "\n".join([lines[0], *(line for block in blocks for line in block)])
 
 
 def _saved(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):
+        return "?"  # a host may say any number
 
 
 def _files(row: dict[str, Any]) -> str:
     if row["problem"] is not None:
-        return f"damaged: {row['problem']}"
+        return f"damaged: {in_one_line(row['problem'])}"
     return "verified" if row["verified"] else "no manifest"
 
 

@@ -21,6 +21,7 @@ from ..rundir.old_runs import OldRun, old_run, old_runs, remove, remove_unfinish
 from ..rundir.runs import RunDirectory
 from ..transport.base import Transport, load_transport
 from ..view.leftovers import Leftovers, as_table, counted, kept_lines, summary
+from ..view.printable import in_one_line
 from ..view.times import parse_duration
 
 _LONG = "7d"
@@ -59,7 +60,7 @@ def clean(request: CleanRequest) -> int:
 def _decide(request: CleanRequest, leftovers: Leftovers, action: Callable[[], list[str]]) -> int:
     """Print the leftovers, and call `action` if the user agrees."""
     for reason, hosts in _by_reason(leftovers.unreached).items():
-        print(f"podrun: {fold(hosts)}: {reason}", file=sys.stderr)
+        print(f"podrun: {fold(hosts)}: {in_one_line(reason)}", file=sys.stderr)
     code = ExitCode.UNAVAILABLE if leftovers.unreached else ExitCode.DONE
     if not leftovers:
         print(f"nothing to remove{_age_hint(request)}")
@@ -74,7 +75,7 @@ def _decide(request: CleanRequest, leftovers: Leftovers, action: Callable[[], li
         return code
     problems = action()
     for problem in problems:
-        print(f"podrun: {problem}", file=sys.stderr)
+        print(f"podrun: {in_one_line(problem)}", file=sys.stderr)
     return ExitCode.FAILED if problems else code
 
 
@@ -143,7 +144,7 @@ class _Hosts:
                 continue
             folders += answer["removed"]
             processes += len(leftovers.processes.get(host, ())) - len(answer["left"])
-            pruned += answer.get("pruned", 0)
+            pruned += answer["pruned"]
             if answer["left"]:
                 problems.append(f"{host}: processes {', '.join(map(str, answer['left']))} cannot be ended")
         done = [(folders, "folder"), (processes, "process"), (pruned, "old bundle, environment or data set")]

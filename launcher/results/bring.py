@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from podrun.runtime.contract import CHECKPOINT_MANIFEST
+from podrun.runtime.contract import CHECKPOINT_MANIFEST, UserError
 from podrun.runtime.manifests import LIMIT, Files
 
 from ..pod.errors import HostError
@@ -17,7 +18,9 @@ from .manifest import is_complete, read_manifest, remove_others
 from .selection import Selection, checkpoint_path, find_steps
 from .source import Source
 
+_MOST = 0.95  # part of the free disk that is filled
 _ROUNDS = 3  # listings, if checkpoints are removed while they are brought
+_GROWTH = 64 << 20  # bytes by which a file may have grown since it was listed
 _TRIES = 2  # for a file that has arrived damaged
 
 Say = Callable[[str], None]
@@ -63,9 +66,10 @@ class Bringing:
         for _ in range(_ROUNDS):
             steps = find_steps(listing.sizes)
             chosen = [step for step in selection.checkpoints(steps.complete) if step not in finished]
+            self._check_room(chosen, listing, selection)
             removed = [step for step in chosen if not self._bring_checkpoint(step, listing)]
             finished |= {*chosen} - {*removed}
-            self._bring_files(selection.files(listing.sizes))
+            self._bring_files(selection.files(listing.sizes), listing)
             if not removed:
                 break
             for step in removed:
@@ -76,20 +80,34 @@ class Bringing:
                 if step not in finished and (not selection.steps or step in selection.steps):
                     self._say(f"checkpoint {step} on {self._host} is not complete; left out")
 
+    def _check_room(self, steps: list[int], listing: Listing, selection: Selection) -> None:
+        """Raise UserError if what is listed, and not here yet, would fill the disk: a host may list any sizes."""
+        folders = tuple(f"{checkpoint_path(step)}/" for step in steps)
+        wanted = {*selection.files(listing.sizes), *(path for path in listing.sizes if path.startswith(folders))}
+        needed = sum(max(0, listing.sizes[path] - self._home.size_of(path)) for path in wanted)
+        free = shutil.disk_usage(self._home.path).free
+        if needed > _MOST * free:
+            raise UserError(
+                f"{self._host} lists {size_text(needed)} that are not here yet, and the disk of {self._home.path} has "
+                f"{size_text(free)} free; free some, choose other results, or another folder with --to DIR"
+            )
+
     # --- files ---
 
-    def _bring_files(self, paths: list[str]) -> None:
+    def _bring_files(self, paths: list[str], listing: Listing) -> None:
         for path in paths:
             try:
-                self._bring_file(path)
+                self._bring_file(path, listing.sizes[path])
             except FileFailedError as error:
                 if not error.gone:
                     self._brought.problems.append(f"{path} on {self._host}: {error}")
 
-    def _bring_file(self, path: str) -> None:
+    def _bring_file(self, path: str, listed: int) -> None:
         for _ in range(_TRIES):
             have, digest = self._home.start_of(path)
             incoming = self._remote.get(path, have, digest)
+            if incoming.size > listed + _GROWTH:
+                raise self._remote.refuse(f"announces {incoming.size} bytes of {path}, but has listed {listed}")
             if incoming.offset == incoming.size == have and self._home.is_whole(path):
                 for _ in incoming.pieces():
                     pass

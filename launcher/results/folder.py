@@ -96,6 +96,11 @@ class HomeFolder:
         """Return whether a file is here, and nothing that has arrived after it."""
         return self.final(path).is_file() and not self.part(path).exists()
 
+    def size_of(self, path: str) -> int:
+        """Return how many bytes are here of a file, whole or in part."""
+        sizes = [file.stat().st_size for file in (self.part(path), self.final(path)) if file.is_file()]
+        return max(sizes, default=0)
+
     def start_of(self, path: str) -> tuple[int, str]:
         """Return size and SHA-256 of what is here of a file: of a part of it, or of its last complete state."""
         file = self.part(path) if self.part(path).is_file() else self.final(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
@@ -78,15 +79,26 @@ def remove(run: OldRun) -> None:
     try:
         with run.directory.supervise():
             run.directory.path.rename(doomed)  # atomic, so that nobody sees half of it
-        shutil.rmtree(doomed)
+        _remove(doomed)
     except OSError as error:
-        raise UserError(f"cannot remove {error.filename or doomed}: {error.strerror}") from None
+        raise UserError(f"cannot remove {error.filename or doomed}: {error.strerror or error}") from None
 
 
 def remove_unfinished() -> None:
     """Remove the remains of an interrupted `remove`."""
     for path in (podrun_home() / "runs").glob(f"{_DOOMED}*"):
-        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            _remove(path)
+
+
+def _remove(doomed: Path) -> None:
+    """Remove a run directory; of one that the user has moved, with a link in its place, both. Raises OSError."""
+    if not doomed.is_symlink():
+        shutil.rmtree(doomed)
+        return
+    if doomed.is_dir():
+        shutil.rmtree(doomed.resolve())
+    doomed.unlink()
 
 
 def _size(folder: Path) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..pod.fold import fold
 from ..rundir.old_runs import OldRun
+from .printable import in_one_line
 from .text_table import shorten, text_table
 from .times import duration, size
 
@@ -42,16 +43,19 @@ def as_table(leftovers: Leftovers) -> str:
         rows.append(["here", "run", f"{run.summary.state}, {duration(run.age)} ago", size(run.size), where])
     for host, folders in leftovers.folders.items():
         for folder in folders:
-            rows.append([host, "folder", f"{duration(folder['age'])} old", size(folder["bytes"]), folder["path"]])
+            rows.append(
+                [host, "folder", f"{duration(folder['age'])} old", size(folder["bytes"]), in_one_line(folder["path"])]
+            )
     for host, environments in leftovers.environments.items():
         for environment in environments:
             if environment["due"]:
                 used = f"last used {duration(environment['age'])} ago"
-                rows.append([host, environment["kind"], used, size(environment["bytes"]), environment["path"]])
+                kind, path = in_one_line(environment["kind"]), in_one_line(environment["path"])
+                rows.append([host, kind, used, size(environment["bytes"]), path])
     for host, processes in leftovers.processes.items():
         for process in processes:
-            about = f"{process['pid']} of run {process['run']}"
-            rows.append([host, "process", about, "", shorten(process["command"], 80)])
+            about = f"{process['pid']} of run {in_one_line(process['run'])}"
+            rows.append([host, "process", about, "", shorten(in_one_line(process["command"]), 80)])
     return text_table(rows, right=(3,))
 
 

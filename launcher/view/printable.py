@@ -30,6 +30,11 @@ def without_colours(text: str) -> str:
     return text if _is_plain(text) else _COLOUR.sub("", printable(text))
 
 
+def in_one_line(text: str) -> str:
+    """Return `text` as `without_colours` does, in one line: a host's words in a table look like no other row of it."""
+    return " ".join(without_colours(text).split())
+
+
 def _is_plain(text: str) -> bool:
     return text.replace("\n", "").replace("\t", "").isprintable()
 

@@ -7,6 +7,7 @@ workdir at once, exactly one gets it, and one that was thought dead and is not l
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import socket
 import threading
@@ -24,6 +25,9 @@ RENEWED = 5.0  # seconds
 STALE = 30.0  # seconds without a renewal after which a run counts as dead
 _SPOOL = ".podrun-spool"
 _ROUNDS = 20  # times that another run may be faster
+
+_LARGEST = 1 << 53
+_NAME = re.compile(r"[\w.:-]{1,255}", re.ASCII)  # of a run or a host
 
 Facts = dict[str, object]
 
@@ -107,7 +111,7 @@ class Claim:
     def _is_over(self, holder: Facts) -> bool:
         """Return whether the holder says so, is an earlier attempt of this run, or had this folder, which is locked."""
         mine = self._facts
-        earlier = holder.get("run") == mine["run"] and int(str(holder.get("attempt"))) <= int(str(mine["attempt"]))
+        earlier = holder.get("run") == mine["run"] and int(str(holder["attempt"])) <= int(str(mine["attempt"]))
         same_folder = "spool" in holder and all(holder.get(key) == mine[key] for key in ("host", "spool"))
         return bool(holder.get("ended")) or earlier or same_folder
 
@@ -128,6 +132,8 @@ class Claim:
             began = time.monotonic()
             try:
                 version = self.bucket.replace(CLAIM, self._content(ended), self._version)
+                if version is None and self.bucket.stat(CLAIM) is None:  # somebody has deleted it; no run does
+                    version = self.bucket.replace(CLAIM, self._content(ended), "")
             except OSError:
                 return  # uploads tell of a bucket that cannot be reached
             if version is None:
@@ -156,9 +162,12 @@ def _id_of(spool: Path) -> str:
 
 
 def _facts(content: bytes | None) -> Facts:
+    """Return what a claim says; nothing if it is none of podrun's. Whoever can write to the bucket may have written it."""
     try:
         facts = json.loads(content or b"{}")
-        int(facts["attempt"])
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, RecursionError):
         return {}
-    return facts if isinstance(facts, dict) else {}
+    if not isinstance(facts, dict) or type(facts.get("attempt")) is not int or not 0 <= facts["attempt"] < _LARGEST:
+        return {}
+    names = (facts.get("run"), facts.get("host"))
+    return facts if all(isinstance(name, str) and _NAME.fullmatch(name) for name in names) else {}

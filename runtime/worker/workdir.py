@@ -49,7 +49,8 @@ def _lock(workdir: Workdir, env: WorkerEnv, reporter: Reporter) -> None:
         except OSError as error:
             if error.errno not in (errno.EAGAIN, errno.EACCES):
                 return  # a file system without locks
-        owner = os.pread(fd, 200, 0).decode(errors="replace").strip() or "of somebody else"
+        words = os.pread(fd, 200, 0).decode(errors="replace").split()
+        owner = " ".join(filter(str.isprintable, words)) or "of somebody else"  # anybody may have written it
         if time.monotonic() > deadline:
             run = owner.partition(" ")[0]
             raise UserError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -201,3 +202,28 @@ def test_a_link_in_the_folder_here_is_not_followed(pull: Pull, link: str) -> Non
     with pytest.raises(UserError, match=r"names a file behind a link: .* remove that link, or choose another folder"):
         pull()
     assert {path: path.read_bytes() for path in elsewhere.rglob("*") if path.is_file()} == before
+
+
+def test_sizes_that_would_fill_the_disk(pull: Pull, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are told before anything is brought, and what is here already does not count."""
+    pull()
+    monkeypatch.setattr(pull.bucket, "sizes", lambda: {"metrics.jsonl": len(METRICS), "large": 1 << 60})
+    with pytest.raises(
+        UserError, match=r"gs://bucket/runs/one lists .* that are not here yet, and the disk of .* free;"
+    ):
+        pull()
+    monkeypatch.undo()
+
+
+def test_more_bytes_than_were_listed(pull: Pull, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file may have grown, but not without end."""
+    get = bucket_folder.BucketFolder.get
+
+    def lying(self: bucket_folder.BucketFolder, *args: Any) -> bucket_folder.BucketFile:
+        file = get(self, *args)
+        file.size += 1 << 30
+        return file
+
+    monkeypatch.setattr(bucket_folder.BucketFolder, "get", lying)
+    with pytest.raises(HostError, match=r"announces 1073741836 bytes of metrics.jsonl, but has listed 12"):
+        pull()

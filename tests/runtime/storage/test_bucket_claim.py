@@ -123,11 +123,39 @@ def test_of_several_at_once_exactly_one_takes_it(url: str, tmp_path: Path, monke
     holders[0].release()
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[1",
+        b'{"run": "run-1", "host": "h", "attempt": 1e999}',
+        b'{"run": "run-1", "host": "h", "attempt": 1%s}' % (b"0" * 6000),
+        b"[" * 100_000,
+        b'{"run": "run-1\\n", "host": [], "attempt": 0}',
+    ],
+    ids=["half", "infinite", "digits", "deep", "names"],
+)
 def test_a_claim_that_cannot_be_read_counts_by_its_age(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
 ) -> None:
-    Bucket(url).put(CLAIM, b"[1")
+    Bucket(url).put(CLAIM, content)
     monkeypatch.setattr(bucket_claim, "STALE", 1.0)
+    texts: list[str] = []
     one = claim(url, "run-1", tmp_path / "one")
-    one.take(lambda _: None)
+    one.take(lambda text: texts.append(text))
     one.release()
+    assert all(text.isprintable() for text in texts)
+
+
+def test_a_claim_that_was_deleted_is_made_again(url: str, tmp_path: Path) -> None:
+    """Unless another run was faster, which is told as what it is."""
+    one = claim(url, "run-1", tmp_path / "one")
+    one.take(quiet)
+    Bucket(url).delete(CLAIM)
+    one._renew()
+    one.check()
+    assert json.loads(Bucket(url).read(CLAIM) or b"")["run"] == "run-1"
+    Bucket(url).put(CLAIM, b'{"run": "run-2", "host": "h", "attempt": 0}')
+    one._renew()
+    with pytest.raises(BucketError, match="another run has taken this workdir"):
+        one.check()
+    kill(one)
