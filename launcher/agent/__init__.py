@@ -25,7 +25,7 @@ Invariants:
 5. Only one run at a time holds the host.
 
 Frames to the agent:    attach {next, offsets} | probe {address} | go {env} | ping | stop {grace} | dump | close
-Frames from the agent:  hello {pid, python, host} | waiting {holder} | refused {reason} | ready {port, address}
+Frames from the agent:  hello {pid, python, host} | waiting {holder} | refused {reason} | ready {port, address, isolated}
                         | probed {error} | started {process, pid} | output {stream, offset, data}
                         | exit {process, code, error, asked} | stopped {reason, left, kept} | pong
                         | progress {beats} | usage {cpu, memory, received, sent, devices, ...}

@@ -148,7 +148,9 @@ FROM_AGENT: Frames = {
     "hello": record({"n": count, "pid": count, "python": words, "host": words}),
     "waiting": record({"n": count, "holder": words}),
     "refused": record({"n": count, "reason": words}),
-    "ready": record({"n": count, "port": maybe(port), "address": maybe(ip)}, {"second_port": maybe(port)}),
+    "ready": record(
+        {"n": count, "port": maybe(port), "address": maybe(ip)}, {"second_port": maybe(port), "isolated": flag}
+    ),
     "probed": record({"n": count, "error": maybe(words)}),
     "started": record({"n": count, "process": count, "pid": count}, {"standby": flag}),
     "output": record({"stream": text, "offset": count, "data": raw}),
@@ -176,7 +178,8 @@ _EXPECTED = record(
         "path": table(each(text)),
         "threads": maybe(count),
         "cwd": text,
-    }
+    },
+    {"names": each(text)},  # of the hosts of a simulated pod, its own first
 )
 FIRST: Frames = {**SPEC, "ahead": record({"processes": each(_EXPECTED, 1), "count": count})}
 """What may come first: the spec, or what its workers are expected to be, while it is made."""

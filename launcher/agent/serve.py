@@ -167,7 +167,7 @@ class Agent:
             self.ports = [reserve_port(allowed, address) for _ in range(number)]
         self.ready = True
         port, second_port = [*(sock.getsockname()[1] for sock in self.ports), None, None][:2]
-        self.report("ready", port=port, second_port=second_port, address=own_address())
+        self.report("ready", port=port, second_port=second_port, address=own_address(), isolated=self.isolated)
 
     def wait_for(self, holder: str) -> None:
         now = time.monotonic()

@@ -118,7 +118,7 @@ class _Standby:
 def _likeness(spec: Frame) -> str:
     """Return what a process cannot change any more once it has started."""
     env = {name: value for name, value in spec["env"].items() if not name.startswith(_OWN)}
-    return json.dumps([spec["argv"], env, spec["path"], spec["threads"]], sort_keys=True)
+    return json.dumps([spec["argv"], env, spec["path"], spec["threads"], spec.get("names")], sort_keys=True)
 
 
 def _kill(pid: int) -> None:

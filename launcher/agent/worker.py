@@ -9,7 +9,7 @@ from typing import Dict, Optional, Tuple
 from .connection import Frame
 from .container import container_env
 from .private import restore_umask
-from .processes import die_with_parent, mount_own_proc, parent
+from .processes import die_with_parent, mount_own_proc, parent, take_host_name
 from .protocol import ENV_DIR, ENV_MAIN_PID, ENV_PID, MULTISLICE, OTHER_LAUNCHERS
 
 
@@ -77,8 +77,8 @@ def become_worker(agent: int, isolated: bool, spec: Frame, env: Dict[str, str], 
         os._exit(127)
     env[ENV_PID] = visible_pid()
     env[ENV_MAIN_PID] = str(os.getpid())
-    if isolated:
-        mount_own_proc()
+    if isolated and mount_own_proc() and spec.get("names"):
+        take_host_name(spec["names"])
     restore_umask()
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGHUP, signal.SIGTERM, signal.SIGINT):

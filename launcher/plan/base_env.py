@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from podrun.runtime.contract import ENV_ADDRESS
 
 from ..agent.protocol import MULTISLICE
-from ..pod.pod import Pod
+from ..pod.pod import Host, Pod
 
 MEGASCALE_PORT = "8081"
 RUNTIME = ("-m", "podrun.runtime")
@@ -18,6 +18,13 @@ def base_env(pod: Pod, device_ids: Sequence[int]) -> dict[str, str]:
     """Return the variables of a worker with these devices of its host, which the pod's and the job's own override."""
     address = {ENV_ADDRESS: "127.0.0.1"} if pod.traits.is_one_machine else {}
     return {**_platform_env(pod.platform, device_ids), **address, "PYTHONUNBUFFERED": "1"}
+
+
+def names_of(pod: Pod, host: Host) -> list[str]:
+    """Return the names that a host of a simulated pod has for its workers, its own first; none for a real machine."""
+    if not pod.traits.is_one_machine:
+        return []
+    return [host.name, *(other.name for other in pod.all_hosts if other.name != host.name)]
 
 
 def multislice_env(pod: Pod, number: int) -> dict[str, str]:

@@ -32,7 +32,7 @@ from ..agent.protocol import INSTRUMENT
 from ..pod.pod import Host, Pod
 from ..pod.slices import Slice
 from .agent_file import agent_command
-from .base_env import RUNTIME, base_env, multislice_env
+from .base_env import RUNTIME, base_env, multislice_env, names_of
 from .container import container_request, worker_inside
 from .data_set import DataSet
 from .program import filled, instrument_files, program_env
@@ -163,6 +163,7 @@ class LaunchPlan:
                     "env": {**p.env, **secrets},
                     "path": self._path(host),
                     "threads": len(p.env["PODRUN_LOCAL_DEVICE_IDS"].split(",")) if self.pod.platform == "cpu" else None,
+                    "names": names_of(self.pod, host.host),
                     "cwd": p.cwd,
                     "container": container_request(self.pod, self.workdir),
                     "output": output_stream(p.process_id),

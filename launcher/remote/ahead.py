@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from ..agent.protocol import MARK
 from ..plan.agent_file import agent_command
-from ..plan.base_env import RUNTIME, base_env
+from ..plan.base_env import RUNTIME, base_env, names_of
 from ..pod.errors import HostError
 from ..pod.pod import Host, Pod
 from ..transport.base import Channel, Transport, load_transport
@@ -112,6 +112,7 @@ class HeadStart(Transport):
             "env": base_env(self.pod, devices),
             "path": {},
             "threads": len(devices),
+            "names": names_of(self.pod, self.pod.hosts[number]),
             "cwd": os.getcwd(),
         }
         return {"type": "ahead", "processes": [worker], "count": len(self.pod.hosts)}

@@ -127,8 +127,16 @@ class Supervisor(AgentFrames):
             env = {ENV_COORDINATOR: address, **multislice_coordinator(self._plan.pod, address)}
             if self._plan.is_program:
                 env |= coordinator_env(address, self._ready[name].get("second_port"))
+                self._tell_shared_name()
             self._start.went = True
             self._send_all({"type": "go", "env": env})
+
+    def _tell_shared_name(self) -> None:
+        """Say that simulated hosts have the name of this machine, if their programs may take them for one."""
+        shares = not all(frame.get("isolated", True) for frame in self._ready.values())
+        if shares and self._plan.pod.traits.is_one_machine and len(self._sessions) > 1:
+            what = "all simulated hosts have this machine's name, because names of their own need root and namespaces"
+            self._tell(EventKind.NOTE, message=what)
 
     def _wait(
         self,

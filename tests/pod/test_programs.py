@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from podrun.launcher.agent.processes import namespaces_work
 
 from ..conftest import Sandbox
 from .conftest import processes_of
@@ -13,6 +18,7 @@ from .conftest import processes_of
 PROGRAM = Path(__file__).with_name("failing_program.py")
 LINES = PROGRAM.read_text().splitlines()
 BOOM = next(number for number, line in enumerate(LINES, 1) if "the line that podrun is to name" in line)
+NAMELESS = "names of simulated hosts need root and namespaces"
 POD = ("--slice", "cpu-2x1", "--simulate")
 
 
@@ -265,3 +271,46 @@ def test_a_process_that_is_at_work_when_the_others_are_done(sandbox: Sandbox, li
         assert "within JAX's shutdown_timeout_seconds of each other" in done.stderr.splitlines()[-1]
     else:
         assert "saved" in done.stdout
+
+
+WHO = """\
+import os, pathlib, socket, time
+name = socket.gethostname()
+folder = pathlib.Path(os.environ["WHO"])
+(folder / f"{os.environ['RANK']}.part").write_text(name)
+(folder / f"{os.environ['RANK']}.part").rename(folder / os.environ["RANK"])
+deadline = time.monotonic() + 60
+while len(list(folder.glob("[01]"))) < 2 and time.monotonic() < deadline:
+    time.sleep(0.02)
+names = [(folder / rank).read_text() for rank in "01"]
+assert names == ["host-0", "host-1"], names
+assert [socket.gethostbyname(other) for other in names] == ["127.0.0.1"] * 2
+assert socket.gethostbyname("localhost") == "127.0.0.1"
+from podrun import init
+init()
+import jax
+from jax.experimental.multihost_utils import process_allgather
+assert sorted(process_allgather(jax.numpy.array(jax.process_index())).tolist()) == [0, 1]
+"""
+
+
+def test_simulated_hosts_have_names_of_their_own(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun's rendezvous and tensorboardX know hosts by name; each name resolves on every host, and gloo works."""
+    if not namespaces_work():
+        pytest.fail(NAMELESS) if os.environ.get("CI") == "true" else pytest.skip(NAMELESS)
+    (sandbox.path / "who.py").write_text(WHO)
+    monkeypatch.setenv("WHO", str(sandbox.path))
+    before = socket.gethostname(), Path("/etc/hosts").read_bytes()
+    done = sandbox.podrun(*POD, "--", "python", "who.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (socket.gethostname(), Path("/etc/hosts").read_bytes()) == before
+    assert "this machine's name" not in done.stdout
+
+
+def test_shared_names_are_told_where_namespaces_are_not_allowed(sandbox: Sandbox) -> None:
+    if not namespaces_work():
+        pytest.skip(NAMELESS)
+    command = ["setpriv", "--bounding-set=-sys_admin", *sandbox.command, *POD, "--", "true"]
+    done = subprocess.run(command, cwd=sandbox.path, env=sandbox.env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "all simulated hosts have this machine's name" in done.stdout
