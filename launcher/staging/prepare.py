@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from ..plan.container import container_request
 from ..pod.errors import HostError
 from ..pod.fan_out import fan_out
 from ..pod.in_thread import InThread
+from ..pod.masking import Mask
 from ..pod.pod import Host, Pod
 from ..remote.clock import with_skew
 from ..remote.open_agent import open_agent
@@ -25,9 +26,6 @@ __all__ = ["EndedError", "Prepared", "prepare_hosts"]
 
 Tell = Callable[[str, str, str], None]
 """Callback for (host, phase, message), called from many threads; phases: reach, sync, environment, setup, checked."""
-
-_HIDDEN = "(secret)"
-_SHORT = 4  # shorter values are not hidden: they would match everywhere
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ def prepare_hosts(
         "facts": None if facts is None else dict(facts),
     }
     refused = Refusal()
-    hide = _hider(value for name, value in env.items() if pod.env.get(name) != value)
+    hide = Mask(value for name, value in env.items() if pod.env.get(name) != value).text
     open_channels = Channels()
     by_name = {bundle.name: bundle for bundle in bundles}
 
@@ -159,19 +157,6 @@ def _prepare(
             names = tuple(bundle.name for bundle in sent)
             return Prepared(frame["python"], names, sum(len(b.data) for b in sent), facts, frame["pruned"])
     raise agent.lost()
-
-
-def _hider(values: Iterator[str]) -> Callable[[str], str]:
-    """Return a function that hides secrets in output; the longest first, as one may be a part of another."""
-    lines = {line for value in values for line in value.splitlines() if len(line) >= _SHORT}
-    hidden = sorted(lines, key=len, reverse=True)
-
-    def hide(text: str) -> str:
-        for value in hidden:
-            text = text.replace(value, _HIDDEN)
-        return text
-
-    return hide
 
 
 def _or_host_error(answer: Prepared | Exception) -> Prepared | HostError:

@@ -12,6 +12,7 @@ from podrun.runtime.config import bucket_url
 from podrun.runtime.contract import Event, EventKind, ExitCode, Workdir
 
 from ..plan.plan import LaunchPlan, Program
+from ..pod.masking import Mask
 from ..pod.traits import location
 from ..rundir.logs import tail
 from ..rundir.runs import RunDirectory
@@ -64,7 +65,8 @@ def report(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory, view: Vi
         return
     lines = _evidence(outcome, outcome.cause, plan, directory)
     _print_left_behind(outcome.left_behind, plan)
-    print("\n".join([*lines, f"podrun: {last_line(outcome, plan)}"]), file=sys.stderr, flush=True)
+    text = "\n".join([*lines, f"podrun: {last_line(outcome, plan)}"])
+    print(Mask(plan.secrets.values()).text(text), file=sys.stderr, flush=True)
 
 
 def _result_paths(plan: LaunchPlan, directory: RunDirectory) -> str:

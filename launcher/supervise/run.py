@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from podrun.runtime.contract import EventKind, ExitCode, UserError
 
 from ..plan.plan import LaunchPlan
+from ..pod.masking import Mask
 from ..pod.pod import Host
 from ..pod.secret_values import read_secrets
 from ..preflight.base import name_hosts
@@ -86,7 +87,7 @@ def run_attempts(
         stack.callback(recorder.close)
         transport = transport or load_transport(spec.pod)
         stack.callback(transport.close)
-        view = View(console, recorder, lambda: bool(signals.received), signals.note)
+        view = View(console, recorder, lambda: bool(signals.received), signals.note, Mask(secrets.values()))
         stack.callback(view.close)
         run = _Run(spec, directory, view, logs, signals, transport, secrets, job_time, renewal)
         stack.callback(run.close)

@@ -12,6 +12,7 @@ from functools import partial
 
 from podrun.runtime.contract import Event, EventKind
 
+from ..pod.masking import Mask
 from ..rundir.echo import Echo, echoed_log
 from ..rundir.runs import Recorder
 from ..view.console import Console
@@ -33,6 +34,7 @@ class View:
         recorder: Recorder,
         is_impatient: Callable[[], bool] = lambda: False,
         on_unread: Callable[[int], None] = signal.raise_signal,
+        mask: Mask | None = None,
     ) -> None:
         """Start the console's thread.
 
@@ -41,7 +43,9 @@ class View:
             recorder: the recorder.
             is_impatient: returns True once the user wants to stop.
             on_unread: gets the number of the signal that stands for it when nobody reads the console any more.
+            mask: hides secrets in what is shown and recorded.
         """
+        self._mask = mask or Mask(())
         self._console: Console | None = console
         self._recorder = recorder
         self._recording = threading.Lock()  # hosts are prepared by several threads
@@ -56,6 +60,8 @@ class View:
         self._thread.start()
 
     def event(self, event: Event) -> None:
+        if event["event"] != EventKind.START:  # it is podrun's own, and has paths
+            event = self._mask.fields(event)
         with self._recording:
             self._recorder.event(event)
         if event["event"] == EventKind.START:
@@ -68,6 +74,7 @@ class View:
 
     def say(self, text: str) -> None:
         """Print the text, and return when it is shown."""
+        text = self._mask.text(text)
         self._actions.put(partial(self._show, lambda console: console.say(text)))
         self._drain()
 
@@ -138,9 +145,11 @@ class View:
             return False
         text = self._echo.skip() if self._console.is_terminal else None
         text = text or self._echo.next(self._console.piece, at_end)
-        if text is not None:
-            self._show(lambda console: console.output(text))
-        return text is not None
+        if text is None:
+            return False
+        masked = self._mask.text(text)
+        self._show(lambda console: console.output(masked))
+        return True
 
     def _finish(self) -> None:
         """Show the rest of the output, which is all in the log; only its end to a user who wants to stop."""

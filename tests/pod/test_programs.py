@@ -227,6 +227,21 @@ def test_a_program_that_has_changed_what_it_imports(sandbox: Sandbox, program: s
     assert what in done.stderr.splitlines()[-1] if code else "caught" in done.stdout
 
 
+def test_a_secret_in_an_exception(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the console nor the record has it, however the program writes it; only the program's own output on disk."""
+    monkeypatch.setenv("TOKEN", 'hunter"2\\x')
+    (sandbox.path / "pod.yaml").write_text("slice: cpu-1x1\ntransport: local\nsecrets: [TOKEN]\n")
+    (sandbox.path / "bad.py").write_text(
+        "import os\nt = os.environ['TOKEN']\nprint('my', t, flush=True)\nraise KeyError(t, {'t': t}, t[:4] + '\\n' + t[4:])\n"
+    )
+    done = sandbox.podrun("--pod", "pod.yaml", "--", "python", "bad.py")
+    assert done.returncode == 1
+    record = "".join(path.read_text() for path in sandbox.path.rglob("events.jsonl"))
+    assert "my (secret)" in done.stdout and "KeyError: ('(secret)'" in done.stderr.splitlines()[-1]
+    assert "(secret)" in record
+    assert "hunter" not in done.stdout + done.stderr + record
+
+
 def test_what_a_program_finds(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """The Python of podrun, names that others read, two free ports; no variables of another launcher."""
     for name in ("SLURM_JOB_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):

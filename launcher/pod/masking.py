@@ -1,0 +1,51 @@
+"""PURE: hide the values of secrets in text, as a program may print them in an exception."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import quote
+
+HIDDEN = "(secret)"
+SHORT = 4
+"""Shorter values are not hidden: they would match everywhere."""
+_BREAK = r"(?:\r?\n[ \t]*)?"
+_LONGEST = 1000  # characters of a value that is found though it is split over lines
+_NAMES = {"event", "host", "logs", "path"}  # fields of an event that podrun itself has set
+
+
+class Mask:
+    """Hides the values in texts and events: as they are, split over lines, and as Python, JSON and addresses escape them."""
+
+    def __init__(self, values: Iterable[str]) -> None:
+        forms = {form for value in values for line in value.splitlines() for form in _forms(line.strip())}
+        ordered = sorted((form for form in forms if len(form) >= SHORT), key=len, reverse=True)  # one may be in another
+        self._found = re.compile("|".join(map(_pattern, ordered))) if ordered else None
+
+    def text(self, text: str) -> str:
+        return text if self._found is None else self._found.sub(HIDDEN, text)
+
+    def fields(self, value: Any) -> Any:
+        """Return a value of an event with the secrets in all its texts hidden."""
+        if self._found is None:
+            return value
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return {key: part if key in _NAMES else self.fields(part) for key, part in value.items()}
+        return [self.fields(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def _forms(value: str) -> set[str]:
+    once = {value, repr(value)[1:-1], json.dumps(value)[1:-1], ascii(value)[1:-1]}
+    return (
+        once
+        | {escape(form)[1:-1] for form in once for escape in (repr, json.dumps)}
+        | {quote(value), quote(value, safe="")}
+    )
+
+
+def _pattern(form: str) -> str:
+    return _BREAK.join(map(re.escape, form)) if len(form) <= _LONGEST else re.escape(form)
