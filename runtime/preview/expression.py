@@ -63,8 +63,8 @@ class Expression:
     """Arrays that it uses, in the order of their first use."""
     tree: ast.expr
 
-    def __call__(self, **arrays: jax.Array) -> jax.Array:
-        """Return the value. Raises UserError where shapes or axes do not fit, with the part of the text."""
+    def __call__(self, arrays: Mapping[str, jax.Array]) -> jax.Array:
+        """Return the value for arrays by name. Raises UserError where shapes or axes do not fit, with the part."""
         return jnp.asarray(_value(self, self.tree, arrays))
 
 

@@ -97,11 +97,11 @@ def _result(expression: Expression, specs: Mapping[str, Spec], mesh: Mesh, width
     _check_devices(expression, used, mesh)
     shapes = {name: _shape(spec, mesh) for name, spec in used.items()}
     try:
-        compiled = jax.jit(expression.__call__).lower(**shapes).compile()
+        compiled = jax.jit(expression.__call__).lower(shapes).compile()
     except jax.errors.JaxRuntimeError as error:
         raise UserError(f"--expr {expression.text}: the compiler refuses it: {str(error).splitlines()[0]}") from None
     sharding: Any = compiled.output_shardings
-    value = jax.eval_shape(expression, **{name: jax.ShapeDtypeStruct(s.shape, s.dtype) for name, s in shapes.items()})
+    value = jax.eval_shape(expression, {name: jax.ShapeDtypeStruct(s.shape, s.dtype) for name, s in shapes.items()})
     alone = all(spec.device is not None for spec in used.values())
     if alone:
         sharding = next(iter(shapes.values())).sharding
@@ -133,7 +133,7 @@ def _explicit(expression: Expression, used: Mapping[str, Spec], mesh: Mesh) -> s
     shapes = {name: _shape(spec, explicit) for name, spec in used.items()}
     with jax.set_mesh(explicit):
         try:
-            return str(jax.typeof(jax.eval_shape(expression, **shapes)))
+            return str(jax.typeof(jax.eval_shape(expression, shapes)))
         except Exception as error:  # ShardingTypeError: the layout of the result is not plain
             why = str(error).strip().splitlines()[0].partition(". ")[0]
             return f"an error ({why}); give the operation an out_sharding"

@@ -41,7 +41,7 @@ NUMPY = {
 )
 def test_values(text: str) -> None:
     """They are those of NumPy for the same text."""
-    value = parse_expression(text, ARRAYS)(**ARRAYS)
+    value = parse_expression(text, ARRAYS)(ARRAYS)
     np.testing.assert_allclose(value, eval(text, NUMPY, ARRAYS), rtol=1e-5)
 
 
@@ -49,7 +49,7 @@ def test_values(text: str) -> None:
     ("text", "axis"), [("softmax(A)", -1), ("softmax(A @ w + b, axis=0)", 0), ("log_softmax(A)", -1)]
 )
 def test_a_softmax_is_along_the_last_axis_unless_it_says_otherwise(text: str, axis: int) -> None:
-    value = parse_expression(text, ARRAYS)(**ARRAYS)
+    value = parse_expression(text, ARRAYS)(ARRAYS)
     of, function = (A @ w + b if "w" in text else A), (log_softmax if text.startswith("log") else softmax)
     np.testing.assert_allclose(value, function(of, axis=axis), rtol=1e-5)
 
@@ -58,7 +58,7 @@ def test_a_function_by_its_name_in_the_table() -> None:
     for name in FUNCTIONS:
         for text in (f"{name}(A)", f"{name}(b, b)"):
             try:
-                jax.eval_shape(parse_expression(text, ARRAYS), **ARRAYS)
+                jax.eval_shape(parse_expression(text, ARRAYS), ARRAYS)
                 break
             except UserError:
                 continue
@@ -137,10 +137,10 @@ def test_what_is_refused(text: str, message: str) -> None:
 def test_shapes_that_do_not_fit(text: str, message: str) -> None:
     """The part of the expression and the shapes."""
     with pytest.raises(UserError, match=message):
-        parse_expression(text, ARRAYS)(**ARRAYS)
+        parse_expression(text, ARRAYS)(ARRAYS)
 
 
 @given(st.text("AB12.+-*/@()[]{}',=:_ TsumxinX\n", max_size=40))
 def test_any_text_is_an_expression_or_a_mistake(text: str) -> None:
     with contextlib.suppress(UserError):
-        parse_expression(text, ARRAYS)(**ARRAYS)
+        parse_expression(text, ARRAYS)(ARRAYS)

@@ -76,6 +76,8 @@ LAYER = ["x=16@data,8", "w=8,4@model", "b=4@model"]
         (LAYER, "softmax(x @ w + b)", (8, 2), [Collective("all-reduce", "f32[8]", 32, 2)]),
         (LAYER, "-log_softmax(relu(x @ w))[0]", None, "not allowed"),
         (["A=16,8 on 3"], "softmax(A, axis=0)", (16, 8), []),
+        (["self=4@data", "fun=4@data"], "self + fun", (2,), []),
+        (["A=1,8@data", "B=6@model,1"], "A * B", (3, 4), []),
     ],
 )
 def test_the_layout_of_an_expression(
