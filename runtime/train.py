@@ -114,7 +114,8 @@ class Trainer:
         restored = self._results.restore(self._strategy.template)
         if restored is None:
             self._state = self._strategy.init()
-            check_initial((self._state.params, self._state.model_state))
+            if not self._strategy.model_per_device:  # each then begins with another model
+                check_initial((self._state.params, self._state.model_state))
         else:
             self._resume(restored)
         if (raised := self._strategy.raised) and self._process == 0:

@@ -80,7 +80,7 @@ def same_everywhere(tree: Any) -> dict[str, Leaf]:
     """Return what all processes must have alike, by name: all but arrays over several processes."""
     leaves = {".".join(place): leaf for place, leaf in places(tree, "the state") if _is_saved(leaf) or _is_text(leaf)}
     return {
-        name: _array(leaf) if _is_tensor(leaf) else leaf
+        name: _array(leaf) if is_tensor(leaf) else leaf
         for name, leaf in leaves.items()
         if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
     }
@@ -131,7 +131,7 @@ def described(tree: Any) -> dict[str, str]:
 def _is_saved(leaf: Leaf) -> bool:
     if _is_text(leaf):
         return False
-    return _is_tensor(leaf) or isinstance(leaf, (jax.Array, np.ndarray, np.generic, bool, int, float, complex))
+    return is_tensor(leaf) or isinstance(leaf, (jax.Array, np.ndarray, np.generic, bool, int, float, complex))
 
 
 def _is_text(leaf: Leaf) -> bool:
@@ -139,7 +139,7 @@ def _is_text(leaf: Leaf) -> bool:
     return type(leaf) in (*_TEXTS, np.str_, np.bytes_) or (type(leaf) is int and not -(2**63) <= leaf < 2**63)
 
 
-def _is_tensor(leaf: Leaf) -> bool:
+def is_tensor(leaf: Leaf) -> bool:
     """Return whether a leaf is a tensor of torch, or like one; nothing imports torch for that."""
     methods = ("detach", "cpu", "numpy", "new_tensor")
     return not isinstance(leaf, type) and all(callable(getattr(leaf, name, None)) for name in methods)
@@ -147,12 +147,12 @@ def _is_tensor(leaf: Leaf) -> bool:
 
 def _dtype(leaf: Leaf) -> Any:
     """Return the dtype of a leaf that is saved, a tensor's as numpy has it. Raises TypeError, RuntimeError."""
-    return _array(leaf.detach().new_tensor(0) if _is_tensor(leaf) else leaf).dtype
+    return _array(leaf.detach().new_tensor(0) if is_tensor(leaf) else leaf).dtype
 
 
 def _array(leaf: Leaf) -> Any:
     """Return a leaf that is saved with dtype and shape. A tensor's array shares its memory."""
-    if _is_tensor(leaf):
+    if is_tensor(leaf):
         return leaf.detach().cpu().numpy()
     return leaf if isinstance(leaf, (jax.Array, np.ndarray)) else np.asarray(leaf)
 
@@ -224,7 +224,7 @@ def _placed(leaf: Leaf, value: Leaf) -> Leaf:
         return _on_devices(leaf, value)
     if isinstance(leaf, np.ndarray):
         return np.asarray(value)
-    if _is_tensor(leaf):
+    if is_tensor(leaf):
         tensor = leaf.detach().new_tensor(np.asarray(value))  # of the same type, on the same device
         return tensor.requires_grad_() if getattr(leaf, "requires_grad", False) else tensor
     return type(leaf)(np.asarray(value).item())

@@ -10,6 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from .trees import is_tensor
+
 
 class Snapshot:
     """What a state was, without keeping its arrays."""
@@ -27,7 +29,7 @@ class Snapshot:
 
 def _same(leaf: Any) -> Callable[[Any], bool]:
     """Return a function that says whether another leaf is this one, unchanged."""
-    if not hasattr(leaf, "shape") or isinstance(leaf, np.generic):
+    if not (isinstance(leaf, (jax.Array, np.ndarray)) or is_tensor(leaf)):
         text = repr(leaf)
         return lambda other: repr(other) == text
     reference, content = weakref.ref(leaf), _content(leaf)
