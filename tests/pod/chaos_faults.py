@@ -130,7 +130,7 @@ MOMENTS = {
     "go": (1, "host", "started"),
 }
 """Attempt, event and phase from the stop of one attempt to the start of the next."""
-NO_SPACE = r".*(No space left on device|is full)"
+NO_SPACE = r"(No space left on device|is full)"
 FAULTS = (
     Fault("kill the worker", 137, WORKER + "was ended by SIGKILL", strike=_kill_worker),
     Fault("kill the coordinator", 137, WORKER + "was ended by SIGKILL", ("kill:host=0@{at}",), process=0),

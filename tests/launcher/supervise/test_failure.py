@@ -117,6 +117,9 @@ def test_a_launcher_that_slept_blames_itself() -> None:
     assert (cause.host, cause.code) == (LAUNCHER, ExitCode.UNAVAILABLE)
     assert cause.what.startswith("was asleep for 31 s")
     assert first_cause(Evidence([KILLED, UNHEARD], slept=31.2)) is KILLED
+    assert first_cause(Evidence([UNHEARD, KILLED], slept=31.2)) is KILLED
+    exited = from_exit("host-0", 0, 1, None, None, is_program=True)  # its peer was ended a moment before
+    assert first_cause(Evidence([exited, UNHEARD], slept=31.2)).host == LAUNCHER
 
 
 def test_all_hosts_are_silent() -> None:

@@ -24,6 +24,7 @@ STALLED = Attempt(Ending.FAILED, ExitCode.STALLED, "stands still in step 5", tra
 UNFIT = Attempt(Ending.UNFIT, ExitCode.UNAVAILABLE, "no route to host")
 PREEMPTED = Attempt(Ending.PREEMPTED, ExitCode.PREEMPTED, "was asked to stop", trained=True)
 KILLED = Attempt(Ending.FAILED, 137, "was ended by SIGKILL after step 5", trained=True)
+ASLEEP = Attempt(Ending.ASLEEP, ExitCode.UNAVAILABLE, "was asleep for 31 s", trained=True)
 TAKEN = Attempt(Ending.TAKEN, ExitCode.UNAVAILABLE, "its agent ended", trained=True)
 QUICK = Attempt(Ending.FAILED, 1, "exited with code 1", seconds=3, silent_program=True)
 LONG = replace(QUICK, seconds=300)
@@ -94,6 +95,13 @@ def test_a_host_that_is_not_ready_is_no_failure_of_the_job() -> None:
 @pytest.mark.parametrize("attempt", [FAILED, LOST, PREEMPTED, QUICK])
 def test_nobody_asked_for_restarts(attempt: Attempt) -> None:
     assert decide([attempt], Budget(0, 0)) == Stop("")
+
+
+def test_a_launcher_that_slept_uses_up_no_restart() -> None:
+    """Nobody is to blame; without restarts the run ends all the same."""
+    assert decide([LOST, ASLEEP], Budget(1, 0)) == Restart(0.0, "another start, which does not count")
+    assert decide([ASLEEP] * 9 + [LOST], BUDGET) == Restart(0.0, "restart 1 of 3")
+    assert decide([ASLEEP], Budget(0, 0)) == Stop("")
 
 
 def wait(attempts: list[Attempt]) -> float:
