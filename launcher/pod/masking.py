@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -26,6 +26,10 @@ class Mask:
 
     def text(self, text: str) -> str:
         return text if self._found is None else self._found.sub(HIDDEN, text)
+
+    def lines(self, lines: Sequence[str]) -> list[str]:
+        """Return lines of text with the secrets hidden, also those that are split over them."""
+        return self.text("\n".join(lines)).splitlines()
 
     def fields(self, value: Any) -> Any:
         """Return a value of an event with the secrets in all its texts hidden."""

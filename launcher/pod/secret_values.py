@@ -47,6 +47,15 @@ def read_secrets(pod: Pod, env: Mapping[str, str] = os.environ) -> Secrets:
     return Secrets({name: env.get(name) or in_file[name] for name in pod.secrets})
 
 
+def secrets_at_hand(pod: Pod, env: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the values of `pod.secrets` that are in the environment or in the file now, to hide them in what is shown."""
+    try:
+        in_file: Mapping[str, str] = read_secrets_file(pod.secrets_file) if pod.secrets_file and pod.secrets else {}
+    except UserError:
+        in_file = {}
+    return [value for name in pod.secrets for value in (env.get(name), in_file.get(name)) if value]
+
+
 def missing_secrets(names: Sequence[str], in_file: Mapping[str, str], env: Mapping[str, str] = os.environ) -> list[str]:
     """Return the names that have no value, or an empty one, in both places."""
     return [name for name in names if not env.get(name) and not in_file.get(name)]

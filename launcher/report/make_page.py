@@ -11,6 +11,8 @@ from pathlib import Path
 from podrun.runtime.contract import Event, EventKind, UserError, Workdir
 from podrun.runtime.lines import out_of
 
+from ..pod.masking import Mask
+from ..pod.secret_values import secrets_at_hand
 from ..rundir.log_files import log_files
 from ..rundir.logs import tail
 from ..rundir.run_summary import RunStatus, Summary, status_of, summarize
@@ -78,6 +80,7 @@ def _page(directory: RunDirectory, records: Records, steps: list[StepRecord], ev
     late = lateness_of(records.by_process, lags, until - begin)
     strips = [*([strips_of(lanes, begin, until)] if lanes else []), *([late] if late else [])]
     label = spec.label if spec else None
+    mask = Mask(secrets_at_hand(spec.pod) if spec else ())
     logs = sorted(log_files(directory), key=lambda file: end is None or file.host != end["host"])
     return Page(
         title=(label.name if label else "") or Path(summary.job.split(" ")[0] if summary.program else summary.job).name,
@@ -95,7 +98,7 @@ def _page(directory: RunDirectory, records: Records, steps: list[StepRecord], ev
         tempos=sorted(tempos, key=lambda tempo: (-tempo.late, -(tempo.behind or 0.0)))[:_MOST_ROWS],
         tempos_note=_left_out(_MOST_ROWS, len(tempos), "those that the others wait for most"),
         tables=[*tables_of(directory.run_id, spec, read_work_tree(directory.work_tree), events), *_profiles(directory)],
-        logs=[Log(file.name, tail(file.path, _LINES)) for file in logs[:_MOST_LOGS]],
+        logs=[Log(file.name, mask.lines(tail(file.path, _LINES))) for file in logs[:_MOST_LOGS]],
         logs_note=_left_out(_MOST_LOGS, len(logs), f"`podrun logs {summary.run}` has all"),
         made=moment(time.time()),
     )

@@ -29,6 +29,10 @@ def test_the_longest_value_first() -> None:
     assert Mask(["-----BEGIN\nAAAA\n"]).text("AAAA") == HIDDEN
 
 
+def test_lines() -> None:
+    assert Mask(["hunter2"]).lines(["a hun", "ter2 b", "c"]) == [f"a {HIDDEN} b", "c"]
+
+
 def test_fields_of_an_event() -> None:
     """Texts at any depth; not the host's name, nor numbers."""
     event = {
