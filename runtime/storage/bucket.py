@@ -163,7 +163,10 @@ class BucketStorage(Storage):
     def _files(self, folder: str = "") -> dict[str, Stored]:
         """Return the objects that can be files in the spool. Whoever can write to the bucket chooses their names."""
         objects = self._bucket.objects(folder)
-        files, refused = as_files(name for name in objects if not name.endswith("/"))  # which consoles make as folders
+        names = (name for name in objects if not name.endswith("/"))  # which consoles make as folders
+        files, refused = as_files(name for name in names if name != _CHECKPOINTS)
+        if _CHECKPOINTS in objects:
+            refused.append(f"has an object {_CHECKPOINTS}, where podrun keeps a folder")
         for why in refused[:_NAMED]:
             self._note(f"{self._url} {why}; left out")
         if (more := len(refused) - _NAMED) > 0:

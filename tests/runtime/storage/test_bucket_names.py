@@ -89,6 +89,13 @@ def test_a_link_in_the_spool_is_not_followed(tmp_path: Path) -> None:
     assert files_in(tmp_path) == set()
 
 
+def test_an_object_in_the_place_of_the_checkpoints_is_left_out(tmp_path: Path) -> None:
+    manifest = f"checkpoints/5/{CHECKPOINT_MANIFEST}"
+    (note,) = restore(tmp_path, {"checkpoints": b"x", manifest: b"{}"})
+    assert note == "gs://b/run has an object checkpoints, where podrun keeps a folder; left out"
+    assert files_in(tmp_path) == {manifest}
+
+
 def test_a_file_gives_way_to_a_folder_of_the_bucket_and_back(tmp_path: Path) -> None:
     for name in ("a", "a/b", "a"):
         assert restore(tmp_path / "spool", {name: b"x"}) == []
