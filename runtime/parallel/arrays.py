@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..state import Batch, TrainState
 
@@ -36,5 +37,22 @@ def strongly_typed(state: TrainState) -> TrainState:
 
 def with_sharding(tree: Any, sharding: Any) -> Any:
     """Return the shapes and dtypes of `tree` with shardings: one for all, or a tree of them."""
-    shardings = sharding if not isinstance(sharding, jax.sharding.Sharding) else jax.tree.map(lambda _: sharding, tree)
+    shardings = _for_each(tree, sharding)
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), tree, shardings)
+
+
+def spread(tree: Any, sharding: Any) -> Any:
+    """Return arrays with shardings, one for all or a tree of them, from whole ones, which every process has."""
+    leaves, structure = jax.tree.flatten(tree)
+    shardings = jax.tree.leaves(_for_each(tree, sharding))
+    del tree
+    if all(s.is_fully_addressable for s in shardings):
+        return jax.tree.unflatten(structure, jax.device_put(leaves, shardings))
+    for number, (leaf, s) in enumerate(zip(leaves, shardings, strict=True)):
+        host = np.asarray(leaf)
+        leaves[number] = jax.make_array_from_callback(host.shape, s, host.__getitem__)
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _for_each(tree: Any, sharding: Any) -> Any:
+    return jax.tree.map(lambda _: sharding, tree) if isinstance(sharding, jax.sharding.Sharding) else sharding

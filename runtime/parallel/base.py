@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -21,7 +22,8 @@ from ..distributed import as_numpy
 from ..plugins import hook
 from ..state import Batch, Params, StateDict, TrainState, from_dict, in_float32, new_state, parts, to_dict, variables
 from ..tasks.base import Scalars, Task, first_parameters
-from .arrays import in_parts, merged, strongly_typed
+from .arrays import in_parts, merged, spread, strongly_typed
+from .initial import Initial
 from .metrics import StepMetrics
 
 Objective = Callable[[Params], jax.Array]
@@ -174,8 +176,13 @@ class Strategy(ABC):
 
         Raises UserError for a model with state and an optimizer with a line search.
         """
-        first = first_parameters(self.task, jax.random.fold_in(jax.random.key(self.seed if seed is None else seed), 0))
-        params, model_state = parts(first)
+        return self._state_of(self._initial_key(seed))
+
+    def _initial_key(self, seed: jax.Array | int | None = None) -> jax.Array:
+        return jax.random.fold_in(jax.random.key(self.seed if seed is None else seed), 0)
+
+    def _state_of(self, key: jax.Array) -> TrainState:
+        params, model_state = parts(first_parameters(self.task, key))
         params, self.raised = in_float32(params)
         if model_state is not None and self.uses_line_search:
             raise UserError(
@@ -185,14 +192,18 @@ class Strategy(ABC):
         ema = None if self.ema is None else jax.tree.map(jnp.copy, params)
         return strongly_typed(TrainState(jnp.int32(0), params, self.optimizer.init(params), ema, model_state))
 
-    def initialized(self, layout: Any) -> TrainState:
-        """Return the initial state in `layout`, in which it is compiled.
+    @cached_property
+    def initial(self) -> Initial:
+        """Return the program of the initial state, for which `init` of the task is called once."""
+        return Initial(self._state_of)
 
-        It is computed once, so a compiler for CPUs need not work hard on it: half the time, and the same bits.
-        """
-        options: Any = {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else None
-        state: TrainState = jax.jit(self.initial_state, out_shardings=layout, compiler_options=options)()
-        return state
+    def initialized(self, layout: Any) -> TrainState:
+        """Return the initial state in `layout`: a sharding, or a tree of them. On CPU each process computes it whole."""
+        key = self._initial_key()
+        if jax.default_backend() != "cpu":
+            state: TrainState = jax.jit(self.initial, out_shardings=layout)(key)
+            return state
+        return spread(self.initial.computed(key), layout)
 
     def step_key(self, step: jax.Array, device: jax.Array | int) -> jax.Array:
         """Return the key, of shape [], for the dropout of one device in one step, int32[]."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from jax.experimental.xla_metadata import set_xla_metadata
 
 from ..state import Params
 from .arrays import is_float
@@ -48,25 +49,45 @@ def _reduce(collective: Any, tree: Any, axis: Axis) -> Any:
     leaves, structure = jax.tree.flatten(tree)
     if jax.default_backend() != "cpu" or jax.device_count() == 1 or len(leaves) < 2:
         return collective(tree, axis)
-    reduced = collective(_joined(leaves, axis), axis)
-    ends = np.cumsum([x.size for x in leaves])
-    parts = [reduced[end - x.size : end].reshape(x.shape).astype(x.dtype) for x, end in zip(leaves, ends, strict=True)]
+    if sum(x.size for x in leaves) >= _UNCOUNTED:
+        return collective(tree, axis)
+    dtype = jnp.result_type(*leaves)
+    zero = jnp.minimum(jax.lax.axis_index(axis), 0)  # XLA cannot know it, so it computes no offset in advance
+    with _apart():
+        vector = _joined([*(x.astype(dtype) for x in leaves), zero.astype(dtype)])
+    reduced = collective(vector, axis)
+    offset, parts = reduced[-1].astype(jnp.int32), []
+    for x in leaves:
+        with _apart():
+            part, offset = _next_part(reduced, offset, x.size)
+        parts.append(part.reshape(x.shape).astype(x.dtype))
     return jax.tree.unflatten(structure, parts)
 
 
-def _joined(leaves: list[jax.Array], axis: Axis) -> jax.Array:
-    """Return all elements, one array after another.
+_UNCOUNTED = 2**31
+"""A number of elements that int32 cannot count."""
 
-    Written piece by piece: XLA for CPUs fuses a `concatenate`, and so `ravel_pytree`, with what comes before it, and then
-    computes sums again for every element, which made steps 15 times as long (docs/performance.md).
+
+def _apart() -> Any:
+    """Let XLA compile the calls within as functions of their own.
+
+    Otherwise XLA for CPUs compiles an operation anew for every place in the vector, which took 10 to 30 ms for each
+    parameter. And it fuses a `concatenate` with what comes before it, and then computes sums again for every element, which
+    made steps 15 times as long (docs/performance.md).
     """
-    dtype = jnp.result_type(*leaves)
-    vector = jax.lax.pcast(jnp.zeros(sum(x.size for x in leaves), dtype), axis, to="varying")
-    start = 0
-    for x in leaves:
-        vector = jax.lax.dynamic_update_slice(vector, x.ravel().astype(dtype), (start,))
-        start += x.size
-    return vector
+    return set_xla_metadata(inlineable="false")
+
+
+@jax.jit
+def _joined(leaves: list[jax.Array]) -> jax.Array:
+    """Return all elements, one array after another."""
+    return jnp.concatenate([x.ravel() for x in leaves])
+
+
+@partial(jax.jit, static_argnums=2)
+def _next_part(vector: jax.Array, offset: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
+    """Return `size` elements from `offset`, int32[], on, and where they end."""
+    return jax.lax.dynamic_slice(vector, (offset,), (size,)), offset + size
 
 
 def averaged_objective(

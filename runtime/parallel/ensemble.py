@@ -12,14 +12,13 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..contract import UserError
 from ..state import Batch, Params, StateDict, TrainState, variables
 from ..tasks.base import Scalars, Task
-from .arrays import with_sharding
+from .arrays import spread, with_sharding
 from .base import Strategy
 from .collectives import average
 from .metrics import StepMetrics
@@ -32,9 +31,9 @@ _STATE: Any = TrainState(step=None, params=0, opt_state=0, ema=0, model_state=0)
 class _OfMembers:
     """The compiled step of this process's members, which are told their numbers."""
 
-    def __init__(self, program: Any, init: Any, members: jax.Array) -> None:
+    def __init__(self, program: Any, state: TrainState, members: jax.Array) -> None:
         self._program = program
-        self._init = init
+        self._state = state
         self._members = members
 
     def __call__(self, state: TrainState, batch: Batch) -> Any:
@@ -42,8 +41,7 @@ class _OfMembers:
 
     def lower(self, _: TrainState, batch: Batch) -> jax.stages.Lowered:
         """Return the lowered program for a state of these members alone, not of those of the whole pod."""
-        state = jax.eval_shape(self._init, self._members)
-        lowered: jax.stages.Lowered = self._program.lower(state, self._members, batch)
+        lowered: jax.stages.Lowered = self._program.lower(self._state, self._members, batch)
         return lowered
 
 
@@ -61,27 +59,36 @@ class Ensemble(Strategy):
         self._global_members = NamedSharding(pod, PartitionSpec(AXIS))
         self._local_members = NamedSharding(here, PartitionSpec(AXIS))
         self._global_whole, self._local_whole = (NamedSharding(m, PartitionSpec()) for m in (pod, here))
-        numbers = devices.index(self._local[0]) + np.arange(len(self._local), dtype=np.int32)
-        self._members = jax.device_put(numbers, self._local_members)  # the global indices of this process's members
+        self._numbers = devices.index(self._local[0]) + np.arange(len(self._local), dtype=np.int32)
+        self._members = jax.device_put(self._numbers, self._local_members)  # global indices of this process's members
         self._ones: jax.Array | None = None
-        self._init = jax.pmap(self._member_state, AXIS, out_axes=_STATE)
         step = jax.pmap(self._member_step, AXIS, in_axes=(_STATE, 0, None), out_axes=(_STATE, 0), donate_argnums=0)
-        self._step = _OfMembers(step, self._init, self._members)
+        state = self._abstract(self._local_members, self._local_whole)
+        self._step = _OfMembers(step, state, self._members)
         self._mean = jax.pmap(lambda metrics: average(metrics, AXIS), AXIS, out_axes=None)
         self._evaluate = jax.pmap(self._member_evaluate, AXIS, in_axes=(0, None), out_axes=None)
 
     # --- placement ---
 
     def init(self) -> TrainState:
-        return self._init(self._members)
+        if jax.default_backend() != "cpu":
+            init = jax.pmap(lambda member: self.initial(self._member_key(member)), AXIS, out_axes=_STATE)
+            state: TrainState = init(self._members)
+            return state
+        members = [self.initial.computed(self._member_key(number)) for number in self._numbers]
+        together: TrainState = jax.tree.map(lambda *each: np.stack(each), *members)
+        layout = self._layout(together, self._local_members, self._local_whole)
+        placed: TrainState = spread(replace(together, step=members[0].step), layout)
+        return placed
 
     def abstract_state(self) -> TrainState:
         """Return the abstract state of the whole ensemble: the leading axis is the member."""
-        one = jax.eval_shape(lambda: self._member_state(jnp.int32(0)))
-        count = jax.device_count()
-        members = jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype), one)
-        shapes = replace(members, step=one.step)
-        return with_sharding(shapes, self._layout(shapes, self._global_members, self._global_whole))
+        return self._abstract(self._global_members, self._global_whole)
+
+    def _abstract(self, members: NamedSharding, whole: NamedSharding) -> TrainState:
+        one, count = self.initial.shapes, members.num_devices
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype), one)
+        return with_sharding(replace(shapes, step=one.step), self._layout(shapes, members, whole))
 
     def _layout(self, state: TrainState, members: NamedSharding, whole: NamedSharding) -> TrainState:
         layout: TrainState = jax.tree.map(lambda _: members, state)
@@ -143,9 +150,9 @@ class Ensemble(Strategy):
         best = {f"best_member_{name}": members[number][name] for name in ensemble}
         return {**ensemble, **mean, "best_member": number, **best, "members": members}
 
-    def _member_state(self, member: jax.Array) -> TrainState:
+    def _member_key(self, member: jax.Array | int) -> jax.Array:
         seed = jax.random.fold_in(jax.random.key(self.seed), member)
-        return self.initial_state(jax.random.bits(seed))
+        return self._initial_key(jax.random.bits(seed))
 
     def _member_step(self, state: TrainState, member: jax.Array, batch: Batch) -> tuple[TrainState, StepMetrics]:
         key = self.step_key(state.step, member)

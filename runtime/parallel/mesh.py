@@ -21,7 +21,7 @@ class OnMesh(Strategy):
         super().__init__(*args, **kwargs)
         pod = Layout.of_pod(fsdp, axis_type)
         self.mesh, self.axes, self.replicated, self.divided = pod.mesh, pod.axes, pod.replicated, pod.divided
-        self.layout: TrainState = pod.stored(jax.eval_shape(self.initial_state))
+        self.layout: TrainState = pod.stored(self.initial.shapes)
         self.saves_in_parts = fsdp > 1
         if fsdp > 1 and jax.process_count() > 1 and jax.default_backend() == "cpu":
             pod.connect()
@@ -30,7 +30,7 @@ class OnMesh(Strategy):
         return self.initialized(self.layout)
 
     def abstract_state(self) -> TrainState:
-        return with_sharding(jax.eval_shape(self.initial_state), self.layout)
+        return with_sharding(self.initial.shapes, self.layout)
 
     def place(self, named: StateDict) -> TrainState:
         state = self.restored(named)

@@ -42,7 +42,7 @@ class Pmap(Strategy):
         return jax.make_array_from_single_device_arrays(x.shape, self._replicated, copies)
 
     def abstract_state(self) -> TrainState:
-        return with_sharding(jax.eval_shape(self.initial_state), self._replicated)
+        return with_sharding(self.initial.shapes, self._replicated)
 
     def place(self, named: StateDict) -> TrainState:
         return jax.device_put(self.restored(named), self._replicated)

@@ -29,7 +29,7 @@ class Single(Strategy):
         return self.initialized(self._here)
 
     def abstract_state(self) -> TrainState:
-        return with_sharding(jax.eval_shape(self.initial_state), self._here)
+        return with_sharding(self.initial.shapes, self._here)
 
     def place(self, named: StateDict) -> TrainState:
         return jax.device_put(self.restored(named), self._here)

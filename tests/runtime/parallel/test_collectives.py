@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
@@ -28,18 +29,18 @@ def tree(size: int) -> dict[str, Any]:
     }
 
 
-def by_shard_map(function: Any, given: Any) -> Any:
-    """`function` on each device's part."""
+def by_shard_map(function: Any) -> Any:
+    """A program of `function` on each device's part."""
 
     def one(part: Any) -> Any:
         return function(jax.tree.map(lambda x: x[0], part), AXIS)
 
     mesh = Mesh(np.array(jax.devices()), (AXIS,))
-    return jax.jit(jax.shard_map(one, mesh=mesh, in_specs=PartitionSpec(AXIS), out_specs=PartitionSpec()))(given)
+    return jax.jit(jax.shard_map(one, mesh=mesh, in_specs=PartitionSpec(AXIS), out_specs=PartitionSpec()))
 
 
-def by_pmap(function: Any, given: Any) -> Any:
-    return jax.pmap(lambda part: function(part, AXIS), AXIS, out_axes=None)(given)
+def by_pmap(function: Any) -> Any:
+    return jax.pmap(lambda part: function(part, AXIS), AXIS, out_axes=None)
 
 
 @pytest.mark.parametrize("run", [by_pmap, by_shard_map])
@@ -47,7 +48,7 @@ def by_pmap(function: Any, given: Any) -> Any:
 def test_every_array_by_itself(run: Any, function: Any, expected: Any) -> None:
     """Shapes and dtypes are kept, and no number comes to stand in another's place."""
     given = tree(7)
-    found = run(function, given)
+    found = run(function)(given)
     assert found.keys() == given.keys()
     for name, x in given.items():
         assert (found[name].shape, found[name].dtype) == (x.shape[1:], x.dtype)
@@ -63,13 +64,32 @@ def test_one_wait_for_all(function: Any) -> None:
 
 
 def test_sums_are_not_computed_again_for_every_element() -> None:
-    """XLA does this to a concatenation: it puts the sums that are joined inside the loop over the elements.
-
-    Of two pieces XLA of JAX 0.12 makes a concatenation itself, of three it does not; a step has more.
-    """
+    """XLA does this to a concatenation: it puts the sums that are joined inside the loop over the elements."""
 
     def program(x: jax.Array) -> Any:
         return average({"large": x @ x.T, "columns": jnp.exp(x).sum(0), "small": jnp.exp(x).sum()}, AXIS)
 
-    text = jax.pmap(program, AXIS, out_axes=None).lower(jnp.ones((DEVICES, 64, 8))).compile().as_text()
-    assert "concatenate" not in text
+    lowered = jax.pmap(program, AXIS, out_axes=None).lower(jnp.ones((DEVICES, 64, 8)))
+    joined = [body for body in computations(lowered) if " concatenate(" in body]
+    assert joined and not any(" exponential(" in body or " reduce(" in body for body in joined)
+
+
+def computations(lowered: Any) -> list[str]:
+    """Return the computations of a program, as XLA compiles it."""
+    return re.split(r"\n\n", lowered.compile().as_text())
+
+
+@pytest.mark.parametrize("run", [by_pmap, by_shard_map])
+def test_what_is_compiled_does_not_grow_with_the_arrays(run: Any) -> None:
+    """Each operation on a part of the vector is compiled once for all arrays of a shape, wherever they are in it."""
+
+    def function(part: Any, axis: str) -> Any:
+        return [x / (1 + jnp.abs(x)) for x in average(part, axis)]
+
+    def kinds(count: int) -> set[str]:
+        """What XLA compiles, but for the whole and what joins the arrays, without names and places in the source."""
+        lowered = run(function).lower([jnp.ones((DEVICES, *shape)) for shape in [(3, 5), (7,)] * count])
+        bodies = [body for body in computations(lowered) if "ENTRY" not in body and " concatenate(" not in body]
+        return {re.sub(r"%[\w.-]+|(, )?metadata=\{[^}]*\}", "", body) for body in bodies}
+
+    assert len(kinds(20)) == len(kinds(10))
