@@ -1,7 +1,9 @@
 """The strategy `jit` with the layout in the type of every array (https://docs.jax.dev/en/latest/parallel.html).
 
-`jax.typeof(x)` says how x is laid out, at trace time; an operation for whose result JAX cannot tell a layout is an error
-instead of a guess. Changes of layout are written out: `jax.sharding.reshard`.
+State, batch, gradients and the optimizer's updates have their layouts in their types: `jax.typeof(x)` says how x is laid out,
+at trace time, and changes of layout are written out: `jax.sharding.reshard`. In the model and its loss, which are anybody's
+code, the compiler chooses (`jax.sharding.auto_axes`): JAX refuses operations for whose result it cannot tell a layout, such as a
+lookup in a table, unless each of them says it.
 """
 
 from __future__ import annotations
@@ -9,10 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-from jax.sharding import AxisType, PartitionSpec, reshard
+from jax.sharding import AxisType, PartitionSpec, auto_axes, reshard
 
 from ..state import Params
-from .whole import WholeProgram
+from .whole import Function, WholeProgram
 
 
 class Explicit(WholeProgram):
@@ -30,3 +32,6 @@ class Explicit(WholeProgram):
 
     def on_shares(self, x: jax.Array) -> jax.Array:
         return reshard(x, PartitionSpec(self.axes))
+
+    def for_model(self, function: Function) -> Function:
+        return auto_axes(function, out_sharding=PartitionSpec())

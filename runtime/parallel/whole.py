@@ -10,6 +10,7 @@ a step (docs/performance.md).
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -22,6 +23,8 @@ from .arrays import in_parts, merged
 from .base import Loss
 from .mesh import OnMesh
 from .metrics import StepMetrics
+
+Function = Callable[..., Any]
 
 
 class InMesh:
@@ -70,6 +73,10 @@ class WholeProgram(OnMesh):
     def on_shares(self, x: jax.Array) -> jax.Array:
         """Lay [shares, ...] out with an element on each device."""
 
+    @abstractmethod
+    def for_model(self, function: Function) -> Function:
+        """Return a function of trees of arrays, whose results are whole on every device, in which the model is traced."""
+
     def _pod_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         key = self.step_key(state.step, 0)
         if self.in_shares:
@@ -86,16 +93,18 @@ class WholeProgram(OnMesh):
         return self.update(state, grads, metrics, objective, self.lay_out(after, self.layout.model_state))
 
     def _pod_evaluate(self, params: Params, batch: Batch) -> Scalars:
-        params, shares = self.whole(params), jax.tree.map(self.divide, batch)
-        sums = jax.vmap(self.task.evaluate, in_axes=(None, 0))(params, shares)
-        total: Scalars = jax.tree.map(lambda x: x.sum(0), sums)
-        return total
+        def total(params: Params, shares: Batch) -> Scalars:
+            sums = jax.vmap(self.task.evaluate, in_axes=(None, 0))(params, shares)
+            return jax.tree.map(lambda x: x.sum(0), sums)
+
+        return self.for_model(total)(self.whole(params), jax.tree.map(self.divide, batch))
 
     def loss(self, params: Params, model_state: Any, batch: Batch, key: jax.Array) -> Loss:
         """Return the loss of the global batch, or the mean over shares, [shares, B / shares, ...], each with its key."""
-        params, model_state = self.whole(params), self.whole(model_state)
-        if not self.in_shares:
-            return self.share_loss(params, model_state, batch, key)
+        loss = self.for_model(self._mean_over_shares if self.in_shares else self.share_loss)
+        return loss(self.whole(params), self.whole(model_state), batch, key)
+
+    def _mean_over_shares(self, params: Params, model_state: Any, batch: Batch, key: jax.Array) -> Loss:
         over_shares = jax.vmap(self.share_loss, in_axes=(None, None, 0, 0))
         losses, (metrics, after) = over_shares(params, model_state, batch, key)
         each, structure = jax.tree.flatten((losses, metrics))
