@@ -17,7 +17,7 @@ from ..data.base import Examples
 from ..data.pipeline import batch_shapes
 from ..parallel.base import Strategy
 from ..state import Batch, Params, parts, variables
-from ..tasks.base import Task, first_parameters
+from ..tasks.base import Task
 from .peak import peak_of, seconds_at_peak
 
 _CHECKPOINT = {"prevent_cse", "policy"}
@@ -31,7 +31,8 @@ def step_seconds_at_peak(
     kind = jax.devices()[0].device_kind
     if peak_of(kind) is None or config.optimizer.whole_set:  # L-BFGS, whose steps differ in length
         return None
-    params = jax.eval_shape(lambda key: first_parameters(task, key), jax.random.key(0))
+    initial = strategy.initial.shapes
+    params = variables(initial.params, initial.model_state)
     flops = step_flops(task, params, batch_shapes(examples, batch_size))
     return None if flops is None else seconds_at_peak(flops * strategy.models, kind, strategy.devices, config.precision)
 
