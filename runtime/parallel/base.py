@@ -66,6 +66,11 @@ class Strategy(ABC):
         self.accumulate = config.accumulate
         self.ema = config.ema
         self.raised: tuple[str, ...] = ()  # parameters that `initial_state` had to turn into float32
+        if task.whole_batch and self.accumulate > 1:
+            raise UserError(
+                f"accumulate: {self.accumulate} computes a batch in parts, but task {config.task} needs the whole "
+                "batch (`whole_batch`); take accumulate: 1"
+            )
         # A line search has computed the loss and gradient of the next step already.
         self.uses_line_search = config.optimizer.uses_line_search
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.xla_metadata import set_xla_metadata
 
-from ..state import Params
+from ..state import Batch, Params
 from .arrays import is_float
 from .base import Objective
 
@@ -39,6 +39,11 @@ def _largest(x: jax.Array, axis: Axis) -> jax.Array:
 def total(tree: Any, axis: Axis) -> Any:
     """Return the sum over the devices of `axis` of every array of `tree`, the same on all of them."""
     return _reduce(jax.lax.psum, tree, axis)
+
+
+def gathered(batch: Batch, axis: Axis) -> Batch:
+    """Return the global batch, [B, ...], on every device, from the share of each, [B / shares, ...]."""
+    return {name: jax.lax.all_gather(x, axis, tiled=True) for name, x in batch.items()}
 
 
 def _reduce(collective: Any, tree: Any, axis: Axis) -> Any:

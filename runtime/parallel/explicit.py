@@ -1,9 +1,9 @@
 """The strategy `jit` with the layout in the type of every array (https://docs.jax.dev/en/latest/parallel.html).
 
 State, batch, gradients and the optimizer's updates have their layouts in their types: `jax.typeof(x)` says how x is laid out,
-at trace time, and changes of layout are written out: `jax.sharding.reshard`. In the model and its loss, which are anybody's
-code, the compiler chooses (`jax.sharding.auto_axes`): JAX refuses operations for whose result it cannot tell a layout, such as a
-lookup in a table, unless each of them says it.
+at trace time, and changes of layout are written out: `jax.sharding.reshard`. In the model and its loss the compiler
+chooses (`jax.sharding.auto_axes`): JAX refuses operations for whose result it cannot tell a layout, such as a lookup in a
+table, unless each of them says it.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from ..state import Batch, Params, StateDict, TrainState
 from ..tasks.base import Scalars
 from .arrays import with_sharding
 from .base import Strategy
-from .collectives import average_step, averaged_objective, total
+from .collectives import average, average_step, averaged_objective, gathered, total
 from .metrics import StepMetrics
 
 AXIS = "device"
@@ -60,7 +60,9 @@ class Pmap(Strategy):
         }
 
     def _device_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
-        key = self.step_key(state.step, jax.lax.axis_index(AXIS))
+        key = self.step_key(state.step, 0 if self.task.whole_batch else jax.lax.axis_index(AXIS))
+        if self.task.whole_batch:
+            batch = gathered(batch, AXIS)
         objective = averaged_objective(lambda params: self.loss(params, state.model_state, batch, key)[0], AXIS)
         (grads, metrics), after = self.step_gradients(
             state, objective, lambda: average_step(self.gradients(state.params, state.model_state, batch, key), AXIS)
@@ -68,5 +70,8 @@ class Pmap(Strategy):
         return self.update(state, grads, metrics, objective, after)
 
     def _device_evaluate(self, params: Params, batch: Batch) -> Scalars:
+        if self.task.whole_batch:
+            same: Scalars = average(self.task.evaluate(params, gathered(batch, AXIS)), AXIS)
+            return same
         sums: Scalars = total(self.task.evaluate(params, batch), AXIS)
         return sums

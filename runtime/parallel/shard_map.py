@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 
 from ..state import Batch, Params, TrainState
 from ..tasks.base import Scalars
-from .collectives import average_step, averaged_objective, total
+from .collectives import average, average_step, averaged_objective, gathered, total
 from .layout import AXES
 from .mesh import OnMesh
 from .metrics import StepMetrics
@@ -45,7 +45,9 @@ class ShardMap(OnMesh):
         return jax.tree.map(lambda x: jax.lax.pcast(x, AXES, to="varying"), tree)
 
     def _device_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
-        key = self.step_key(state.step, jax.lax.axis_index(AXES))
+        key = self.step_key(state.step, 0 if self.task.whole_batch else jax.lax.axis_index(AXES))
+        if self.task.whole_batch:
+            batch = gathered(batch, AXES)
         params, model_state = self.mark_varying((state.params, state.model_state))
         objective = averaged_objective(
             lambda params: self.loss(params, model_state, batch, key)[0], AXES, self.mark_varying
@@ -56,5 +58,9 @@ class ShardMap(OnMesh):
         return self.update(state, grads, metrics, objective, after)
 
     def _device_evaluate(self, params: Params, batch: Batch) -> Scalars:
-        sums: Scalars = total(self.task.evaluate(self.mark_varying(params), batch), AXES)
+        params = self.mark_varying(params)
+        if self.task.whole_batch:
+            same: Scalars = average(self.task.evaluate(params, gathered(batch, AXES)), AXES)
+            return same
+        sums: Scalars = total(self.task.evaluate(params, batch), AXES)
         return sums

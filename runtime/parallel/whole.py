@@ -52,6 +52,7 @@ class WholeProgram(OnMesh):
         has_weights = size == "all" or size % (self.shares * self.accumulate) != 0  # padded
         self.in_shares = self.task.uses_key or self.accumulate > 1 or has_weights
         self.in_shares |= self.layout.model_state is not None
+        self.in_shares &= not self.task.whole_batch
         scalar = self.replicated
         step = jax.jit(self._pod_step, donate_argnums=0, out_shardings=(self.layout, scalar))
         self._step = InMesh(step, self.mesh)
@@ -93,6 +94,10 @@ class WholeProgram(OnMesh):
         return self.update(state, grads, metrics, objective, self.lay_out(after, self.layout.model_state))
 
     def _pod_evaluate(self, params: Params, batch: Batch) -> Scalars:
+        if self.task.whole_batch:
+            whole: Scalars = self.for_model(self.task.evaluate)(self.whole(params), batch)
+            return whole
+
         def total(params: Params, shares: Batch) -> Scalars:
             sums = jax.vmap(self.task.evaluate, in_axes=(None, 0))(params, shares)
             return jax.tree.map(lambda x: x.sum(0), sums)

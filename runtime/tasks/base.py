@@ -37,6 +37,13 @@ class Task(ABC):
 
     units_per_example = 1
 
+    whole_batch = False
+    """True if the loss compares examples of a batch with each other, so that it is no mean over parts of the batch.
+
+    `loss` and `evaluate` then get the global batch under every strategy, and the key of the first device. `jit` and
+    `explicit` still divide the work; under `pmap` and `shard_map` each device gathers the batch and does all of it.
+    """
+
     def units_seen(self, examples: int) -> dict[str, int]:
         """Return the tokens that the job has been trained on after so many examples; nothing for a task that counts none."""
         return {"tokens_seen": examples * self.units_per_example} if self.unit == "tokens" else {}
