@@ -75,7 +75,7 @@ class Ensemble(Strategy):
             init = jax.pmap(lambda member: self.initial(self._member_key(member)), AXIS, out_axes=_STATE)
             state: TrainState = init(self._members)
             return state
-        members = [self.initial.computed(self._member_key(number)) for number in self._numbers]
+        members = [self.initial.computed(self._member_key(number)) for number in self._numbers.tolist()]
         together: TrainState = jax.tree.map(lambda *each: np.stack(each), *members)
         layout = self._layout(together, self._local_members, self._local_whole)
         placed: TrainState = spread(replace(together, step=members[0].step), layout)
