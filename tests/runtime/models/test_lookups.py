@@ -11,7 +11,7 @@ import pytest
 
 from podrun.runtime.data.base import Dataset
 from podrun.runtime.data.pipeline import TrainBatches, evaluation_batches
-from podrun.runtime.data.tokens import TrainWindows, ValidationWindows
+from podrun.runtime.data.tokens import Source, TrainWindows, ValidationWindows
 from podrun.runtime.parallel.base import Strategy
 
 from ...tiers import mostly_long
@@ -26,7 +26,8 @@ FRAMEWORKS = ["linen", "nnx", "equinox", "plain"]
 @functools.cache
 def text() -> Dataset:
     tokens = np.random.default_rng(0).integers(100, size=400).astype(np.uint16)
-    return Dataset(TrainWindows(tokens, 8, seed=0), ValidationWindows(tokens, 8), b"", vocabulary=100)
+    source = Source("tokens", 1100)
+    return Dataset(TrainWindows(tokens, 8, 0, source), ValidationWindows(tokens, 8, source), b"", vocabulary=100)
 
 
 def strategy(framework: str, name: str, **keys: Any) -> Strategy:
