@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -209,6 +210,8 @@ class Hosts(_Net):
             lines.append(f"mount --bind {self.folder}/etc_{file} /etc/{file}")
         for user in _USER_IDS:
             lines.append(f"mount --bind {self.home_of(name, user)} {home / user}")
+        if (boot := self.folder / name / "boot_id").exists():
+            lines.append(f"mount --bind {boot} /proc/sys/kernel/random/boot_id")
         settings = {**self._options, **(options or {})}
         self._start_sshd(name, "\n".join(lines), [self.folder / name / "host_key"], settings)
 
@@ -219,7 +222,9 @@ class Hosts(_Net):
         process.wait(10)
 
     def restart(self, name: str, options: Mapping[str, str] | None = None) -> None:
+        """Starts the host anew, with another boot id."""
         self.kill(name)
+        (self.folder / name / "boot_id").write_text(f"{uuid.uuid4()}\n")
         self.start(name, options)
 
     def cut(self, name: str) -> None:

@@ -12,6 +12,7 @@ import time
 from typing import Any, Callable, Dict, Optional
 
 from .address import is_own, peer_address, resolve_or_raise
+from .boot import boot_id
 from .devices import device_nodes, holders, lock_file
 from .gpus import read_gpus
 from .links import read_links
@@ -134,8 +135,7 @@ def _system() -> Facts:
 
 def _machine() -> str:
     """Return an id that differs between machines, and between containers with their own networks on one machine."""
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        return "%s %s" % (file.read().strip(), os.readlink("/proc/self/ns/net"))
+    return "%s %s" % (boot_id(), os.readlink("/proc/self/ns/net"))
 
 
 def _driver() -> Optional[str]:

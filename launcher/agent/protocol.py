@@ -145,7 +145,7 @@ TO_AGENT: Frames = {
     "close": record({"offsets": table(count)}, {"again": flag}),  # again: the spec of the next attempt may follow
 }
 FROM_AGENT: Frames = {
-    "hello": record({"n": count, "pid": count, "python": words, "host": words}),
+    "hello": record({"n": count, "pid": count, "python": words, "host": words}, {"boot": words}),
     "waiting": record({"n": count, "holder": words}),
     "refused": record({"n": count, "reason": words}),
     "ready": record(
@@ -270,7 +270,7 @@ ANSWERS: Frames = {
     "share": either(record({"error": maybe(text), "path": text}), record({"error": text})),
     "see": _ERROR,
     "bucket": record({"errors": each(words), "unreachable": flag}),
-    "sweep": record({"left": each(count)}),
+    "sweep": record({"left": each(count)}, {"boot": words}),
     "checkpoints": record({"error": maybe(words), "workdir": words, "done": each(words), "rows": each(_CHECKPOINT)}),
     "profile": _ERROR,
     "clean": record(

@@ -12,6 +12,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 from .address import address_env, only_address, own_address
+from .boot import boot_id
 from .connection import Connection, Frame
 from .disk import FULL, cannot_write, full_disk
 from .lock import HostLock
@@ -100,7 +101,8 @@ class Agent:
             signal.signal(number, lambda number, _: self.stop(0, "the agent got signal %d" % number))
         signal.signal(signal.SIGTERM, lambda *_: self.preempt())
         self.notice.watch()
-        self.report("hello", pid=os.getpid(), python=sys.version.split()[0], host=socket.gethostname())
+        python = sys.version.split()[0]
+        self.report("hello", pid=os.getpid(), python=python, host=socket.gethostname(), boot=boot_id())
         self.listener.setblocking(False)
         while not self.finished:
             for action in (self.get_ready, lambda: self.wait(wake), self.reap, self.enforce, self.keep, self.send_news):

@@ -6,12 +6,13 @@ import json
 import os
 from typing import List
 
+from .boot import boot_id
 from .processes import all_pids, kill_until_none, stat_fields
 from .protocol import ENV_HOST, ENV_RUN
 
 
 def sweep(run: str, host: str) -> None:
-    """Kill the run's processes; print, as JSON, the pids that were found and those that could not be killed."""
+    """Kill the run's processes; print, as JSON, the pids that were found, those that could not be killed, and the boot id."""
     pids = processes_of(run, host)
 
     def none_for_long() -> bool:
@@ -19,7 +20,7 @@ def sweep(run: str, host: str) -> None:
         return not any(processes_of(run, host) for _ in range(5))
 
     left = kill_until_none(lambda: processes_of(run, host), lambda: None, none_for_long)
-    print(json.dumps({"found": pids, "left": left}), flush=True)
+    print(json.dumps({"found": pids, "left": left, "boot": boot_id()}), flush=True)
 
 
 def processes_of(run: str, host: str) -> List[int]:

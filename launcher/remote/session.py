@@ -32,6 +32,7 @@ _RETRY = 0.3  # seconds between two attempts to attach again
 FIRST_WORD = 10.0  # seconds to wait for an agent's first frame before the next agent is started
 _FAREWELL = 15.0  # seconds for an agent that was kept to be told that it is not needed
 NO_WORD = "it was killed, or the host ran out of memory"
+REBOOTED = "the host was restarted"
 """What has ended an agent that has left no reason, as a guess."""
 SILENCE = 6.0  # seconds without an answer to a ping after which a connection counts as dead
 
@@ -73,6 +74,8 @@ class Session:
         self._is_kept = False  # the agent waits for the next attempt
         self._kept_in, self._kept_offsets = "", dict[str, int]()  # folder of the attempt before, and what came of it
         self._goes_on = False
+        self._boot = ""  # id of the start of the machine that the agent belongs to; empty if it has not told
+        self._has_rebooted = False
         self._thread = threading.Thread(target=self._receive, name=f"session-{self.host}", daemon=True)
 
     def open(self) -> None:
@@ -283,8 +286,8 @@ class Session:
             self._lose(f"cannot start its agent: {why.partition(chr(10))[0]}", self._sweep())
             return
         words = reason.rpartition(GONE)[2].strip(": \n").splitlines()
-        why = words[-1] if words else NO_WORD
         left = self._sweep()
+        why = REBOOTED if self._has_rebooted else words[-1] if words else NO_WORD
         self._fetch_rest()
         self._lose(f"its agent is gone ({why})", left)
 
@@ -341,6 +344,7 @@ class Session:
             reply = ask(self._transport, self._pod, self._plan.host, "sweep", self._spec["run"], self.host)
         except HostError:
             return None
+        self._has_rebooted = bool(self._boot) and reply.answer.get("boot", self._boot) != self._boot
         left: list[int] = reply.answer["left"]
         return left
 
@@ -420,6 +424,7 @@ class Session:
                 return
             self._next += 1
             self._spoken.set()
+            self._boot = frame.get("boot", self._boot)
             self.has_stopped |= frame["type"] == "stopped"
             self._on_frame(self.host, frame)
         self._progressed = time.monotonic()

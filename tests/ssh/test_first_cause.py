@@ -43,6 +43,15 @@ def test_a_host_dies_and_its_sockets_are_reset(training: Callable[[], tuple[PodS
 
 
 @pytest.mark.long
+def test_a_host_that_restarts_is_said_to_have_restarted(training: Callable[[], tuple[PodSandbox, Run]]) -> None:
+    """Its agent was neither killed by somebody, nor did the host run out of memory."""
+    sandbox, run = training()
+    sandbox.hosts.restart("h1")
+    assert run.end(90) == 69, run.stderr
+    assert run.last_line.startswith("failed: h1: its agent is gone (the host was restarted)"), run.stderr
+
+
+@pytest.mark.long
 def test_only_the_way_to_a_host_is_cut(training: Callable[[], tuple[PodSandbox, Run]]) -> None:
     """Its agent hears nothing and ends its worker, and all save and stop; nobody else has asked them to."""
     sandbox, run = training()

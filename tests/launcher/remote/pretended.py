@@ -80,6 +80,7 @@ class World:
         self.opened: queue.SimpleQueue[tuple[str, ...]] = queue.SimpleQueue()
         self.frames: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.answer: list[int] | HostError = []
+        self.boot = ""
         self.error: Exception | None = None
         monkeypatch.setattr(module, "open_agent", self._open)
         monkeypatch.setattr(module, "ask", self._ask)
@@ -98,7 +99,7 @@ class World:
         self.opened.put(args)
         if isinstance(self.answer, HostError):
             raise self.answer
-        return Reply({"left": self.answer}, 0.0, 0.0)
+        return Reply({"left": self.answer, **({"boot": self.boot} if self.boot else {})}, 0.0, 0.0)
 
     def _deliver(self, name: str, frame: dict[str, Any]) -> None:
         assert name == "host-0"

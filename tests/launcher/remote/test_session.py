@@ -127,6 +127,28 @@ def test_an_agent_that_leaves_no_word(world: World) -> None:
     world.ends("its agent is gone (it was killed, or the host ran out of memory)")
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "why"),
+    [
+        ("a1", "b2", "the host was restarted"),
+        ("a1", "a1", "it was killed, or the host ran out of memory"),
+        ("a1", "", "it was killed, or the host ran out of memory"),
+        ("", "b2", "it was killed, or the host ran out of memory"),
+    ],
+)
+def test_a_host_that_was_restarted(world: World, before: str, now: str, why: str) -> None:
+    """The id of its boot has changed; where one is not known, nothing is said of it."""
+    world.boot = now
+    hello = {**HELLO, **({"boot": before} if before else {})}
+    channel = world.offer(hello)
+    world.session.open()
+    channel.say(None)
+    world.offer(None, stderr=GONE)
+    world.offer(None)
+    assert world.next() == hello
+    world.ends(f"its agent is gone ({why})", [])
+
+
 def test_a_connection_that_ends_is_no_proof_that_the_agent_is_gone(world: World) -> None:
     """Neither one that ends without a word, nor one over which something new came."""
     opened(world).say(None)
