@@ -39,6 +39,9 @@ class Cut(Unread):
     def exit_code(self) -> int | None:
         return None
 
+    def stderr_tail(self) -> str:
+        return ""
+
 
 @pytest.mark.parametrize("early", [True, False])
 def test_a_connection_that_drops_while_an_agent_starts(tmp_path: Path, early: bool) -> None:
