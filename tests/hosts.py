@@ -19,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -204,16 +203,13 @@ class Hosts(_Net):
 
     def start(self, name: str, options: Mapping[str, str] | None = None) -> None:
         """Starts a host that has been killed, or one more sshd option or other."""
-        home = self.folder / "home"
-        lines = [f"hostname {name}"]
-        for file in ("hosts", "passwd", "shadow"):
-            lines.append(f"mount --bind {self.folder}/etc_{file} /etc/{file}")
-        for user in _USER_IDS:
-            lines.append(f"mount --bind {self.home_of(name, user)} {home / user}")
+        lines, home = [f"hostname {name}"], self.folder / "home"
+        lines += [f"mount --bind {self.folder}/etc_{file} /etc/{file}" for file in ("hosts", "passwd", "shadow")]
+        lines += [f"mount --bind {self.home_of(name, user)} {home / user}" for user in _USER_IDS]
         if (boot := self.folder / name / "boot_id").exists():
             lines.append(f"mount --bind {boot} /proc/sys/kernel/random/boot_id")
-        settings = {**self._options, **(options or {})}
-        self._start_sshd(name, "\n".join(lines), [self.folder / name / "host_key"], settings)
+        given = {**self._options, **(options or {})}
+        self._start_sshd(name, "\n".join(lines), [self.folder / name / "host_key"], given)
 
     def kill(self, name: str) -> None:
         """The host loses its power: every process of it is gone at once."""
@@ -222,9 +218,8 @@ class Hosts(_Net):
         process.wait(10)
 
     def restart(self, name: str, options: Mapping[str, str] | None = None) -> None:
-        """Starts the host anew, with another boot id."""
-        self.kill(name)
-        (self.folder / name / "boot_id").write_text(f"{uuid.uuid4()}\n")
+        self.kill(name)  # and another boot id
+        (self.folder / name / "boot_id").write_text(f"{time.time_ns()}\n")
         self.start(name, options)
 
     def cut(self, name: str) -> None:
