@@ -175,11 +175,11 @@ def test_a_save_that_fails_when_the_loop_is_left(fresh: Fresh, capfd: pytest.Cap
     assert saved() == []
 
 
-@pytest.mark.parametrize("state", [{"w": np.zeros(2)}, {"w": jnp.zeros(2)}, {"w": 0.0, "name": "x"}])
-def test_a_state_that_is_never_set(fresh: Fresh, capfd: pytest.CaptureFixture[str], state: Any) -> None:
+@pytest.mark.parametrize("make", [lambda: np.zeros(2), lambda: jnp.zeros(2), lambda: 0.0])
+def test_a_state_that_is_never_set(fresh: Fresh, capfd: pytest.CaptureFixture[str], make: Any) -> None:
     """A resumed run would begin with the first one: said after the first step, and an error at the first save."""
     with pytest.raises(UserError, match="the state has not changed up to step 3") as refused:
-        for _ in podrun.steps(10, state, save_every=3):
+        for _ in podrun.steps(10, {"w": make(), "name": "x"}, save_every=3):
             pass
     assert "put the new state in `train.state` at each step" in str(refused.value)
     assert "step 1 has not changed the state" in capfd.readouterr().out

@@ -276,7 +276,7 @@ def test_a_full_disk(pulling: Pulling, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda _: free)
         with pytest.raises(
-            UserError, match=r"no space left on the disk of .*; free some, and the same command goes on"
+            UserError, match=r"lists .* that are not here yet, and the disk of .* has 100 kB free; free some"
         ):
             pulling.pull()
     pulling.pull()

@@ -80,9 +80,9 @@ def test_what_has_come_before_an_interruption_is_not_sent_again(case: Carried, m
 
 @pytest.fixture
 def parent(tmp_path: Path) -> DataFiles:
-    """Return a host that has one of two pieces."""
-    data = [b"a" * PIECE, b"b" * 10]
-    file = File("f" * 64, PIECE + 10, tuple(hashlib.sha256(piece).hexdigest() for piece in data))
+    """Return a host that has one of three pieces."""
+    data = [b"a" * PIECE, b"b" * PIECE, b"c" * 10]
+    file = File("f" * 64, 2 * PIECE + 10, tuple(hashlib.sha256(piece).hexdigest() for piece in data))
     files = DataFiles(str(tmp_path), "set", [("x", file.sha256)], [file])
     files.open()
     files.write(0, data[0])
@@ -129,10 +129,10 @@ def test_a_piece_that_comes_later(parent: DataFiles) -> None:
     server, address = serve(parent, b"secret")
     pieces = fetch(address, b"secret", [0, 1], lambda number: parent.pieces[number].size)
     assert next(pieces)[0] == 0
-    parent.write(1, b"b" * 10)
+    parent.write(1, b"b" * PIECE)
     number, data = next(pieces)
-    assert (number, bytes(data)) == (1, b"b" * 10)
-    pieces = fetch(address, b"secret", [0, 2], lambda number: PIECE)
+    assert (number, bytes(data)) == (1, b"b" * PIECE)
+    pieces = fetch(address, b"secret", [0, 2], lambda number: parent.pieces[number].size)
     assert next(pieces)[0] == 0
     parent.end()
     with pytest.raises(BrokenError, match="ended"):
