@@ -63,9 +63,10 @@ def _reduce(collective: Any, tree: Any, axis: Axis) -> Any:
     reduced = collective(vector, axis)
     offset, parts = reduced[-1].astype(jnp.int32), []
     for x in leaves:
-        with _apart():
-            part, offset = _next_part(reduced, offset, x.size)
+        part = jax.lax.dynamic_slice(reduced, (offset,), (x.size,))  # may be fused with what it is for: no copy
         parts.append(part.reshape(x.shape).astype(x.dtype))
+        with _apart():
+            offset = _after(offset, x.size)
     return jax.tree.unflatten(structure, parts)
 
 
@@ -89,10 +90,10 @@ def _joined(leaves: list[jax.Array]) -> jax.Array:
     return jnp.concatenate([x.ravel() for x in leaves])
 
 
-@partial(jax.jit, static_argnums=2)
-def _next_part(vector: jax.Array, offset: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-    """Return `size` elements from `offset`, int32[], on, and where they end."""
-    return jax.lax.dynamic_slice(vector, (offset,), (size,)), offset + size
+@partial(jax.jit, static_argnums=1)
+def _after(offset: jax.Array, size: int) -> jax.Array:
+    """Return the int32[] after `size` elements."""
+    return offset + size
 
 
 def averaged_objective(
