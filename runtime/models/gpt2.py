@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..config.model import GPT2Model
-from .embed import Embed
 
 _EPSILON = 1e-5
 _LOWEST = float(np.finfo(np.float32).min)
@@ -98,8 +97,8 @@ class GPT2(nn.Module):
         config = self.config
         std = config.initializer_range
         residual_std = std / (2 * config.layers) ** 0.5
-        embed = Embed(self.vocabulary, config.width, dtype=self.dtype, embedding_init=_normal(std), name="wte")
-        positions = Embed(config.context, config.width, dtype=self.dtype, embedding_init=_normal(std), name="wpe")
+        embed = nn.Embed(self.vocabulary, config.width, dtype=self.dtype, embedding_init=_normal(std), name="wte")
+        positions = nn.Embed(config.context, config.width, dtype=self.dtype, embedding_init=_normal(std), name="wpe")
         x = embed(tokens) + positions(jnp.arange(tokens.shape[1]))
         x = nn.Dropout(config.dropout)(x, deterministic)
         for i in range(config.layers):
