@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from typing import Any
 
 from setting import print_setting
@@ -35,7 +36,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     print_setting()
-    print(f"{'parameters':<12}{'parallel':<11}{'step, s':>9}{'plain':>8}{'ratio':>8}   {'state, s':>9}{'ratio':>8}")
+    print(
+        f"{'parameters':<12}{'parallel':<11}{'step, s':>9}{'plain':>8}{'ratio':>8}   {'state, s':>9}{'ratio':>8}",
+        flush=True,
+    )
     for parameters in map(int, arguments.parameters.split(",")):
         ways = {way: 1 if way == "single" else arguments.devices for way in arguments.strategies.split(",")}
         cases = [*ways.items(), *((PLAIN, devices) for devices in sorted({*ways.values()}))]
@@ -45,10 +49,8 @@ def main() -> None:
                 statistics.median(times[case][name] for times in rounds)
                 for case, name in (((way, devices), "step"), ((way, devices), "state"), ((PLAIN, devices), "step"))
             )
-            print(
-                f"{parameters:<12}{way:<11}{step:>9.2f}{plain:>8.2f}{step / plain:>8.2f}   {state:>9.2f}{state / plain:>8.2f}",
-                flush=True,
-            )
+            columns = f"{step:>9.2f}{plain:>8.2f}{step / plain:>8.2f}   {state:>9.2f}{state / plain:>8.2f}"
+            print(f"{parameters:<12}{way:<11}{columns}", flush=True)
 
 
 def measure(way: str, devices: int, parameters: int) -> dict[str, float]:
@@ -71,9 +73,10 @@ def measure(way: str, devices: int, parameters: int) -> dict[str, float]:
 
 
 def worker(way: str, parameters: int) -> None:
+    from strategies import WAYS
+
     from podrun.runtime.config import Config
     from podrun.runtime.data import load_dataset
-    from strategies import WAYS
 
     job = {
         "task": "classification",
@@ -103,7 +106,7 @@ class Deep:
         normal = jax.nn.initializers.lecun_normal()
         return {
             f"layer{number}": {"w": normal(jax.random.fold_in(key, number), shape), "b": jnp.zeros(shape[1])}
-            for number, shape in enumerate(zip(widths[:-1], widths[1:], strict=True))
+            for number, shape in enumerate(pairwise(widths))
         }
 
     def apply(self, params: Any, x: Any) -> Any:
@@ -119,6 +122,7 @@ class Deep:
 def podrun(config: Any, data: Any) -> dict[str, float]:
     """Begin with the strategy, for it may trace the state when it is made."""
     import jax
+
     from podrun.runtime.data.pipeline import TrainBatches
     from podrun.runtime.optim import make_optimizer
     from podrun.runtime.parallel import make_strategy
@@ -142,8 +146,9 @@ def plain(config: Any, data: Any) -> dict[str, float]:
     import numpy as np
     import optax
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
-    from podrun.runtime.optim import make_optimizer
     from strategies import plain_step, with_optimizer
+
+    from podrun.runtime.optim import make_optimizer
 
     model = Deep(config.model.options, data.outputs, jnp.float32)
     optimizer, _ = make_optimizer(config, config.total_steps(1))
@@ -156,7 +161,9 @@ def plain(config: Any, data: Any) -> dict[str, float]:
     whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
     params = model.init(jax.random.key(0), jnp.zeros((1, *data.shape)))
     state = jax.device_put(with_optimizer(params, optimizer), whole)
-    batch = jax.device_put(data.train.gather(np.arange(config.batch_size), np.zeros(config.batch_size, np.int64)), split)
+    batch = jax.device_put(
+        data.train.gather(np.arange(config.batch_size), np.zeros(config.batch_size, np.int64)), split
+    )
     began = time.process_time()
     jax.device_get(jax.jit(plain_step(loss, optimizer), donate_argnums=0)(state, batch)[1])
     return {"step": time.process_time() - began}

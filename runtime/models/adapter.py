@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
@@ -51,8 +52,8 @@ class Model(ABC):
     def __call__(self, given: Any, x: jax.Array, key: jax.Array | None = None) -> Any:
         """Return the outputs, [B, ...]. In training the new state replaces that of `given`, made by `variables`."""
         if not isinstance(given, Variables):
-            return self._array(self.apply(given, None, x, key)[0])
-        outputs, state = self.apply(given.params, given.state, x, key)
+            return self._array(self._applied(given, None, x, key)[0])
+        outputs, state = self._applied(given.params, given.state, x, key)
         if key is not None:
             self._check_state(given.state, state)
             given.state, given.updated = state, True
@@ -69,6 +70,19 @@ class Model(ABC):
             call = ", ".join([*words, *by_name])
             self.refuse(f"{type(module).__name__} has no `__call__`, expected `__call__({call})`")
         plugins.check_call(type(module).__call__, self.name, KEY, words, by_name, part="__call__")
+
+    def _applied(self, *arguments: Any) -> tuple[Any, Any]:
+        try:
+            return self.apply(*arguments)
+        except NameError as error:
+            axis = re.search(r"unbound axis name: (\w+)", str(error))
+            if axis is None:
+                raise
+            return self.refuse(
+                f"averages over an axis named {axis[1]!r}, as a batch norm with `axis_name` does, but a model is given one "
+                "device's share of the batch, without such an axis; leave `axis_name` out: statistics are then those of "
+                "the share, and the state is their mean"
+            )
 
     def _array(self, outputs: Any) -> Any:
         if not isinstance(outputs, jax.Array):

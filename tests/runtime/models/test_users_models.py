@@ -45,6 +45,10 @@ class Linen(nn.Module):
 class NoCall(eqx.Module):
     w: jax.Array
 
+class Synchronized(nn.Module):
+    @nn.compact
+    def __call__(self, x, train=True): return nn.BatchNorm(not train, axis_name="batch")(x)[:, :4]
+
 def params(key): return {"w": jnp.zeros(4)}
 """
 
@@ -203,6 +207,7 @@ def test_no_state_no_name() -> None:
             "NoCall has no `__call__`, expected `__call__(self, x)`",
         ),
         ("def Net(o, n, d, key): return eqx.nn.Linear(640, 7, key=key)", "gives float32[16, 7] for 16 examples"),
+        ("def Net(o, n, d): return Synchronized()", "averages over an axis named 'batch'"),
         ("def Net(o, n, d): return Thing(init=params)", "returns types.SimpleNamespace, expected a flax.linen.Module"),
         ("Net = Thing(init=params, apply=3)", "its `apply` is int, which cannot be called with (params, x)"),
         (
