@@ -71,6 +71,7 @@ def test_a_handshake_has_one_deadline(address: tuple[str, int], monkeypatch: pyt
         stranger.settimeout(30)
         assert len(stranger.recv(32, socket.MSG_WAITALL)) == 32
         stop = threading.Event()
+        sent = []
 
         def dribble() -> None:
             while not stop.wait(0.1):
@@ -78,6 +79,7 @@ def test_a_handshake_has_one_deadline(address: tuple[str, int], monkeypatch: pyt
                     stranger.sendall(b"x")
                 except OSError:
                     return
+                sent.append(1)
 
         thread = threading.Thread(target=dribble)
         thread.start()
@@ -88,6 +90,7 @@ def test_a_handshake_has_one_deadline(address: tuple[str, int], monkeypatch: pyt
         finally:
             stop.set()
             thread.join()
+        assert len(sent) < 64  # or else it was not the deadline, but a whole proof that was wrong
 
 
 REQUESTS: list[Any] = [

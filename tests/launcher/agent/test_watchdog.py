@@ -37,8 +37,14 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 
 
 def is_reading(process: Agent, path: Path) -> bool:
-    links = Path(f"/proc/{process.pid}/fd")
-    return any(os.path.realpath(link) == str(path) for link in links.iterdir())
+    return any(_target(link) == str(path) for link in Path(f"/proc/{process.pid}/fd").iterdir())
+
+
+def _target(link: Path) -> str:
+    try:
+        return os.readlink(link)
+    except FileNotFoundError:  # closed meanwhile
+        return ""
 
 
 @pytest.mark.parametrize("end", ["stdin", "stdout"])
