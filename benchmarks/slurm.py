@@ -71,7 +71,7 @@ def main() -> None:
         raise SystemExit(f"slurm.py: {reason}")
     cluster = Cluster(hurried=False)
     try:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(dir="/srv") as folder:  # in /tmp podrun refuses: each node may have its own
             project = Path(folder) / "project"
             project.mkdir()
             compare(cluster, project, args.rounds)
