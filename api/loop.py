@@ -147,12 +147,16 @@ class Steps:
             self._checkpoints.close()
 
     def _leave(self, step: int, on_purpose: bool) -> None:
-        """Save what is done when the loop is left within a step. Nothing catches an error here, so it is shown and final."""
+        """Save the last whole step when the loop is left within a step.
+
+        The program cannot catch an error that is raised while a generator is closed, so an error is shown and ends a pod's process.
+        """
         if not on_purpose:
             self._note(f"the loop was left by an error in step {step}; the last step that was saved is {self._saved}")
             return
         try:
-            if self._set_in == step or (self._set_in is None and not self._is_forgotten()):  # or changed in place
+            # A program that never sets the state may have changed its arrays in place.
+            if self._set_in == step or (self._set_in is None and not self._is_forgotten()):
                 self._complete(step)
             self._finish()
             self._tell_end()
