@@ -149,7 +149,7 @@ class Steps:
     def _leave(self, step: int, on_purpose: bool) -> None:
         """Save the last whole step when the loop is left within a step.
 
-        The program cannot catch an error that is raised while a generator is closed, so an error is shown and ends a pod's process.
+        The program cannot catch an error of a generator that is being closed: it is shown, and in a pod it ends the process.
         """
         if not on_purpose:
             self._note(f"the loop was left by an error in step {step}; the last step that was saved is {self._saved}")

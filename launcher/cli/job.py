@@ -88,7 +88,7 @@ def data(name: str | None, to: Path | None) -> None:
 
 
 @click.command()
-@click.option("--slice", "-s", metavar="TYPE", help="What it is to run on.  [default: launch.slice, or cpu-1x1]")
+@click.option("--slice", "-s", metavar="TYPE", help="Slice to run on.  [default: launch.slice, or cpu-1x1]")
 @click.option("--mesh", metavar="AXES", help="Lay out arrays over a mesh such as data=4,model=2, in place of a job.")
 @click.option(
     "--array",
@@ -97,7 +97,7 @@ def data(name: str | None, to: Path | None) -> None:
     metavar="ARRAY",
     help="With --mesh: 16@data,32@model, with a name: A=16@data,32.",
 )
-@click.option("--expr", metavar="EXPRESSION", help="With --array: what is computed of them.  [default of two: A @ B]")
+@click.option("--expr", metavar="EXPRESSION", help="With --array: expression over the arrays.  [default of two: A @ B]")
 @click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
 @click.argument("train", type=click.Path(path_type=Path), metavar="[train.yaml]", required=False)
 @click.argument("overrides", nargs=-1, metavar="[key.path=value ...]", shell_complete=complete_job)
