@@ -62,7 +62,7 @@ FLOORS = {
             "weights",
             "optim",
         ),
-        *("parallel", "measure", "storage", "checkpoint", "results", "export", "preview", "train", "__main__"),
+        *("parallel", "measure", "storage", "checkpoint", "results", "export", "inspect_job", "train", "__main__"),
     ),
 }
 """Rooms from the lowest to the highest. A file of the runtime that stands alone is a room, too."""

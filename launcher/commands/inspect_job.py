@@ -148,7 +148,7 @@ def _run_worker(
     """Run the process that answers. It has as many virtual CPU devices."""
     virtual = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
     return subprocess.run(
-        [python, "-m", "podrun.runtime.preview"],
+        [python, "-m", "podrun.runtime.inspect_job"],
         input=json.dumps(query),
         env={**os.environ, **env, **virtual},
         capture_output=True,

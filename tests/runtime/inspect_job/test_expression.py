@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.special import log_softmax, logsumexp, softmax
 
 from podrun.runtime.contract import UserError
-from podrun.runtime.preview.expression import FUNCTIONS, parse_expression
+from podrun.runtime.inspect_job.expression import FUNCTIONS, parse_expression
 
 A, B, w, b = (
     np.random.default_rng(0).uniform(0.1, 0.9, shape).astype(np.float32) for shape in [(4, 6), (4, 6), (6, 3), (3,)]

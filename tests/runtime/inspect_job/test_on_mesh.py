@@ -13,10 +13,10 @@ import pytest
 from jax.sharding import NamedSharding
 
 from podrun.runtime.contract import UserError
-from podrun.runtime.preview.array_spec import parse_array
-from podrun.runtime.preview.collectives import Collective, collectives
-from podrun.runtime.preview.on_mesh import look_at_arrays
-from podrun.runtime.preview.render_arrays import text
+from podrun.runtime.inspect_job.array_spec import parse_array
+from podrun.runtime.inspect_job.collectives import Collective, collectives
+from podrun.runtime.inspect_job.on_mesh import look_at_arrays
+from podrun.runtime.inspect_job.render_arrays import text
 
 MESH = {"data": 2, "model": 2}
 AXES = ["", "@data", "@model", "@(data,model)", "@(model,data)"]
