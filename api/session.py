@@ -21,10 +21,10 @@ from podrun.runtime.measure.writers import JsonLines
 from podrun.runtime.storage import make_storage
 from podrun.runtime.storage.base import Storage
 from podrun.runtime.storage.shared_folder import SHARED_FOLDER
+from podrun.runtime.worker.fault_injection import inject_faults
 from podrun.runtime.worker.mistakes import explain_mistakes
 from podrun.runtime.worker.preempt import LocalStop, StopRequest, report_sigterm
 from podrun.runtime.worker.progress import Reporter
-from podrun.runtime.worker.rehearsal import rehearse
 from podrun.runtime.worker.workdir import claim
 
 
@@ -105,7 +105,7 @@ class Session:
         self._stop: StopRequest | LocalStop | None = None
         self._stopping = False
         if self.in_pod:
-            rehearse(self.env, self.workdir, self.reporter)
+            inject_faults(self.env, self.workdir, self.reporter)
             self.reporter.phase(Phase.CONNECT)
             if not jax.distributed.is_initialized():
                 initialize(self.env)

@@ -64,7 +64,7 @@ def import_first() -> None:
     gc.disable()  # it would look a dozen times at objects of which none is garbage, for 0.3 s
     try:
         from . import distributed, train  # noqa: F401
-        from .worker import preempt, quiet, rehearsal, workdir  # noqa: F401
+        from .worker import fault_injection, preempt, quiet, workdir  # noqa: F401
     finally:
         gc.freeze()
         gc.enable()
@@ -89,9 +89,9 @@ def run(env: WorkerEnv, reporter: Reporter) -> int:
     from .distributed import configure_jax, initialize
     from .storage import open_bucket, spool_of
     from .train import train
+    from .worker.fault_injection import inject_faults
     from .worker.preempt import Preempted, report_sigterm
     from .worker.quiet import quiet_libraries
-    from .worker.rehearsal import rehearse
     from .worker.workdir import check_owner, claim
 
     config = load_config(env.config_path)
@@ -104,7 +104,7 @@ def run(env: WorkerEnv, reporter: Reporter) -> int:
         claim(workdir, env, reporter)
         check_owner(workdir, env)
     storage = open_bucket(bucket, workdir, env, reporter) if bucket else None
-    rehearse(env, workdir, reporter)
+    inject_faults(env, workdir, reporter)
     reporter.phase(Phase.CONNECT)
     reporter.beat.part()  # from here on it waits for the others
     initialize(env, config.launch.start_timeout)

@@ -159,8 +159,8 @@ class Trainer:
         for step in range(first, (until or self._steps) + 1):
             self._reporter.begin_step(step)
             self._profiler.begin_step(step)
-            if self._reporter.rehearsal is not None:
-                self._state = self._reporter.rehearsal.state(self._state)
+            if self._reporter.faults is not None:
+                self._state = self._reporter.faults.state(self._state)
             with self._clock.waiting(), self._beat.data:
                 batch = self._batches.get(self._look_while_blocked)
             done = self._complete_oldest() if len(self._in_flight) == self._window else None

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..worker.answer import answer_question
+from ..worker.query import answer_query
 
 
 def _answer(request: dict[str, Any]) -> str:
@@ -18,4 +18,4 @@ def _answer(request: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    answer_question(_answer)
+    answer_query(_answer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ..worker.answer import answer_question
+from ..worker.query import answer_query
 
 
 def _answer(request: dict[str, Any]) -> str:
@@ -37,4 +37,4 @@ def _answer_arrays(request: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    answer_question(_answer)
+    answer_query(_answer)

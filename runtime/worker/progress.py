@@ -14,7 +14,7 @@ from ..lines import log_line
 from .beat import BeatFile
 
 if TYPE_CHECKING:
-    from .rehearsal import Rehearsal
+    from .fault_injection import FaultInjector
 
 _RESERVE = 1 << 15  # bytes: an error with its traceback, and a margin for what others write meanwhile
 
@@ -45,8 +45,8 @@ class Reporter:
         self.last_phase: Phase | None = None
         self.step: int | None = None
         """The step in progress, for the report of a failure."""
-        self.rehearsal: Rehearsal | None = None
-        """Faults to inject; None if this is no rehearsal."""
+        self.faults: FaultInjector | None = None
+        """Faults to inject; None if the run injects none."""
 
     def event(self, what: EventKind, /, **fields: Any) -> None:
         event: Event = {"event": what, "time": time.time(), **fields}
@@ -75,14 +75,14 @@ class Reporter:
         self.beat.phase(phase)
         self.last_phase = phase
         self.event(EventKind.PHASE, phase=phase)
-        if self.rehearsal is not None:
-            self.rehearsal.begin_phase(phase)
+        if self.faults is not None:
+            self.faults.begin_phase(phase)
 
     def begin_step(self, step: int) -> None:
         """Note that the step has begun."""
         self.step = step
-        if self.rehearsal is not None:
-            self.rehearsal.begin_step(step)
+        if self.faults is not None:
+            self.faults.begin_step(step)
 
     def note(self, message: str) -> None:
         self.event(EventKind.NOTE, message=message)

@@ -1,4 +1,4 @@
-"""Answer one question of the launcher in a process of its own: JSON from stdin, text to stdout."""
+"""Answer one query of the launcher in a process of its own: JSON from stdin, text to stdout."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from typing import Any
 from ..contract import ExitCode, UserError
 
 
-def answer_question(work: Callable[[dict[str, Any]], str]) -> None:
-    """Exit with 0 and what `work` returns, 2 and a mistake of the user, or 1 and any other error."""
+def answer_query(work: Callable[[dict[str, Any]], str]) -> None:
+    """Pass the query to `work`, print the answer, and exit.
+
+    The exit code is 0 with the text that `work` returns, 2 with the message of a UserError, or 1 with any other error.
+    """
     out = os.dup(1)
     os.dup2(2, 1)  # output of libraries is no part of the answer
     try:

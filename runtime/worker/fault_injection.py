@@ -1,4 +1,4 @@
-"""Inject faults into this process, for a rehearsal of the job's survival (`podrun --inject`)."""
+"""Inject faults into this process, to test that the job survives them (`podrun --inject`)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .progress import Reporter
 _ROOM = 1 << 28  # bytes that a process may still allocate before it is out of memory
 
 
-def rehearse(env: WorkerEnv, workdir: Workdir, reporter: Reporter) -> None:
-    """Let the reporter call the faults of this process, if the run injects any."""
+def inject_faults(env: WorkerEnv, workdir: Workdir, reporter: Reporter) -> None:
+    """Make the reporter inject the faults of this process, if the run injects any."""
     if texts := os.environ.get(ENV_INJECT, "").split():
-        reporter.rehearsal = Rehearsal(parse_checked(texts), env, workdir, reporter)
+        reporter.faults = FaultInjector(parse_checked(texts), env, workdir, reporter)
 
 
-class Rehearsal:
+class FaultInjector:
     """The faults of one process that have not struck yet."""
 
     def __init__(self, injections: Sequence[Injection], env: WorkerEnv, workdir: Workdir, reporter: Reporter) -> None:
