@@ -71,6 +71,7 @@ class Session:
         self._awaited = False  # `close` waits until the agent has been told
         self._told_close = False
         self._cut: Channel | None = None  # the last channel that did not end by itself
+        self._is_connected = False  # the agent of this attempt hears what is sent, as far as is known
         self._is_kept = False  # the agent waits for the next attempt
         self._kept_in, self._kept_offsets = "", dict[str, int]()  # folder of the attempt before, and what came of it
         self._goes_on = False
@@ -105,11 +106,19 @@ class Session:
             self.send({"type": "close", "offsets": {}})
         self._spoken.wait(FIRST_WORD)
 
-    def keep(self) -> None:
-        """Let the agent, which has stopped, wait for the next attempt; `go_on` or `close` must follow."""
-        self._is_kept, self._kept_in = True, str(self._plan.directory)
-        self._kept_offsets = dict(self._offsets)
+    def keep(self) -> bool:
+        """Let the agent, which has stopped, wait for the next attempt; `go_on` or `close` must follow.
+
+        Returns False if its connection has ended: then this session can only be closed. The next connection is made to the
+        agent of this attempt, which would send all its frames again if the next attempt asked for them from the first on.
+        """
+        with self._ending:
+            if self._closed or not self._is_connected:
+                return False
+            self._is_kept, self._kept_in = True, str(self._plan.directory)
+            self._kept_offsets = dict(self._offsets)
         self.send({"type": "close", "offsets": dict(self._offsets), "again": True})
+        return True
 
     def go_on(self, plan: HostPlan, spec: dict[str, Any], on_frame: OnFrame) -> bool:
         """Be the session of another attempt, which `open` then starts with the agent that was kept.
@@ -117,7 +126,7 @@ class Session:
         Returns False if that agent may be gone, or its host: then this session can only be closed.
         """
         with self._ending:
-            if not self._is_kept or self._closed or self.silence > SILENCE:
+            if not self._is_kept or self._closed or not self._is_connected or self.silence > SILENCE:
                 return False
             self._is_kept, self._goes_on = False, True
             self._set_attempt(plan, spec, on_frame)
@@ -368,6 +377,7 @@ class Session:
         """Deliver frames until the channel ends; return the tail of its stderr."""
         channel = self._channel
         assert channel is not None
+        self._is_connected = True
         for line in lines(channel, protocol.STREAM_LIMIT, self._hear):
             frame = self._parse(line)
             self._delivering = True
@@ -375,6 +385,8 @@ class Session:
                 self._deliver(frame)
             finally:
                 self._heard, self._delivering = time.monotonic(), False
+        with self._ending:  # from here on the attempt stays the one whose agent the next connection is for
+            self._is_connected = False
         self._spoken.set()
         if self._closed:
             self._told_close = channel.exit_code() == 0 and channel is not self._cut

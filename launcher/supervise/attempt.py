@@ -204,9 +204,8 @@ class Supervisor(AgentFrames):
     def _leave(self, session: Session) -> None:
         """Keep an agent for the next attempt, if there may be one and nothing is left there; else let it end."""
         reusable = session.has_stopped and session.host in self._reusable
-        if self._kept is not None and self._kept.wanted and reusable and self._failures and not self._interrupts:
-            self._kept.keep(session)
-        else:
+        kept = self._kept if reusable and self._failures and not self._interrupts else None
+        if kept is None or not kept.wanted or not kept.keep(session):
             session.close(5.0 if session.has_stopped else 0.5)
 
     def _grace(self) -> float:

@@ -21,12 +21,17 @@ class KeptAgents:
         self._heartbeat: Heartbeat | None = None
         self._lock = threading.Lock()
 
-    def keep(self, session: Session) -> None:
-        """Keep an agent that has confirmed that none of its attempt's processes are left. Called from several threads."""
-        session.keep()
+    def keep(self, session: Session) -> bool:
+        """Keep an agent that has confirmed that none of its attempt's processes are left. Called from several threads.
+
+        Returns False if it cannot be kept, and must be ended.
+        """
+        if not session.keep():
+            return False
         with self._lock:
             self._sessions[session.host] = session
             self._heartbeat = self._heartbeat or Heartbeat(self._all, LEASE)
+        return True
 
     def session(self, plan: HostPlan, spec: dict[str, Any], on_frame: OnFrame) -> Session | None:
         """Return the session of the host's kept agent, for the attempt of `plan`; None if there is none."""

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from podrun.launcher.agent.protocol import PREEMPTED
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.remote.session import Session
+from podrun.launcher.supervise.kept import KeptAgents
 from podrun.launcher.transport.process_channel import ProcessChannel
 
 from ..supervise.test_ends import plan_of
@@ -49,6 +51,7 @@ class Talk:
         self.transport = Gate(plan.pod)
         self.frames: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         (host,) = plan.hosts
+        self.plan = plan
         self.directory = Path(host.directory)
         deliver = lambda name, frame: self.frames.put(frame)  # noqa: E731
         self.session = Session(self.transport, plan.pod, host, plan.spec(host), deliver)
@@ -100,6 +103,26 @@ def test_a_connection_that_is_made_anew_at_the_end(talk: Talk) -> None:
     talk.transport.opened.set()
     talk.assert_agent_ends()
     assert talk.frames.empty()
+
+
+def test_a_connection_that_is_made_anew_at_a_restart(talk: Talk) -> None:
+    """The next attempt hears nothing of this one's agent, which is not kept then, and ends."""
+    kept = KeptAgents()
+    talk.session.send({"type": "stop", "grace": 0.0})
+    talk.wait_for("stopped")
+    talk.signal_relay(signal.SIGKILL)
+    assert talk.transport.asked.wait(20)
+    kept.keep(talk.session)
+    (host,) = talk.plan.hosts
+    host = replace(host, directory=f"{host.directory}-next")
+    heard: list[str] = []
+    again = kept.session(host, talk.plan.spec(host), lambda _, frame: heard.append(frame["type"]))
+    talk.transport.opened.set()
+    if again is not None:
+        again.open()
+    talk.session.close()
+    talk.assert_agent_ends()
+    assert heard == [] and again is None
 
 
 def test_sigterm_to_the_connection_is_for_the_agent(talk: Talk) -> None:
