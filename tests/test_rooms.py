@@ -26,20 +26,18 @@ FLOORS = {
             "yamlfile",
             "transport",
             "inventory",
-            "tpu",
             "plan",
             "remote",
             "staging",
             "rundir",
             "view",
-            "kubernetes",
             "results",
             "report",
             "watch",
             "templates",
             "datasets",
         ),
-        *("preflight", "request", "supervise", "compare", "commands", "cli"),
+        *("preflight", "request", "supervise", "engines", "kubernetes", "compare", "commands", "cli"),
     ),
     "runtime": (
         *(
@@ -141,6 +139,20 @@ def test_an_upward_import_is_found(tmp_path: Path) -> None:
 def test_nothing_is_imported_in_a_circle(package: str) -> None:
     """Imports within functions count as well. `static_order` raises CycleError, which names the circle."""
     assert list(TopologicalSorter(graph(package)).static_order())
+
+
+def test_no_engine_imports_another() -> None:
+    """All about one engine stands in one folder: it can go, or come, alone."""
+    engine = {file: "/".join(file.split("/")[:2]) for file in graph("launcher") if file.count("/") > 1}
+    rows = [
+        f"{file} imports {target}"
+        for file, targets in graph("launcher").items()
+        for target in sorted(targets)
+        if file.startswith("engines/") and target.startswith("engines/")
+        if file in engine and target in engine and engine[file] != engine[target]
+    ]
+    assert rows == []
+    assert {"engines/tpu", "engines/kubernetes"} <= set(engine.values())
 
 
 def test_only_two_files_of_the_api_import_the_launcher() -> None:

@@ -58,8 +58,8 @@ def jobset(
     program = typed_program(ctx, job)
 
     def action() -> int:
-        from ..commands.render_jobset import JobSetRequest
-        from ..commands.render_jobset import render as render_jobset
+        from ..engines.kubernetes.render_jobset import JobSetRequest
+        from ..engines.kubernetes.render_jobset import render as render_jobset
 
         return render_jobset(
             JobSetRequest(

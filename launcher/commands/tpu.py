@@ -11,12 +11,12 @@ import click
 
 from podrun.runtime.contract import ExitCode, UserError
 
-from ..inventory.gcloud import StoppedError, TpuName, configured_project
+from ..engines.tpu.bring_up import Waiting, bring_up, refusal, take_down
+from ..engines.tpu.gcloud import StoppedError, TpuName, configured_project
+from ..engines.tpu.order import Order, make_order
+from ..engines.tpu.queued import Queued, Stage, Vm
+from ..engines.tpu.service import Standing, list_zone, look
 from ..supervise.signals import Signals
-from ..tpu.bring_up import Waiting, bring_up, refusal, take_down
-from ..tpu.order import Order, make_order
-from ..tpu.queued import Queued, Stage, Vm
-from ..tpu.service import Standing, list_zone, look
 from ..view.text_table import text_table
 from ..view.times import duration, moment
 

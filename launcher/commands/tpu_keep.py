@@ -8,13 +8,13 @@ from pathlib import Path
 from podrun.runtime.config import Launch, bucket_url
 from podrun.runtime.contract import ExitCode, UserError
 
+from ..engines.tpu.keep import KeptTpu
 from ..inventory.find import find_pod
 from ..inventory.pod_request import PodRequest
 from ..pod.pod import Pod
 from ..pod.slices import parse_slice
 from ..request.request import Request, resolve_request
 from ..supervise.signals import Signals
-from ..tpu.keep import KeptTpu
 from .run import run
 from .tpu import TpuRequest, agree, hints, tell
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from types import MappingProxyType
 from typing import Any, cast
 
+from ..pod.lazy import load
 from ..pod.pod import Host, Pod, Ssh
 from ..pod.slices import Slice
 from ..pod.traits import LISTED
@@ -43,7 +43,7 @@ class Inventory:
     """A source of hosts: an option of the command line, and with `is_key` also a key of the pod file."""
 
     module: str
-    """Module here, with `from_option`, and if it `is_key` `from_key`; without `lists_hosts` with `from_slice`."""
+    """Module of the launcher, with `from_option`, and if it `is_key` `from_key`; without `lists_hosts` with `from_slice`."""
     help: str
     """Help text of the option."""
     metavar: str | None = None
@@ -61,48 +61,47 @@ class Inventory:
 
     def from_option(self, value: Any, **refinements: Any) -> Listing:
         """Return the hosts that the option's value stands for. Raises UserError, and UnavailableError of a service."""
-        return cast(Listing, self._load().from_option(value, **refinements))
+        return cast(Listing, load(self.module).from_option(value, **refinements))
 
     def from_key(self, value: Any) -> Listing:
         """Return the hosts that the validated value of the pod file's key stands for. Raises UserError."""
-        return cast(Listing, self._load().from_key(value))
+        return cast(Listing, load(self.module).from_key(value))
 
     def from_slice(self, slice: Slice) -> Pod:
         """Return the pod made for the slice. Raises UserError."""
-        return cast(Pod, self._load().from_slice(slice))
+        return cast(Pod, load(self.module).from_slice(slice))
 
     def names(self) -> list[str]:
         """Return what the option's value may be completed to."""
-        return cast(list[str], self._load().names()) if self.has_names else []
-
-    def _load(self) -> Any:
-        return import_module(f".{self.module}", __package__)
+        return cast(list[str], load(self.module).names()) if self.has_names else []
 
 
 INVENTORIES: Mapping[str, Inventory] = MappingProxyType(
     {
         "hosts": Inventory(
-            "hosts", "Hosts instead of those of --pod: tpu-[0-3] or 10.0.0.5,10.0.0.6.", "LIST", is_key=True
+            "inventory.hosts", "Hosts instead of those of --pod: tpu-[0-3] or 10.0.0.5,10.0.0.6.", "LIST", is_key=True
         ),
         "hostfile": Inventory(
-            "hostfile", "The same from lines of `HOST slots=N`.", "FILE", is_path=True, knows_slice=True
+            "inventory.hostfile", "The same from lines of `HOST slots=N`.", "FILE", is_path=True, knows_slice=True
         ),
-        "tpu": Inventory("tpu_vm", "The hosts of a TPU VM, which gcloud knows; with --zone.", "NAME", knows_slice=True),
+        "tpu": Inventory(
+            "engines.tpu.tpu_vm", "The hosts of a TPU VM, which gcloud knows; with --zone.", "NAME", knows_slice=True
+        ),
         "slurm": Inventory(
-            "slurm",
+            "inventory.slurm",
             "The nodes of the SLURM job that this runs in. With =partition=gpu,time=2:00:00 a job is submitted.",
             "[=OPTIONS]",
             knows_slice=True,
         ),
         "hosts_from": Inventory(
-            "hosts_from",
+            "inventory.hosts_from",
             "Who lists the hosts: metadata, on a worker of a TPU VM; gke; or a plug-in.",
             "SOURCE",
             knows_slice=True,
             has_names=True,
         ),
         "simulate": Inventory(
-            "simulated",
+            "inventory.simulated",
             "Run the slice on this machine: a process per host, virtual CPU devices.",
             lists_hosts=False,
         ),

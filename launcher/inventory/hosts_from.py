@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import difflib
-from importlib import import_module
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import cast
 
 from podrun.runtime.contract import UserError
 
+from ..pod.lazy import load
 from ..yamlfile.short import short
 from .base import Listing
 from .plugins import GROUP, list_by_plugin, plugin_names
 
-SOURCES = ("metadata", "gke")
-"""Names of podrun's own sources. The module of that name here has `list_hosts`; a plug-in cannot take its place."""
+SOURCES: Mapping[str, str] = MappingProxyType(
+    {"metadata": "engines.tpu.metadata:list_hosts", "gke": "engines.kubernetes.gke:list_hosts"}
+)
+"""Maps the names of podrun's own sources to what lists their hosts. A plug-in cannot take the place of one."""
 
 
 def from_option(text: str) -> Listing:
@@ -25,7 +29,7 @@ def from_option(text: str) -> Listing:
     if name in SOURCES:
         if colon:
             raise UserError(f"--hosts-from {name}: takes nothing after its name; leave {short(f':{argument}')} out")
-        return cast(Listing, import_module(f".{name}", __package__).list_hosts())
+        return cast(Listing, load(SOURCES[name])())
     listing = list_by_plugin(name, argument, f"--hosts-from {name}")
     if listing is None:
         known = names()

@@ -1,1 +1,1 @@
-"""Run jobs on Kubernetes: the JobSet of a job, and what each of its containers does."""
+"""The entry of a JobSet's containers: manifests name it, and images have it, so it stays at this place."""

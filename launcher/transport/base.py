@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from importlib import import_module
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import cast
 
 from ..pod.fan_out import WINDOW
+from ..pod.lazy import load
 from ..pod.pod import Host, Pod
 from .open_files import raise_limit
 
@@ -72,11 +73,17 @@ class Transport(ABC):
         """Close all connections; safe to call twice."""
 
 
-_MODULES = {"local": "local", "ssh": "ssh.transport", "slurm": "slurm.transport"}
-"""Maps each transport's name to its module in this package."""
+TRANSPORTS: Mapping[str, str] = MappingProxyType(
+    {
+        "local": "transport.local:LocalTransport",
+        "ssh": "transport.ssh.transport:SshTransport",
+        "slurm": "transport.slurm.transport:SlurmTransport",
+    }
+)
+"""Maps each transport's name to its class, which is called with the pod."""
 
 
 def load_transport(pod: Pod) -> Transport:
     """Return the pod's transport; imports its module only now."""
     raise_limit()  # each host takes some open files
-    return cast(Transport, import_module(f".{_MODULES[pod.transport]}", __package__).transport(pod))
+    return cast(Transport, load(TRANSPORTS[pod.transport])(pod))

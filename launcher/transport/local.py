@@ -67,6 +67,3 @@ def _start(argv: list[str], stderr: IO[bytes]) -> subprocess.Popen[bytes]:
     )
     restore_limit(process.pid)
     return process
-
-
-transport = LocalTransport

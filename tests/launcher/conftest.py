@@ -1,4 +1,4 @@
-"""Shared here: a pod of three hosts that are this machine."""
+"""Shared here: a pod of three hosts that are this machine, and a folder for programs that are found first."""
 
 from __future__ import annotations
 
@@ -18,3 +18,14 @@ from podrun.launcher.transport.local import LocalTransport
 def local(tmp_path: Path) -> tuple[LocalTransport, Pod]:
     pod = replace(simulated_pod(parse_slice("cpu-3x2")), home=str(tmp_path / "home"), python=sys.executable)
     return LocalTransport(pod), pod
+
+
+@pytest.fixture
+def bin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder of the gcloud, or of SLURM's programs, that are found, in a home without keys."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
+    return folder

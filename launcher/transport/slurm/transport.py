@@ -118,6 +118,3 @@ class SlurmTransport(Transport):
         left = time_left(self._job)
         limit = "has no time limit" if left == "UNLIMITED" else f"has {left} left"
         return f"the SLURM job {self._job} {limit}" if left else None
-
-
-transport = SlurmTransport

@@ -181,6 +181,3 @@ def split_target(target: str) -> tuple[str | None, str, int | None]:
 def host_key_name(alias: str | None, host: str, port: int) -> str:
     """Return a host's name in known_hosts."""
     return alias or (host if port == 22 else f"[{host}]:{port}")
-
-
-transport = SshTransport

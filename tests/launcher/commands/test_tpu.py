@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.tpu import bring_up
+from podrun.launcher.engines.tpu import bring_up
 
 from ...conftest import Sandbox
 from ...gcloud import ZONE, Service, node, write_program

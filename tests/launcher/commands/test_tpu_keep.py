@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.tpu import bring_up
+from podrun.launcher.engines.tpu import bring_up
 
 from ...conftest import Sandbox
 from ...gcloud import ZONE, Service

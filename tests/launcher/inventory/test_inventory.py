@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from podrun.launcher.inventory.fits import misfit
 from podrun.launcher.inventory.hostfile import read_hostfile
 from podrun.launcher.inventory.pod_request import PodRequest
 from podrun.launcher.inventory.pod_schema import PodFile
+from podrun.launcher.pod.lazy import load
 from podrun.launcher.pod.pod import Host, Pod, Ssh
 from podrun.launcher.pod.ranges import expand, split_hosts
 from podrun.launcher.pod.slices import parse_slice
@@ -129,7 +129,7 @@ def test_a_misfit_names_what_would_fit(slice: str, hosts: int, what: str | None)
 def test_an_inventory_is_all_that_its_line_says(name: str) -> None:
     """Its module has what the line promises, its key is in the pod file, and messages name its option."""
     inventory: Inventory = INVENTORIES[name]
-    module = importlib.import_module(f"podrun.launcher.inventory.{inventory.module}")
+    module = load(inventory.module)
     assert callable(module.from_option if inventory.lists_hosts else module.from_slice)
     assert not inventory.is_key or (callable(module.from_key) and name in PodFile.model_fields)
     with pytest.raises(UserError, match=f"no hosts: looked for .*{usage_of(name)}"):
@@ -139,7 +139,7 @@ def test_an_inventory_is_all_that_its_line_says(name: str) -> None:
 @pytest.mark.parametrize("name", REFINEMENTS)
 def test_a_refinement_is_an_argument_of_its_inventory(name: str) -> None:
     refinement = REFINEMENTS[name]
-    module = importlib.import_module(f"podrun.launcher.inventory.{INVENTORIES[refinement.inventory].module}")
+    module = load(INVENTORIES[refinement.inventory].module)
     argument = inspect.signature(module.from_option).parameters[name]
     assert (argument.default is argument.empty) == refinement.is_needed
     with pytest.raises(

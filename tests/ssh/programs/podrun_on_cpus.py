@@ -1,8 +1,8 @@
 """podrun, with CPUs of the hosts in place of the chips of a TPU VM; it looks at gcloud as often as it can."""
 
 from podrun.launcher.cli.root import main
+from podrun.launcher.engines.tpu import bring_up
 from podrun.launcher.inventory import find
-from podrun.launcher.tpu import bring_up
 
 find._PLATFORMS["tpu"] = "cpu"
 bring_up.PAUSE = 0.2

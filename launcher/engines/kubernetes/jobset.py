@@ -1,0 +1,240 @@
+"""Write the JobSet of a job: an indexed Job for each slice, a pod for each host, with podrun's runtime or a program. PURE.
+
+Sources: https://jobset.sigs.k8s.io/docs/concepts, https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy,
+https://cloud.google.com/kubernetes-engine/docs/how-to/tpus and .../how-to/gpus.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from podrun.runtime.config import Config, Launch
+from podrun.runtime.contract import ENV_COORDINATOR, ENV_WORKDIR, ExitCode
+
+from ...agent.protocol import MULTISLICE
+from ...plan.base_env import MEGASCALE_PORT, base_env
+from ...plan.plan import Program
+from ...pod.pod import Pod
+from ...pod.slices import Slice
+from .member import ENV_CONFIG, ENV_HOST_INDEX, ENV_HOSTS, ENV_PROGRAM, ENV_SLICE_INDEX
+
+PORT = 8476
+"""Port at which process 0 listens, in a network of its own."""
+WORKER = "worker"
+MEMBER = ("python", "-m", "podrun.launcher.kubernetes.member")
+_TPUS = {
+    "v4": "tpu-v4-podslice",
+    "v5litepod": "tpu-v5-lite-podslice",
+    "v5p": "tpu-v5p-slice",
+    "v6e": "tpu-v6e-slice",
+}
+"""Maps generations to GKE's label of their nodes."""
+_NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
+_PREFIX = "jobset.sigs.k8s.io/"
+_EVICTED = {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+"""Rule for a pod whose node is taken away, however it ends."""
+SAVE = 60
+"""Seconds for a save that has begun when the container is asked to stop."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """What the cluster is told besides the job."""
+
+    name: str
+    run_id: str
+    image: str
+    namespace: str | None = None
+    volume: tuple[str, PurePosixPath] | None = None
+    """A persistent volume claim, and the folder at which it is mounted."""
+    accelerator: str | None = None
+    """Label of the nodes of a GPU slice, such as nvidia-h100-80gb; None: any."""
+
+
+def name_problem(name: str) -> str | None:
+    """Return why a JobSet cannot have a name; None if it can. Pods are called NAME-worker-0-0, which has a limit."""
+    if _NAME.fullmatch(name):
+        return None
+    return (
+        f"the name {name!r} is none of Kubernetes: 1 to 40 of a-z, 0-9 and -, a letter first and no - at the end; "
+        "give one with --name"
+    )
+
+
+def text_problem(where: Where) -> str | None:
+    """Return why the image or the namespace cannot be; None if they can."""
+    if not re.fullmatch(r"[\w][\w./:@-]{0,499}", where.image, re.ASCII):
+        return f"--image {where.image!r} cannot be the name of an image"
+    if where.namespace is not None and not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", where.namespace):
+        return f"--namespace {where.namespace!r} is none of Kubernetes: a-z, 0-9 and -"
+    return None
+
+
+def slice_problem(slice: Slice) -> str | None:
+    """Return why GKE has no such slice; None if it has."""
+    generation = _generation(slice)
+    if slice.kind != "tpu" or generation in _TPUS:
+        return None
+    return f"podrun does not know how GKE offers {slice.name}: on GKE it knows {', '.join(_TPUS)}, gpu-HxD and cpu-HxD"
+
+
+def jobset(pod: Pod, job: Config | Program, where: Where) -> dict[str, Any]:
+    """Return the manifest of a JobSet. The job's `launch` names the workdir, in a bucket or below the volume."""
+    slice = pod.slice
+    metadata: dict[str, Any] = {"name": where.name}
+    if where.namespace:
+        metadata["namespace"] = where.namespace
+    if slice.kind == "tpu":  # each slice has a node pool of its own
+        metadata["annotations"] = {
+            "alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool",
+        }
+    members = {
+        "parallelism": slice.hosts_per_slice,
+        "completions": slice.hosts_per_slice,
+        "completionMode": "Indexed",
+        "backoffLimit": 0,  # one pod alone cannot be started again
+        "podFailurePolicy": {"rules": [_fail_job(ExitCode.BAD_CONFIG), _fail_job(ExitCode.PREEMPTED), _EVICTED]},
+        "template": {"spec": _pod_spec(pod, job, where)},
+    }
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": metadata,
+        "spec": {
+            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True, "subdomain": where.name},
+            "successPolicy": {"operator": "All"},
+            "failurePolicy": _failure_policy(job.launch),
+            "replicatedJobs": [{"name": WORKER, "replicas": slice.slices, "template": {"spec": members}}],
+        },
+    }
+
+
+def _failure_policy(launch: Launch) -> dict[str, Any]:
+    """Return podrun's policy: a mistake ends the run, a preemption that was saved costs no restart, others are counted."""
+    rules = [_rule("mistake", "FailJobSet", _code(ExitCode.BAD_CONFIG))]
+    if launch.max_preemptions or (launch.max_preemptions is None and launch.max_restarts):
+        rules.append(
+            _rule(
+                "preemption",
+                "RestartJobSetAndIgnoreMaxRestarts",
+                _code(ExitCode.PREEMPTED),
+                "condition DisruptionTarget",
+            )
+        )
+    return {"maxRestarts": launch.max_restarts, "rules": rules}
+
+
+def _code(code: ExitCode) -> str:
+    return rf"exit code {int(code)}\b"
+
+
+def _rule(name: str, action: str, *patterns: str) -> dict[str, Any]:
+    """Return what follows the end of a container, which the message of its failed Job tells."""
+    return {
+        "name": name,
+        "action": action,
+        "onJobFailureReasons": ["PodFailurePolicy"],
+        "onJobFailureMessagePatterns": list(patterns),
+    }
+
+
+def _fail_job(code: ExitCode) -> dict[str, Any]:
+    return {
+        "action": "FailJob",
+        "onExitCodes": {"containerName": WORKER, "operator": "In", "values": [int(code)]},
+    }
+
+
+def _pod_spec(pod: Pod, job: Config | Program, where: Where) -> dict[str, Any]:
+    slice = pod.slice
+    container: dict[str, Any] = {
+        "name": WORKER,
+        "image": where.image,
+        "command": list(MEMBER),
+        "env": _env(pod, job, where),
+        "ports": [{"containerPort": port} for port in ((PORT, PORT + 1) if isinstance(job, Program) else (PORT,))],
+    }
+    if limits := _limits(slice):
+        container["resources"] = {"limits": limits}
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": math.ceil(job.launch.stop_grace) + SAVE,
+        "containers": [container],
+    }
+    if selector := _selector(slice, where):
+        spec["nodeSelector"] = selector
+    volumes, mounts = [], []
+    if slice.kind == "gpu":  # NCCL's shared memory; a container's own is 64 MiB
+        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
+        mounts.append({"name": "shm", "mountPath": "/dev/shm"})
+    if where.volume:
+        claim, folder = where.volume
+        volumes.append({"name": "workdir", "persistentVolumeClaim": {"claimName": claim}})
+        mounts.append({"name": "workdir", "mountPath": str(folder)})
+    if volumes:
+        spec["volumes"], container["volumeMounts"] = volumes, mounts
+    return spec
+
+
+def _limits(slice: Slice) -> dict[str, int]:
+    if slice.kind == "tpu":
+        return {"google.com/tpu": slice.chips // slice.hosts}
+    return {"nvidia.com/gpu": slice.devices_per_host} if slice.kind == "gpu" else {}
+
+
+def _selector(slice: Slice, where: Where) -> dict[str, str]:
+    if slice.kind == "tpu":
+        return {
+            "cloud.google.com/gke-tpu-accelerator": _TPUS[_generation(slice)],
+            "cloud.google.com/gke-tpu-topology": slice.topology,
+        }
+    return {"cloud.google.com/gke-accelerator": where.accelerator} if where.accelerator else {}
+
+
+def _generation(slice: Slice) -> str:
+    return re.sub(r"^\d+x(?=[a-z])", "", slice.name).rpartition("-")[0]
+
+
+def _what_runs(job: Config | Program) -> dict[str, str]:
+    if not isinstance(job, Program):
+        return {ENV_CONFIG: job.model_dump_json()}
+    launch = {"env": job.launch.env, "instrument": job.launch.instrument}
+    return {ENV_PROGRAM: json.dumps({"argv": job.argv, "launch": launch})}
+
+
+def _env(pod: Pod, job: Config | Program, where: Where) -> list[dict[str, Any]]:
+    """Return the environment: what `WorkerEnv` reads, as far as it is known now, and where the member finds the rest."""
+    slice, ids = pod.slice, range(pod.slice.devices_per_host)
+    coordinator = f"{where.name}-{WORKER}-0-0.{where.name}"
+    values = {
+        **base_env(pod, ids),
+        "PODRUN_RUN_ID": where.run_id,
+        "PODRUN_NUM_PROCESSES": str(slice.hosts),
+        "PODRUN_LOCAL_DEVICE_IDS": ",".join(map(str, ids)),
+        "PODRUN_SLICE": slice.name,
+        ENV_COORDINATOR: f"{coordinator}:{PORT}",
+        **({ENV_WORKDIR: str(job.launch.workdir)} if job.launch.workdir else {}),
+        ENV_HOSTS: str(slice.hosts_per_slice),
+        **_what_runs(job),
+        **job.launch.env,
+    }
+    told = {
+        "PODRUN_HOST": "metadata.name",
+        "PODRUN_ATTEMPT": f"metadata.labels['{_PREFIX}restart-attempt']",
+        ENV_SLICE_INDEX: f"metadata.labels['{_PREFIX}job-index']",
+        ENV_HOST_INDEX: "metadata.labels['batch.kubernetes.io/job-completion-index']",
+    }
+    if slice.kind == "tpu" and slice.slices > 1:
+        address, number, index, port = MULTISLICE
+        values |= {address: coordinator, number: str(slice.slices), port: MEGASCALE_PORT}
+        told[index] = told[ENV_SLICE_INDEX]
+    return [
+        # Kubernetes puts variables in the place of `$(NAME)`, and a dollar in that of two.
+        *({"name": name, "value": value.replace("$", "$$")} for name, value in values.items()),
+        *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in told.items()),
+    ]

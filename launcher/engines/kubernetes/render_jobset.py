@@ -1,0 +1,223 @@
+"""`podrun render jobset`: print a job as a JobSet of Kubernetes, or submit it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
+
+import yaml
+
+from podrun.runtime.config import Config, bucket_url, check_slice
+from podrun.runtime.contract import ExitCode, UserError
+
+from ...plan.plan import Program
+from ...pod.pod import Host, Pod
+from ...pod.run_id import new_run_id
+from ...pod.slices import Slice, parse_slice, several_slices
+from ...request.program_checks import check_kind
+from ...request.request import Request
+from ...request.train_file import read_config, read_launch
+from .jobset import Where, jobset, name_problem, slice_problem, text_problem
+
+_PLATFORMS = {"tpu": "tpu", "gpu": "cuda", "cpu": "cpu"}
+_LIMIT = 60.0  # seconds for kubectl
+_NO_WORKDIR = (
+    "there is no --workdir: what the program keeps by podrun.init() ends with its container; give --volume CLAIM:/FOLDER "
+    "and a --workdir below that folder"
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class JobSetRequest:
+    """Command line of `podrun render jobset`."""
+
+    train: Path | None
+    overrides: tuple[str, ...]
+    image: str
+    slice: str | None = None
+    num_slices: int | None = None
+    name: str | None = None
+    namespace: str | None = None
+    workdir: str | None = None
+    volume: str | None = None
+    """CLAIM:/FOLDER."""
+    accelerator: str | None = None
+    submit: bool = False
+    program: tuple[str, ...] = ()
+    """Command line of a user program, instead of `train`."""
+
+
+def render(request: JobSetRequest) -> int:
+    """Print the manifest, or give it to kubectl. Raises UserError with all mistakes."""
+    pod, job, where = _resolve(request, new_run_id())
+    if job.launch.workdir is None:
+        print(f"podrun: {_NO_WORKDIR}", file=sys.stderr)
+    text = yaml.safe_dump(jobset(pod, job, where), sort_keys=False, width=10_000)
+    if not request.submit:
+        print(text, end="")
+        return ExitCode.DONE
+    return _submit(text, request)
+
+
+def make_manifest(request: JobSetRequest, run_id: str) -> dict[str, object]:
+    """Return the manifest. Raises UserError with all mistakes."""
+    return jobset(*_resolve(request, run_id))
+
+
+def _resolve(request: JobSetRequest, run_id: str) -> tuple[Pod, Config | Program, Where]:
+    """Return what is to be written, checked. Raises UserError with all mistakes."""
+    problems: list[str] = []
+
+    def attempt(check: Callable[[], T]) -> T | None:
+        try:
+            return check()
+        except UserError as error:
+            problems.append(str(error))
+            return None
+
+    job = attempt(lambda: _job(request))
+    slice = attempt(lambda: _slice(request, job))
+    volume = attempt(lambda: _volume(request.volume))
+    named = request.name or Request(request.train, program=request.program).name
+    name = request.name or re.sub("[^a-z0-9]+", "-", named.lower()).strip("-")[:40].rstrip("-")
+    where = Where(name, run_id, request.image, request.namespace, volume, request.accelerator)
+    problems += [what for what in (name_problem(name), text_problem(where)) if what]
+    if job:
+        given = job
+        problems += _job_problems(given)
+        job = attempt(lambda: _with_workdir(given, request.workdir, volume))
+    if slice and (what := slice_problem(slice)):
+        problems.append(what)
+    if slice and request.accelerator and slice.kind != "gpu":
+        problems.append(f"--accelerator names the GPUs of a gpu-HxD; the nodes of {slice.name} follow from its name")
+    if slice and job and not isinstance(job, Program):
+        config, shape = job, slice
+        attempt(lambda: check_slice(config, shape.devices, shape.slices))
+    if problems:
+        raise UserError("\n".join(problems))
+    assert job and slice
+    hosts = tuple(Host(f"worker-{number}", f"worker-{number}") for number in range(slice.hosts))
+    pod = Pod(slice, hosts, "ssh", _PLATFORMS[slice.kind])
+    return pod, job, where
+
+
+def _job(request: JobSetRequest) -> Config | Program:
+    """Return what runs. Raises UserError with all its mistakes."""
+    check_kind(request.train, request.program, request.overrides)
+    if request.train:
+        return read_config(request.train, request.overrides)
+    return Program(request.program, read_launch(request.overrides))
+
+
+def _slice(request: JobSetRequest, job: Config | Program | None) -> Slice:
+    name = request.slice or (job.launch.slice if job else None)
+    if name is None:
+        raise UserError("no slice: give one with --slice, for example v5e-16 or gpu-2x8, or as launch.slice")
+    return several_slices(parse_slice(name), request.num_slices or parse_slice(name).slices)
+
+
+def _volume(text: str | None) -> tuple[str, PurePosixPath] | None:
+    if text is None:
+        return None
+    claim, colon, folder = text.partition(":")
+    if not colon or not re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", claim) or not folder.startswith("/"):
+        raise UserError(f"--volume {text!r}: write CLAIM:/FOLDER, a persistent volume claim and where it is mounted")
+    return claim, PurePosixPath(folder)
+
+
+def _with_workdir(
+    job: Config | Program, typed: str | None, volume: tuple[str, PurePosixPath] | None
+) -> Config | Program:
+    """Return the job with its workdir: in a bucket, or on the volume. A container's own disk ends with it.
+
+    A program may keep its results by itself, so that it needs no workdir; one that it has is a folder.
+    """
+    chosen = Path(typed) if typed else job.launch.workdir
+    if chosen and (mistakes := bucket_url.mistakes(chosen)):
+        raise UserError("\n".join(mistakes))
+    bucket = bucket_url.url(chosen) if chosen else None
+    if bucket and isinstance(job, Program):
+        raise UserError(
+            f"workdir {bucket}: a user program keeps its results in a folder; give --volume CLAIM:/FOLDER and a --workdir "
+            "below that folder"
+        )
+    is_kept = chosen and (bucket or (volume and _is_below(chosen, volume[1])))
+    if not is_kept and (chosen or not isinstance(job, Program)):
+        where = f"is {chosen}, which ends with its container" if chosen else "is missing"
+        url = "" if isinstance(job, Program) else "--workdir gs://BUCKET/PATH (or s3://...), or "
+        raise UserError(f"workdir {where}; give {url}--volume CLAIM:/FOLDER and a --workdir below that folder")
+    if isinstance(job, Program):
+        return replace(job, launch=replace(job.launch, workdir=chosen))
+    return job.model_copy(update={"launch": job.launch.model_copy(update={"workdir": chosen})})
+
+
+def _is_below(path: Path, folder: PurePosixPath) -> bool:
+    return PurePosixPath(os.path.normpath(path)).is_relative_to(os.path.normpath(folder))
+
+
+def _job_problems(job: Config | Program) -> list[str]:
+    launch = job.launch
+    problems = []
+    if launch.process_per == "device":
+        problems.append("launch.process_per: device: a container has one process for all its GPUs; remove it")
+    if not isinstance(job, Program) and job.brings_data:
+        problems.append("data.bring: nothing is brought to containers; put the data into the image, or on the volume")
+    if launch.python or launch.pod:
+        problems.append(
+            "launch.python and launch.pod are for hosts; the image says which Python, the cluster which nodes"
+        )
+    return problems
+
+
+def _submit(text: str, request: JobSetRequest) -> int:
+    """Give the manifest to kubectl, which checks it against the cluster's schema. Raises UserError."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        raise UserError("there is no `kubectl` in the PATH; install it, or submit what is printed without --submit")
+    try:
+        done = subprocess.run(
+            [kubectl, "create", "--filename=-"],
+            input=text,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_LIMIT,
+        )
+    except OSError as error:
+        raise UserError(f"cannot start {kubectl}: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise UserError(
+            f"kubectl has not answered within {_LIMIT:g} s; can it reach the cluster? (kubectl cluster-info)"
+        ) from None
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"it ended with {done.returncode}"]
+        raise UserError(f"kubectl has not created the JobSet: {lines[-1][:500]}{_remedy(done.stderr)}")
+    print(f"podrun: {done.stdout.strip()}")
+    namespace = f" -n {request.namespace}" if request.namespace else ""
+    name = done.stdout.partition("/")[2].partition(" ")[0] or request.name or "NAME"
+    print(
+        f"  kubectl get jobset{namespace} {name}    its state\n"
+        f"  kubectl logs{namespace} -f -l jobset.sigs.k8s.io/jobset-name={name} --prefix    what its processes print\n"
+        f"  kubectl delete jobset{namespace} {name}    end it; each process saves first"
+    )
+    return ExitCode.DONE
+
+
+def _remedy(stderr: str) -> str:
+    remedies = (
+        ("AlreadyExists", "a run of that name is there: `kubectl delete jobset NAME`, or give another --name"),
+        ("no matches for kind", "the cluster has no JobSet: install it (https://jobset.sigs.k8s.io/docs/installation)"),
+        ("Forbidden", "your user may not create JobSets there; ask who runs the cluster"),
+        ("was refused", "kubectl does not reach the cluster: `kubectl config current-context`"),
+        ("connection refused", "kubectl does not reach the cluster: `kubectl config current-context`"),
+    )
+    return next((f"\n{remedy}" for word, remedy in remedies if word in stderr), "")

@@ -1,0 +1,183 @@
+"""Ask Google's `gcloud` about TPUs, as a program of its own: the user's login and configuration hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO, Any
+
+from podrun.runtime.contract import UnavailableError, UserError
+
+from ...yamlfile.short import short
+from .gcloud_errors import explain
+
+_LIMIT = 60.0  # seconds: gcloud takes 1 to 3, and longer if it renews its login
+_MOST = 16 << 20  # bytes of an answer: a list of a thousand TPU VMs of 64 hosts each has less
+_LONGEST = 100  # characters of a project
+_PIECE = 1 << 16  # bytes
+_TICK = 0.2  # seconds between two looks at Ctrl-C
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?")
+_PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:-]{0,99}")  # an ID, with its domain if it has one, or a number
+
+
+@dataclass(frozen=True)
+class Verb:
+    """Something that gcloud does with TPU VMs, or with queued resources."""
+
+    group: str
+    name: str
+    limit: float = _LIMIT
+    """Seconds until it must have answered."""
+
+
+DESCRIBE_VM = Verb("tpu-vm", "describe")
+
+
+@dataclass(frozen=True)
+class TpuName:
+    """What gcloud needs to find a TPU VM. Raises UserError for what can be no name, and might be taken for an option."""
+
+    name: str | None
+    """None: all of the zone."""
+    zone: str
+    project: str | None = None
+    typed: str = "--tpu"
+    """What messages put before the name: an option of the command line, or a word."""
+
+    def __post_init__(self) -> None:
+        named = (
+            (self.typed, "tpu", self.name, _NAME, "my-tpu"),
+            ("--zone", "zone", self.zone, _NAME, "us-central1-a"),
+            ("--project", "project", self.project, _PROJECT, "my-project"),
+        )
+        wrong = [
+            f"{typed}: {short(value)} can be no name of a {kind}, which is like {example}"
+            for typed, kind, value, pattern, example in named
+            if value is not None and not pattern.fullmatch(value)
+        ]
+        if wrong:
+            raise UserError("\n".join(wrong))
+
+    @property
+    def label(self) -> str:
+        """Return what messages about it begin with."""
+        return f"--zone {self.zone}" if self.name is None else f"{self.typed} {self.name}"
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        return (f"--zone={self.zone}", *((f"--project={self.project}",) if self.project else ()))
+
+    def command(self, verb: str, group: str = "tpu-vm") -> str:
+        """Return the command line with which the user does something to the TPU VM."""
+        return " ".join(self.words(Verb(group, verb)))
+
+    def words(self, verb: Verb) -> list[str]:
+        """Return the words of a command line."""
+        named = (self.name,) if self.name is not None and verb.name != "list" else ()
+        return ["gcloud", "compute", "tpus", verb.group, verb.name, *named, *self.flags]
+
+
+def ask(verb: Verb, tpu: TpuName, *options: str, stopped: Callable[[], bool] = lambda: False) -> Any:
+    """Return gcloud's answer, parsed from JSON; None to an order, such as to create something.
+
+    Raises UserError, UnavailableError if Google cannot be asked now, MissingTpuError if there is no such TPU, and
+    StoppedError soon after `stopped` says True.
+    """
+    code, out, err = _run([*tpu.words(verb), *options, "--format=json"], tpu, verb, stopped)
+    if code != 0:
+        raise explain(verb, tpu, code, err)
+    if verb.name in ("create", "delete"):  # what it prints is about an operation, and of no use
+        return None
+    try:
+        return json.loads(out)
+    except (ValueError, RecursionError):
+        raise UnavailableError(
+            f"{tpu.label}: gcloud's answer is not JSON but {short(out.strip())}; "
+            f"look at what `{tpu.command(verb.name, verb.group)} --format=json` prints"
+        ) from None
+
+
+def configured_project(tpu: TpuName) -> str | None:
+    """Return the project that gcloud takes if it is not told one; None if it has none. Raises as `ask`."""
+    verb = Verb("config", "get")
+    code, out, _ = _run(["gcloud", "config", "get", "project"], tpu, verb, lambda: False)
+    return out.strip()[:_LONGEST] or None if code == 0 else None
+
+
+def _run(command: list[str], tpu: TpuName, verb: Verb, stopped: Callable[[], bool]) -> tuple[int, str, str]:
+    """Return exit code, stdout and stderr."""
+    pipe = subprocess.PIPE
+    try:
+        # In a group of its own, because gcloud is a script that starts a Python.
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True)
+    except FileNotFoundError:
+        raise UserError(
+            f"{tpu.label}: there is no program `gcloud` on this machine; install Google's Cloud CLI "
+            "(https://cloud.google.com/sdk/docs/install) and run `gcloud init`, or name the hosts with --hosts"
+        ) from None
+    except OSError as error:
+        raise UserError(f"{tpu.label}: gcloud cannot be started: {error.strerror}; install it anew") from None
+    by_hand = tpu.command(verb.name, verb.group)
+    with process:
+        try:
+            out, err = read_output(process, verb.limit, stopped)
+        except BaseException as error:  # a Ctrl-C as well: it went to podrun alone
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(error, TimeoutError):
+                raise UnavailableError(
+                    f"{tpu.label}: gcloud has not answered within {verb.limit:.0f} s; "
+                    f"try `{by_hand}` by hand, and look at the network of this machine"
+                ) from None
+            if isinstance(error, _TooMuchError):
+                raise UnavailableError(
+                    f"{tpu.label}: gcloud's answer has more than {_MOST >> 20} MiB, which podrun does not read; "
+                    f"look at what `{by_hand}` prints"
+                ) from None
+            raise
+    return process.returncode, out, err
+
+
+class StoppedError(Exception):
+    """The user does not want to wait any more; gcloud was ended."""
+
+
+class _TooMuchError(Exception):
+    """A program has printed more than is read."""
+
+
+def read_output(process: subprocess.Popen[bytes], limit: float, stopped: Callable[[], bool]) -> tuple[str, str]:
+    """Wait for the end of a program, and return its stdout and stderr. Raises TimeoutError after `limit` seconds."""
+    assert process.stdout and process.stderr
+    deadline = time.monotonic() + limit
+    kept: dict[IO[bytes], bytearray] = {process.stdout: bytearray(), process.stderr: bytearray()}
+    with selectors.DefaultSelector() as selector:
+        for stream in kept:
+            selector.register(stream, selectors.EVENT_READ, stream)
+        while selector.get_map():
+            ready = selector.select(max(0.0, min(_TICK, deadline - time.monotonic())))
+            if stopped():
+                raise StoppedError
+            if not ready and time.monotonic() >= deadline:
+                raise TimeoutError
+            for key, _ in ready:
+                stream = key.data
+                if piece := os.read(stream.fileno(), _PIECE):
+                    kept[stream] += piece
+                else:
+                    selector.unregister(stream)
+                if len(kept[stream]) > _MOST:
+                    raise _TooMuchError
+    try:
+        process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        raise TimeoutError from None
+    return kept[process.stdout].decode(errors="replace"), kept[process.stderr].decode(errors="replace")

@@ -1,0 +1,46 @@
+"""JobSets of well-known slices, and where they are kept: `python -m tests.launcher.kubernetes.golden` writes them anew."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import yaml
+
+from podrun.launcher.engines.kubernetes.render_jobset import JobSetRequest, make_manifest
+
+from ....conftest import SMALL
+
+FOLDER = Path(__file__).with_suffix("")
+_OPTIONS = {
+    "v5e-16": {},
+    "two v6e-16": {"slice": "v6e-16", "num_slices": 2},
+    "gpu-2x8": {"accelerator": "nvidia-h100-80gb", "volume": "runs:/runs", "workdir": "/runs/train", "namespace": "ml"},
+}
+
+
+def manifests() -> dict[str, str]:
+    """Return the manifests as text by their names."""
+    with tempfile.TemporaryDirectory() as folder:
+        train = Path(folder, "train.yaml")
+        train.write_text(SMALL)
+        overrides = ("batch_size=64", "launch.max_restarts=3", "model.layers=2")
+        written = {name: _manifest(train, overrides, name, more) for name, more in _OPTIONS.items()}
+    program = {"slice": "v5e-16", "workdir": None, "program": ("python", "my_train.py", "--cost", "$1")}
+    return {**written, "program": _manifest(None, ("launch.max_restarts=3",), "program", program)}
+
+
+def _manifest(train: Path | None, overrides: tuple[str, ...], slice: str, more: dict[str, object]) -> str:
+    options = {"image": "image:1", "slice": slice, "workdir": "gs://bucket/train", **more}
+    manifest = make_manifest(JobSetRequest(train, overrides, **options), "20260101-000000-abcd")  # type: ignore[arg-type]
+    return str(yaml.safe_dump(manifest, sort_keys=False, width=10_000))
+
+
+def file_of(name: str) -> Path:
+    return FOLDER / f"{name.replace(' ', '_')}.yaml"
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in manifests().items():
+        file_of(name).write_text(text, encoding="utf-8")
