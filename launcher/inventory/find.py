@@ -159,7 +159,7 @@ class _Search:
         if hosts and self._slice and (what := misfit(self._slice, len(hosts))):
             self._rows.append(mistake_row(described.inventory or "hosts", what, described.lines))
         if (container := described.container) and container.holds_agent and not self._starts_containers:
-            what = f"{container.engine} is a plug-in of SLURM; call podrun with --slurm, or take apptainer"
+            what = f"{container.engine} {container.how.needs}"
             self._rows.append(mistake_row("container.engine", what, described.lines))
         if self._slice and (what := _least_problem(described.file.min_hosts, self._slice)):
             self._rows.append(mistake_row("min_hosts", what, described.lines))

@@ -40,7 +40,7 @@ def container_request(pod: Pod, workdir: Path | None = None) -> dict[str, Any] |
         return None
     return {
         "command": list(inside(pod)),
-        "variables": container.variables,
+        "variables": container.how.variables,
         "path": str(PurePosixPath(container.python).parent) if container.python.startswith("/") else None,
         "folders": [pod.home, *([str(workdir)] if workdir is not None and bucket_url.url(workdir) is None else [])],
         "mounts": list(container.mounts),

@@ -1,38 +1,42 @@
-"""Describe the container image that the workers of a pod run in. PURE.
+"""Describe the container image that the workers of a pod run in.
 
-apptainer and singularity are given the worker's command: the agent runs on the host as ever, and starts its workers in the
-image. pyxis is a plug-in of srun: it is given options, and the agent runs in the image, with all that it starts.
-
-Sources: https://apptainer.org/docs/user/latest/environment_and_metadata.html,
-https://apptainer.org/docs/user/latest/bind_paths_and_mounts.html, https://github.com/NVIDIA/pyxis/blob/master/README.md.
+Some engines are given the worker's command: the agent runs on the host as ever, and starts its workers in the image. Others
+belong to a transport, which is given options: the agent runs in the image, with all that it starts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from types import MappingProxyType
+from typing import cast
+
+from .lazy import load
 
 
 @dataclass(frozen=True)
-class Engine:
-    """Properties of a container engine."""
+class ContainerEngine:
+    """How an engine starts an image: only the workers in it, by `command`, or the agent as well, by `transport_options`."""
 
-    variables: str
+    variables: str = ""
     """Beginning of the names of the variables that the engine reads itself."""
-    holds_agent: bool
-    """The agent runs in the container as well: the transport starts it there. Otherwise only the workers do."""
+    command: Callable[[Container, bool], tuple[str, ...]] | None = None
+    """Returns the words that precede a command in the image; True: it gets the GPUs of the host."""
+    transport_options: Callable[[Container, Sequence[str]], list[str]] | None = None
+    """Returns the options of the transport; the folders given are mounted by the same path."""
+    needs: str = ""
+    """What `transport_options` need, and what to do without it, as a phrase: `is a plug-in of ...; call podrun with ...`."""
 
 
-ENGINES: Mapping[str, Engine] = MappingProxyType(
+ENGINES: Mapping[str, str] = MappingProxyType(
     {
-        "apptainer": Engine("APPTAINER", holds_agent=False),
-        "singularity": Engine("SINGULARITY", holds_agent=False),
-        "pyxis": Engine("", holds_agent=True),
+        "apptainer": "engines.containers.apptainer:APPTAINER",
+        "singularity": "engines.containers.apptainer:SINGULARITY",
+        "pyxis": "engines.slurm.pyxis:PYXIS",
     }
 )
-"""Maps the name of an engine, which is that of its program or plug-in, to its properties."""
+"""Maps the name of an engine, which is that of its program or plug-in, to the ContainerEngine."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +55,14 @@ class Container:
     """Further options of the engine, passed on unchanged."""
 
     @property
-    def holds_agent(self) -> bool:
-        return ENGINES[self.engine].holds_agent
+    def how(self) -> ContainerEngine:
+        """Return how its engine starts it."""
+        return cast(ContainerEngine, load(ENGINES[self.engine]))
 
     @property
-    def variables(self) -> str:
-        return ENGINES[self.engine].variables
+    def holds_agent(self) -> bool:
+        """Return whether the agent runs in the container as well: the transport starts it there."""
+        return self.how.transport_options is not None
 
     def sees(self, path: PurePosixPath) -> bool:
         """Return whether a folder of the hosts is mounted, by the same path, or a folder above it is."""
@@ -70,11 +76,16 @@ class Container:
         return f"{self.image}, started by {self.engine}{mounts}"
 
     def exec_command(self, gpus: bool) -> tuple[str, ...]:
-        """Return the words that precede a command, of an engine that starts only workers. `gpus`: those of the host, too."""
-        return (self.engine, "exec", *(("--nv",) if gpus else ()), *self.options, self.image)
+        """Return the words that precede a command, for an engine that starts only workers. `gpus`: those of the host, too."""
+        command = self.how.command
+        assert command
+        return command(self, gpus)
 
-    def srun_options(self, folders: Sequence[str]) -> list[str]:
-        """Return the options of srun, of an engine that holds the agent. `folders` are mounted by the same path."""
-        mounts = [mount if ":" in mount else f"{mount}:{mount}" for mount in (*folders, *self.mounts)]
-        words = [f"--container-image={self.image}", "--container-mount-home", "--no-container-remap-root"]
-        return [*words, *([f"--container-mounts={','.join(mounts)}"] if mounts else []), *self.options]
+    def transport_options(self, folders: Sequence[str]) -> list[str]:
+        """Return the options of the transport; none for an engine that starts only workers.
+
+        Args:
+            folders: folders of the hosts, mounted by the same path.
+        """
+        options = self.how.transport_options
+        return options(self, folders) if options else []

@@ -86,7 +86,7 @@ class SlurmTransport(Transport):
         self._job = pod.slurm_job
         self._home = os.path.expanduser("~")
         folders = [] if pod.home.startswith("~/") else [pod.home]  # the login folder is there anyway
-        self._container = pod.container.srun_options(folders) if pod.container and pod.container.holds_agent else []
+        self._container = pod.container.transport_options(folders) if pod.container else []
 
     def open(self, host: Host, argv: Sequence[str]) -> SrunChannel:
         # srun takes this machine's environment, and so HOME, to the node.

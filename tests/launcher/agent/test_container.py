@@ -48,17 +48,6 @@ def test_an_engine_that_holds_the_agent_is_not_asked_by_it() -> None:
     assert pod.agent_python == "/opt/python"
 
 
-def test_what_srun_is_given() -> None:
-    container = Container("pyxis", "a#b:1", mounts=("/data", "/x:/y:ro"), options=("--container-writable",))
-    assert container.srun_options(["/home/.podrun"]) == [
-        "--container-image=a#b:1",
-        "--container-mount-home",
-        "--no-container-remap-root",
-        "--container-mounts=/home/.podrun:/home/.podrun,/data:/data,/x:/y:ro",
-        "--container-writable",
-    ]
-
-
 def test_environment_of_a_worker_in_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan's variables go before the image's, the login's do not. podrun's folders are made, and mounted."""
     monkeypatch.setenv("HOME", str(tmp_path))

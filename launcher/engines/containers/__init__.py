@@ -1,0 +1,1 @@
+"""Container engines that are programs of the hosts."""

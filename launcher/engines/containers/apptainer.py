@@ -1,0 +1,18 @@
+"""Start workers in an image by apptainer, or by singularity, from which it descends: they take the same options. PURE.
+
+Sources: https://apptainer.org/docs/user/latest/environment_and_metadata.html,
+https://apptainer.org/docs/user/latest/bind_paths_and_mounts.html.
+"""
+
+from __future__ import annotations
+
+from ...pod.container import Container, ContainerEngine
+
+
+def command(container: Container, gpus: bool) -> tuple[str, ...]:
+    """Return the words that precede a command in the image."""
+    return (container.engine, "exec", *(("--nv",) if gpus else ()), *container.options, container.image)
+
+
+APPTAINER = ContainerEngine("APPTAINER", command)
+SINGULARITY = ContainerEngine("SINGULARITY", command)

@@ -1,0 +1,34 @@
+"""The tables by which the rooms below know an engine: what they name is there, and is what the table says."""
+
+from __future__ import annotations
+
+import pytest
+
+from podrun.launcher.inventory.hosts_from import SOURCES
+from podrun.launcher.pod.container import ENGINES, ContainerEngine
+from podrun.launcher.pod.lazy import load
+from podrun.launcher.pod.traits import TRAITS
+from podrun.launcher.transport.base import TRANSPORTS, Transport
+
+
+@pytest.mark.parametrize("name", TRANSPORTS)
+def test_a_transport(name: str) -> None:
+    assert issubclass(load(TRANSPORTS[name]), Transport)
+
+
+def test_each_transport_has_traits() -> None:
+    assert TRANSPORTS.keys() == TRAITS.keys()
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_source_of_hosts(name: str) -> None:
+    assert callable(load(SOURCES[name]))
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_container_engine(name: str) -> None:
+    """It starts either the workers in the image, or the agent as well."""
+    engine = load(ENGINES[name])
+    assert isinstance(engine, ContainerEngine)
+    assert (engine.command is None) != (engine.transport_options is None)
+    assert bool(engine.needs) == (engine.transport_options is not None)
