@@ -8,7 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -275,9 +275,14 @@ class RunDirectory:
     def _write(self, name: str, data: bytes) -> None:
         """Write a file atomically, readable only by this user."""
         path = self.path / f"{name}.tmp"
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(data)
-        path.replace(self.path / name)
+        try:
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(data)
+            path.replace(self.path / name)
+        except OSError:
+            with suppress(OSError):
+                path.unlink()  # on a full disk, the record of the run's end needs the space
+            raise
 
 
 def _lock(file: int) -> bool:

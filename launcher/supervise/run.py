@@ -25,7 +25,7 @@ from ..rundir.spec import RunSpec, start_event
 from ..transport.base import Transport, load_transport
 from ..view.console import Console
 from .attempt import Supervisor
-from .cause import Failure
+from .cause import LAUNCHER, Failure
 from .comeback import Comeback, sleep
 from .frames import Observer
 from .history import Progress, budget_of, recorded_attempts, restart_event
@@ -206,7 +206,12 @@ class _Run:
         if adoption is None:
             remark = self._transport.remark() if self._is_new_here else None
             self._is_new_here = False
-            self._directory.begin(plan)
+            try:
+                self._directory.begin(plan)
+            except OSError as error:
+                what = f"cannot write to {self._directory.path}: {error.strerror}"
+                failed = Failure(LAUNCHER, None, what, ExitCode.FAILED)
+                return Outcome(failed.code, failed, [failed], unprepared=True)
             self._progress.event(start_event(plan, self._directory.logs, time.time()))
             if remark:
                 self._note(remark)

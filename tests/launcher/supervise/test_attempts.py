@@ -18,7 +18,7 @@ from podrun.launcher.rundir.runs import RunDirectory
 from podrun.launcher.rundir.spec import RunSpec
 from podrun.launcher.supervise import comeback, leftovers, preparation
 from podrun.launcher.supervise import run as attempts
-from podrun.launcher.supervise.cause import Failure
+from podrun.launcher.supervise.cause import LAUNCHER, Failure
 from podrun.launcher.supervise.comeback import Comeback
 from podrun.launcher.supervise.leftovers import end_leftovers
 from podrun.launcher.supervise.outcome import Outcome
@@ -97,6 +97,31 @@ def test_a_lost_host_returns_while_its_spare_cannot_be_prepared(
     assert supervised == [(0, pair), (0, ["host-1"]), (2, pair)]
     end = directory.end()
     assert end is not None and end["left_behind"] == []
+
+
+@pytest.mark.parametrize("blocked", [0, 1], ids=["first", "second"])
+def test_an_attempt_that_cannot_be_recorded(blocked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launcher's own disk is to blame, and the record says how the run ended: nobody waits for it."""
+    monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
+    job = Program(("true",), Launch(max_restarts=1))
+    spec = RunSpec("20260101-000000-abcd", simulated_pod(parse_slice("cpu-1x1")), job, tmp_path / "work", tmp_path)
+    directory = RunDirectory.create(spec)
+
+    class Blocking(Unlucky):
+        def run(self) -> Outcome:
+            (directory.path / "plan.json.tmp").mkdir()
+            return Outcome(1, FAILED)
+
+    monkeypatch.setattr(attempts, "Supervisor", Blocking)
+    monkeypatch.setattr(leftovers, "Supervisor", Unlucky)
+    monkeypatch.setattr(Unlucky, "outcomes", iter([Outcome(143, interrupted_by=15)] * 2), raising=False)
+    if not blocked:
+        (directory.path / "plan.json.tmp").mkdir()
+    assert run_attempts(spec, directory, NoConsole()) == ExitCode.FAILED
+    end = directory.end()
+    assert end is not None and end["host"] == LAUNCHER
+    assert end["message"] == f"failed: {LAUNCHER}: cannot write to {directory.path}: Is a directory [exit code 1]"
+    assert sum(event["event"] == "start" for event in directory.read_events()) == blocked
 
 
 def test_a_run_leaves_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
