@@ -74,4 +74,8 @@ class HostConversation:
             return EndedError(self.host.name, "was ended")
         last = last_words(self._channel)
         why = f": {last}" if last else ""
-        return HostError(self.host.name, f"the connection was lost while it was prepared{why}; run podrun again")
+        # An agent that ended by itself, or was killed, has an exit code.
+        dropped = not last and self._channel.exit_code() is None
+        return HostError(
+            self.host.name, f"the connection was lost while it was prepared{why}; run podrun again", dropped
+        )

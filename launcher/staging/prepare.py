@@ -84,7 +84,7 @@ def prepare_hosts(
             except EndedError:
                 raise
             except HostError as error:
-                raise HostError(host.name, hide(error.reason)) from None
+                raise HostError(host.name, hide(error.reason), error.dropped) from None
 
     def prepare_or_end(host: Host) -> Prepared:
         """Prepare a host. A failure ends the others as well, because the run cannot start without this host."""

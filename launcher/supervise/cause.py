@@ -61,6 +61,8 @@ class Failure:
     """A traceback, or a message of several lines."""
     late: bool = False
     """True if it came after the process had been asked to stop, so it cannot be why the run ended."""
+    dropped: bool = False
+    """True if only the connection to the host was lost while it was prepared: another one may well do."""
 
     @property
     def consequence(self) -> bool:

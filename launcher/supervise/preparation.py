@@ -18,6 +18,8 @@ from .signals import Signals
 if TYPE_CHECKING:
     from ..staging.bundle import Bundle
 
+_TRIES = 4  # preparations for the first attempt, if each but the last loses a connection
+
 
 class Tell(Protocol):
     def __call__(self, kind: EventKind, **fields: object) -> None: ...
@@ -59,6 +61,23 @@ class Preparation:
         if not failures:
             return None
         return Outcome(failures[0].code, failures[0], failures, unprepared=True)
+
+    def prepare_first(self, plan: LaunchPlan) -> Outcome | None:
+        """Prepare for the first attempt, and again, a few times, where nothing was wrong but a connection that was lost."""
+        pause = FIRST_PAUSE
+        for tries_left in reversed(range(_TRIES)):
+            outcome = self.prepare(plan)
+            if (
+                outcome is None
+                or not outcome.failures
+                or not all(f.dropped for f in outcome.failures)
+                or not tries_left
+            ):
+                break
+            self._tell(EventKind.NOTE, message=f"cannot start yet: {outcome.cause}; podrun prepares again")
+            sleep(pause, self._is_stopped)
+            pause *= 2
+        return outcome
 
     def _is_stopped(self) -> bool:
         self._clock.now()

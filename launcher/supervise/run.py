@@ -199,7 +199,7 @@ class _Run:
             comeback = Comeback(self._spec.pod, plan.job, self._transport, self._note, what="start")
             if failed := comeback.wait(self._is_stopped):
                 return Outcome(failed.code, failed, [failed], unprepared=True)
-        return self._preparation.prepare(plan)
+        return self._preparation.prepare_first(plan)
 
     def _attempt(self, plan: LaunchPlan, adoption: Adoption | None, prepare: Prepare | None) -> Outcome:
         """Run one attempt, or go on with an adopted one, and end its view."""

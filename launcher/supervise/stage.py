@@ -45,7 +45,7 @@ def stage_hosts(
         tell=tell,
     )
     failures = [
-        Failure(host, None, answer.reason, ExitCode.UNAVAILABLE)
+        Failure(host, None, answer.reason, ExitCode.UNAVAILABLE, dropped=answer.dropped)
         for host, answer in answers.items()
         if isinstance(answer, HostError) and not isinstance(answer, EndedError)
     ]
@@ -90,7 +90,7 @@ def _bring(plan: LaunchPlan, transport: Transport, tell: Tell, note: Note) -> li
     elif hosts:
         note(f"the data is on all hosts already ({count_files(len(plan.data.names))}, {megabytes(plan.data.size)})")
     return [
-        Failure(host, None, answer.reason, ExitCode.UNAVAILABLE)
+        Failure(host, None, answer.reason, ExitCode.UNAVAILABLE, dropped=answer.dropped)
         for host, answer in answers.items()
         if isinstance(answer, HostError)
     ]

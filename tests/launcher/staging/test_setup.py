@@ -7,14 +7,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Host
+from podrun.launcher.remote.open_agent import Unread
 from podrun.launcher.staging import conversation
 from podrun.launcher.staging.prepare import Prepared, prepare_hosts
+from podrun.launcher.transport.base import Channel
 from podrun.launcher.transport.local import LocalTransport
 from podrun.launcher.transport.process_channel import ProcessChannel
 
@@ -60,6 +63,7 @@ import sys
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.staging.prepare import prepare_hosts
 from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.transport.base import Channel
 from podrun.launcher.transport.local import LocalTransport
 home, mark = sys.argv[1:]
 setup = ("setsid sleep 1000 & sleep 1000 & touch started; sleep 1000",)
@@ -104,6 +108,41 @@ def test_what_setup_started_ends_when_the_agent_is_told_to(case: Case) -> None:
     reason = case.refused(setup=("setsid sleep 1000 & echo here; sleep 1000",), tell=hang_up)
     assert "the connection was lost" in reason
     assert case.processes() == []
+
+
+class Cut(Unread):
+    """A connection that drops when the agent asks for the code."""
+
+    has_dropped = False
+
+    def receive(self) -> bytes:
+        data = super().receive()
+        if b'"need"' not in data:
+            return data
+        self.close()
+        self.has_dropped = True
+        return b""
+
+    def exit_code(self) -> int | None:
+        return None if self.has_dropped else super().exit_code()
+
+
+class Dropping(LocalTransport):
+    def open(self, host: Host, argv: Sequence[str]) -> Channel:
+        return Cut(super().open(host, argv), b"")
+
+
+@pytest.mark.parametrize("dropped", [True, False])
+def test_a_connection_that_drops_says_nothing_about_the_host(case: Case, dropped: bool) -> None:
+    """So it is worth another try, unlike that of an agent that was killed, whose exit code has come."""
+    transport = Dropping(case.pod) if dropped else LocalTransport(case.pod)
+    pod = replace(case.pod, setup=() if dropped else ("kill -KILL $PPID",))
+    tell = lambda *news: None  # noqa: E731
+    bundles = case.bundles()
+    answers = prepare_hosts(pod, transport, bundles, project=None, subfolder=".", env={}, facts=None, tell=tell)
+    lost = answers["h0"]
+    assert isinstance(lost, HostError) and "the connection was lost while it was prepared" in lost.reason
+    assert lost.dropped == dropped
 
 
 def test_secrets_are_in_no_command_line(case: Case) -> None:

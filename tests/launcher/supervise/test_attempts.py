@@ -124,6 +124,34 @@ def test_an_attempt_that_cannot_be_recorded(blocked: int, tmp_path: Path, monkey
     assert sum(event["event"] == "start" for event in directory.read_events()) == blocked
 
 
+@pytest.mark.parametrize(
+    ("dropped", "drops", "code", "preparations"),
+    [(True, 1, 0, 2), (True, 9, 69, 4), (False, 1, 69, 1)],
+    ids=["once", "again and again", "not the connection"],
+)
+def test_a_connection_that_drops_before_the_first_attempt(
+    dropped: bool, drops: int, code: int, preparations: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hosts are prepared again, a few times, as at a restart. What is wrong with a host ends the run at once."""
+    monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(attempts, "Supervisor", Unlucky)
+    monkeypatch.setattr(leftovers, "Supervisor", Unlucky)
+    monkeypatch.setattr(preparation, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(Unlucky, "outcomes", iter([Outcome(0), Outcome(143, interrupted_by=15)]), raising=False)
+    lost = Failure("host-0", None, "the connection was lost", ExitCode.UNAVAILABLE, dropped=dropped)
+    made: list[int] = []
+
+    def prepare(self: preparation.Preparation, plan: LaunchPlan) -> Outcome | None:
+        made.append(plan.attempt)
+        return Outcome(lost.code, lost, [lost], unprepared=True) if len(made) <= drops else None
+
+    monkeypatch.setattr(preparation.Preparation, "prepare", prepare)
+    pod = simulated_pod(parse_slice("cpu-1x1"))
+    spec = RunSpec("20260101-000000-abcd", pod, Program(("true",), Launch()), tmp_path / "work", tmp_path)
+    assert run_attempts(spec, RunDirectory.create(spec), NoConsole()) == code
+    assert made == [0] * preparations
+
+
 def test_a_run_leaves_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`podrun compare` does many runs in one process."""
     monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
