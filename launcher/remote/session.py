@@ -53,6 +53,8 @@ class Session:
         self.host = plan.host.name
         self.trouble = ""
         """Reason why the agent could not be reached again, since its last frame."""
+        self.ended: float | None = None
+        """Time at which the last connection ended on which the agent was heard; None before that."""
         self._heard = time.monotonic()
         self._delivering = False
         self._transport = transport
@@ -377,6 +379,7 @@ class Session:
         """Deliver frames until the channel ends; return the tail of its stderr."""
         channel = self._channel
         assert channel is not None
+        begun = time.monotonic()
         self._is_connected = True
         for line in lines(channel, protocol.STREAM_LIMIT, self._hear):
             frame = self._parse(line)
@@ -387,6 +390,8 @@ class Session:
                 self._heard, self._delivering = time.monotonic(), False
         with self._ending:  # from here on the attempt stays the one whose agent the next connection is for
             self._is_connected = False
+        if self._heard > begun:
+            self.ended = time.monotonic()
         self._spoken.set()
         if self._closed:
             self._told_close = channel.exit_code() == 0 and channel is not self._cut

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -18,6 +20,8 @@ class Failures:
     def __init__(self, clock: AwakeClock, printed: Callable[[str, int], bytes] = lambda host, process: b"") -> None:
         """Collect none yet. `printed`: returns what a process of a host has printed last."""
         self.seen: list[Failure] = []
+        """In the order in which they happened, as far as that is known."""
+        self._times: list[float] = []  # at which they happened
         self.signalled: list[tuple[str, int | None]] = []
         """Processes that have reported a SIGTERM."""
         self._clock = clock
@@ -29,12 +33,18 @@ class Failures:
     def __bool__(self) -> bool:
         return bool(self.seen)
 
-    def add(self, failed: Failure) -> None:
-        """Add what a process says of itself, which is late if it was asked to stop by then; see `exited`."""
+    def add(self, failed: Failure, since: float | None = None) -> None:
+        """Add what a process says of itself, which is late if it was asked to stop by then; see `exited`.
+
+        `since`: the time.monotonic() at which it happened, if that was noticed only later.
+        """
         late = self._stopping and (self._user_stops or failed.process is not None)
         if not self.seen:
             self._settle_until = self._clock.now() + SETTLE
-        self.seen.append(replace(failed, late=failed.late or late))
+        happened = time.monotonic() if since is None else since
+        position = bisect_right(self._times, happened)
+        self._times.insert(position, happened)
+        self.seen.insert(position, replace(failed, late=failed.late or late))
 
     def names(self, host: str) -> bool:
         """Return True if the host itself is known to have failed, or its agent."""

@@ -395,7 +395,8 @@ class AgentFrames:
             session = self._sessions[host]
             self._failures.add(cause.silent_host(host, session.silence, session.trouble))
         else:
-            self._failures.add(cause.from_lost_agent(host, frame["reason"]))
+            # The connection ended with the agent, long before that was certain; what failed meanwhile may be a consequence.
+            self._failures.add(cause.from_lost_agent(host, frame["reason"]), self._sessions[host].ended)
 
     def _start_anew(self, host: str, why: str) -> bool:
         """Start another agent on a host whose agent has ended before `go`, so that nothing ran there yet.

@@ -26,6 +26,7 @@ from podrun.launcher.transport.local import LocalTransport
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import ExitCode
 
+from ...hosts import wait_until
 from .test_leases import Watching
 
 pytestmark = pytest.mark.timeout(60)
@@ -69,6 +70,27 @@ def test_an_agent_that_is_asked_to_end_by_somebody_else(tmp_path: Path, folder: 
         outcome = run_supervisor(plan_of("cpu-1x1", tmp_path, "sleep", "60"), logs, react)
     assert outcome.code == ExitCode.PREEMPTED and outcome.cause is not None
     assert outcome.cause.what == "was asked to stop (SIGTERM to its agent)"
+
+
+def test_an_agent_that_is_killed_before_the_others_go(tmp_path: Path, folder: Path) -> None:
+    """A program that finds no coordinator fails before it is certain that the agent there is gone, which is the cause."""
+    pids: dict[str, int] = {}
+    seen = tmp_path / "seen"
+    program = 'while test "$PODRUN_PROCESS_ID" = 1 && ! test -e "$0"; do sleep 0.05; done; exit 3'
+
+    def react(supervisor: Supervisor, event: dict[str, Any]) -> None:
+        if event.get("phase") == "hello":
+            pids[event["host"]] = event["pid"]
+        elif event.get("phase") == "ready" and len(supervisor._ready) == 2:
+            os.kill(pids["host-0"], signal.SIGKILL)
+        elif event.get("phase") == "started" and event["host"] == "host-1":
+            wait_until(lambda: supervisor._sessions["host-0"].ended is not None, "the end of the connection", 20)
+            seen.touch()
+
+    with Logs(folder) as logs:
+        outcome = run_supervisor(plan_of("cpu-2x1", tmp_path, "sh", "-c", program, str(seen)), logs, react)
+    assert outcome.cause is not None and str(outcome.cause).startswith("host-0: its agent is gone"), outcome.failures
+    assert outcome.code == ExitCode.UNAVAILABLE and outcome.left_behind == []
 
 
 class SlowLogs(Logs):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
+import time as clock
 from dataclasses import replace
 
 from podrun.launcher.supervise.awake import AwakeClock
-from podrun.launcher.supervise.cause import Failure, Sign, from_exit, silent_host
+from podrun.launcher.supervise.cause import Failure, Sign, from_exit, from_lost_agent, silent_host
 from podrun.launcher.supervise.failures import SAVE_GRACE, SETTLE, Failures
 
 from .test_awake import LOST, RAISED, SAVED, Time
@@ -52,6 +53,19 @@ def test_a_program_that_blames_another_process_waits_for_it() -> None:
         assert failures.decided(saving=False)
         assert failures.cause(2, 0.0) == killed
     assert collected(exited)[0].decided(saving=False)
+
+
+def test_a_host_that_was_lost_before_a_program_failed() -> None:
+    """It takes a while to know that an agent is gone; until then a program may fail because of that."""
+    exited = Failure("host-1", 1, "exited with code 3", 3, Sign.EXITED)
+    gone = from_lost_agent("host-0", "its agent is gone (it was killed, or the host ran out of memory)")
+    for before in (True, False):
+        failures, _ = collected()
+        early = clock.monotonic()
+        failures.add(exited)
+        failures.stop(user=False)
+        failures.add(gone, early if before else clock.monotonic())
+        assert failures.cause(2, 0.0) == (gone if before else exited)
 
 
 def test_only_a_preemption_waits_for_a_save() -> None:
