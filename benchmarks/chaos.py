@@ -5,8 +5,9 @@
 A run is one fault in one phase of a job on a simulated pod of two hosts: kills, signals, exceptions, lost links, full
 disks, damaged checkpoints. It is right if exit code and first cause are, no process is left, no line of a log and no
 complete checkpoint is lost, and the losses are those of an undisturbed run, bit for bit: by podrun's own restarts, or when
-the same command is given again. `--seed N --runs 1` repeats one. With `--transport ssh` the hosts are network namespaces with
-an sshd each, which needs root, and one run is made at a time; with `--own-disks` they share no workdir.
+the same command is given again. `--seed N --runs 1` repeats one; the exit code is 1 if any was wrong. With `--transport
+ssh` the hosts are network namespaces with an sshd each, which needs root, and one run is made at a time; with `--own-disks`
+they share no workdir.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ def main() -> None:
         with ThreadPoolExecutor(options.parallel if hosts is None else 1) as pool:
             results = list(pool.map(lab.run, seeds))
     print_table(faults, results)
+    sys.exit(any(result.wrong for _, result in results))
 
 
 class Lab:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import re
 import shutil
@@ -15,6 +16,7 @@ import pytest
 
 from .conftest import FAST
 from .hosts import why_not as no_hosts
+from .pod.chaos import Result
 from .slurm.cluster import why_not as no_cluster
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
@@ -84,6 +86,23 @@ def test_the_setting() -> None:
         timeout=60,
     )
     assert HEADER.fullmatch(done.stdout), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("wrong", "code"), [([], 0), ([("cause", "host-1 was named")], 1)])
+def test_a_wrong_run_is_an_exit_code(
+    wrong: list[tuple[str, str]], code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One wrong run among others that are right."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    chaos = importlib.import_module("chaos")
+    monkeypatch.setattr(chaos.Lab, "measure", lambda lab, seeds: None)
+    results = {1: Result("one"), 2: Result("two", wrong), 3: Result("three")}
+    monkeypatch.setattr(chaos.Lab, "run", lambda lab, seed: (lab.case(seed)[0], results[seed]))
+    monkeypatch.setattr(sys, "argv", ["chaos.py", "--runs=3", "--faults", "exception"])
+    with pytest.raises(SystemExit) as ended:
+        chaos.main()
+    assert ended.value.code == code
+    assert re.search(rf"^all +3 +{3 - code}\b", capsys.readouterr().out, re.MULTILINE)
 
 
 @pytest.mark.long

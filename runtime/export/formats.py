@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..contract import UserError
+from ..safe_name import as_files
 
 Described = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
 """Shape and type of each array by name."""
@@ -69,7 +70,12 @@ def write_safetensors(file: Path, arrays: Described, read: Read, metadata: Mappi
 
 
 def write_npz(file: Path, arrays: Described, read: Read, metadata: Mapping[str, str]) -> None:
-    """Write an npz file. bfloat16 and float8, which numpy's format lacks, become float32, which holds their values."""
+    """Write an npz file. bfloat16 and float8, which numpy's format lacks, become float32, which holds their values.
+
+    Raises UserError for arrays whose names cannot be files of one folder, which the archive may be unpacked to.
+    """
+    if refused := as_files(f"{name}.npy" for name in arrays)[1]:
+        raise UserError(f"an npz file is an archive, and an array of the model {refused[0]}; try --format safetensors")
     with zipfile.ZipFile(file, "x", zipfile.ZIP_STORED, allowZip64=True) as out:
         _add(out, METADATA, np.frombuffer(json.dumps(dict(metadata)).encode(), np.uint8))
         for name in arrays:

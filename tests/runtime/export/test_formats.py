@@ -72,6 +72,16 @@ def test_npz(tmp_path: Path) -> None:
         np.testing.assert_array_equal(read[name], array.astype(as_read), name, strict=True)
 
 
+@pytest.mark.parametrize("name", ["../up", "/etc/passwd", "a//b", "two\nlines", "half\ud800"])
+def test_a_name_that_leads_out_of_an_archive(name: str, tmp_path: Path) -> None:
+    """Whoever unpacks an npz file finds all of it in one folder. Names with a slash, such as Haiku's, stay."""
+    write("npz", tmp_path / "haiku.npz", {"linear/w": np.zeros(2)})
+    assert set(np.load(tmp_path / "haiku.npz").files) == {"linear/w", "__metadata__"}
+    with pytest.raises(UserError, match=r"an array of the model names a file .*; try --format safetensors"):
+        write("npz", tmp_path / "model.npz", {"w": np.zeros(2), name: np.zeros(2)})
+    assert not (tmp_path / "model.npz").exists()
+
+
 def test_a_type_that_safetensors_lacks(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="wide has the type complex128, for which safetensors has none"):
         write("safetensors", tmp_path / "model", {"wide": np.zeros(2, np.complex128)})
