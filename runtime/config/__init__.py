@@ -1,8 +1,8 @@
 """The schema of train.yaml: one validated, frozen object that says everything about a training job.
 
-Nothing here imports JAX: the launcher validates a job where JAX is not installed. Sections that have a `name` are seams:
-a built-in choice has its own keys, and `package.module:attribute` names the user's own code, which gets `options`. The
-choices of a seam are in its file. A file is imported when something of it is needed: a user program needs few of them.
+Nothing here imports JAX: the launcher validates a job where JAX is not installed. A section with a `name` is a seam: the
+name selects a built-in choice, which has its own keys, or is `package.module:attribute`, the user's own code, which gets
+`options`. All choices of a seam are in one file. Files are imported on first use, because a user program needs few of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Base classes and types of all sections of train.yaml."""
+"""Base classes and field types of the sections of train.yaml."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ NaturalFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
-PICKS = "Picks this choice; the other keys of the section are its own."
-"""Description of a key `name` that has one value."""
+SELECTS = "Selects this choice; the other keys of the section belong to it."
+"""Description of the key `name` of a choice."""
 
 
 class Section(BaseModel):
@@ -35,7 +35,7 @@ class Section(BaseModel):
 
 
 class Plugin(Section):
-    """The user's own code. The module is found from the directory in which podrun was called."""
+    """The user's own code. The module is looked up from the directory where podrun was called."""
 
     name: Annotated[
         str, Field(pattern=PLUGIN_PATTERN, description="The class or function, as package.module:attribute.")
@@ -50,26 +50,26 @@ class Tunable:
     """Mark a field whose value may change when a job is resumed."""
 
     set_or_null: bool = False
-    """True if null and a value make different states, so that only one value may follow another."""
+    """True if null gives the state another structure: a resumed job may change the value, but not set or remove it."""
 
 
 Tuned = Annotated[T, Tunable()]
-"""A field that may be tuned on resume."""
+"""Annotation of a field whose value may change when a job is resumed."""
 
 
 @dataclass(frozen=True)
 class ReadsFiles:
-    """Mark a field that names files: `check(value, key)` returns them, or raises UserError if they are missing here."""
+    """Mark a field that names files: `check(value, key)` returns their paths, or raises UserError if one is missing here."""
 
     check: Callable[[Any, str], Sequence[Path]]
 
 
 class Choice:
-    """Mark a union of sections as a seam: the `name` of a mapping picks the section, or a plug-in.
+    """Mark a union of sections as a seam: the key `name` of a mapping selects the section, or a plug-in.
 
     Args:
-        default: the name of a mapping that has none.
-        plugins: whether `package.module:attribute` is a name, too; the last section of the union is for it.
+        default: name that a mapping without `name` gets.
+        plugins: also accept `package.module:attribute` as a name; the last section of the union is for it.
     """
 
     def __init__(self, default: str, plugins: bool = True) -> None:
@@ -97,7 +97,7 @@ class Choice:
 
 
 def name_of(section: type[Section]) -> str:
-    """Return the name that picks this section; empty for plug-ins, which have names of their own."""
+    """Return the name that selects this section; empty for a plug-in, whose name is the user's."""
     name = section.model_fields["name"].default
     return name if isinstance(name, str) else ""
 
@@ -111,5 +111,6 @@ Named = BeforeValidator(named)
 
 
 def nearest_multiples(number: int, of: int) -> str:
+    """Return the multiples of `of` just below and above `number`, as in "8 or 12"."""
     below = number // of * of
     return f"{below} or {below + of}" if below else f"{of}"

@@ -1,6 +1,6 @@
-"""Recognise a path that is in a bucket: `gs://bucket/path` or `s3://bucket/path`. No JAX; both sides use it.
+"""Recognise paths in buckets: `gs://bucket/path` or `s3://bucket/path`. The launcher and the runtime use this; no JAX.
 
-A workdir is a Path everywhere, which makes one slash of two: `url` gives the URL back.
+A workdir is a `Path` everywhere, and `Path` turns `//` into `/`; `url` restores it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
 
 
 def url(path: PurePath) -> str | None:
-    """Return the URL of a path in a bucket; None if it is one of a file system."""
-    scheme, _, rest = str(path).partition(":/")
-    return f"{scheme}://{rest.lstrip('/')}" if scheme in SCHEMES and _ else None
+    """Return the URL of a path in a bucket; None for a path in a file system."""
+    scheme, separator, rest = str(path).partition(":/")
+    return f"{scheme}://{rest.lstrip('/')}" if scheme in SCHEMES and separator else None
 
 
 def mistakes(named: PurePath, key: str = "workdir", example: str = "my-run") -> list[str]:
-    """Return all that is wrong with the path of a key that is, or seems to be meant as, a URL."""
+    """Return every mistake in the value of `key`, if it is a URL or looks like one. `example` is used in the hints."""
     if any(part in (f"{scheme}:" for scheme in SCHEMES) for part in named.parts[1:]):
-        return [f"{key} {named}: a folder and a bucket at once; give the one, or the other as it is, gs://BUCKET/PATH"]
+        return [f"{key} {named}: a folder and a bucket at once; give a folder, or a bucket as gs://BUCKET/PATH"]
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", str(named))
     if match is None:
         return []
@@ -39,12 +39,12 @@ def mistakes(named: PurePath, key: str = "workdir", example: str = "my-run") -> 
     where = f"{key} {scheme}://{rest.lstrip('/')}"
     rows = []
     if not rest.startswith("/"):
-        rows.append(f"{where}: two slashes follow the colon; give {scheme}://{rest}")
+        rows.append(f"{where}: two slashes must follow the colon; give {scheme}://{rest}")
     if not _BUCKET.fullmatch(bucket):
         rule = "3 to 63 lower-case letters, digits, dots, - and _, with a letter or digit at both ends"
-        rows.append(f"{where}: {bucket!r} cannot be the name of a bucket: {rule}")
+        rows.append(f"{where}: {bucket!r} is not a valid bucket name: {rule}")
     if not path:
         rows.append(f"{where}: no path in the bucket; give one, as in {scheme}://{bucket or 'BUCKET'}/{example}")
     if any(part in ("..", ".") for part in path.split("/")):
-        rows.append(f"{where}: a path in a bucket has no `..`")
+        rows.append(f"{where}: a path in a bucket must not contain `.` or `..`")
     return rows

@@ -1,4 +1,4 @@
-"""Check that a job fits the slice and the machine that it is to run on."""
+"""Check that a job fits its slice, and that its files exist on this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ S = TypeVar("S", bound=Section)
 
 
 def check_slice(config: Config, devices: int, slices: int = 1) -> None:
-    """Raise UserError, with what would fit, unless the mesh and the batch divide over the devices, in so many slices."""
+    """Raise UserError, with values that fit, unless mesh and batch can be divided over `devices` in `slices` equal slices."""
     problems = (_batch_problem(config, devices), config.parallel.grid.problem(devices, slices))
     messages = [problem for problem in problems if problem]
     if messages:
@@ -25,9 +25,9 @@ def check_slice(config: Config, devices: int, slices: int = 1) -> None:
 
 
 def shrinking_problem(config: Config, devices: int) -> str | None:
-    """Return why a job cannot go on with so many devices, fewer than it began with; None if it can.
+    """Return why a job cannot continue with only `devices` devices, fewer than it began with; None if it can.
 
-    A batch that they do not divide is padded, which a user's task need not know of.
+    A batch size that `devices` does not divide is padded; only podrun's own tasks handle padding.
     """
     if config.parallel.model_per_device:
         return "each device trains a model of its own, so their number cannot change"
@@ -43,7 +43,7 @@ def check_files(config: Config) -> None:
 
 @dataclass(frozen=True)
 class NamedFiles:
-    """A key of the data that names files, its value, and the files."""
+    """A key under `data` that names files, its value, and the paths of the files."""
 
     key: str
     value: str | Path
@@ -51,7 +51,7 @@ class NamedFiles:
 
 
 def files_of(config: Config) -> list[NamedFiles]:
-    """Return the files that the data names, apart from those in a bucket.
+    """Return the files that the section `data` names, except those in a bucket.
 
     Raises UserError if one is missing, unreadable or empty on this machine.
     """
@@ -70,24 +70,24 @@ def _files_of(section: Section, key: str) -> Iterator[NamedFiles]:
                     yield NamedFiles(f"{key}.{name}", value, tuple(files))
 
 
-def with_files(section: S, bring: Callable[[str, str], Path], key: str = "data") -> S:
-    """Return the section with the files, `bring(key, url)`, in place of those that it names in a bucket."""
+def with_files(section: S, download: Callable[[str, str], Path], key: str = "data") -> S:
+    """Return the section with every URL of a bucket replaced by the local path that `download(key, url)` returns."""
     changes: dict[str, object] = {}
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
         names_files = any(isinstance(mark, ReadsFiles) for mark in field.metadata)
         if isinstance(value, Section):
-            changes[name] = with_files(value, bring, f"{key}.{name}")
+            changes[name] = with_files(value, download, f"{key}.{name}")
         elif names_files and (address := url(PurePath(str(value)))):
-            changes[name] = type(value)(bring(f"{key}.{name}", address))
+            changes[name] = type(value)(download(f"{key}.{name}", address))
     return section.model_copy(update=changes)
 
 
 def with_files_beside(section: S, folder: Path, typed: Collection[str], key: str = "data") -> S:
-    """Return the section with relative paths led into `folder`, where only that has the files.
+    """Return the section with relative paths resolved against `folder`, if the files exist there and not here.
 
-    A path that leads to files from the current folder stays, and so does one whose key was `typed`: the shell has
-    completed it from there.
+    A path that exists from the current folder stays as it is. So does a path whose key is in `typed`, that is, given on
+    the command line: the shell has completed it from the current folder.
     """
     changes: dict[str, object] = {}
     for name, field in type(section).model_fields.items():

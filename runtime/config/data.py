@@ -1,4 +1,4 @@
-"""Data sources."""
+"""Sections of the built-in data sources and tokenizers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from .base import PICKS, Choice, Finite, Fraction, Named, Natural, NaturalFloat, Plugin, Positive, ReadsFiles, Section
+from .base import SELECTS, Choice, Finite, Fraction, Named, Natural, NaturalFloat, Plugin, Positive, ReadsFiles, Section
 from .bucket_url import mistakes
 from .files import idx_files, one_file, record_files, text_files
 from .task import ExampleKind
@@ -20,7 +20,7 @@ Records = Annotated[
     str,
     Field(
         min_length=1,
-        description="A file, a folder or a glob pattern, from here or from beside train.yaml; or gs://..., s3://...",
+        description="A file, a folder or a glob pattern, relative to here or to train.yaml; or gs://..., s3://...",
     ),
     ReadsFiles(record_files),
 ]
@@ -29,21 +29,21 @@ Records = Annotated[
 class CharTokenizer(Section):
     """One token per character; the vocabulary is the set of characters of the text."""
 
-    name: Literal["char"] = Field("char", description=PICKS)
+    name: Literal["char"] = Field("char", description=SELECTS)
 
 
 class ByteTokenizer(Section):
-    """One token per byte of the UTF-8 text: 256 tokens, any text."""
+    """One token per byte of the UTF-8 text: 256 tokens, for any text."""
 
-    name: Literal["byte"] = Field("byte", description=PICKS)
+    name: Literal["byte"] = Field("byte", description=SELECTS)
 
 
 class BPETokenizer(Section):
     """Byte-level byte-pair encoding by the `tokenizers` library: loaded from a file, or trained on the text."""
 
-    name: Literal["bpe"] = Field("bpe", description=PICKS)
-    file: OptionalFile = Field(None, description="A tokenizer.json; without it one is trained on the text.")
-    vocabulary: Annotated[int, Field(ge=257)] = Field(8192, description="Number of tokens of a trained vocabulary.")
+    name: Literal["bpe"] = Field("bpe", description=SELECTS)
+    file: OptionalFile = Field(None, description="A tokenizer.json; without it a tokenizer is trained on the text.")
+    vocabulary: Annotated[int, Field(ge=257)] = Field(8192, description="Number of tokens to train the tokenizer to.")
 
 
 Tokenizer = Annotated[CharTokenizer | ByteTokenizer | BPETokenizer, Choice("byte", plugins=False), Named]
@@ -56,15 +56,15 @@ class DataSource(Section):
     """Base of the built-in data sources."""
 
     examples: ClassVar[tuple[ExampleKind, ...]]
-    """The kinds of examples that it can give."""
+    """The kinds of examples that the source can give."""
 
 
 class FileData(DataSource):
-    """Base of those that read files."""
+    """Base of the data sources that read files."""
 
     bring: bool = Field(
         False,
-        description="Bring the files from the machine that starts the run to hosts that are others; false: they are there.",
+        description="Copy the files from this machine to hosts that are other machines; false: the hosts have them.",
     )
 
     @model_validator(mode="after")
@@ -74,7 +74,7 @@ class FileData(DataSource):
                 url = re.match(r"(gs|s3|https?):/", str(getattr(self, name)))
                 if url:
                     raise ValueError(
-                        f"bring: {name} is in a bucket or on a server ({url[1]}://...), and bring is for files of this "
+                        f"bring: {name} is in a bucket or on a server ({url[1]}://...), but bring copies files of this "
                         "machine; remove `bring`, or copy the files here and give their path"
                     )
         return self
@@ -92,9 +92,9 @@ class TextData(FileData):
     """Text files: one file, a folder (its files in sorted order), or a glob pattern."""
 
     examples = ("tokens",)
-    name: Literal["text"] = Field("text", description=PICKS)
+    name: Literal["text"] = Field("text", description=SELECTS)
     path: Annotated[str, Field(min_length=1), ReadsFiles(text_files)] = Field(
-        description="A file, a folder or a glob pattern, from here or from beside train.yaml; or gs://..., s3://..."
+        description="A file, a folder or a glob pattern, relative to here or to train.yaml; or gs://..., s3://..."
     )
     tokenizer: Tokenizer = Field(ByteTokenizer(), description=_TOKENIZER)
     validation: Fraction = Field(0.1, description="Share of the text, from its end, kept for validation.")
@@ -104,21 +104,23 @@ class PythonSourceData(DataSource):
     """The Python sources of the interpreter's standard library: real text that is on every machine."""
 
     examples = ("tokens",)
-    name: Literal["python_source"] = Field("python_source", description=PICKS)
+    name: Literal["python_source"] = Field("python_source", description=SELECTS)
     tokenizer: Tokenizer = Field(ByteTokenizer(), description=_TOKENIZER)
     validation: Fraction = Field(0.1, description="Share of the text, from its end, kept for validation.")
 
 
 class TokensData(FileData):
-    """A binary file of token ids, mapped into memory; made by any tokenizer beforehand."""
+    """A binary file of token ids, made by any tokenizer beforehand; it is memory-mapped."""
 
     examples = ("tokens",)
-    name: Literal["tokens"] = Field("tokens", description=PICKS)
-    path: ReadFile = Field(description="The file, from here or from beside train.yaml; or gs://..., s3://...")
+    name: Literal["tokens"] = Field("tokens", description=SELECTS)
+    path: ReadFile = Field(description="The file, relative to here or to train.yaml; or gs://..., s3://...")
     validation_path: OptionalFile = Field(
-        None, description="A second file, for validation; without it the end of `path` is used."
+        None, description="A second file, for validation; without it the end of `path`."
     )
-    validation: Fraction = Field(0.1, description="Share of `path`, from its end, kept if there is no validation_path.")
+    validation: Fraction = Field(
+        0.1, description="Share of `path`, from its end, kept for validation if there is no validation_path."
+    )
     dtype: Literal["uint16", "uint32"] = Field(
         "uint16", description="Type of an id in the files, in the byte order of the hosts."
     )
@@ -133,36 +135,36 @@ Classes = Annotated[int, Field(ge=2)]
 
 
 class IdxData(FileData):
-    """Images and labels in the files of MNIST (http://yann.lecun.com/exdb/mnist/), plain or .gz; values become 0 to 1."""
+    """Images and labels in MNIST's file format (http://yann.lecun.com/exdb/mnist/), plain or .gz; pixels become 0 to 1."""
 
     examples = ("labels",)
-    name: Literal["idx"] = Field("idx", description=PICKS)
+    name: Literal["idx"] = Field("idx", description=SELECTS)
     path: Annotated[Path, ReadsFiles(idx_files)] = Field(
         description="Folder with train-images-idx3-ubyte, train-labels-idx1-ubyte, and t10k-... for validation."
     )
 
 
 class DigitsData(DataSource):
-    """scikit-learn's handwritten digits: 1797 images of 8x8, on every machine; values become 0 to 1."""
+    """scikit-learn's handwritten digits: 1797 images of 8x8, part of its installation; pixels become 0 to 1."""
 
     examples = ("labels",)
-    name: Literal["digits"] = Field("digits", description=PICKS)
+    name: Literal["digits"] = Field("digits", description=SELECTS)
     validation: Fraction = Field(0.2, description="Share kept for validation, the same images for every seed.")
 
 
 class MakeClassificationData(DataSource):
-    """scikit-learn's make_classification with its defaults: clusters in a space of many dimensions."""
+    """scikit-learn's make_classification with its defaults: clusters in a high-dimensional space."""
 
     examples = ("labels",)
-    name: Literal["make_classification"] = Field("make_classification", description=PICKS)
+    name: Literal["make_classification"] = Field("make_classification", description=SELECTS)
     samples: Positive = Field(50000, description="Examples, those for validation included (n_samples).")
     features: Positive = Field(784, description="Numbers of each example (n_features).")
     classes: Classes = Field(10, description="Number of classes (n_classes).")
     informative: Positive = Field(
-        50, description="Features that tell of the class (n_informative); two more are combinations of these."
+        50, description="Features that depend on the class (n_informative); two more are combinations of these."
     )
     seed: Natural = Field(0, description="Seed of the examples (random_state).")
-    validation: Held = Field(0.0, description="Share kept for validation; 0: validated on the training examples.")
+    validation: Held = Field(0.0, description="Share kept for validation; 0: validate on the training examples.")
 
     @model_validator(mode="after")
     def _check_features(self) -> MakeClassificationData:
@@ -184,7 +186,7 @@ class SineData(DataSource):
     """y = sin(6x) - x^2/2 + noise, x uniform in a range."""
 
     examples = ("values",)
-    name: Literal["sine"] = Field("sine", description=PICKS)
+    name: Literal["sine"] = Field("sine", description=SELECTS)
     samples: Annotated[int, Field(ge=2)] = Field(10000, description="Examples, those for validation included.")
     range: tuple[Finite, Finite] = Field((-1.0, 1.0), description="Lowest and highest x.")
     noise: NaturalFloat = Field(0.1, description="Standard deviation of the noise; 0: none.")
@@ -202,11 +204,11 @@ class SineData(DataSource):
 
 
 class NpzData(FileData):
-    """Arrays from a NumPy .npz file: x and y, or x_train, y_train, x_test and y_test; the first axis is the example."""
+    """Arrays from a NumPy .npz file: x and y, or x_train, y_train, x_test and y_test, each indexed by example first."""
 
     examples = ("labels", "values")
-    name: Literal["npz"] = Field("npz", description=PICKS)
-    path: ReadFile = Field(description="The .npz file, from here or from beside train.yaml; or gs://..., s3://...")
+    name: Literal["npz"] = Field("npz", description=SELECTS)
+    path: ReadFile = Field(description="The .npz file, relative to here or to train.yaml; or gs://..., s3://...")
     validation: Fraction = Field(
         0.1, description="Share, drawn at random, kept for validation if the file has no x_test and y_test."
     )
@@ -216,13 +218,13 @@ class NpzData(FileData):
 
 
 class ParquetData(FileData):
-    """Parquet files, read into memory by pyarrow (podrun[records]): a row is an example."""
+    """Parquet files, read into memory with pyarrow (podrun[records]): one example per row."""
 
     examples = ("labels", "values")
-    name: Literal["parquet"] = Field("parquet", description=PICKS)
+    name: Literal["parquet"] = Field("parquet", description=SELECTS)
     path: Records
     x: str | Annotated[tuple[str, ...], Field(min_length=1)] = Field(
-        "x", description="Column of the inputs, numbers or lists of one length; or several columns of numbers."
+        "x", description="Column of the inputs: numbers, or lists of equal length; or several columns of numbers."
     )
     y: str = Field("y", description="Column of the targets.")
     validation: Fraction = Field(0.1, description="Share of the rows, drawn at random, kept for validation.")
@@ -232,17 +234,17 @@ class ParquetData(FileData):
 
 
 class ArrayRecordData(FileData):
-    """ArrayRecord files, read by grain as they are needed (podrun[records]): a record is an .npz archive of an example."""
+    """ArrayRecord files, read on demand with grain (podrun[records]): each record is an .npz archive of one example."""
 
     examples = ("labels", "values")
-    name: Literal["array_record"] = Field("array_record", description=PICKS)
+    name: Literal["array_record"] = Field("array_record", description=SELECTS)
     path: Records
     x: str = Field("x", description="Name of the inputs in a record.")
     y: str = Field("y", description="Name of the targets in a record.")
     validation: Fraction = Field(0.1, description="Share of the records, from their end, kept for validation.")
     classes: Classes | None = Field(
         None,
-        description="Number of classes, if y is a label; without it all records are read once, to find the highest label.",
+        description="Number of classes, if y is a label; without it all records are read once to find the highest label.",
     )
 
 

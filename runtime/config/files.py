@@ -9,9 +9,9 @@ from ..contract import UserError
 
 
 def text_files(pattern: str, key: str = "data.path") -> list[Path]:
-    """Return the files behind the key, sorted: a file, the files under a folder, or a glob pattern.
+    """Return the sorted files that `pattern` names: a file, all files under a folder, or the matches of a glob pattern.
 
-    Raises UserError if there is none or if all are empty.
+    Raises UserError, which names `key`, if there are none or all are empty.
     """
     files = _files(pattern, key, "/path/to/text.txt")
     for file in files:
@@ -22,10 +22,13 @@ def text_files(pattern: str, key: str = "data.path") -> list[Path]:
 
 
 def record_files(pattern: str, key: str = "data.path") -> list[Path]:
-    """Return files of records as `text_files` does: none may be empty, and names that begin with . or _ do not count."""
+    """Return files of records like `text_files`. Files whose names begin with . or _ are ignored.
+
+    Raises UserError if there are none or one is empty.
+    """
     files = [file for file in _files(pattern, key, "/path/to/folder") if not file.name.startswith((".", "_"))]
     if not files:
-        raise UserError(f"{key}: there are no files of records in {pattern}; give a folder that has some")
+        raise UserError(f"{key}: no record files in {pattern}; give a folder that has some")
     for file in files:
         check_file(file, key)
     return files
@@ -35,12 +38,12 @@ IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-
 
 
 def idx_files(folder: Path, key: str = "data.path") -> list[Path]:
-    """Return the four files of MNIST in the folder. Raises UserError if one is missing."""
+    """Return the paths of MNIST's four files in the folder. Raises UserError if one is missing."""
     return [idx_file(folder, name, key) for name in IDX_FILES]
 
 
 def idx_file(folder: Path, name: str, key: str = "data.path") -> Path:
-    """Return the file of that name in the folder, or the same with .gz. Raises UserError if there is neither."""
+    """Return the path of the file `name`, or `name.gz`, in the folder. Raises UserError if there is neither."""
     plain = Path(os.path.expanduser(folder), name)
     existing = [path for path in (plain, plain.with_name(f"{name}.gz")) if os.path.isfile(path)]
     if not existing:
@@ -54,7 +57,7 @@ def idx_file(folder: Path, name: str, key: str = "data.path") -> Path:
 
 
 def one_file(path: Path, key: str) -> list[Path]:
-    """Return the file. Raises UserError if it is missing, unreadable or empty."""
+    """Return the path as a list of one. Raises UserError if the file is missing, unreadable or empty."""
     check_file(path, key)
     return [path.expanduser()]
 
@@ -64,7 +67,11 @@ def check_file(path: Path, key: str, may_be_empty: bool = False) -> None:
     try:
         with path.expanduser().open("rb") as file:
             empty = not file.read(1)
-    except (OSError, ValueError, RuntimeError) as error:  # ValueError: a NUL in it; RuntimeError: no home of that user
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # ValueError: the path has a NUL; RuntimeError: ~user is unknown
         reason = getattr(error, "strerror", None) or str(error).rstrip(".")
         raise UserError(
             f"{key}: cannot read {path}: {reason} (seen from {Path.cwd()}); give the path of a file that exists"
@@ -76,14 +83,14 @@ def check_file(path: Path, key: str, may_be_empty: bool = False) -> None:
 def _files(pattern: str, key: str, example: str) -> list[Path]:
     try:
         files = _matches(pattern)
-    except (OSError, ValueError, RuntimeError) as error:  # too long, no such user's home, `**` beside other characters
+    except (OSError, ValueError, RuntimeError) as error:  # too long, ~user is unknown, `**` beside other characters
         reason = getattr(error, "strerror", None) or str(error).rstrip(".")
         raise UserError(
             f"{key}: cannot use {pattern[:100]!r}: {reason}; give a file, a folder or a glob pattern"
         ) from None
     if not files:
         raise UserError(
-            f"{key}: there is no file, folder or match for {pattern!r} (seen from {Path.cwd()}); "
+            f"{key}: no file, folder or match for {pattern!r} (seen from {Path.cwd()}); "
             f"give a path that exists, for example {key}={example}"
         )
     return files

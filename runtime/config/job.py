@@ -1,4 +1,4 @@
-"""The whole job, and the rules that hold between its sections."""
+"""The whole job, and the rules between its sections."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ class Config(Section):
         "language_model", description=f"What is learned: {', '.join(TASKS)}, or package.module:attribute."
     )
     model: Model = Field(GPT2Model(), description="The network; each task has a default.")
-    data: Data = Field(PythonSourceData(), description="Where the examples come from; each task has a default.")
-    optimizer: Optimizer = Field(AdamW(), description="How a gradient becomes a step; each task has a default.")
+    data: Data = Field(PythonSourceData(), description="Source of the examples; each task has a default.")
+    optimizer: Optimizer = Field(AdamW(), description="How parameters are updated; each task has a default.")
     schedule: Schedule = Field(Schedule(), description="Learning rate by step; not for lbfgs.")
-    parallel: Parallel = Field(Pmap(), description="How state and batch are divided over the devices.")
+    parallel: Parallel = Field(
+        Pmap(), description="Parallelism strategy: how state and batch are divided over the devices."
+    )
     precision: Literal["float32", "bfloat16"] = Field(
         "float32",
-        description="Type of the computation; parameters are always float32. bfloat16 is faster on TPUs and new GPUs.",
+        description="Data type of the computation; parameters are always float32. bfloat16 is faster on TPUs and new GPUs.",
     )
     steps: Positive | None = Field(None, description="Steps to train for; or give epochs.")
     epochs: PositiveFloat | None = Field(
@@ -39,43 +41,44 @@ class Config(Section):
     )
     drop_last: bool = Field(
         False,
-        description="Leave out the examples at the end of an epoch that do not fill a batch; false: they are the next "
-        "batch's first.",
+        description="Leave out the examples at the end of an epoch that do not fill a batch; false: the next batch begins "
+        "with them.",
     )
     batch_size: Positive | Literal["all"] = Field(
-        description="Examples per step over all devices, a multiple of their number; all: the whole training set, kept on "
-        "the devices."
+        description="Examples per step over all devices, a multiple of the number of devices; all: the whole training set, "
+        "which stays on the devices."
     )
     accumulate: Positive = Field(
-        1, description="Parts that each device computes its share of a batch in; raise it where memory is short."
+        1,
+        description="Gradient accumulation: parts in which a device computes its share of a batch; raise it to save memory.",
     )
     ema: Probability | None = Field(
         None,
-        description="Decay per step of a moving average of the parameters, which evaluation then uses; null: none.",
+        description="Decay per step of an exponential moving average of the parameters, which evaluation uses; null: none.",
     )
     seed: Natural = Field(0, description="Seed of initial parameters, order of examples, dropout and sampling.")
-    log: Log = Field(Log(), description="Where metrics go, and how often.")
+    log: Log = Field(Log(), description="Where metrics are written, and how often.")
     eval: Eval = Field(Eval(), description="When to validate, and on how much.")
     checkpoint: Checkpoint = Field(Checkpoint(), description="When to save, and how much to keep.")
     sample: Sample = Field(Sample(), description="Text to sample after training a language model.")
     launch: LaunchSection = Field(
-        LaunchSection(), description="Settings of the start, for which there are mostly options as well."
+        LaunchSection(), description="How the run is launched; most keys have a command-line option as well."
     )
 
     @property
     def task_is_users(self) -> bool:
-        """Return whether the task is the user's own code, of which nothing is known."""
+        """Return whether the task is the user's own code, not a built-in one."""
         return self.task not in TASKS
 
     @property
     def brings_data(self) -> bool:
-        """Return whether the data is brought from the machine that starts the run to hosts that are other machines."""
+        """Return whether the launcher copies the data to hosts that are other machines."""
         return isinstance(self.data, FileData) and self.data.bring
 
     @field_validator("epochs")
     @classmethod
     def _check_length(cls, epochs: float | None, others: ValidationInfo) -> float | None:
-        if "steps" not in others.data:  # `steps` has a mistake of its own
+        if "steps" not in others.data:  # `steps` is invalid: reported already
             return epochs
         steps = others.data["steps"]
         if steps is None and epochs is None:
@@ -85,9 +88,15 @@ class Config(Section):
         return epochs
 
     def total_steps(self, examples: int, step: int = 0, position: int = 0) -> int:
-        """Return the number of the last step, with a training set of `examples` examples. Raises UserError if none can be.
+        """Return the number of the last step.
 
-        `step` steps have consumed `position` examples already: not always this job's batches, if it is resumed with others.
+        Args:
+            examples: number of examples in the training set.
+            step: number of steps done already, if the job is resumed.
+            position: number of examples consumed by them; a resumed job may have had another batch size before.
+
+        Raises:
+            UserError: the warm-up is longer than the whole training, or an epoch has no examples.
         """
         if self.steps is not None:
             return self.steps
@@ -99,7 +108,7 @@ class Config(Section):
         return steps
 
     def epoch_size(self, examples: int) -> int:
-        """Return how many of the `examples` of the training set an epoch has. Raises UserError if that is none."""
+        """Return the number of examples in an epoch, of a training set of `examples`. Raises UserError if it is 0."""
         batch = self._batch(examples)
         if not self.drop_last:
             return examples
@@ -116,7 +125,7 @@ class Config(Section):
     @model_validator(mode="before")
     @classmethod
     def _fill_by_task(cls, values: Any) -> Any:
-        """Fill in the task's own choice for sections that are not given or have no name."""
+        """Fill in the task's defaults for sections that are missing or have no name."""
         task = values.get("task") if isinstance(values, dict) else None
         if not isinstance(task, str) or task not in TASKS:
             return values
@@ -143,7 +152,7 @@ class Config(Section):
 
 
 def fitting(task: str) -> dict[str, list[str]]:
-    """Return the names of the models and data that fit a built-in task, by their key; its defaults are first."""
+    """Return the names of the models and data that fit a built-in task, by key; the default comes first."""
     traits = TASKS[task]
     names = {}
     for key, default in (("model", traits.model), ("data", traits.data)):
@@ -179,18 +188,18 @@ def _optimizer_problems(config: Config) -> list[str]:
         return problems
     name = optimizer.name
     if schedule != Schedule():
-        problems.append(f"schedule: {name} finds the length of its steps itself; remove the schedule")
+        problems.append(f"schedule: {name} determines the size of its steps itself; remove the schedule")
     if config.batch_size != "all":
         problems.append(
-            f"batch_size {config.batch_size}: {name} compares losses from step to step, so each must be that of the "
+            f"batch_size {config.batch_size}: {name} compares losses from step to step, so each must be over the "
             "whole training set; give batch_size: all, or another optimizer for mini-batches"
         )
     if config.accumulate > 1:
         problems.append(f"accumulate: {name} evaluates the whole batch at once; remove it, or take another optimizer")
     if dropout := getattr(config.model, "dropout", 0.0):
         problems.append(
-            f"model.dropout {dropout:g}: {name} compares losses from step to step, and with dropout each would be that of "
-            "another network; remove it, or take another optimizer"
+            f"model.dropout {dropout:g}: {name} compares losses from step to step, but dropout changes the network at "
+            "each step; remove it, or take another optimizer"
         )
     return problems
 
@@ -199,27 +208,27 @@ def _warmup_problem(config: Config, steps: int, what: str) -> str | None:
     warmup = config.schedule.warmup_steps
     if warmup < steps or config.optimizer.whole_set:
         return None
-    return f"schedule.warmup_steps {warmup} must be below {what}: give fewer of them, or train longer"
+    return f"schedule.warmup_steps {warmup} must be below {what}: give fewer, or train longer"
 
 
 def _batch_problems(config: Config) -> list[str]:
     if config.batch_size == "all" and examples_of(config.task) == "tokens":
-        return ["batch_size: all is for tasks with examples that stay the same; a text is cut anew in every epoch"]
+        return ["batch_size: all needs examples that stay the same, but a text is cut into new windows in every epoch"]
     return []
 
 
 def load_config(path: Path) -> Config:
-    """Return the resolved job that the launcher wrote, as JSON. Raises OSError or ValueError."""
+    """Read the job that the launcher has validated and written as JSON. Raises OSError or ValueError."""
     return Config.model_validate_json(path.read_bytes())
 
 
 def saved_config(config: Config) -> dict[str, Any]:
-    """Return the job in the form that is saved with its results: without `launch`, whose environment may hold secrets."""
+    """Return the job as JSON, as it is saved with its results: without `launch`, whose environment may hold secrets."""
     return config.model_dump(mode="json", exclude={"launch"})
 
 
 def tunable_keys(section: str) -> dict[str, Tunable]:
-    """Return the keys, of all choices of a section, whose values may change when a job is resumed."""
+    """Return the keys of a seam's choices whose values may change when a job is resumed, with their marks."""
     choices = get_args(Config.model_fields[section].annotation)
     return {
         key: mark
@@ -231,7 +240,7 @@ def tunable_keys(section: str) -> dict[str, Tunable]:
 
 
 def train_schema() -> dict[str, Any]:
-    """Return the JSON Schema of train.yaml, with the short forms that `Named` accepts."""
+    """Return the JSON Schema of train.yaml, including the short forms that `Named` accepts."""
     schema = Config.model_json_schema()
     for section in (schema, *schema["$defs"].values()):
         for key, value in section.get("properties", {}).items():

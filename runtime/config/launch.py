@@ -1,4 +1,4 @@
-"""Settings of the start of a run, as plain data: a user program has them too, and does not wait for the schema."""
+"""The section `launch` as plain data, so that starting a user program does not import the schema."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Launch:
-    """Values of the section `launch`, which `sections.LaunchSection` describes and checks."""
+    """Values of the section `launch`; `sections.LaunchSection` describes and validates them."""
 
     slice: str | None = None
     pod: Path | None = None

@@ -1,4 +1,4 @@
-"""Models."""
+"""Sections of the built-in models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from .base import (
-    PICKS,
+    SELECTS,
     Choice,
     Named,
     NaturalFloat,
@@ -34,12 +34,12 @@ class ModelSection(Section):
     """Base of the built-in models."""
 
     examples: ClassVar[tuple[ExampleKind, ...]]
-    """The kinds of examples that it takes."""
+    """The kinds of examples that the model takes."""
     starts_at_zero: ClassVar[bool] = False
     """True if the initial parameters are the same for every seed."""
 
     def conflict(self, shape: tuple[int, ...]) -> str | None:
-        """Return why the model cannot take arrays of that shape, which is of one example; None if it can."""
+        """Return why the model cannot take examples of `shape`, the shape of one array x; None if it can."""
         return None
 
 
@@ -47,17 +47,17 @@ class GPT2Model(ModelSection):
     """GPT-2: a pre-LayerNorm transformer decoder with tied embeddings. A preset gives the published sizes."""
 
     examples = ("tokens",)
-    name: Literal["gpt2"] = Field("gpt2", description=PICKS)
+    name: Literal["gpt2"] = Field("gpt2", description=SELECTS)
     preset: Tuned[Literal["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"] | None] = Field(
-        None, description="Published sizes for layers, heads, width and context; keys that are given go before them."
+        None, description="Published sizes for layers, heads, width and context; keys given beside it override them."
     )
     layers: Positive = Field(4, description="Transformer blocks.")
-    heads: Positive = Field(4, description="Attention heads of each block; they divide width.")
-    width: Positive = Field(128, description="Numbers that a token is represented by.")
-    context: Positive = Field(128, description="Longest sequence, in tokens; examples are windows of it.")
+    heads: Positive = Field(4, description="Attention heads per block; width must be a multiple of it.")
+    width: Positive = Field(128, description="Size of the vector that represents a token.")
+    context: Positive = Field(128, description="Longest sequence, in tokens; an example is a window of that length.")
     dropout: Tuned[Probability] = Field(
         0.0,
-        description="Share of values dropped in training; raise it if validation loss rises while training loss falls.",
+        description="Share of activations dropped in training; raise it if validation loss rises while training loss falls.",
     )
     initializer_range: Tuned[PositiveFloat] = Field(
         0.02, description="Standard deviation of initial weights; 0.02 as published, for narrow models about 0.05."
@@ -80,15 +80,17 @@ class GPT2Model(ModelSection):
 
 
 class CNN(ModelSection):
-    """The network of Flax's MNIST example: 3x3 convolutions with average pooling, a dense layer, the classes."""
+    """The network of Flax's MNIST example: 3x3 convolutions with average pooling, a dense layer, and one per class."""
 
     examples = ("labels",)
-    name: Literal["cnn"] = Field("cnn", description=PICKS)
+    name: Literal["cnn"] = Field("cnn", description=SELECTS)
     features: tuple[Positive, ...] = Field(
-        (32, 64), min_length=1, description="Channels of each convolution; their number is that of the layers."
+        (32, 64), min_length=1, description="Channels of each convolution, one number per layer."
     )
     dense: Positive = Field(256, description="Width of the dense layer before the classes.")
-    dropout: Tuned[Probability] = Field(0.0, description="Share of values dropped in training before the last layer.")
+    dropout: Tuned[Probability] = Field(
+        0.0, description="Share of activations dropped in training before the last layer."
+    )
 
     def conflict(self, shape: tuple[int, ...]) -> str | None:
         times = len(self.features)
@@ -109,11 +111,13 @@ class MLP(ModelSection):
     """Dense layers of one width."""
 
     examples = ("labels", "values")
-    name: Literal["mlp"] = Field("mlp", description=PICKS)
+    name: Literal["mlp"] = Field("mlp", description=SELECTS)
     layers: Positive = Field(2, description="Number of hidden layers.")
-    width: Positive = Field(64, description="Units of each hidden layer.")
+    width: Positive = Field(64, description="Units per hidden layer.")
     activation: Literal["tanh", "relu", "gelu"] = Field("tanh", description="Function after each hidden layer.")
-    dropout: Tuned[Probability] = Field(0.0, description="Share of values dropped in training after each hidden layer.")
+    dropout: Tuned[Probability] = Field(
+        0.0, description="Share of activations dropped in training after each hidden layer."
+    )
     weight_std: Tuned[PositiveFloat | None] = Field(
         None, description="Standard deviation of initial weights; without it 1 / sqrt(inputs of the layer)."
     )
@@ -121,14 +125,14 @@ class MLP(ModelSection):
 
 
 class Linear(ModelSection):
-    """One dense layer, from zeros."""
+    """One dense layer whose parameters start at zero."""
 
     examples = ("labels", "values")
     starts_at_zero = True
-    name: Literal["linear"] = Field("linear", description=PICKS)
+    name: Literal["linear"] = Field("linear", description=SELECTS)
     bias: bool = Field(True, description="Add a bias to each output; false: weights only.")
     l2: Tuned[NaturalFloat] = Field(
-        0.0, description="Penalty l2/2 times the sum of the squared weights, biases left out."
+        0.0, description="Adds l2/2 times the sum of the squared weights to the loss; biases are not penalised."
     )
 
 

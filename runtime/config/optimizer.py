@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules."""
+"""Sections of the optimizers and of the learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from .base import (
-    PICKS,
+    SELECTS,
     Choice,
     Named,
     Natural,
@@ -24,16 +24,16 @@ from .base import (
 
 
 class OptimizerSection(Section):
-    """Base of all optimizers."""
+    """Base of the sections of optimizers."""
 
     whole_set: ClassVar[bool] = False
-    """True if every step is of the whole training set, and finds its length itself."""
+    """True if every step uses the whole training set and determines its own step size."""
     elementwise: ClassVar[bool] = True
-    """True if all that it computes has the shapes of the parameters, element by element."""
+    """True if it updates each element by itself, so that its state has the shapes of the parameters."""
 
     @property
     def uses_line_search(self) -> bool:
-        """Return whether a step leaves the loss and gradient that the next begins with in the state."""
+        """Return whether the optimizer state keeps the last loss and gradient, with which the next step begins."""
         return False
 
 
@@ -50,29 +50,29 @@ def _checked_regex(value: str | None) -> str | None:
 
 Decay = Annotated[str | None, AfterValidator(_checked_regex), Tunable()]
 
-_RATE = "Learning rate at its peak; the schedule says what it is before and after."
-_CLIP = "Global norm that gradients are clipped to; null: they are not. Lower it if the loss jumps."
+_RATE = "Peak learning rate; the schedule gives the rate at each step."
+_CLIP = "Global norm that gradients are clipped to; null: no clipping. Lower it if the loss jumps."
 _FIRST = "Decay per step of the mean of gradients."
 _SECOND = "Decay per step of the mean of squared gradients."
-_EPS = "Added to the root of that mean, so that nothing is divided by 0."
-_DECAY = "Share of the weights taken off per step, times the learning rate; 0: none."
+_EPS = "Added to the root of the mean of squared gradients, to avoid a division by 0."
+_DECAY = "Weight decay: a step subtracts this times the learning rate times the weights; 0: none."
 _DECAYED = (
-    "Regular expression for the whole names of the parameters to decay, as `.*kernel|wte.embedding`; null: all that have two "
-    "or more dimensions, except biases and norms. `podrun inspect` shows which."
+    "Regular expression that matches the full names of the parameters to decay, such as `.*kernel|wte.embedding`; null: all "
+    "that have two or more dimensions, except biases and norms. `podrun inspect` shows which."
 )
 
 
 class FirstOrder(OptimizerSection):
-    """Base of all optimizers that follow the gradient."""
+    """Base of the sections of first-order optimizers."""
 
     learning_rate: Tuned[PositiveFloat] = Field(1e-3, description=_RATE)
     clip_norm: Clip = Field(None, description=_CLIP)
 
 
 class AdamW(FirstOrder):
-    """AdamW (Loshchilov & Hutter 2019). As in nanoGPT, all matrices are decayed, embeddings too; no biases, no norms."""
+    """AdamW (Loshchilov & Hutter 2019). As in nanoGPT, all matrices decay, embeddings included; biases and norms do not."""
 
-    name: Literal["adamw"] = Field("adamw", description=PICKS)
+    name: Literal["adamw"] = Field("adamw", description=SELECTS)
     learning_rate: Tuned[PositiveFloat] = Field(3e-4, description=_RATE)
     b1: Tuned[Probability] = Field(0.9, description=_FIRST)
     b2: Tuned[Probability] = Field(0.95, description=_SECOND)
@@ -85,7 +85,7 @@ class AdamW(FirstOrder):
 class Adam(FirstOrder):
     """Adam (Kingma & Ba 2015)."""
 
-    name: Literal["adam"] = Field("adam", description=PICKS)
+    name: Literal["adam"] = Field("adam", description=SELECTS)
     b1: Tuned[Probability] = Field(0.9, description=_FIRST)
     b2: Tuned[Probability] = Field(0.999, description=_SECOND)
     eps: Tuned[PositiveFloat] = Field(1e-8, description=_EPS)
@@ -94,65 +94,69 @@ class Adam(FirstOrder):
 class SGD(FirstOrder):
     """Stochastic gradient descent, with momentum."""
 
-    name: Literal["sgd"] = Field("sgd", description=PICKS)
+    name: Literal["sgd"] = Field("sgd", description=SELECTS)
     learning_rate: Tuned[PositiveFloat] = Field(0.1, description=_RATE)
-    momentum: Probability = Field(0.9, description="Decay per step of the mean of gradients; 0: none is kept.")
-    nesterov: Tuned[bool] = Field(False, description="Look one step ahead along the momentum.")
+    momentum: Probability = Field(0.9, description="Decay per step of the mean of gradients; 0: no mean is kept.")
+    nesterov: Tuned[bool] = Field(False, description="Use Nesterov momentum.")
 
 
 class Lion(FirstOrder):
-    """Lion (Chen et al. 2023). Decays what AdamW decays."""
+    """Lion (Chen et al. 2023). The same parameters decay as with AdamW."""
 
-    name: Literal["lion"] = Field("lion", description=PICKS)
-    learning_rate: Tuned[PositiveFloat] = Field(1e-4, description=f"{_RATE} Take about a third of AdamW's.")
-    b1: Tuned[Probability] = Field(0.9, description="Weight of the momentum in the direction of a step.")
+    name: Literal["lion"] = Field("lion", description=SELECTS)
+    learning_rate: Tuned[PositiveFloat] = Field(1e-4, description=f"{_RATE} About a third of AdamW's is usual.")
+    b1: Tuned[Probability] = Field(
+        0.9, description="Weight of the momentum, against the gradient, in the direction of a step."
+    )
     b2: Tuned[Probability] = Field(0.99, description="Decay per step of the momentum.")
-    weight_decay: Tuned[NaturalFloat] = Field(0.0, description=f"{_DECAY} Take about three times AdamW's.")
+    weight_decay: Tuned[NaturalFloat] = Field(0.0, description=f"{_DECAY} About three times AdamW's is usual.")
     decay: Decay = Field(None, description=_DECAYED)
 
 
 class Adafactor(FirstOrder):
-    """Adafactor (Shazeer & Stern 2018): second moments of matrices by row and column."""
+    """Adafactor (Shazeer & Stern 2018): keeps the second moments of a matrix by row and column, which saves memory."""
 
     elementwise = False
-    name: Literal["adafactor"] = Field("adafactor", description=PICKS)
+    name: Literal["adafactor"] = Field("adafactor", description=SELECTS)
     momentum: Probability | None = Field(
-        None, description="Decay per step of a mean of the updates; null: none is kept, which saves memory."
+        None, description="Decay per step of a mean of the updates; null: no mean is kept, which saves memory."
     )
 
 
 class Muon(FirstOrder):
     """Muon (Jordan 2024): orthogonalised momentum for the matrices of hidden layers, [in, out]; Adam for everything else.
 
-    As its authors say, embeddings and heads are for Adam. They are known by their names, such as `embed`, `wte`, `lm_head`.
-    Layers in a stack count one by one; arrays of more than two dimensions, as of convolutions, are for Adam.
+    As its authors advise, Adam updates embeddings and output heads, which are recognised by name: `embed`, `wte`, `lm_head`
+    and others. Stacked layers are orthogonalised one by one. Adam also updates other arrays of more than two dimensions,
+    such as the kernels of convolutions.
     """
 
     elementwise = False
-    name: Literal["muon"] = Field("muon", description=PICKS)
-    learning_rate: Tuned[PositiveFloat] = Field(0.02, description=f"{_RATE} It is for the matrices.")
+    name: Literal["muon"] = Field("muon", description=SELECTS)
+    learning_rate: Tuned[PositiveFloat] = Field(0.02, description=f"{_RATE} Used for the matrices.")
     adam_learning_rate: Tuned[PositiveFloat] = Field(
-        3e-4, description="Peak learning rate of Adam, for all but the matrices; it follows the same schedule."
+        3e-4, description="Peak learning rate of Adam, for all other parameters; it follows the same schedule."
     )
     momentum: Probability = Field(0.95, description="Decay per step of the mean of gradients.")
-    weight_decay: Tuned[NaturalFloat] = Field(0.0, description=f"{_DECAY} Decays what AdamW decays.")
+    weight_decay: Tuned[NaturalFloat] = Field(0.0, description=f"{_DECAY} The same parameters decay as with AdamW.")
     decay: Decay = Field(None, description=_DECAYED)
 
 
 class LBFGS(OptimizerSection):
-    """L-BFGS (Liu & Nocedal 1989) on the whole training set, `batch_size: all`. Its steps need no schedule."""
+    """L-BFGS (Liu & Nocedal 1989) on the whole training set, `batch_size: all`. It needs no learning-rate schedule."""
 
     whole_set = True
     elementwise = False
-    name: Literal["lbfgs"] = Field("lbfgs", description=PICKS)
+    name: Literal["lbfgs"] = Field("lbfgs", description=SELECTS)
     line_search: Literal["zoom", "backtracking"] | None = Field(
-        "zoom", description="How the length of a step is found; null: always step_size."
+        "zoom", description="How the size of a step is found; null: every step has step_size."
     )
     step_size: PositiveFloat | None = Field(
-        None, description="Length of each step; needed with line_search: null, and only there."
+        None, description="Size of each step; required with line_search: null, and only then."
     )
     memory: Positive = Field(
-        10, description="Last steps that the curvature is estimated from; each takes two copies of the parameters."
+        10,
+        description="Number of last steps that estimate the curvature; each needs memory for two copies of the parameters.",
     )
     max_evaluations: Tuned[Positive] = Field(
         20, description="Evaluations of loss and gradient that one line search may take."
@@ -177,14 +181,14 @@ Optimizer = Annotated[AdamW | Adam | SGD | Lion | Adafactor | Muon | LBFGS | Opt
 
 
 class Schedule(Section):
-    """Learning rate by step: linear warm-up, then the named curve down to `final` at the last step."""
+    """Learning rate by step: linear warm-up to the peak, then the curve `name` down to `final` at the last step."""
 
     name: Literal["cosine", "linear", "constant"] = Field(
-        "cosine", description="Curve from optimizer.learning_rate down to final; constant stays at it."
+        "cosine", description="Curve from optimizer.learning_rate down to final; constant: stay at the peak."
     )
     warmup_steps: Natural = Field(
         0, description="Steps in which the rate rises to its peak; raise it if the loss jumps at the start."
     )
     final: NaturalFloat = Field(
-        0.0, description="Learning rate at the last step, as a number (not a ratio); constant does not use it."
+        0.0, description="Learning rate at the last step, as a number (not a ratio); ignored with constant."
     )

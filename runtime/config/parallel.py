@@ -1,4 +1,4 @@
-"""Parallelism strategies."""
+"""Sections of the parallelism strategies."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from .base import PICKS, Choice, Named, Plugin, Positive, Section
+from .base import SELECTS, Choice, Named, Plugin, Positive, Section
 from .model import Model, ModelSection
 from .optimizer import Optimizer
 
 
 class Mesh(Section):
-    """The devices as a grid: each row of `fsdp` of them holds one copy of the state, in as many parts (ZeRO-3)."""
+    """The devices as a grid of `data` rows: the `fsdp` devices of a row share one copy of the state (ZeRO-3)."""
 
-    data: Literal[-1] | Positive = Field(-1, description="Copies of the state; -1: as many as there are devices for.")
+    data: Literal[-1] | Positive = Field(
+        -1, description="Copies of the state; -1: the number of devices divided by fsdp."
+    )
     fsdp: Positive = Field(
-        1, description="Devices that parameters and optimizer state are divided over; 1: each has all."
+        1, description="Devices that parameters and optimizer state are divided over; 1: each device has all."
     )
 
     def problem(self, devices: int, slices: int = 1) -> str | None:
-        """Return why this mesh does not fit that many devices, in so many equal slices; None if it does."""
+        """Return why this mesh does not fit `devices` devices in `slices` equal slices; None if it does."""
         if slices > 1 and (devices // slices) % self.fsdp:
             fits = ", ".join(str(n) for n in range(1, devices // slices + 1) if devices // slices % n == 0)
             return (
@@ -41,7 +43,7 @@ class Mesh(Section):
 
 
 class ParallelSection(Section):
-    """Base of all strategies: what the launcher has to know of one."""
+    """Base of the sections of strategies: the properties that the launcher needs."""
 
     divides_batch: ClassVar[bool] = True
     """False if every device that computes sees the whole batch."""
@@ -54,12 +56,12 @@ class ParallelSection(Section):
         return Mesh()
 
     def conflict(self, model: Model, optimizer: Optimizer) -> str | None:
-        """Return why the strategy cannot train that model by that optimizer; None if it can."""
+        """Return why the strategy cannot train the model with the optimizer; None if it can."""
         return None
 
 
 class _WholeState(ParallelSection):
-    """Base of the strategies in which every device holds all of the state."""
+    """Base of the strategies in which every device holds the whole state."""
 
     @model_validator(mode="before")
     @classmethod
@@ -72,19 +74,19 @@ class _WholeState(ParallelSection):
         return values
 
 
-_MESH = "How the devices are arranged; give fsdp for a model that is too large for one of them."
+_MESH = "How the devices are arranged; give fsdp for a model that is too large for one device."
 
 
 class Pmap(_WholeState):
     """`jax.pmap` over the local devices of each process, gradients averaged by `pmean`."""
 
-    name: Literal["pmap"] = Field("pmap", description=PICKS)
+    name: Literal["pmap"] = Field("pmap", description=SELECTS)
 
 
 class Jit(ParallelSection):
-    """`jax.jit` over a mesh: arrays say how they are laid out, the compiler inserts the communication."""
+    """`jax.jit` over a mesh: arrays carry their shardings, and the compiler inserts the communication."""
 
-    name: Literal["jit"] = Field("jit", description=PICKS)
+    name: Literal["jit"] = Field("jit", description=SELECTS)
     mesh: Mesh = Field(Mesh(), description=_MESH)
 
     @property
@@ -93,9 +95,9 @@ class Jit(ParallelSection):
 
 
 class Explicit(ParallelSection):
-    """As jit, but with the layout in the type of every array, checked while tracing."""
+    """Like jit, but with the sharding in the type of every array, checked while tracing."""
 
-    name: Literal["explicit"] = Field("explicit", description=PICKS)
+    name: Literal["explicit"] = Field("explicit", description=SELECTS)
     mesh: Mesh = Field(Mesh(), description=_MESH)
 
     @property
@@ -106,7 +108,7 @@ class Explicit(ParallelSection):
         if self.mesh.fsdp == 1 or optimizer.elementwise:
             return None
         return (
-            f"parallel: explicit with fsdp does not know how to lay out what {optimizer.name} computes; "
+            f"parallel: explicit with fsdp does not know the shardings of what {optimizer.name} computes; "
             "take parallel.name=jit, or fsdp: 1"
         )
 
@@ -114,29 +116,29 @@ class Explicit(ParallelSection):
 class ShardMap(_WholeState):
     """`jax.shard_map`: the program of one device, with the communication written out."""
 
-    name: Literal["shard_map"] = Field("shard_map", description=PICKS)
+    name: Literal["shard_map"] = Field("shard_map", description=SELECTS)
 
 
 class Single(_WholeState):
-    """One device computes everything (in each process alike): the baseline for the others."""
+    """One device of each process computes the whole batch: the baseline for the others."""
 
     divides_batch = False
-    name: Literal["single"] = Field("single", description=PICKS)
+    name: Literal["single"] = Field("single", description=SELECTS)
 
 
 class Ensemble(_WholeState):
-    """One model per device, each from a seed of its own, trained on the same data; predictions are averaged."""
+    """One model per device, each with its own seed, trained on the same data; predictions are averaged."""
 
     divides_batch = False
     model_per_device = True
-    name: Literal["ensemble"] = Field("ensemble", description=PICKS)
+    name: Literal["ensemble"] = Field("ensemble", description=SELECTS)
 
     def conflict(self, model: Model, optimizer: Optimizer) -> str | None:
         if not (isinstance(model, ModelSection) and model.starts_at_zero):
             return None
         return (
             f"parallel: ensemble of {model.name} models, which all start from zeros and see the same data, would be copies "
-            "of one; take another model, or another way of being parallel"
+            "of one; take another model, or another strategy"
         )
 
 

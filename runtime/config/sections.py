@@ -1,4 +1,4 @@
-"""Sections without choices."""
+"""Sections of train.yaml that are not seams: log, eval, checkpoint, sample, launch."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from .launch import Launch
 
 
 class Log(Section):
-    """Destinations of metrics. metrics.jsonl is always written: it is the truth."""
+    """Destinations of metrics. metrics.jsonl is always written and has all of them."""
 
-    every: Positive = Field(10, description="Steps between two lines of metrics; each is of that step alone.")
+    every: Positive = Field(
+        10, description="Steps between two lines of metrics; a line is about its own step, not a mean over several."
+    )
     tensorboard: bool = Field(True, description="Write metrics for TensorBoard, to tensorboard/ in the workdir.")
-    wandb: str | None = Field(None, description="Project on Weights & Biases to report to (podrun[wandb]); null: none.")
+    wandb: str | None = Field(None, description="Weights & Biases project to report to (podrun[wandb]); null: none.")
 
 
 class Eval(Section):
@@ -30,17 +32,17 @@ class Checkpoint(Section):
     """Complete training state: asynchronous, atomic, restored onto any slice."""
 
     every: Natural = Field(
-        100, description="Steps between two checkpoints, which is what a fault may cost; 0: only at the end."
+        100, description="Steps between two checkpoints, the most that a fault can cost; 0: only at the end."
     )
     keep: Positive = Field(2, description="Newest checkpoints to keep; older ones are removed.")
-    keep_best: Natural = Field(1, description="Checkpoints with the lowest validation loss to keep besides.")
+    keep_best: Natural = Field(1, description="Checkpoints with the lowest validation loss to keep in addition.")
 
 
 class Sample(Section):
     """Text sampled from the model after training; none with tokens 0."""
 
     tokens: Natural = Field(200, description="Length of the text in tokens; 0: none.")
-    prompt: str = Field("\n", description="Text that is continued.")
+    prompt: str = Field("\n", description="Text that the sample continues.")
     temperature: PositiveFloat = Field(
         0.8, description="Divides the logits: below 1 likely tokens are preferred, above 1 the text is more random."
     )
@@ -49,7 +51,7 @@ class Sample(Section):
 
 def _is_variable(name: str) -> str:
     if not name or "=" in name:
-        raise ValueError("the name of an environment variable must not be empty, and not contain =")
+        raise ValueError("the name of an environment variable must not be empty or contain =")
     return name
 
 
@@ -57,46 +59,46 @@ Variable = Annotated[str, AfterValidator(_is_variable)]
 
 
 class LaunchSection(Section, Launch):
-    """Settings of the start. Command-line flags go before these."""
+    """How a run is launched. Command-line options override these keys."""
 
     slice: str | None = Field(
-        Launch.slice, description="What the pod is, such as v3-32 or cpu-2x4; --slice goes before it."
+        Launch.slice, description="What the pod is, such as v3-32 or cpu-2x4; --slice overrides it."
     )
-    pod: Path | None = Field(Launch.pod, description="Pod file, which says where the hosts are; --pod goes before it.")
+    pod: Path | None = Field(Launch.pod, description="Pod file, which says where the hosts are; --pod overrides it.")
     workdir: Path | None = Field(
         Launch.workdir,
-        description="Folder of the results, or gs://..., s3://...; --workdir goes before it. Without either runs/NAME.",
+        description="Folder of the results, or gs://..., s3://...; --workdir overrides it. Without either: runs/NAME.",
     )
     python: str | None = Field(
         Launch.python,
-        description="Interpreter on the hosts, for example /opt/venv/bin/python; without it that of the pod file.",
+        description="Interpreter on the hosts, for example /opt/venv/bin/python; without it the one of the pod file.",
     )
     process_per: Literal["host", "device"] = Field(
-        Launch.process_per, description="Start a process for each host, or one for each of its GPUs (not on TPU)."
+        Launch.process_per, description="Start one process per host, or one per GPU (not on TPU)."
     )
     env: dict[Variable, str] = Field(
         default={},
-        description="Environment variables of the workers, by name; for secrets there is `secrets` of the pod file.",
+        description="Environment variables of the workers, by name; secrets belong under `secrets` in the pod file.",
     )
     instrument: bool = Field(
         Launch.instrument,
-        description="Help a user program's Python to join the pod and to report its failure; false: leave it alone.",
+        description="Help a user's Python program to join the pod and to report its failure; false: leave it alone.",
     )
     start_timeout: PositiveFloat = Field(
-        Launch.start_timeout, description="Seconds until all processes must have joined; raise it for very large pods."
+        Launch.start_timeout, description="Seconds within which all processes must join; raise it for very large pods."
     )
     stall_timeout: PositiveFloat | None = Field(
         Launch.stall_timeout,
-        description="Seconds without progress in a step that count as a hang; other phases get a multiple (default 60). "
-        "A user program is only watched if it is given: then it is seconds without output.",
+        description="Seconds without progress in a step that count as a hang (default 60); other phases get a multiple. "
+        "A user program is watched only if this is given: then it is seconds without output.",
     )
     stop_grace: NaturalFloat = Field(
         Launch.stop_grace,
-        description="Seconds until a process that is asked to stop begins to save; raise it for steps that take longer.",
+        description="Seconds that a process may take to begin saving after it was asked to stop; raise it for longer steps.",
     )
     max_restarts: Natural = Field(
         Launch.max_restarts, description="Restarts from the last checkpoint after a failure; 0: a failure ends the run."
     )
     max_preemptions: Natural | None = Field(
-        Launch.max_preemptions, description="Restarts after a preemption; without it 100, or none if max_restarts is 0."
+        Launch.max_preemptions, description="Restarts after preemptions; default 100, or none if max_restarts is 0."
     )

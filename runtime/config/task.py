@@ -1,4 +1,4 @@
-"""The built-in tasks: what each learns from, and what a job takes that names no more than the task."""
+"""The built-in tasks: the kind of examples each learns from, and the defaults of a job that names only its task."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator
 
 ExampleKind = Literal["tokens", "labels", "values"]
-"""Windows of tokens; arrays x, each with a label y; arrays x, each with values y."""
+"""`tokens`: windows of token ids. `labels`: arrays x, each with a class y. `values`: arrays x, each with numbers y."""
 
 
 @dataclass(frozen=True)
 class TaskTraits:
-    """Properties of a task that the launcher knows as well. Names are those of sections."""
+    """Properties of a built-in task. The strings are names of sections."""
 
     examples: ExampleKind
-    """Kind of examples that it learns from: it fits data that has them, and models that take them."""
+    """Kind of examples that the task learns from: data must give them, and the model must take them."""
     model: str
-    """Model of a job that names none; the same for `data`, `optimizer` and `batch_size`."""
+    """Default model; `data`, `optimizer` and `batch_size` are defaults likewise."""
     data: str
     optimizer: str = "adamw"
     batch_size: Literal["all"] | None = None
-    """None: the job has to give it."""
+    """None if there is no default: the job has to give one."""
     models: tuple[str, ...] = ()
-    """The only models that it trains; empty: all that take its examples."""
+    """The only models that the task trains; empty: all that take its examples."""
 
 
 TASKS = {
@@ -36,7 +36,7 @@ TASKS = {
 
 
 def examples_of(task: str) -> ExampleKind | None:
-    """Return the kind of examples of a built-in task; None for a user's, about which nothing is known."""
+    """Return the kind of examples of a built-in task; None for a user's task."""
     return TASKS[task].examples if task in TASKS else None
 
 

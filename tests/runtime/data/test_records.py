@@ -244,9 +244,9 @@ def test_no_file(tmp_path: Path, name: str) -> None:
     (tmp_path / "hidden" / "_SUCCESS").touch()
     (tmp_path / "nothing.parquet").touch()
     for path, message in (
-        ("none-*", "there is no file, folder or match for"),
-        ("empty", "there is no file, folder or match for"),
-        ("hidden", "there are no files of records in"),
+        ("none-*", "no file, folder or match for"),
+        ("empty", "no file, folder or match for"),
+        ("hidden", "no record files in"),
         ("nothing.parquet", "is empty"),
     ):
         with pytest.raises(UserError, match=rf"^data\.path: .*{message}"):

@@ -22,7 +22,7 @@ def test_one_slash_of_a_path_is_two_of_a_url() -> None:
         ("s4://bucket/a", "did you mean s3://bucket/a?"),
         ("http://bucket/a", "no storage is called http"),
         ("gs:bucket/a", "two slashes"),
-        ("gs://Bucket/a", "cannot be the name of a bucket"),
+        ("gs://Bucket/a", "is not a valid bucket name"),
         ("s3://bucket", "no path in the bucket"),
         ("gs://bucket/../a", "no `..`"),
     ],

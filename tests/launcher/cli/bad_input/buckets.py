@@ -12,13 +12,13 @@ def _workdir(name: str, workdir: str, what: str, remedy: str) -> Case:
 BUCKETS = [
     _workdir("scheme", "gcs://my-bucket/run", "no storage is called gcs", "did you mean gs://my-bucket/run?"),
     _workdir("Hadoop's scheme", "s3a://my-bucket/run", "no storage is called s3a", "did you mean s3://my-bucket/run?"),
-    _workdir("one slash", "gs:my-bucket/run", "two slashes follow the colon", "give gs://my-bucket/run"),
+    _workdir("one slash", "gs:my-bucket/run", "two slashes must follow the colon", "give gs://my-bucket/run"),
     _workdir(
-        "name of a bucket", "s3://My_Bucket/run", "'My_Bucket' cannot be the name of a bucket", "lower-case letters"
+        "name of a bucket", "s3://My_Bucket/run", "'My_Bucket' is not a valid bucket name", "lower-case letters"
     ),
     _workdir("no path", "gs://my-bucket", "no path in the bucket", "as in gs://my-bucket/my-run"),
     _workdir("dots", "gs://my-bucket/../other", "gs://my-bucket/../other", "has no `..`"),
     _workdir(
-        "folder and bucket", "runs/gs://my-bucket/run", "a folder and a bucket at once", "give the one, or the other"
+        "folder and bucket", "runs/gs://my-bucket/run", "a folder and a bucket at once", "give a folder, or a bucket as"
     ),
 ]

@@ -28,7 +28,7 @@ FILES = [
     Case("tokens", "cannot read a.bin", "data.path", "that exists", override("data={name: tokens, path: a.bin}")),
     Case(
         "data to bring from a bucket",
-        "bring is for files of this machine",
+        "bring copies files of this machine",
         "data: bring: path is in a bucket",
         "remove `bring`",
         override("data.path=gs://bucket/a.txt", "data.bring=true"),

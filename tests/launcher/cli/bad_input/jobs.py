@@ -37,7 +37,7 @@ TRAIN_YAML = [
     ),
     Case(
         "name of a variable",
-        "must not be empty, and not contain =",
+        "must not be empty or contain =",
         "line 3: launch.env.A=B:",
         "the name of an environment variable",
         yaml="steps: 3\nbatch_size: 8\nlaunch: {env: {A=B: x}}\n",
@@ -257,7 +257,7 @@ PARALLEL = [
     ),
     parallel(
         "layout of an optimizer",
-        "does not know how to lay out what muon computes",
+        "does not know the shardings of what muon computes",
         "line 5: parallel:",
         "take parallel.name=jit, or fsdp: 1",
         CLASSIFY + "parallel: {name: explicit, mesh: {fsdp: 2}}\noptimizer: muon\n",
@@ -278,11 +278,11 @@ PARALLEL = [
         "give batch_size: all, or another optimizer",
         LOGISTIC + "batch_size: 8\naccumulate: 2\nschedule: {name: constant}\n",
         "line 4: accumulate: lbfgs evaluates the whole batch at once; remove it",
-        "line 5: schedule: lbfgs finds the length of its steps itself; remove the schedule",
+        "line 5: schedule: lbfgs determines the size of its steps itself; remove the schedule",
     ),
     parallel(
         "L-BFGS with dropout",
-        "with dropout each would be that of another network",
+        "dropout changes the network at each step",
         "line 5: model.dropout 0.5: lbfgs compares losses",
         "remove it, or take another optimizer",
         CLASSIFY.replace("8", "all") + "model: {name: mlp, dropout: 0.5}\noptimizer: lbfgs\n",
@@ -296,7 +296,7 @@ PARALLEL = [
     ),
     Case(
         "all of a text",
-        "batch_size: all is for tasks with examples that stay the same",
+        "batch_size: all needs examples that stay the same",
         "command line: batch_size",
         "a text is cut anew",
         override("batch_size=all"),

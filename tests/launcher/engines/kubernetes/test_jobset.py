@@ -72,7 +72,7 @@ def test_names_and_texts_are_safe(train: Path) -> None:
         ({"workdir": "/elsewhere/t", "volume": "runs:/runs"}, "/elsewhere/t, which ends with its container"),
         ({"volume": "runs"}, "write CLAIM:/FOLDER"),
         ({"volume": "Runs!:/runs"}, "write CLAIM:/FOLDER"),
-        ({"workdir": "gs://b"}, "cannot be the name of a bucket"),
+        ({"workdir": "gs://b"}, "is not a valid bucket name"),
         ({"workdir": "/runs/../t", "volume": "runs:/runs"}, "/runs/../t, which ends with its container"),
         ({"image": "a b"}, "--image 'a b' cannot be the name of an image"),
         ({"namespace": "A b"}, "--namespace 'A b' is none of Kubernetes"),
