@@ -1,4 +1,4 @@
-"""Data sources, by the name in the config."""
+"""Load the dataset that a job names: `load_dataset`, and the table of built-in data sources."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ _SOURCES = {
     "parquet": "parquet:parquet_dataset",
     "array_record": "records:array_record_dataset",
 }
-"""The module here and its function, `(section, config) -> Dataset`."""
+"""Data source to module and function, `(section, config) -> Dataset`."""
 
 
 def load_dataset(config: Config) -> Dataset:
-    """Return the data that the job trains on. Raises UserError if it is missing, empty, too short or malformed.
+    """Load the data that the job trains on.
 
-    A user's source is called as `attribute(options, config) -> Dataset`.
+    A user's data source is called as `attribute(options, config) -> Dataset`, and its batches are checked.
+
+    Raises:
+        UserError: the data is missing, empty, too short or malformed.
     """
     section = config.data
     if isinstance(section, Plugin):

@@ -1,4 +1,4 @@
-"""Examples that are arrays in memory, and the checks that all sources of arrays share."""
+"""Examples held as arrays in memory, and the checks that all sources of arrays share."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Pair = tuple[Array, Array]
 """Inputs and targets of the same examples."""
 
 _SPLIT_SEED = 0
-_MANY = 1 << 16  # classes; more are likely identifiers, and no model for them fits in memory
-_WHOLE = 1 << 25  # bytes of an array up to which all of it is hashed
+_MAX_CLASSES = 1 << 16  # more are likely identifiers, and the output layer would not fit in memory
+_FULL_HASH = 1 << 25  # bytes; a larger array is hashed in part
 _BLOCK = 1 << 16
 _BLOCKS = 512
 
 
 class ArrayExamples:
-    """Inputs x and targets y, by example. x is multiplied by `scale` when it is gathered, so bytes stay bytes."""
+    """Inputs x and targets y in memory. `gather` multiplies x by `scale`, so that images can be held as bytes."""
 
     def __init__(self, x: Array, y: Array, scale: float | None = None, weighted: bool = False) -> None:
         self._x = np.ascontiguousarray(x)
@@ -33,7 +33,7 @@ class ArrayExamples:
         self.size = len(x)
 
     def gather(self, indices: Array, epochs: Array) -> Batch:
-        """Return {"x": float32[B, ...], "y": int32[B] or float32[B, outputs]}; for validation "weights", float32[B], too."""
+        """Return {"x": float32[B, ...], "y": int32[B] or float32[B, outputs]}, and "weights", float32[B], for validation."""
         x = self._x.take(indices, axis=0)
         if self._scale is not None:
             x = np.multiply(x, self._scale, dtype=np.float32)
@@ -44,14 +44,14 @@ class ArrayExamples:
 def array_dataset(
     train: Pair, validation: Pair, classes: int | None = None, scale: float | None = None, identity: bytes | None = None
 ) -> Dataset:
-    """Return checked arrays as a dataset.
+    """Make a dataset of arrays that were checked.
 
     Args:
         train: x, [n, ...], and y, int32[n] or float32[n, outputs].
-        validation: likewise, with examples of the same shapes.
-        classes: number of classes; None if y are values.
-        scale: factor for x when a batch is gathered, which is float32 then.
-        identity: content that the fingerprint is made of; None: of the arrays.
+        validation: likewise; each example has the same shape as in `train`.
+        classes: number of classes; None if y holds values.
+        scale: factor by which `gather` multiplies x, which becomes float32; None: x is returned as it is.
+        identity: bytes to compute the fingerprint from; None: the arrays.
     """
     return Dataset(
         ArrayExamples(*train, scale),
@@ -63,7 +63,7 @@ def array_dataset(
 
 
 def split(pair: Pair, share: float, where: str) -> tuple[Pair, Pair]:
-    """Return (training, validation): `share` of the examples, drawn at random but always the same ones, for validation.
+    """Return (training, validation). `share` of the examples, the same random ones each time, is for validation.
 
     Raises UserError if there are fewer than two examples.
     """
@@ -75,7 +75,7 @@ def split(pair: Pair, share: float, where: str) -> tuple[Pair, Pair]:
 
 
 def held_out(size: int, share: float, where: str) -> int:
-    """Return the number of examples that are held out, `share` of `size`: at least one, and at least one remains.
+    """Return the number of examples held out for validation: `share` of `size`, but at least 1 and at most `size - 1`.
 
     Raises UserError if there are fewer than two.
     """
@@ -88,17 +88,18 @@ def held_out(size: int, share: float, where: str) -> int:
 
 
 def wants_labels(task: str, y: Array) -> bool:
-    """Return whether y are labels for this task; for a user's task they are if they are integers."""
+    """Return whether y holds labels for this task. For a user's task, one-dimensional integers are labels."""
     kind = examples_of(task)
     return kind == "labels" or (kind is None and y.ndim == 1 and y.dtype.kind in "iub")
 
 
 def inputs(x: Array, where: str, numbers: Array | None = None) -> Array:
-    """Return x as float32[n, ...]; [n] becomes [n, 1]. Raises UserError, with the place, for a value that is not finite.
+    """Return x as float32[n, ...]; [n] becomes [n, 1]. Raises UserError, with its index, for a value that is not finite.
 
     Args:
-        where: the name of the array in a message, as in "data.path train.npz: x".
-        numbers: numbers of the examples for the message, int64[n]; by default their places in the array.
+        x: the array, [n, ...].
+        where: name of the array in error messages, as in "data.path train.npz: x".
+        numbers: numbers of the examples in error messages, int64[n]; by default their indices in the array.
     """
     values = _finite(x, where, numbers)
     return values[:, None] if values.ndim == 1 else values
@@ -114,9 +115,9 @@ def values(y: Array, where: str, numbers: Array | None = None) -> Array:
 
 
 def labels(y: Array, where: str, classes: int | None = None, numbers: Array | None = None) -> Array:
-    """Return labels as int32[n], from 0 to `classes` - 1; floats that are whole numbers will do. Raises UserError otherwise.
+    """Return y as int32[n]. Raises UserError unless each label is a whole number, of any dtype, in 0 to `classes` - 1.
 
-    Without `classes` there may be `_MANY` of them.
+    Without `classes`, labels may be up to `_MAX_CLASSES` - 1.
     """
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     if y.ndim != 1:
@@ -126,7 +127,7 @@ def labels(y: Array, where: str, classes: int | None = None, numbers: Array | No
         )
     _check_numeric(y, where)
     y = y.astype(np.float32) if y.dtype == np.float16 else y  # float16 cannot hold the limit
-    highest = (_MANY if classes is None else classes) - 1
+    highest = (_MAX_CLASSES if classes is None else classes) - 1
     with np.errstate(invalid="ignore"):
         wrong = ~((y >= 0) & (y <= highest) & (y == np.floor(y)))
     if wrong.any():
@@ -149,7 +150,7 @@ def check_pair(pair: Pair, names: tuple[str, str], where: str) -> None:
     if counts[0] != counts[1]:
         raise UserError(
             f"{where}: {names[0]} has {counts[0]} examples and {names[1]} has {counts[1]}: "
-            "they must be of the same examples, in the same order"
+            "both must have the same examples, in the same order"
         )
     if not counts[0]:
         raise UserError(f"{where}: {names[0]} is empty: there are no examples")
@@ -179,12 +180,12 @@ def _finite(array: Array, where: str, numbers: Array | None) -> Array:
 
 
 def fingerprint(*arrays: Array) -> bytes:
-    """Return a digest of arrays. Of a large array only parts are read, spread over all of it."""
+    """Return a digest of the arrays. Of a large array, only evenly spaced blocks are read."""
     digest = hashlib.blake2b(digest_size=16)
     for array in arrays:
         digest.update(f"{array.shape} {array.dtype};".encode())
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        if len(data) <= _WHOLE:
+        if len(data) <= _FULL_HASH:
             digest.update(data.data)
             continue
         for start in np.linspace(0, len(data) - _BLOCK, _BLOCKS).astype(np.int64):

@@ -1,4 +1,4 @@
-"""The seam between the pipeline and a source of examples: random access by index, by whole batches."""
+"""The seam between the pipeline and a data source: examples are accessed by index, a batch at a time."""
 
 from __future__ import annotations
 
@@ -8,32 +8,37 @@ from typing import Any, Protocol
 import numpy as np
 
 Batch = dict[str, np.ndarray[Any, Any]]
-"""Arrays whose leading axis is the example."""
+"""Arrays by name; the leading axis is the example."""
 
 
 class Examples(Protocol):
-    """A set of examples that can be gathered in any order."""
+    """A set of examples with random access."""
 
     @property
     def size(self) -> int:
         """Return the number of examples in an epoch."""
 
     def gather(self, indices: np.ndarray[Any, Any], epochs: np.ndarray[Any, Any]) -> Batch:
-        """Return the examples `indices`, int64[B], each in the form that it has in its epoch of `epochs`, int64[B].
+        """Return a batch of examples.
 
-        Batches for evaluation have `weights` besides, float32 with leading axis B.
+        Args:
+            indices: numbers of the examples, int64[B].
+            epochs: epoch of each example, int64[B]; a source may change its examples from epoch to epoch.
+
+        Returns:
+            Arrays [B, ...]. Batches for evaluation also have `weights`, float32[B, ...].
         """
 
 
 class Tokenizer(Protocol):
-    """A tokenizer: text to token ids and back."""
+    """Encode text as token ids, and decode them."""
 
     @property
     def vocabulary(self) -> int:
         """Return the number of token ids."""
 
     def encode(self, text: str) -> np.ndarray[Any, Any]:
-        """Return token ids, uint32[n]. Raises UserError for text that has none."""
+        """Return the token ids of the text, uint32[n]. Raises UserError if the text cannot be encoded."""
 
     def decode(self, ids: np.ndarray[Any, Any]) -> str: ...
 
@@ -45,9 +50,9 @@ class Dataset:
     train: Examples
     validation: Examples
     fingerprint: bytes
-    """A digest that is equal on all hosts if and only if they have the same data."""
+    """Digest of the data. Hosts compare it: it is equal if and only if they have the same data."""
     vocabulary: int = 0
-    """Number of token ids, if the examples are text."""
+    """Number of token ids, if the examples are tokens."""
     tokenizer: Tokenizer | None = None
     shape: tuple[int, ...] = ()
     """Shape of one example's `x`, if the examples are arrays."""

@@ -1,4 +1,4 @@
-"""Check the examples of a user's data source against what the task reads, before training and with every batch."""
+"""Check the batches of a user's data source against what the task reads, before training and at every batch."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from ..config.task import examples_of
 from .base import Batch, Dataset, Examples
 
 _KEY = "data.name"
-_LOOK = 16  # maximum number of examples that are checked before training
-_NUMBERS = "biuf"
+_FIRST = 16  # maximum number of examples that are checked before training
+_NUMBERS = "biuf"  # numpy's kinds of dtypes
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The array that a task expects under a key of a batch."""
+    """The array that a task expects under one key of a batch."""
 
     shape: tuple[int, ...]
     """Shape of one example."""
     kinds: str
-    """Kinds of dtype that are allowed, in numpy's abbreviations."""
+    """Allowed kinds of dtypes, as in `numpy.dtype.kind`."""
     why: str = ""
     below: int = 0
     """Values must be from 0 to below this; 0: any value."""
 
 
 def checked(dataset: Any, config: Config) -> Dataset:
-    """Return the dataset with its examples under check. Raises UserError for one that the job cannot learn from."""
+    """Return the dataset with examples that check each batch. Raises UserError if the job cannot train on it."""
     name = config.data.name
     plugins.expect(dataset, Dataset, name, _KEY)
     if not isinstance(dataset.fingerprint, bytes):
@@ -41,13 +41,13 @@ def checked(dataset: Any, config: Config) -> Dataset:
     validation = _Checked(dataset.validation, expected, name, "validation")
     for examples in (train, validation):
         size = 1 if config.batch_size == "all" else config.batch_size
-        first = np.arange(min(size, _LOOK), dtype=np.int64) % examples.size
+        first = np.arange(min(size, _FIRST), dtype=np.int64) % examples.size
         examples.gather(first, np.zeros_like(first))
     return replace(dataset, train=train, validation=validation)
 
 
 def _expected(dataset: Dataset, config: Config, name: str) -> dict[str, Expected]:
-    """Return what the task reads, by key; nothing for a user's task, about which nothing is known."""
+    """Return the arrays that the task reads, by key; empty for a user's task, which may read anything."""
     kind = examples_of(config.task)
     if kind is None:
         return {}
@@ -69,7 +69,7 @@ def _expected(dataset: Dataset, config: Config, name: str) -> dict[str, Expected
 
 
 class _Checked:
-    """Examples that check every batch."""
+    """Examples of a user's source, whose batches are checked as they are gathered."""
 
     def __init__(self, inner: Examples, expected: dict[str, Expected], name: str, split: str) -> None:
         self._inner = inner
@@ -84,20 +84,18 @@ class _Checked:
         self.size = int(size)
 
     def gather(self, indices: np.ndarray[Any, Any], epochs: np.ndarray[Any, Any]) -> Batch:
-        """Return the batch. Raises UserError unless it is what the task learns from."""
+        """Return the batch. Raises UserError if the task cannot learn from it."""
         try:
             batch = self._inner.gather(indices, epochs)
         except StopIteration:
-            self._refuse(
-                "come to an end; `gather` is asked for any of them, in any order and as often as training needs"
-            )
+            self._refuse("come to an end; `gather` must return any of them, in any order and any number of times")
         if not isinstance(batch, dict):
             self._refuse(f"are {type(batch).__name__}, expected a dict of arrays")
         for key, array in batch.items():
             self._check_array(key, array, len(indices))
         if missing := self._expected.keys() - batch.keys():
             names = ", ".join(sorted(missing))
-            self._refuse(f"have {', '.join(sorted(batch)) or 'nothing'}, but no {names}, which task reads")
+            self._refuse(f"have {', '.join(sorted(batch)) or 'nothing'}, but no {names}, which the task reads")
         for key, expected in self._expected.items():
             self._compare(key, batch[key], expected)
         return batch

@@ -1,4 +1,4 @@
-"""The file format of MNIST (http://yann.lecun.com/exdb/mnist/): a big-endian header, then bytes."""
+"""Read MNIST's file format, idx (http://yann.lecun.com/exdb/mnist/): a big-endian header, then bytes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _UNSIGNED_BYTE = 0x08
 
 
 def idx_dataset(section: IdxData, config: Config) -> Dataset:
-    """Return images as float32[H, W, 1] from 0 to 1 (bytes in memory), labels as int32. Raises UserError for bad files."""
+    """Return the dataset: x float32[H, W, 1] from 0 to 1 (held as bytes), y int32. Raises UserError for bad files."""
     names = iter(IDX_FILES)
     train, validation = (_read_pair(section.path, next(names), next(names)) for _ in range(2))
     if train[0].shape[1:] != validation[0].shape[1:]:
         raise UserError(
             f"data.path {section.path}: train images are {_size(train[0])}, t10k images are {_size(validation[0])}: "
-            "they must be of one size; give files that belong together"
+            "they must have the same size; give files that belong together"
         )
     classes = 1 + max(int(train[1].max()), int(validation[1].max()))
     return array_dataset(train, validation, classes, scale=1 / 255)
@@ -45,7 +45,7 @@ def _read_pair(folder: Path, images: str, labels: str) -> Pair:
 
 
 def read_idx(path: Path, ndim: int) -> Array:
-    """Return the array in a file, uint8, plain or compressed. Raises UserError if it is not one of `ndim` axes, complete."""
+    """Read a file, plain or .gz, as uint8 with `ndim` axes. Raises UserError if it is damaged or has other axes."""
     data = _read(path)
     header = 4 + 4 * ndim
     magic = bytes((0, 0, _UNSIGNED_BYTE, ndim))

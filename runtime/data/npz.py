@@ -1,4 +1,4 @@
-"""Arrays from a .npz file."""
+"""Read a dataset from a NumPy .npz file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SPLIT = ("x_train", "y_train", "x_test", "y_test")
 
 
 def npz_dataset(section: NpzData, config: Config) -> Dataset:
-    """Return x float32, y int32 labels or float32 values. Raises UserError for missing arrays or bad values."""
+    """Return the dataset: x float32[...], y int32 labels or float32 values. Raises UserError for bad or missing arrays."""
     where = f"data.path {section.path}"
     arrays = _read(section, where)
     is_label = wants_labels(config.task, next(array for name, array in arrays.items() if name.startswith("y")))
@@ -78,6 +78,6 @@ def _array(file: Any, name: str, where: str) -> Array:
                 "save it as an array of numbers, all examples of one shape"
             ) from None
         raise UserError(f"{where}: {name} is damaged ({error}); write the file again with numpy.savez") from None
-    if not isinstance(array, np.ndarray):  # the bytes of a file that is something else
+    if not isinstance(array, np.ndarray):  # numpy returns the bytes of a member that is not .npy
         raise UserError(f"{where}: {name} is not an array; write the file again with numpy.savez")
     return array

@@ -1,7 +1,6 @@
-"""Read rows of Parquet files.
+"""Read a dataset from the rows of Parquet files.
 
-grain reads Parquet only from one end to the other, but a position in training is an index, so pyarrow reads the columns
-into memory once.
+grain reads Parquet only sequentially, but training needs examples by index, so pyarrow reads the columns into memory once.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from .base import Dataset
 
 
 def parquet_dataset(section: ParquetData, config: Config) -> Dataset:
-    """Return x float32, y int32 labels or float32 values. Raises UserError for bad files or bad columns."""
+    """Return the dataset: x float32[...], y int32 labels or float32 values. Raises UserError for bad files or columns."""
     where = f"data.path {section.path}"
     x_names = (section.x,) if isinstance(section.x, str) else section.x
     table = _read(record_files(section.path), [*x_names, section.y])
@@ -44,7 +43,7 @@ def _inputs(columns: dict[str, Array], section: ParquetData, where: str) -> Arra
 
 
 def _read(files: list[Path], names: list[str]) -> Any:
-    """Return the columns of all files, one after another, as a pyarrow.Table."""
+    """Return the columns `names` of all files, concatenated, as a pyarrow.Table."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -71,7 +70,7 @@ def _read(files: list[Path], names: list[str]) -> Any:
 
 
 def _column(column: Any, where: str) -> Array:
-    """Return a column as an array whose first axis is the row; lists, which must be of one length, become further axes."""
+    """Return a column as an array [rows, ...]. Lists, which must have equal lengths, become further axes."""
     chunk = column.combine_chunks()
     _check_no_nulls(chunk, where)
     shape = [len(chunk)]

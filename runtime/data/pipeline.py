@@ -1,8 +1,8 @@
-"""Decide which examples a process gets at a position, and keep batches ready in a thread.
+"""Map a position in training to each process's examples, and prefetch batches in a thread.
 
-Position counts the examples that the whole pod has consumed. The global batch at a position is a slice of one seeded global
-order, the same for any number of processes; process p of n takes the p-th of its n equal parts. So a device with a given
-global index gets the same examples however the devices are spread over hosts, and resuming needs nothing but the position.
+The position is the number of examples that the whole pod has consumed. The global batch at a position is a slice of one
+seeded order, the same for any number of processes; process p of n takes the p-th of n equal parts of it. So the device with
+a given global index gets the same examples however devices are spread over hosts, and resuming needs only the position.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from .base import Batch, Examples
 
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]
-_LOOK = 0.5  # seconds
+_POLL = 0.5  # seconds
 
 
 class ShuffledOrder:
-    """Epochs of a set, each in a random order of its own.
+    """The order of examples: each epoch is another permutation of the set.
 
     Args:
         size: number of examples in the set.
-        seed: seed of all orders.
-        epoch_size: number of examples in an epoch, the first of its order; by default all.
+        seed: seed of the permutations.
+        epoch_size: number of examples in an epoch: the first ones of its permutation; by default all.
     """
 
     def __init__(self, size: int, seed: int, epoch_size: int | None = None) -> None:
@@ -46,7 +46,7 @@ class ShuffledOrder:
         return indices, epochs
 
     def run(self, start: int, count: int) -> tuple[Array, Array]:
-        """Return `examples`, int64[count] each, from position `start` on. Within one epoch a read-only slice."""
+        """Return `examples` at the `count` positions from `start` on. Within one epoch, indices are a read-only slice."""
         epoch, place = divmod(start, self._size)
         if place + count > self._size:
             return self.examples(np.arange(start, start + count))
@@ -54,7 +54,7 @@ class ShuffledOrder:
 
     def _permutation(self, epoch: int) -> Array:
         if epoch not in self._permutations:
-            # A batch spans two epochs at most, unless the set is smaller than a batch.
+            # Keep two: a batch spans two epochs at most, unless the set is smaller than a batch.
             self._permutations = {e: p for e, p in self._permutations.items() if e == epoch - 1}
             permutation = np.random.default_rng((self._seed, epoch)).permutation(self._set_size)[: self._size]
             permutation.flags.writeable = False  # batches get slices of it
@@ -63,9 +63,18 @@ class ShuffledOrder:
 
 
 class TrainBatches:
-    """This process's part of the global batch at any position. `epoch_size` is that of `ShuffledOrder`.
+    """This process's part of the global batch at any position.
 
-    If `parts` do not divide the batch, as on a pod that has lost a host, it is padded like that of `full_batch`.
+    A batch size that is no multiple of `parts`, as on a pod that has lost a host, is padded as in `full_batch`.
+
+    Args:
+        examples: the training set.
+        batch_size: number of examples in the global batch.
+        process: number of this process.
+        num_processes: number of processes that share a batch.
+        seed: seed of the order.
+        epoch_size: number of examples in an epoch, as for `ShuffledOrder`.
+        parts: number of equal parts that the global batch must be divisible into.
     """
 
     def __init__(
@@ -95,9 +104,9 @@ class TrainBatches:
 
 
 def full_batch(examples: Examples, parts: int, part: int, num_parts: int) -> Batch:
-    """Return the `part`-th of `num_parts` equal parts of the set, in order, as one batch that `parts` devices can share.
+    """Return the `part`-th of `num_parts` equal parts of a batch of the whole set, padded to a multiple of `parts`.
 
-    Rows beyond the end repeat the last example. `weights`, float32[B], is 0 on them, and 1 on average over the whole batch.
+    Padding repeats the last example. `weights`, float32[B], is 0 on padding, and its mean over the whole batch is 1.
     """
     size = padded(examples.size, parts)
     rows = process_rows(size, part, num_parts)
@@ -106,12 +115,12 @@ def full_batch(examples: Examples, parts: int, part: int, num_parts: int) -> Bat
 
 
 def padding_weights(rows: Array, count: int, size: int) -> Array:
-    """Return the weights of rows of a batch of `size`, float32[B]: 0 from row `count` on, and 1 on average over the batch."""
+    """Return the weights, float32[B], of `rows` of a batch of `size` rows: 0 from row `count` on; the batch's mean is 1."""
     return np.where(rows < count, np.float32(size / count), np.float32(0))
 
 
 def batch_shapes(examples: Examples, size: int) -> Batch:
-    """Return arrays of the shapes, [size, ...], and dtypes of a training batch, which take no memory."""
+    """Return arrays with the shapes and dtypes of a training batch of `size` examples. They take no memory."""
     one = examples.gather(np.zeros(1, np.int64), np.zeros(1, np.int64))
     return {name: np.broadcast_to(value, (size, *value.shape[1:])) for name, value in one.items()}
 
@@ -124,10 +133,10 @@ def padded(size: int, parts: int) -> int:
 def evaluation_batches(
     examples: Examples, batch_size: int, process: int, num_processes: int, limit: int | None, parts: int = 1
 ) -> Iterator[Batch]:
-    """Yield this process's part of each evaluation batch, in order: `limit` batches, or the whole split for None.
+    """Yield this process's part of each evaluation batch, in order: `limit` batches, or the whole split if None.
 
-    All processes get the same number of batches of the same shape, [batch_size / num_processes, ...]. Rows beyond the end
-    repeat the last example with weight 0, and so do those that make a batch divisible by `parts`.
+    All processes get the same number of batches of the same shape, [batch_size / num_processes, ...]. Padding, at the end
+    of the split or to make a batch divisible by `parts`, repeats the last example with weight 0.
     """
     count = -(-examples.size // batch_size)
     rows = process_rows(padded(batch_size, parts), process, num_processes)
@@ -140,18 +149,18 @@ def evaluation_batches(
 
 
 def process_rows(batch_size: int, process: int, num_processes: int) -> Array:
-    """Return the rows of a global batch that belong to a process: the `process`-th of `num_processes` equal parts, int64."""
+    """Return a process's rows of a global batch, int64: the `process`-th of `num_processes` equal parts."""
     share = batch_size // num_processes
     return np.arange(process * share, (process + 1) * share)
 
 
 class Constant(Generic[T]):
-    """A source of one item, forever: a batch that is the whole training set and stays on the devices."""
+    """Return the same item at every step, in place of a `Prefetcher`: the whole training set as one batch on the devices."""
 
     def __init__(self, item: T) -> None:
         self._item = item
 
-    def get(self, look: Callable[[], None] = lambda: None) -> T:
+    def get(self, poll: Callable[[], None] = lambda: None) -> T:
         return self._item
 
     def refill(self) -> None:
@@ -162,10 +171,11 @@ class Constant(Generic[T]):
 
 
 class Prefetcher(Generic[T]):
-    """Call `make(position)` for one position after another in a thread, `depth` ahead of the reader.
+    """Call `make(position)` in a thread for one position after another, `depth` items ahead of the reader.
 
-    The reader asks for the next item with `refill` after `get`. While it dispatches a step, the thread would compete with it
-    for the interpreter, which costs time in steps of a few milliseconds. A SimpleQueue is used because it is written in C.
+    The reader calls `get`, dispatches a step, then calls `refill` for the next item. During the dispatch the thread would
+    compete with the reader for the interpreter, which is noticeable in steps of a few milliseconds. SimpleQueue is used
+    because it is written in C.
     """
 
     def __init__(self, make: Callable[[int], T], start: int, stride: int, depth: int = 2) -> None:
@@ -179,21 +189,21 @@ class Prefetcher(Generic[T]):
         self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
         self._thread.start()
 
-    def get(self, look: Callable[[], None] = lambda: None) -> T:
-        """Return the next item, and call `look` from time to time until it is there. Raises what `make` raised for it."""
+    def get(self, poll: Callable[[], None] = lambda: None) -> T:
+        """Return the next item. Calls `poll` from time to time while it waits. Raises what `make` raised."""
         while True:
             try:
-                item, error = self._ready.get(timeout=_LOOK)
+                item, error = self._ready.get(timeout=_POLL)
                 break
             except queue.Empty:
-                look()
+                poll()
         if error is not None:
             raise error
         assert item is not None
         return item
 
     def refill(self) -> None:
-        """Have one more item made, for the one that was taken."""
+        """Request one more item, to replace the one that was taken."""
         self._wanted.put(self._next)
         self._next += self._stride
 

@@ -22,11 +22,11 @@ from .arrays import Array, Pair, held_out, inputs, labels, values, wants_labels
 from .base import Batch, Dataset
 
 _END = 1 << 16  # bytes at each end of a file that are hashed
-_SCAN = 1024  # records read at a time when all of them are
+_SCAN = 1024  # records read at a time to find the highest label
 
 
 class RecordFiles:
-    """The records of all files, numbered consecutively from 0. Several threads may read at once."""
+    """The records of all files, numbered consecutively from 0. Thread-safe."""
 
     def __init__(self, section: ArrayRecordData, task: str, files: list[Path]) -> None:
         self._names = (section.x, section.y)
@@ -45,9 +45,9 @@ class RecordFiles:
         self.outputs = self._classes if self._classes is not None and self._labels else y.shape[1]
 
     def read(self, numbers: Array) -> Pair:
-        """Return (float32[B, ...], int32[B] labels or float32[B, outputs]) of the records `numbers`, int64[B].
+        """Return (x, y) of the records `numbers`, int64[B]: float32[B, ...] and int32[B] or float32[B, outputs].
 
-        Raises UserError for a damaged record, or one that does not fit the others.
+        Raises UserError for a damaged record, or one whose shapes differ from those of record 0.
         """
         pairs = []
         for number, record in zip(numbers.tolist(), self._records(numbers), strict=True):
@@ -93,7 +93,7 @@ class RecordFiles:
 
 
 class RecordExamples:
-    """Examples that are the records from `first` on."""
+    """The `size` examples whose first is record `first`."""
 
     def __init__(self, files: RecordFiles, first: int, size: int, weighted: bool) -> None:
         self._files = files
@@ -102,13 +102,13 @@ class RecordExamples:
         self.size = size
 
     def gather(self, indices: Array, epochs: Array) -> Batch:
-        """Return {"x": float32[B, ...], "y": int32[B] or float32[B, outputs]}; for validation "weights", float32[B], too."""
+        """Return {"x": float32[B, ...], "y": int32[B] or float32[B, outputs]}, and "weights", float32[B], for validation."""
         x, y = self._files.read(indices + self._first)
         return {"x": x, "y": y, **({"weights": np.ones(len(x), np.float32)} if self._weighted else {})}
 
 
 def array_record_dataset(section: ArrayRecordData, config: Config) -> Dataset:
-    """Return the records of the files in the order of their names. Raises UserError if files or records do not fit."""
+    """Return the dataset of the files, sorted by name. Raises UserError for files or records that cannot be used."""
     paths = record_files(section.path)
     files = RecordFiles(section, config.task, paths)
     validation = held_out(files.size, section.validation, f"data.path {section.path}")
@@ -124,7 +124,7 @@ def array_record_dataset(section: ArrayRecordData, config: Config) -> Dataset:
 
 def _open(files: list[Path], where: str) -> Any:
     try:
-        import array_record  # noqa: F401  # on which grain depends on some platforms only
+        import array_record  # noqa: F401  # grain installs it on some platforms only
         import grain
     except ImportError:
         raise UserError("data.name array_record needs grain and array-record: pip install grain array-record") from None
@@ -137,7 +137,7 @@ def _open(files: list[Path], where: str) -> Any:
 
 
 def _fingerprint(files: list[Path], use: str) -> bytes:
-    """Return a digest of names, sizes and ends of files (the ends hold the index) and of `use`, the part trained on."""
+    """Return a digest of `use` and of the files' names, sizes and ends; a file's index is at its end."""
     digest = hashlib.blake2b(use.encode(), digest_size=16)
     for path in files:
         size = path.stat().st_size

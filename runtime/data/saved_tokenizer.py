@@ -1,4 +1,4 @@
-"""Save a tokenizer as JSON with a checkpoint, make it anew from there, and compare it with that of a job."""
+"""Save a tokenizer as JSON in a checkpoint, restore it, and compare it with the job's tokenizer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LAST_CODE_POINT = 0x10FFFF
 
 
 def saved_form(tokenizer: Tokenizer | None) -> Saved | None:
-    """Return a tokenizer as JSON. None for none, and for a user's, of which podrun knows only the methods."""
+    """Return a built-in tokenizer as JSON; None if there is none, or for a user's tokenizer, which cannot be saved."""
     if isinstance(tokenizer, Bytes):
         return {"name": "byte"}
     if isinstance(tokenizer, Characters):
@@ -27,38 +27,38 @@ def saved_form(tokenizer: Tokenizer | None) -> Saved | None:
 
 
 def check_saved(saved: Any) -> None:
-    """Raise ValueError, KeyError or TypeError for what `saved_form` cannot have returned."""
+    """Raise ValueError, KeyError or TypeError unless `saved_form` can have returned this value."""
     name = saved["name"]
     if name == "char":
         points = saved["code_points"]
         if not all(isinstance(point, int) and 0 <= point <= _LAST_CODE_POINT for point in points):
-            raise ValueError("a character of the tokenizer is none")
+            raise ValueError("a character of the tokenizer is not a code point")
         if not points or points != sorted(set(points)):
             raise ValueError("the characters of the tokenizer are not in order")
     elif name == "bpe":
         tokens = _parts(saved["file"])["vocabulary"]
         if not all(isinstance(index, int) for index in tokens.values()):
-            raise TypeError("the tokenizer's ids are no integers")
+            raise TypeError("the tokenizer's ids are not integers")
     elif name != "byte":
-        raise ValueError(f"no tokenizer is called {name!r:.40}")
+        raise ValueError(f"unknown tokenizer {name!r:.40}")
 
 
 def restored_tokenizer(saved: Saved) -> Tokenizer:
-    """Return the tokenizer that `saved_form` has saved. Raises UserError if its library is missing or refuses it."""
+    """Return the tokenizer saved by `saved_form`. Raises UserError if its library is missing or rejects it."""
     if saved["name"] == "char":
         return Characters.of(saved["code_points"])
     return Bytes() if saved["name"] == "byte" else BytePairs.from_json(saved["file"])
 
 
 def with_saved_tokenizer(data: Dataset, saved: Saved | None) -> Dataset:
-    """Return the data with a checkpoint's tokenizer if it has none itself, as a job of token ids that names none."""
+    """Return the data, with the checkpoint's tokenizer if it has none, as a file of token ids may have none."""
     if saved is None or data.tokenizer is not None:
         return data
     return replace(data, tokenizer=restored_tokenizer(saved))
 
 
 def difference(saved: Saved | None, now: Saved | None) -> str | None:
-    """Return how a checkpoint's tokenizer differs from that of this job; None if it does not, or if one is not known."""
+    """Return how the checkpoint's tokenizer differs from this job's; None if it does not, or if either is unknown."""
     if saved is None or now is None or saved == now:
         return None
     if saved["name"] != now["name"]:
@@ -84,17 +84,19 @@ def _other_pairs(before: dict[str, Any], after: dict[str, Any]) -> str | None:
         first = others[0]
         tokens = [json.dumps(side[first]) if first in side else "none" for side in (old, new)]
         where = f"{first} is {tokens[0]} in the checkpoint, {tokens[1]} in this job"
-        return f"{len(others)} of {len(old)} tokens are others: {where}"
+        return f"{len(others)} of {len(old)} tokens differ: {where}"
     keys = [key for key in before if before[key] != after[key]]
     return f"its {', '.join(keys)}" if keys else None
 
 
 def _parts(file: str) -> dict[str, Any]:
-    """Return what decides the ids of a text. Raises ValueError, KeyError or TypeError for what is no tokenizer.json."""
+    """Return the parts of a tokenizer.json that determine a text's ids. Raises ValueError, KeyError or TypeError."""
     given = json.loads(file)
     model, added = given["model"], {token["content"]: token["id"] for token in given.get("added_tokens") or []}
-    pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model.get("merges", [])]  # both forms exist
+    pairs = [
+        pair.split(" ") if isinstance(pair, str) else pair for pair in model.get("merges", [])
+    ]  # versions of the library differ
     if not isinstance(model["vocab"], dict):
-        raise TypeError("the tokenizer's vocabulary is no table")
+        raise TypeError("the tokenizer's vocabulary is not a mapping")
     rules = {key: given.get(key) for key in ("normalizer", "pre_tokenizer", "decoder")}
     return {"vocabulary": {**model["vocab"], **added}, "merges": pairs, **rules}

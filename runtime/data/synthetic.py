@@ -1,4 +1,4 @@
-"""Data that is on every machine: computed from a seed, or part of scikit-learn."""
+"""Datasets that need no files: computed from a seed, or part of scikit-learn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .base import Dataset
 
 
 def digits_dataset(section: DigitsData, config: Config) -> Dataset:
-    """Return x float32[8, 8, 1] from 0 to 1, y int32 from 0 to 9."""
+    """Return the dataset: x float32[8, 8, 1] from 0 to 1, y int32 from 0 to 9."""
     from sklearn.datasets import load_digits
 
     x, y = load_digits(return_X_y=True)
@@ -20,7 +20,7 @@ def digits_dataset(section: DigitsData, config: Config) -> Dataset:
 
 
 def make_classification_dataset(section: MakeClassificationData, config: Config) -> Dataset:
-    """Return x float32[features], y int32. With validation 0 the training examples are the validation set as well."""
+    """Return the dataset: x float32[features], y int32. With validation 0, the training set is also the validation set."""
     from sklearn.datasets import make_classification
 
     x, y = make_classification(
@@ -36,7 +36,7 @@ def make_classification_dataset(section: MakeClassificationData, config: Config)
 
 
 def sine_dataset(section: SineData, config: Config) -> Dataset:
-    """Return x float32[1], y float32[1]."""
+    """Return the dataset: x float32[1], y float32[1]."""
     generator = np.random.default_rng(section.seed)
     x = generator.uniform(*section.range, (section.samples, 1))
     noise = section.noise * generator.standard_normal((section.samples, 1))
@@ -46,7 +46,10 @@ def sine_dataset(section: SineData, config: Config) -> Dataset:
 
 
 def _identity(section: MakeClassificationData | SineData, *exact: Array) -> bytes:
-    """Return what identifies computed data: its options, since the last bits of sines and products depend on the CPU."""
-    # A key that was added later is left out at its default, so that older runs can be resumed.
+    """Return bytes that identify computed data: its options and the arrays `exact`.
+
+    The other arrays cannot be used, because the last bits of sines and products depend on the CPU.
+    """
+    # A key that newer versions added is left out at its default, so that older runs can be resumed.
     later = {"range"} if isinstance(section, SineData) and section.range == (-1.0, 1.0) else None
     return section.model_dump_json(exclude=later).encode() + fingerprint(*exact)

@@ -1,4 +1,4 @@
-"""Tokenizers: by byte, by character, or by byte-pair encoding."""
+"""The built-in tokenizers: bytes, characters, byte-pair encoding."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .base import Tokenizer
 
 Ids = np.ndarray[Any, Any]
 _Token = tuple[int, int, int]
-"""The characters of the text that it begins and ends at, and its id."""
-_ALIKE = 16  # equal tokens on either side of a cut
+"""First character in the text, the character after the last, and the token's id."""
+_AGREEING = 16  # equal tokens that a cut needs on either side
 
 
 class Bytes:
-    """Tokens are UTF-8 bytes."""
+    """Tokenizer whose tokens are UTF-8 bytes."""
 
     vocabulary = 256
 
@@ -32,7 +32,7 @@ class Bytes:
 
 
 class Characters:
-    """Tokens are the characters of a text, numbered in code point order."""
+    """Tokenizer whose tokens are the characters of a text, in the order of their code points."""
 
     def __init__(self, text: str) -> None:
         self._code_points = np.unique(_code_points(text))
@@ -69,7 +69,7 @@ def _code_points(text: str) -> Ids:
 
 
 def _valid(text: str) -> str:
-    """Replace surrogates, which stand for bytes that are not UTF-8 in files, by the replacement character."""
+    """Replace surrogates, which stand for bytes in a file that are not UTF-8, with the replacement character."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -77,8 +77,8 @@ class BytePairs:
     """Byte-level byte-pair encoding by the `tokenizers` library."""
 
     _CHUNK = 1 << 20  # characters encoded at a time
-    _OVERLAP = 1 << 12  # characters that a piece has on either side of a border
-    _AT_ONCE = 64  # pieces whose encodings are in memory
+    _OVERLAP = 1 << 12  # characters that a piece extends beyond its border, on either side
+    _GROUP = 64  # pieces encoded at a time, to bound memory
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -91,14 +91,14 @@ class BytePairs:
             tokenizer = library.Tokenizer.from_file(str(file.expanduser()))
         except Exception as error:  # the library raises bare Exception
             raise UserError(f"{file} is not a tokenizer.json that the tokenizers library can read: {error}") from None
-        # A tokenizer made for sentences may cut or pad each text to one length.
+        # A tokenizer.json may ask to truncate or pad each text.
         tokenizer.no_truncation()
         tokenizer.no_padding()
         return cls(tokenizer)
 
     @classmethod
     def from_json(cls, text: str) -> BytePairs:
-        """Return the tokenizer of a text that `to_json` gave. Raises UserError if the library refuses it, or is missing."""
+        """Return the tokenizer that `to_json` has saved. Raises UserError if the library is missing or rejects it."""
         library = _tokenizers()
         try:
             return cls(library.Tokenizer.from_str(text))
@@ -123,11 +123,14 @@ class BytePairs:
 
     @cached_property
     def vocabulary(self) -> int:
-        """Return the number of ids up to the highest; a tokenizer.json may leave some out."""
+        """Return the highest id + 1; a tokenizer.json may skip ids."""
         return max(self._tokenizer.get_vocab().values(), default=-1) + 1
 
     def encode(self, text: str) -> Ids:
-        """Return the ids of a text as the library gives them for the whole of it, but from pieces, in several threads."""
+        """Return the ids of a text, uint32[n], equal to the library's for the whole text.
+
+        For speed, overlapping pieces are encoded in several threads, and joined where the encodings of two pieces agree.
+        """
         text, chunk, overlap = _valid(text), self._CHUNK, self._OVERLAP
         while len(text) > chunk + overlap:
             ids = self._joined(text, chunk, overlap)
@@ -137,15 +140,15 @@ class BytePairs:
         return np.array(self._encoded([text])[0].ids, np.uint32)
 
     def _joined(self, text: str, chunk: int, overlap: int) -> Ids | None:
-        """Return the ids of the whole text from pieces that overlap; None if two of them agree nowhere in their overlap."""
+        """Return the ids of the text, encoded in overlapping pieces; None if two pieces do not agree in their overlap."""
         borders = range(chunk, len(text) - overlap, chunk)
         starts = [0, *(border - overlap for border in borders)]
         ends = [*(border + overlap for border in borders), len(text)]
         spans = list(zip(starts, ends, strict=True))
         parts: list[Ids] = []
         last: _Piece | None = None
-        for first in range(0, len(spans), self._AT_ONCE):
-            group = spans[first : first + self._AT_ONCE]
+        for first in range(0, len(spans), self._GROUP):
+            group = spans[first : first + self._GROUP]
             encoded = self._encoded([text[start:end] for start, end in group])
             for encoding, (start, _) in zip(encoded, group, strict=True):
                 piece = _Piece(encoding, start)
@@ -160,7 +163,7 @@ class BytePairs:
         return np.concatenate([*parts, last.ids[last.first :]])
 
     def _encoded(self, texts: list[str]) -> list[Any]:
-        # Special tokens mark the ends of a text, which the ends of a piece are not.
+        # Special tokens would mark the ends of pieces as ends of the text.
         encoded: list[Any] = self._tokenizer.encode_batch(texts, add_special_tokens=False)
         return encoded
 
@@ -173,17 +176,17 @@ class BytePairs:
 
 
 class _Piece:
-    """The encoding of a part of a text that begins at character `start` of it."""
+    """The encoding of a piece of the text, which begins at character `start` of it."""
 
     def __init__(self, encoding: Any, start: int) -> None:
         self._encoding = encoding
         self._start = start
         self.ids = np.array(encoding.ids, np.uint32)
         self.first = 0
-        """Number of the first token that counts; those before it are the last piece's."""
+        """Number of the piece's first token in the result; earlier tokens are taken from the piece before."""
 
     def tokens(self, start: int, end: int) -> tuple[int, list[_Token]]:
-        """Return the tokens that begin in a part of the text, and the number of the first."""
+        """Return (number of the first token, tokens) of the tokens that begin in characters `start` to `end` of the text."""
         numbers = range(len(self.ids))
         low = bisect_left(numbers, start, key=lambda number: self._place(number)[0])
         high = bisect_left(numbers, end, key=lambda number: self._place(number)[0])
@@ -195,17 +198,23 @@ class _Piece:
 
 
 def _agreement(left: _Piece, right: _Piece, start: int, end: int) -> tuple[int, int] | None:
-    """Return where to cut two pieces between these characters of the text: the number of a token in each; None: nowhere.
+    """Find a place to join two pieces, in characters `start` to `end` of the text.
 
-    The end of the left piece may change tokens before it, and the beginning of the right one tokens behind it. Neither does
-    where both have the same tokens in a row, because they see different ends.
+    Tokens near the end of the left piece, and near the beginning of the right piece, may differ from those of the whole
+    text. Where both pieces have the same tokens in a row, neither is affected, because their ends are in other places.
+
+    Returns:
+        The number of the token to join at, in the left piece and in the right one; None if there is no such place.
     """
     (before, ours), (behind, theirs) = (piece.tokens(start, end) for piece in (left, right))
     first_at = {token[0]: number for number, token in reversed([*enumerate(theirs)])}
     middle = len(ours) // 2
-    for number in sorted(range(_ALIKE, len(ours) - _ALIKE), key=lambda number: abs(number - middle)):
+    for number in sorted(range(_AGREEING, len(ours) - _AGREEING), key=lambda number: abs(number - middle)):
         other = first_at.get(ours[number][0], -1)
-        alike = other >= _ALIKE and ours[number - _ALIKE : number + _ALIKE] == theirs[other - _ALIKE : other + _ALIKE]
+        alike = (
+            other >= _AGREEING
+            and ours[number - _AGREEING : number + _AGREEING] == theirs[other - _AGREEING : other + _AGREEING]
+        )
         if alike and ours[number][0] != ours[number - 1][0]:  # not within a character
             return before + number, behind + other
     return None
@@ -220,7 +229,7 @@ def _tokenizers() -> Any:
 
 
 def make_tokenizer(section: CharTokenizer | ByteTokenizer | BPETokenizer, text: str) -> Tokenizer:
-    """Return the tokenizer that the config asks for; `text` is the training text. Raises UserError if it cannot be made."""
+    """Make the config's tokenizer, for or from the training text `text`. Raises UserError if that is not possible."""
     if isinstance(section, CharTokenizer):
         return Characters(text)
     if isinstance(section, ByteTokenizer):

@@ -1,4 +1,4 @@
-"""Token streams as examples: windows of `context` tokens and the token after each."""
+"""Cut token streams into examples: windows of `context` tokens, each with the token after it."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _NOT_TEXT = {"site-packages", "test", "tests", "idle_test", "idlelib", "lib2to3"
 
 @dataclass(frozen=True)
 class Source:
-    """Origin of token ids, for the message about one that is beyond the vocabulary."""
+    """Origin of token ids, named in the error about an id beyond the vocabulary."""
 
     where: str
     vocabulary: int
     first: int = 0
-    """Number of the first token there."""
+    """Number in the file of the first token of this part."""
 
     def windows(self, tokens: Tokens, at: Tokens) -> Tokens:
-        """Return the tokens at these places, int32 like `at`. Raises UserError for an id beyond the vocabulary."""
+        """Return `tokens[at]` as int32. Raises UserError for an id beyond the vocabulary."""
         ids = tokens[at]
         self.check(ids, at)
         return ids.astype(np.int32)
 
     def check(self, ids: Tokens, at: Tokens | None = None) -> None:
-        """Raise UserError for an id beyond the vocabulary; `at` are the places of `ids`, by default from the first on."""
+        """Raise UserError for an id beyond the vocabulary; `at` has the indices of `ids`, by default 0, 1, 2, ..."""
         if int(ids.max(initial=0)) < self.vocabulary:
             return
         wrong = np.flatnonzero(ids >= self.vocabulary)
@@ -51,12 +51,12 @@ class Source:
         raise UserError(
             f"{self.where}: token {place:,}, counted from 0, is {token}, but "
             f"data.vocabulary is {self.vocabulary}: ids are from 0 to {self.vocabulary - 1}; give data.vocabulary and "
-            "data.dtype as the file was made, or make it again"
+            "data.dtype as the file was made with, or make it again"
         )
 
 
 class TrainWindows:
-    """Windows side by side, shifted by a random phase each epoch, so that every token becomes every position."""
+    """Adjacent windows, shifted by a random offset in each epoch, so that every token is trained at every position."""
 
     def __init__(self, tokens: Tokens, context: int, seed: int, source: Source) -> None:
         self._tokens = tokens
@@ -64,7 +64,9 @@ class TrainWindows:
         self._source = source
         self._seed = seed
         self.size = max(1, (len(tokens) - context) // context)
-        self._phases = len(tokens) - self.size * context  # at least 1; more than `context` if a rest is left over
+        self._phases = (
+            len(tokens) - self.size * context
+        )  # at least 1; up to twice `context`, because the last window must be complete
 
     def gather(self, indices: np.ndarray[Any, Any], epochs: np.ndarray[Any, Any]) -> Batch:
         """Return {"tokens": int32[B, context + 1]}."""
@@ -77,7 +79,7 @@ class TrainWindows:
 
 
 class ValidationWindows:
-    """Windows side by side that predict every token but the first once; the last one is padded."""
+    """Adjacent windows that predict every token but the first exactly once; the last window is padded."""
 
     def __init__(self, tokens: Tokens, context: int, source: Source) -> None:
         self._tokens = tokens
@@ -94,23 +96,23 @@ class ValidationWindows:
 
 
 def text_dataset(section: TextData, config: Config) -> Dataset:
-    """Return the dataset of text files, concatenated."""
+    """Return the dataset of the concatenated text files."""
     context = context_length(config)
     return _from_text(section, _read(text_files(section.path)), context, config.seed, f"data.path {section.path}")
 
 
 def python_source_dataset(section: PythonSourceData, config: Config) -> Dataset:
-    """Return the dataset of the .py files of the standard library, without its tests."""
+    """Return the dataset of the standard library's .py files, without its tests."""
     context = context_length(config)
     root = Path(sysconfig.get_path("stdlib"))
     files = _source_files(root)
-    # Sorted by hash, so that the end of the text, which is kept for validation, is a fair sample of it.
+    # Sorted by hash, so that the end of the text, the validation set, is a fair sample of it.
     files.sort(key=lambda p: hashlib.sha256(str(p.relative_to(root)).encode()).digest())
     return _from_text(section, _read(files), context, config.seed, f"the standard library in {root}")
 
 
 def _source_files(root: Path) -> list[Path]:
-    """Return the .py files under `root`. Installed packages, which are many, are not even listed."""
+    """Return the .py files under `root`. The folder of installed packages, which is large, is not entered."""
     files = []
     for folder, folders, names in os.walk(root):
         folders[:] = set(folders) - _NOT_TEXT
@@ -121,7 +123,8 @@ def _source_files(root: Path) -> list[Path]:
 def tokens_dataset(section: TokensData, config: Config) -> Dataset:
     """Return the dataset of a memory-mapped file of token ids.
 
-    Raises UserError for an id beyond the vocabulary at the beginning of either part; others are found when they are read.
+    Raises UserError for an id beyond the vocabulary in the first 16 million tokens of either part. Later ids are checked when
+    they are read.
     """
     context = context_length(config)
     tokens = _map(section.path, section.dtype)
@@ -167,17 +170,17 @@ def _dataset(
 
 
 def _tokenized(section: TextData | PythonSourceData, texts: list[bytes]) -> tuple[Tokenizer, Tokens]:
-    """Return the tokenizer, and the tokens of all texts, one after another."""
-    if isinstance(section.tokenizer, ByteTokenizer):  # which needs no characters
+    """Return the tokenizer, and the tokens of the concatenated texts."""
+    if isinstance(section.tokenizer, ByteTokenizer):  # no need to decode the text
         return Bytes(), np.frombuffer(b"".join(texts), np.uint8)
-    # The vocabulary is that of the whole text, or validation could meet a character that training never saw.
+    # The vocabulary is made from the whole text, since validation may have a character that training does not.
     text = "".join(part.decode("utf-8", "surrogateescape") for part in texts)
     tokenizer = make_tokenizer(section.tokenizer, text)
     return tokenizer, tokenizer.encode(text)
 
 
 def _read(files: list[Path]) -> list[bytes]:
-    """Return the texts with unchanged line ends: a byte model learns \\r\\n too."""
+    """Return the files' contents, with line ends unchanged: a byte model learns \\r\\n too."""
     return [file.read_bytes() for file in files]
 
 

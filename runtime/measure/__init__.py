@@ -1,1 +1,1 @@
-"""Measurements of the loop: throughput, FLOPs, means of epochs, metrics."""
+"""Measurements of the training loop: throughput, FLOPs, means over epochs, metrics."""

@@ -1,8 +1,8 @@
-"""Count the FLOPs of a training step: the model's, which depend on the task and not on the parallelism strategy.
+"""Count the model FLOPs of a training step. They depend on the task, not on the parallelism strategy.
 
-XLA counts them in the program of loss and gradients before it is optimised, so nothing that a strategy or a compiler adds is
-included: no communication, no optimizer. A multiply-add counts as two. What `jax.checkpoint` computes again for the gradients
-is no work of the model and does not count; kernels that XLA cannot look into do not count.
+XLA counts them in the unoptimised program of loss and gradients, so they include neither communication nor the optimizer
+nor anything that the compiler adds. A multiply-add counts as two. Not counted: recomputation by `jax.checkpoint`, and custom
+kernels, which XLA cannot analyse.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CHECKPOINT = {"prevent_cse", "policy"}
 def step_seconds_at_peak(
     config: Config, task: Task, strategy: Strategy, examples: Examples, batch_size: int
 ) -> float | None:
-    """Return the least time of a step on these devices; None if their peak is not known."""
+    """Return the seconds that a step's FLOPs take at the peak of the devices; None if their peak is unknown."""
     kind = jax.devices()[0].device_kind
     if peak_of(kind) is None or config.optimizer.whole_set:  # L-BFGS, whose steps differ in length
         return None
@@ -38,20 +38,20 @@ def step_seconds_at_peak(
 
 
 def step_flops(task: Task, params: Params, batch: Batch) -> float | None:
-    """Return the FLOPs of the loss over `batch` and of its gradients; None if JAX has no CPU backend, which counts them.
+    """Return the FLOPs of the loss over `batch` and of its gradients; None without JAX's CPU backend, which counts them.
 
     Args:
-        task: what is trained.
-        params: what `task.init` returns, as arrays or as `jax.ShapeDtypeStruct`.
-        batch: a global batch, [B, ...] each, likewise.
+        task: the task, which has the loss.
+        params: variables as `task.init` returns them, as arrays or as `jax.ShapeDtypeStruct`.
+        batch: a global batch of arrays or `jax.ShapeDtypeStruct`, [B, ...] each.
     """
     try:
         cpu = jax.local_devices(backend="cpu")[0]
-    except RuntimeError:  # JAX_PLATFORMS does not name it
+    except RuntimeError:  # JAX_PLATFORMS does not name cpu
         return None
     trained, state = parts(params)
     shapes = _shapes((trained, state, batch, jax.eval_shape(lambda: jax.random.key(0))))
-    with jax.default_device(cpu):  # the plug-ins of GPUs and TPUs do not count
+    with jax.default_device(cpu):  # the backends of GPUs and TPUs count no FLOPs
         traced = jax.make_jaxpr(lambda p, s, *rest: task.loss(variables(p, s), *rest))(*shapes)
         loss = jaxpr_as_fun(traced.replace(jaxpr=_keeping_all(traced.jaxpr)))
 
@@ -63,7 +63,7 @@ def step_flops(task: Task, params: Params, batch: Batch) -> float | None:
 
 
 def _keeping_all(program: Jaxpr) -> Jaxpr:
-    """Return a program whose `jax.checkpoint`, at any depth, keeps all that the gradients need."""
+    """Return the program with every `jax.checkpoint`, at any depth, changed to save everything: nothing is recomputed."""
 
     def kept(value: Any) -> Any:
         if isinstance(value, ClosedJaxpr):
@@ -83,16 +83,16 @@ def _keeping_all(program: Jaxpr) -> Jaxpr:
 
 def _count(program: ClosedJaxpr) -> float:
     cost: Any = jax.jit(jaxpr_as_fun(program)).lower(*_shapes(program.in_avals)).cost_analysis()
-    return float(cost.get("flops", 0.0)) + _left_out(program.jaxpr)
+    return float(cost.get("flops", 0.0)) + _later_iterations(program.jaxpr)
 
 
-def _left_out(program: Jaxpr) -> float:
-    """Return the FLOPs of further turns of loops of known length: XLA counts the body of a loop once."""
+def _later_iterations(program: Jaxpr) -> float:
+    """Return the FLOPs of all but the first iteration of each scan, because XLA counts the body of a loop once."""
     total = 0.0
     for equation in program.eqns:
         for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program):
             if _is_program(inner):
-                total += _left_out(inner.jaxpr if isinstance(inner, ClosedJaxpr) else inner)
+                total += _later_iterations(inner.jaxpr if isinstance(inner, ClosedJaxpr) else inner)
         if equation.primitive.name == "scan":
             total += (equation.params["length"] - 1) * _count(equation.params["jaxpr"])
     return total
@@ -103,5 +103,5 @@ def _is_program(value: Any) -> bool:
 
 
 def _shapes(tree: Any) -> Any:
-    """Return the shapes and dtypes of arrays without their shardings."""
+    """Return the tree with shapes and dtypes in place of arrays, without shardings."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)

@@ -1,14 +1,14 @@
 """Peak FLOP/s of one JAX device, by its `device_kind`.
 
-Dense matrix products only: datasheets of NVIDIA often count the zeros of sparse matrices as well, which is half of what they
-print. A JAX device is a whole chip, except on TPU v2, v3 and 7x, where it is one of two TensorCores.
+Dense matrix products only: NVIDIA's datasheets often state twice that, for sparse matrices. A JAX device is a whole chip,
+except on TPU v2, v3 and 7x, where it is one of two TensorCores.
 
-`float32` is what JAX makes of matrix products of float32 by default: one pass of bfloat16 on TPU, TF32 on NVIDIA GPUs since
-Ampere (https://docs.jax.dev/en/latest/201/precision.html). Older GPUs have neither TF32 nor bfloat16: both are computed in
-float32 there, outside the Tensor Cores.
+`float32` is the peak for float32 matrix products at JAX's default precision: one bfloat16 pass on TPU, TF32 on NVIDIA GPUs
+since Ampere (https://docs.jax.dev/en/latest/201/precision.html). Older GPUs have neither TF32 nor bfloat16 and compute both
+types in float32, outside the Tensor Cores.
 
-Device kinds of TPUs are those that JAX itself tells apart (jax/_src/pallas/mosaic/tpu_info.py); of GPUs, CUDA's names. They
-are matched whole: a part of a GPU (`... MIG 1g.5gb`) is another device.
+TPU device kinds are listed in jax/_src/pallas/mosaic/tpu_info.py; GPU device kinds are CUDA's names. Names are matched in
+full, because a part of a GPU (`... MIG 1g.5gb`) is another device.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Peak:
     bfloat16: float
     float32: float
     source: str
-    """Source of the numbers."""
+    """Where the numbers are published."""
 
     def flops(self, precision: str) -> float:
         """Return the peak FLOP/s of a job at `precision`."""
@@ -33,23 +33,23 @@ class Peak:
 
 
 def peak_of(device_kind: str) -> Peak | None:
-    """Return the peak, in FLOP/s, of a kind of device as JAX names it; None if it is not known, as on CPU."""
+    """Return the peak of a device kind, as JAX names it; None if it is unknown, as for CPUs."""
     return PEAKS.get(device_kind)
 
 
 def tpu_kind(slice_name: str) -> str | None:
-    """Return the device kind of a TPU slice type: `v3-32` has `TPU v3`. None for slices of CPUs and GPUs."""
+    """Return the device kind of a TPU slice, `TPU v3` for `v3-32`; None for slices of CPUs and GPUs."""
     return _TPU_KINDS.get(slice_name.rpartition("-")[0])
 
 
 def seconds_at_peak(flops: float, device_kind: str, devices: int, precision: str) -> float | None:
-    """Return the least time, in seconds, for so many FLOPs on so many devices; None if their peak is not known."""
+    """Return the seconds that `flops` take on `devices` devices at their peak; None if their peak is unknown."""
     peak = peak_of(device_kind)
     return flops / (devices * peak.flops(precision)) if peak else None
 
 
 def _table(*rows: tuple[tuple[str, ...], float, float, str]) -> dict[str, Peak]:
-    """Return the table of peaks from rows of device kinds, TFLOP/s of bfloat16 and of float32, source."""
+    """Return the peaks by device kind, from rows of (device kinds, bfloat16 TFLOP/s, float32 TFLOP/s, source)."""
     return {kind: Peak(bf16 * _TERA, f32 * _TERA, source) for kinds, bf16, f32, source in rows for kind in kinds}
 
 
@@ -69,13 +69,13 @@ _ADA = "https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-a
 _AMPERE = "https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.pdf"
 
 PEAKS = _table(
-    (("TPU v2",), 46 / 2, 46 / 2, "https://doi.org/10.1145/3360307"),  # of a chip: 46
-    (("TPU v3",), 123 / 2, 123 / 2, f"{_TPU}v3"),  # of a chip: 123
+    (("TPU v2",), 46 / 2, 46 / 2, "https://doi.org/10.1145/3360307"),  # per chip: 46
+    (("TPU v3",), 123 / 2, 123 / 2, f"{_TPU}v3"),  # per chip: 123
     (("TPU v4",), 275, 275, f"{_TPU}v4"),
     (("TPU v5 lite", "TPU v5e"), 197, 197, f"{_TPU}v5e"),
     (("TPU v5", "TPU v5p"), 459, 459, f"{_TPU}v5p"),
     (("TPU v6 lite", "TPU v6e"), 918, 918, f"{_TPU}v6e"),
-    (("TPU7x",), 2307 / 2, 2307 / 2, f"{_TPU}tpu7x"),  # of a chip: 2307
+    (("TPU7x",), 2307 / 2, 2307 / 2, f"{_TPU}tpu7x"),  # per chip: 2307
     (
         ("Tesla V100-SXM2-16GB", "Tesla V100-SXM2-32GB", "Tesla V100-SXM2-32GB-LS"),
         15.7,

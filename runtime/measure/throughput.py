@@ -1,4 +1,4 @@
-"""Measure the training loop: how fast it is, and what it waits for."""
+"""Measure the training loop: its throughput, and the time that it waits."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Callable
 from types import TracebackType
 
 PAUSES = ("evaluation", "checkpoints")
-"""Work of the loop between steps, which does not count as time of a step."""
+"""Work between steps, whose time is not counted as step time."""
 _WAITING = "waiting_for_data"
 
 
 class Clock:
-    """Throughput over the steps since the last record, and shares of the time since the first step.
+    """Measure throughput since the last record, and the shares of time spent waiting since the first step.
 
     Args:
         batch_size: number of examples in a step.
-        units_per_example: number of `unit` in an example.
-        unit: unit of throughput: `examples`, `tokens`.
-        seconds_at_peak: time of a step if the devices did nothing but its FLOPs at their peak; None if that is not known.
-        now: seconds on a clock that only goes forward.
+        units_per_example: number of units in an example, for example tokens.
+        unit: unit of throughput: `examples` or `tokens`.
+        seconds_at_peak: time of a step if the devices computed its FLOPs at their peak; None if the peak is unknown.
+        now: returns the seconds of a monotonic clock.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Clock:
         self.start(0)
 
     def start(self, step: int) -> None:
-        """Start the clock at the end of step `step`, the first one: what came before, such as compiling, does not count."""
+        """Start the clock at the end of step `step`, so that earlier work, such as compilation, is not counted."""
         self._step = step
         self._started = self._last = self._now()
         self._paused = 0.0
@@ -50,15 +50,15 @@ class Clock:
             span.seconds = 0.0
 
     def waiting(self) -> _Span:
-        """Count time in which the loop has nothing to give to the devices: `with clock.waiting(): batches.get()`."""
+        """Count the time inside as waiting for data: `with clock.waiting(): batches.get()`."""
         return self._spans[_WAITING]
 
     def paused(self, what: str) -> _Span:
-        """Count time that is no part of a step, as one of `PAUSES`: `with clock.paused("evaluation"):`."""
+        """Count the time inside as a pause, not as part of a step: `with clock.paused("evaluation"):`, one of `PAUSES`."""
         return self._spans[what]
 
     def step_done(self, step: int) -> None:
-        """Note that step `step` is complete. Call it for one step after another, as soon as that is known."""
+        """Record that step `step` is complete. Call it for each step as soon as that is known."""
         if step <= self._step:
             return
         paused = sum(self._spans[name].seconds for name in PAUSES)
@@ -67,9 +67,10 @@ class Clock:
         self._step, self._last, self._paused = step, now, paused
 
     def rates(self) -> dict[str, float]:
-        """Return the rates of the steps that were completed since the last record; nothing if there were none.
+        """Return the rates over the steps completed since the last call; empty if there were none.
 
-        Rates are per second over all devices, times in seconds, shares of the time since the start, and `mfu` from 0 to 1.
+        Rates are per second over all devices, times are in seconds, shares are of the time since `start`, and `mfu` (model
+        FLOPs utilisation) is from 0 to 1.
         """
         seconds = sum(self._steps)
         if not self._steps or seconds <= 0:
@@ -94,7 +95,7 @@ class Clock:
 
 
 class _Span:
-    """A context that adds up the time spent inside."""
+    """A context manager that sums the time spent inside, in seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -111,5 +112,5 @@ class _Span:
 
 
 def _percentile(ordered: list[float], share: float) -> float:
-    """Return the smallest of the values that is not below `share` of them."""
+    """Return the percentile of sorted values by the nearest-rank method; `share` is from 0 to 1."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

@@ -1,4 +1,4 @@
-"""Write metrics, by one process: metrics.jsonl is the truth, TensorBoard and W&B are views of it."""
+"""Write metrics on one process: metrics.jsonl has all of them; TensorBoard and W&B get copies of the numbers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ..worker.workdir import check_folder, damaged_name, open_file, replace_text
 _FLUSH = 10.0  # seconds between flushes of TensorBoard's file, which wait for the disk
 
 Metrics = dict[str, Any]
-"""Numbers by name. metrics.jsonl also has lists for the members of an ensemble, which the views leave out."""
+"""Numbers by name. For an ensemble there are lists as well, one value per member, which only metrics.jsonl gets."""
 
 
 class Writer(ABC):
-    """Interface of a destination of metrics, which gets every record."""
+    """Interface of a destination of metrics."""
 
     @abstractmethod
     def write(self, step: int, kind: str, metrics: Metrics) -> None:
@@ -35,22 +35,25 @@ class Writer(ABC):
 
 
 class JsonLines(Writer):
-    """Write one JSON object a line: {"step": 10, "kind": "train", "time": ..., "elapsed": ..., "loss": ...}.
+    """Write one JSON object per line: {"step": 10, "kind": "train", "time": ..., "elapsed": ..., "loss": ...}.
 
-    `time` is in seconds since 1970, `elapsed` in seconds of training, which go on where the record before a restart ended.
+    `time` is in seconds since 1970, `elapsed` in seconds of training; after a restart it continues from the last record.
     """
 
     def __init__(self, path: Path, resumed_from: int, note: Callable[[str], None] = print) -> None:
-        """Remove the records after step `resumed_from`, which will be written again. Raises UserError.
+        """Open the file, and remove the records after step `resumed_from`, which training will write again.
 
-        A file with lines that are not records is kept under another name, which `note` tells the user.
+        A file with lines that are not records is first kept under another name, which `note` reports to the user.
+        Raises UserError if the file cannot be written.
         """
         try:
             lines = _read(path).split(b"\n")
             if any(_step(line) == math.inf for line in lines[:-1]):  # the last may be cut off: the process was killed
                 damaged = damaged_name(path)
                 os.rename(path, damaged)
-                note(f"{path} has lines that are no metrics; it is kept as {damaged}, and its records are taken over")
+                note(
+                    f"{path} has lines that are not metrics; it is kept as {damaged}, and its valid records are copied"
+                )
             kept = [line.decode() for line in lines if _step(line) <= resumed_from] if resumed_from else []
             replace_text(path, "".join(f"{line}\n" for line in kept))
             self._file = open(open_file(path, os.O_WRONLY | os.O_APPEND), "a", buffering=1, encoding="utf-8")
@@ -64,7 +67,7 @@ class JsonLines(Writer):
 
     def write(self, step: int, kind: str, metrics: Metrics) -> None:
         if kind == "eval" and step <= self._last_eval:
-            return  # a finished run was started again
+            return  # a finished run was started again: its last evaluation is on record
         times = {"time": round(time.time(), 3), "elapsed": round(time.monotonic() - self._began, 3)}
         self._file.write(json.dumps({"step": step, "kind": kind, **times, **metrics}) + "\n")
 
@@ -83,21 +86,21 @@ def _step(line: bytes) -> float:
     """Return the step of a record; infinity for a malformed line."""
     try:
         return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # also of 1e999
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # OverflowError: 1e999
         return math.inf
 
 
 def _elapsed(line: str) -> float:
-    """Return the seconds of training up to a record; 0 for one of an older podrun, which did not count them."""
+    """Return the seconds of training up to a record; 0 for a record of an older version, which had no `elapsed`."""
     seconds = json.loads(line).get("elapsed", 0.0)
     return float(seconds) if isinstance(seconds, (int, float)) and math.isfinite(seconds) else 0.0
 
 
 class TensorBoard(Writer):
-    """Write TensorBoard events at once: handing one to tensorboardX's queue and threads takes longer than writing it."""
+    """Write TensorBoard events directly: tensorboardX's queue and threads take longer than the write itself."""
 
     def __init__(self, folder: Path, resumed_from: int) -> None:
-        """Tell TensorBoard to forget events of later steps than `resumed_from`. Raises UserError."""
+        """Make TensorBoard drop earlier events of steps after `resumed_from`. Raises UserError if it cannot write."""
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog
         from tensorboardX.proto.summary_pb2 import Summary
@@ -105,7 +108,9 @@ class TensorBoard(Writer):
         self._event, self._summary = Event, Summary
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = EventsWriter(str(folder / "events"), f".{os.getpid()}")  # two may start within a second
+            self._file = EventsWriter(
+                str(folder / "events"), f".{os.getpid()}"
+            )  # two processes may start within a second
         except OSError as error:
             raise UserError(
                 f"TensorBoard's files cannot be written to {folder}: {error.strerror}; move it away, choose another workdir "
@@ -128,12 +133,14 @@ class TensorBoard(Writer):
 
 
 class WandB(Writer):
+    """Write metrics to Weights & Biases. Raises UserError if its library is missing."""
+
     def __init__(self, project: str, workdir: Path, config: Config) -> None:
         try:
             import wandb
         except ImportError:
             raise UserError("log.wandb needs the wandb library: pip install wandb") from None
-        # One workdir is one run of W&B too, however often it is resumed.
+        # The id is kept in the workdir, so that a resumed run continues the same W&B run.
         name = workdir / "wandb-id"
         if not os.path.lexists(name):
             replace_text(name, secrets.token_hex(4))
@@ -153,7 +160,7 @@ def _numbers(metrics: Metrics) -> dict[str, float]:
 
 
 def make_writers(config: Config, workdir: Workdir, resumed_from: int, note: Callable[[str], None]) -> list[Writer]:
-    """Return the writers that the config asks for, for the one process that writes. `note` tells the user what is missing."""
+    """Return the writers that the config asks for. `note` reports to the user which of them is not available."""
     writers: list[Writer] = [JsonLines(workdir.metrics, resumed_from, note)]
     if config.log.tensorboard and find_spec("tensorboardX") is None:
         note("no TensorBoard files: tensorboardX is not installed; metrics.jsonl has all metrics")
@@ -161,7 +168,7 @@ def make_writers(config: Config, workdir: Workdir, resumed_from: int, note: Call
         check_folder(workdir.tensorboard)
         try:
             writers.append(TensorBoard(workdir.tensorboard, resumed_from))
-        except ImportError as error:  # it is there, and not whole, or of another version
+        except ImportError as error:  # installed, but incomplete or of another version
             note(f"no TensorBoard files: tensorboardX cannot be imported ({error}); metrics.jsonl has all metrics")
     if config.log.wandb:
         writers.append(WandB(config.log.wandb, workdir.path, config))

@@ -61,7 +61,7 @@ def test_metadata_that_podrun_writes(tmp_path: Path, more: dict[str, Any]) -> No
         (META | {"epoch_means": {}}, "KeyError: 'sums'"),
         (META | {"epoch_means": {"sums": {"a": 1}, "counts": {"b": 1}}}, "ValueError: epoch_means: sums and counts"),
         (META | {"epoch_means": {"sums": [], "counts": {}}}, "ValueError: epoch_means: sums and counts"),
-        (META | {"epoch_means": {"sums": {"a": "x"}, "counts": {"a": 1}}}, "TypeError: epoch_means: sums are no"),
+        (META | {"epoch_means": {"sums": {"a": "x"}, "counts": {"a": 1}}}, "TypeError: epoch_means: sums are not"),
         (META | {"epoch_means": {"sums": {"a": 1}, "counts": {"a": 0}}}, "TypeError: epoch_means: counts or"),
         (META | {"epoch_means": {"sums": {"a": 1}, "counts": {"a": 1.5}}}, "TypeError: epoch_means: counts or"),
         (META | {"epoch_means": {"sums": {}, "counts": {}, "epoch_size": 0}}, "TypeError: epoch_means: counts or"),

@@ -183,7 +183,7 @@ def test_targets_of_more_axes() -> None:
 def test_fingerprint(monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
     """Equal for equal arrays; another for other values, another shape or type, or another order of arrays."""
     if large:
-        monkeypatch.setattr(arrays, "_WHOLE", 100)
+        monkeypatch.setattr(arrays, "_FULL_HASH", 100)
         monkeypatch.setattr(arrays, "_BLOCK", 16)
     x, y = np.arange(300, dtype=np.float32), np.arange(300, dtype=np.int32)
     known = fingerprint(x, y)

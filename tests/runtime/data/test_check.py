@@ -102,8 +102,8 @@ def test_as_many_examples_are_looked_at_as_are_cheap(batch_size: Any, looked_at:
         (Source(arrays(), size=1.5), "have size 1.5, expected the number of examples"),
         (Source(arrays(), size=None), "have size None, expected the number of examples"),
         (Source({}, result=[1]), "are list, expected a dict of arrays"),
-        (Source({"x": np.zeros((2, 3))}), "have x, but no y, which task reads"),
-        (Source({}), "have nothing, but no x, y, which task reads"),
+        (Source({"x": np.zeros((2, 3))}), "have x, but no y, which the task reads"),
+        (Source({}), "have nothing, but no x, y, which the task reads"),
         (Source(arrays(x=3)), "have a int as x, expected a numpy array"),
         (Source(arrays(x=np.array("text"))), "have x <U4[4], expected numbers"),
         (Source(arrays(x=np.array(None))), "have x object[4], expected numbers"),
@@ -127,7 +127,7 @@ def test_bad_examples(train: Any, what: str) -> None:
 def test_bad_examples_for_validation() -> None:
     """They need weights besides."""
     assert refused(CLASSES, dataset(Source(arrays()), Source(arrays()))) == (
-        "its validation examples have x, y, but no weights, which task reads"
+        "its validation examples have x, y, but no weights, which the task reads"
     )
     whole = Source(arrays(weights=np.array(1)))
     assert refused(CLASSES, dataset(Source(arrays()), whole)) == (

@@ -102,7 +102,7 @@ def test_pieces_are_encoded_as_one(monkeypatch: pytest.MonkeyPatch, kind: str) -
         for chunk, overlap in ((300, 120), (512, 256), (1000, 400)):
             monkeypatch.setattr(BytePairs, "_CHUNK", chunk)
             monkeypatch.setattr(BytePairs, "_OVERLAP", overlap, raising=False)
-            monkeypatch.setattr(BytePairs, "_AT_ONCE", 3, raising=False)
+            monkeypatch.setattr(BytePairs, "_GROUP", 3, raising=False)
             ids = pairs.encode(text)
             assert ids.dtype == np.uint32
             assert ids.tolist() == one.encode(text, add_special_tokens=False).ids, (seed, chunk)

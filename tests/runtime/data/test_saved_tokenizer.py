@@ -94,10 +94,10 @@ def test_differences_of_byte_pairs() -> None:
     other = {"vocab": {"a": 0, "c": 1, "ac": 2}, "merges": [["a", "c"]]}
     assert difference(file(), file(model=newer, version="2.0")) is None
     assert difference(file(), file(model=other)) == (
-        '2 of 3 tokens are others: 1 is "b" in the checkpoint, "c" in this job'
+        '2 of 3 tokens differ: 1 is "b" in the checkpoint, "c" in this job'
     )
     assert difference(file(), file(model={**newer, "merges": []})) == "its merges"
     assert difference(file(), file(decoder=None)) == "its decoder"
     assert difference(file(), file(added_tokens=[{"content": "<end>", "id": 3}])) == (
-        '1 of 3 tokens are others: 3 is none in the checkpoint, "<end>" in this job'
+        '1 of 3 tokens differ: 3 is none in the checkpoint, "<end>" in this job'
     )

@@ -298,7 +298,7 @@ PARALLEL = [
         "all of a text",
         "batch_size: all needs examples that stay the same",
         "command line: batch_size",
-        "a text is cut anew",
+        "a text is cut into new windows",
         override("batch_size=all"),
     ),
 ]
