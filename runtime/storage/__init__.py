@@ -1,4 +1,4 @@
-"""Where the results of a run are kept: a shared folder, the disk of process 0, or a bucket. A file for each kind."""
+"""Where a run's results are stored: a shared folder, the disk of process 0, or a bucket. One file per kind."""
 
 from __future__ import annotations
 
@@ -15,12 +15,17 @@ __all__ = ["make_storage", "open_bucket", "spool_of"]
 
 
 def make_storage(env: WorkerEnv, is_shared: bool) -> Storage:
-    """Return the storage of a folder which all processes see, or else only process 0."""
+    """Return the storage for a folder that all processes see (`is_shared`), or only process 0."""
     return SHARED_FOLDER if is_shared else ProcessDisk(env.host)
 
 
 def open_bucket(url: str, workdir: Workdir, env: WorkerEnv, reporter: Reporter) -> Storage:
-    """Return the storage at `url`, claimed by process 0. Raises UserError if another run has it, UnavailableError."""
+    """Return the storage for a workdir in a bucket, claimed for this run by process 0.
+
+    Raises:
+        UserError: another run has claimed the workdir, or the bucket refuses access.
+        UnavailableError: the bucket cannot be reached.
+    """
     claim = None
     if env.process_id == 0:
         claim = Claim(Bucket(url, reporter.note), env, workdir.path)

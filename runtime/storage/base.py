@@ -1,15 +1,15 @@
-"""The contract of a storage: where checkpoints, metrics and the other results of a run are kept.
+"""The interface of a storage, which keeps checkpoints, metrics and the other results of a run.
 
-podrun works on files in a folder, the workdir, of which only process 0 writes metrics, config and text. What a storage says
-and does is the rest: whether the other processes see that folder, and what follows once something has been written there. All
-methods are called on process 0 alone, and raise UserError for what the user can mend. The order of the calls:
+The runtime reads and writes files in a local folder, the workdir; only process 0 writes metrics, config and text. A storage
+says whether the other processes see that folder, and is told after each write, for example to upload the file. All methods
+are called on process 0 only, and raise UserError for errors that the user can correct. The order of the calls:
 
-- `summary`, once, when all processes have met
-- `before_restore`, then `fetch` for each checkpoint that is tried, until one can be read
-- `after_write`, whenever metrics, config or text have been written; often, so it must not wait
-- `after_save`, then `after_removal` for each checkpoint that goes, both in the thread that finishes a save: the checkpoint
-  counts as complete, and is reported, when they have returned
-- `close`, after the last of them
+- `summary`, once, when all processes have joined
+- `before_restore`, then `fetch` for one checkpoint after another, until one can be read
+- `after_write`, whenever metrics, config or text have been written; this is often, so it must not block
+- `after_save`, then `after_removal` for each checkpoint that was removed. Both run in the thread that finishes a save; when
+  they have returned, the checkpoint counts as complete and is reported
+- `close`, last
 """
 
 from __future__ import annotations
@@ -22,50 +22,50 @@ from ..plugins import hook
 
 
 class Storage(ABC):
-    """One kind of place for the results."""
+    """Base of the storages."""
 
     everyone_reads: ClassVar[bool]
-    """True if every process sees the folder, so that each reads checkpoints itself, and writes its part of a state in parts.
-    Else process 0 reads and writes them whole, and sends the others what they need."""
+    """True if every process sees the folder: each one reads checkpoints itself and writes its shards of the state. Otherwise
+    process 0 reads and writes whole checkpoints and sends the others what they need."""
 
     is_one_disk: ClassVar[bool] = False
-    """True if it is the disk of process 0's host, so that a run whose first host is another one finds nothing there."""
+    """True if it is the local disk of process 0's host. A run resumed with another first host does not find it."""
 
     @abstractmethod
     def where(self, path: Path) -> str:
-        """Return a path in the workdir as the user is told it, so that it is true where it is read."""
+        """Return a path in the workdir in a form that is valid for the user: with its host or bucket, if needed."""
 
     @hook
     def summary(self, workdir: Path) -> str | None:
-        """Return the line about this storage that is told at the start; None if there is nothing to tell."""
+        """Return the line about this storage to print at the start; None for no line."""
         return None
 
     @hook
     def before_restore(self, checkpoints: Path) -> None:
-        """Let the folder `checkpoints` have a folder for each checkpoint there is, named by its step. It may be empty yet."""
+        """Make a folder in `checkpoints`, named by its step, for each checkpoint that exists. `fetch` fills it later."""
         return
 
     @hook
     def fetch(self, checkpoint: Path) -> None:
-        """Let the folder of a checkpoint have all of its files, before they are read."""
+        """Complete a checkpoint's folder before it is read."""
         return
 
     @hook
     def after_save(self, checkpoint: Path) -> None:
-        """Keep a complete checkpoint: all of its files are there, the manifest too. Raises OSError if it cannot."""
+        """Store a checkpoint, whose files, manifest included, are all written. Raises OSError on failure."""
         return
 
     @hook
     def after_removal(self, checkpoint: Path) -> None:
-        """Forget a checkpoint whose folder is gone: it was superseded, or is damaged and was renamed."""
+        """Remove a checkpoint from the storage: its folder is gone, because it was superseded or renamed as damaged."""
         return
 
     @hook
     def after_write(self) -> None:
-        """Keep what was written in the workdir beside the checkpoints: metrics, TensorBoard's files, config, text."""
+        """Store the workdir's other files that have changed: metrics, TensorBoard's files, config, text. Must not block."""
         return
 
     @hook
     def close(self) -> None:
-        """Wait until all of it is kept."""
+        """Wait until everything is stored."""
         return

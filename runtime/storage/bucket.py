@@ -1,6 +1,7 @@
-"""Results in a bucket: what process 0 has on its disk, in a spool folder, is mirrored there.
+"""Results in a bucket, mirrored from a spool folder on the disk of process 0's host.
 
-Objects are never renamed: a checkpoint is complete when its manifest, which is uploaded last and deleted first, exists.
+Objects cannot be renamed atomically, so a checkpoint is complete if its manifest exists, which is uploaded last and deleted
+first.
 """
 
 from __future__ import annotations
@@ -23,26 +24,30 @@ from .bucket_claim import CLOCK, Claim
 from .bucket_client import Bucket, BucketError, Stored, explained
 from .bucket_digest import is_same
 
-_SMALL = 1 << 16  # bytes; files up to this size are brought for all checkpoints, because orbax reads those of each
-_PAUSE = 3.0  # seconds between two uploads of metrics, and 10 times what one takes: metrics grow, and are sent whole
-_STREAMS = 3  # files that are sent or brought at once
+_SMALL = (
+    1 << 16
+)  # bytes; up to this size files of all checkpoints are downloaded, because orbax reads each one's metadata
+_PAUSE = (
+    3.0  # least seconds between two uploads of metrics; at least 10 times the last upload, since files are sent whole
+)
+_STREAMS = 3  # files that are transferred at a time
 _CHECKPOINTS = "checkpoints"
 _STEP = re.compile("[0-9]{1,18}", re.ASCII)
-_NAMED = 3  # objects that are left out and named
+_NAMED = 3  # skipped objects that are named to the user
 
 
 def spool_of(url: str) -> Path:
-    """Return the folder on a host that holds the files of a workdir in a bucket."""
+    """Return the local folder that mirrors the workdir at `url`."""
     return cache_folder() / "buckets" / hashlib.sha256(url.encode()).hexdigest()[:20]
 
 
 class BucketStorage(Storage):
-    """Process 0 reads and writes the checkpoints for all, and mirrors them."""
+    """A workdir in a bucket: process 0 reads and writes checkpoints in the spool for all processes, and mirrors it."""
 
     everyone_reads = False
 
     def __init__(self, url: str, spool: Path, claim: Claim | None, note: Callable[[str], None]) -> None:
-        """Mirror `spool` to `url`. Only process 0 has a claim. `note` is told which objects are left out."""
+        """Mirror the folder `spool` to `url`. Only process 0 has a claim. `note` is called with lines for the user."""
         self._url, self._spool, self._claim, self._note = url, spool, claim, note
         self._uploaded: dict[str, tuple[int, int]] = {}  # size and time of files beside the checkpoints
         self._uploading = threading.Lock()
@@ -63,7 +68,7 @@ class BucketStorage(Storage):
         return f"checkpoints and metrics are kept in {self._url}; process 0 writes them in {workdir} first"
 
     def before_restore(self, checkpoints: Path) -> None:
-        """Let the spool be what the bucket says, with one listing. What was left half-uploaded is deleted."""
+        """Update the spool from one listing of the bucket, and delete incomplete uploads."""
         try:
             self._remote = self._files()
             self._bucket.abort_uploads()
@@ -75,30 +80,30 @@ class BucketStorage(Storage):
             for folder in checkpoints.iterdir():
                 if _STEP.fullmatch(folder.name) and folder.name not in complete:
                     _remove(folder)
-            self._make_way()
+            self._remove_conflicts()
             for name, item in self._remote.items():
                 small = item.size <= _SMALL and not name.startswith(".")
                 if name == "metrics.jsonl" or (small and (_step_of(name) is not None or not _is_checkpoint(name))):
-                    self._bring(name, item)
+                    self._download(name, item)
         except OSError as error:
             raise explained(error) from error
 
     def fetch(self, checkpoint: Path) -> None:
-        """Bring the files of a checkpoint that the spool lacks, or has with other contents than the bucket."""
+        """Download the files of a checkpoint that are missing in the spool or differ from the bucket's."""
         prefix = self._name(checkpoint)
         try:
-            _at_once(
-                self._bring, [(name, item) for name, item in self._remote.items() if name.startswith(f"{prefix}/")]
+            _call_concurrently(
+                self._download, [(name, item) for name, item in self._remote.items() if name.startswith(f"{prefix}/")]
             )
         except OSError as error:
             raise explained(error) from error
 
     def after_save(self, checkpoint: Path) -> None:
-        """Upload the checkpoint. The metrics up to it come first, so that they never end before the newest checkpoint."""
+        """Upload the checkpoint, after the metrics, so that the bucket has all metrics up to its newest checkpoint."""
         self._raise_error()
         self._upload_changed()
         paths = [p for p in sorted(checkpoint.rglob("*")) if p.is_file() and p.name != CHECKPOINT_MANIFEST]
-        _at_once(self._put, [(self._name(path), path) for path in paths])
+        _call_concurrently(self._put, [(self._name(path), path) for path in paths])
         manifest = checkpoint / CHECKPOINT_MANIFEST
         self._put(self._name(manifest), manifest)
         self._remote.update(self._files(self._name(checkpoint)))
@@ -139,11 +144,11 @@ class BucketStorage(Storage):
                 self._error = error
                 return
             except OSError:
-                pass  # a file that is being replaced: the next upload has it
+                pass  # the file is being replaced; the next upload has it
             self._closing.wait(max(_PAUSE, 10 * (time.monotonic() - started)))
 
     def _upload_changed(self) -> None:
-        """Upload the files beside the checkpoints that have changed since they were uploaded."""
+        """Upload the files outside checkpoints/ that have changed since their last upload."""
         with self._uploading:
             for path in sorted(self._spool.rglob("*")):
                 name = self._name(path)
@@ -161,9 +166,9 @@ class BucketStorage(Storage):
             raise self._error
 
     def _files(self, folder: str = "") -> dict[str, Stored]:
-        """Return the objects that can be files in the spool. Whoever can write to the bucket chooses their names."""
+        """Return the objects that can be files in the spool. Names are not trusted: anybody with access can write them."""
         objects = self._bucket.objects(folder)
-        names = (name for name in objects if not name.endswith("/"))  # which consoles make as folders
+        names = (name for name in objects if not name.endswith("/"))  # web consoles make such objects for folders
         files, refused = as_files(name for name in names if name != _CHECKPOINTS)
         if _CHECKPOINTS in objects:
             refused.append(f"has an object {_CHECKPOINTS}, where podrun keeps a folder")
@@ -179,17 +184,17 @@ class BucketStorage(Storage):
 
     def _put(self, name: str, path: Path) -> None:
         assert self._claim is not None
-        self._claim.check()  # at each file: what another run has taken must not be overwritten
+        self._claim.check()  # before each file: another run may have taken the workdir
         self._bucket.put_file(name, path)
 
-    def _bring(self, name: str, item: Stored) -> None:
-        """Download an object, unless its file is the same. Raises UserError if a link could lead out of the spool."""
+    def _download(self, name: str, item: Stored) -> None:
+        """Download an object unless the spool has it. Raises UserError if a link could lead out of the spool."""
         path = self._path(name)
         if not is_same(path, item):
             self._bucket.get_file(name, path, item)
 
-    def _make_way(self) -> None:
-        """Remove files where objects now have folders, and folders where they have files. Raises UserError, OSError."""
+    def _remove_conflicts(self) -> None:
+        """Remove local files where the bucket has folders, and local folders where it has files."""
         for name in self._remote:
             if (path := self._path(name)).is_dir():
                 shutil.rmtree(path)
@@ -198,7 +203,7 @@ class BucketStorage(Storage):
                 (self._spool / folder).unlink()
 
     def _path(self, name: str) -> Path:
-        """Return the path of an object in the spool. Raises UserError for a link there, which could lead elsewhere."""
+        """Return an object's path in the spool. Raises UserError for a link, which could lead out of the spool."""
         try:
             return Path(path_inside(str(self._spool), name))
         except UnsafeNameError as error:
@@ -212,8 +217,8 @@ class BucketStorage(Storage):
         return path.relative_to(self._spool).as_posix()
 
 
-def _at_once(action: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> None:
-    """Call `action` with each of the arguments, several at the same time. Raises the first error, after which none begins."""
+def _call_concurrently(action: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> None:
+    """Call `action(*each)` for each of `arguments`, `_STREAMS` at a time. After an error no further call begins."""
     with ThreadPoolExecutor(_STREAMS, thread_name_prefix="bucket") as pool:
         calls = [pool.submit(action, *each) for each in arguments]
         try:
@@ -229,7 +234,7 @@ def _is_checkpoint(name: str) -> bool:
 
 
 def _step_of(name: str) -> str | None:
-    """Return the step of the checkpoint that an object is a part of; None if it is of none."""
+    """Return the step of the checkpoint that an object belongs to; None if it belongs to none."""
     parts = name.split("/")
     return parts[1] if parts[0] == _CHECKPOINTS and len(parts) > 2 and _STEP.fullmatch(parts[1]) else None
 

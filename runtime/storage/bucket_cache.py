@@ -1,8 +1,8 @@
-"""Files of a bucket on this host: each object once, whichever job asks for it, and folders of links that jobs read.
+"""Cache objects of buckets on this host's disk. All jobs share the files; each job reads a folder of hard links.
 
-files/DIGEST       the content of an object, written once; DIGEST.part while it comes
-sets/NAME/...      hard links, with the names in the bucket, to what a job has asked for
-sets/NAME.lock     locked, shared, by the processes that read the folder
+files/DIGEST       the content of an object, written once; DIGEST.part during its download
+sets/NAME/...      the objects that a job needs, by their names in the bucket, as hard links to files/
+sets/NAME.lock     a lock that the processes that read the folder share
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ..contract import UserError
 from ..safe_name import path_inside
 from .bucket_client import Bucket, BucketError, Stored
 
-_PIECE = 8 << 20  # bytes that are asked for at a time ...
-_AT_ONCE = 4  # ... by each of so many requests
-_TRIES = 3  # times that an object is brought whose bytes do not arrive as they are
-_KEEP = 3  # sets that stay although no process reads them
-_LEFT = 86400.0  # seconds after which a file goes that no set has
+_PIECE = 8 << 20  # bytes per request
+_REQUESTS = 4  # concurrent requests
+_TRIES = 3  # downloads of an object whose checksum does not match
+_KEEP = 3  # unused sets to keep
+_UNUSED = 86400.0  # seconds after which a file that is in no set is removed
 _POLL = 0.5  # seconds
 
 Objects = dict[str, Stored]
@@ -38,23 +38,23 @@ _open: list[int] = []
 
 
 def cache_folder() -> Path:
-    """Return the folder on a host for what belongs to no run."""
+    """Return podrun's cache folder, `~/.cache/podrun` or below XDG_CACHE_HOME."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "podrun"
 
 
 class BucketCache:
-    """The files of this host, for one process."""
+    """This host's cache, as one process uses it."""
 
-    def __init__(self, tell: Callable[[str], None], sign: Callable[[], None]) -> None:
-        """Tell the user by `tell` what is brought; call `sign` at each sign of progress."""
+    def __init__(self, note: Callable[[str], None], on_progress: Callable[[], None]) -> None:
+        """Open the cache. `note` is called with lines for the user, `on_progress` whenever a download advances."""
         self._root = cache_folder() / "data"
-        self._tell, self._sign = tell, sign
-        self._told = 0.0
+        self._note, self._on_progress = note, on_progress
+        self._noted = 0.0
 
     def folder(self, bucket: Bucket, objects: Objects) -> Path:
-        """Return a folder with the objects' files, by their names, which stay as they are while this process lives.
+        """Return a folder that has the objects as files, by their names. It does not change while this process lives.
 
-        Raises BucketError, OSError, and UserError if there is no room.
+        Raises BucketError, OSError, and UserError if the disk is too small.
         """
         facts = [bucket.url, *sorted((name, *_identity(bucket, name, item)) for name, item in objects.items())]
         name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:20]
@@ -64,41 +64,41 @@ class BucketCache:
         _open.append(os.open(folder.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o644))
         fcntl.flock(_open[-1], fcntl.LOCK_SH)
         if not folder.is_dir():
-            self._bring_all(bucket, objects)
+            self._download_missing(bucket, objects)
             self._link(bucket, objects, folder)
             self._prune()
         os.utime(folder)
         return folder
 
-    def _bring_all(self, bucket: Bucket, objects: Objects) -> None:
+    def _download_missing(self, bucket: Bucket, objects: Objects) -> None:
         missing = {name: item for name, item in objects.items() if not self._file(bucket, name, item).exists()}
         total = sum(item.size for item in missing.values())
         free = shutil.disk_usage(self._root).free
         if total > free:
             raise UserError(
-                f"{bucket.url}: {_megabytes(total)} are to be brought to {self._root}, where {_megabytes(free)} are free; "
+                f"{bucket.url}: {_megabytes(total)} must be downloaded to {self._root}, where {_megabytes(free)} are free; "
                 "make room there, or name another folder for caches in XDG_CACHE_HOME"
             )
         done = 0
         for name, item in sorted(missing.items()):
-            self._bring(bucket, name, item, done, total)
+            self._download(bucket, name, item, done, total)
             done += item.size
 
-    def _bring(self, bucket: Bucket, name: str, item: Stored, before: int, total: int) -> None:
-        """Bring an object, from where an earlier process was interrupted, or wait for one that brings it."""
+    def _download(self, bucket: Bucket, name: str, item: Stored, before: int, total: int) -> None:
+        """Download an object, or wait for a process that does. An interrupted download is continued."""
         target = self._file(bucket, name, item)
         part = target.with_suffix(".part")
-        with part.open("ab") as file, ThreadPoolExecutor(_AT_ONCE) as pool:
+        with part.open("ab") as file, ThreadPoolExecutor(_REQUESTS) as pool:
             self._lock(file)
             for _ in range(_TRIES):
                 if target.exists():
                     return
                 while (size := file.seek(0, os.SEEK_END)) < item.size:
-                    starts = range(size, min(item.size, size + _AT_ONCE * _PIECE), _PIECE)
+                    starts = range(size, min(item.size, size + _REQUESTS * _PIECE), _PIECE)
                     ends = [min(start + _PIECE, item.size) for start in starts]
                     for piece in pool.map(lambda a, b: bucket.read_part(name, a, b), starts, ends):
                         file.write(piece)
-                        self._sign()
+                        self._on_progress()
                     file.flush()
                     self._report(bucket, before + file.tell(), total)
                 if bucket.is_intact(name, part, item):
@@ -107,12 +107,12 @@ class BucketCache:
                     return
                 file.truncate(0)
         raise BucketError(
-            f"{bucket.url}/{name} was brought {_TRIES} times, and never had the bytes that the bucket states; if it is "
-            "being written, wait for its end; else look at the proxy and network between"
+            f"{bucket.url}/{name} was downloaded {_TRIES} times, and its checksum never matched; if it is being written, "
+            "wait until it is complete; otherwise check the proxy and the network"
         )
 
     def _lock(self, file: BinaryIO) -> None:
-        """Wait until no other process brings this file. Its progress counts as that of this process."""
+        """Wait until no other process downloads this file. Meanwhile that one's progress counts as this process's."""
         before = -1
         while True:
             try:
@@ -123,12 +123,12 @@ class BucketCache:
                     return  # a file system without locks
             size = os.fstat(file.fileno()).st_size
             if size != before:
-                self._sign()
+                self._on_progress()
             before = size
             time.sleep(_POLL)
 
     def _link(self, bucket: Bucket, objects: Objects, folder: Path) -> None:
-        """Make the folder, which appears whole. Another process may be faster."""
+        """Make the folder of links. It appears atomically, and another process may make it first."""
         fresh = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
         try:
             for name, item in objects.items():
@@ -143,7 +143,7 @@ class BucketCache:
             shutil.rmtree(fresh, ignore_errors=True)
 
     def _prune(self) -> None:
-        """Remove the sets that were used longest ago and that no process reads, and files that no set has."""
+        """Remove the least recently used sets that no process reads, and old files that are in no set."""
         sets = sorted((p for p in (self._root / "sets").iterdir() if p.is_dir()), key=lambda p: -p.stat().st_mtime)
         for folder in sets[_KEEP:]:
             with folder.with_suffix(".lock").open("a") as lock:
@@ -154,13 +154,13 @@ class BucketCache:
                 shutil.rmtree(folder, ignore_errors=True)
         for file in (self._root / "files").iterdir():
             status = file.stat()
-            if status.st_nlink == 1 and time.time() - status.st_mtime > _LEFT:
+            if status.st_nlink == 1 and time.time() - status.st_mtime > _UNUSED:
                 file.unlink(missing_ok=True)
 
     def _report(self, bucket: Bucket, done: int, total: int) -> None:
-        if time.monotonic() - self._told > 10 or done == total:
-            self._told = time.monotonic()
-            self._tell(f"{_megabytes(done)} of {_megabytes(total)} brought from {bucket.url} to {self._root}")
+        if time.monotonic() - self._noted > 10 or done == total:
+            self._noted = time.monotonic()
+            self._note(f"{_megabytes(done)} of {_megabytes(total)} downloaded from {bucket.url} to {self._root}")
 
     def _file(self, bucket: Bucket, name: str, item: Stored) -> Path:
         text = json.dumps(_identity(bucket, name, item))
@@ -168,7 +168,7 @@ class BucketCache:
 
 
 def _identity(bucket: Bucket, name: str, item: Stored) -> tuple[int, str]:
-    """Return size and digest of an object, or what stands for its content if the server states no digest."""
+    """Return the size and digest of an object; its name and version in place of the digest if the server states none."""
     exact = item.digest and not item.digest.startswith("parts:")
     return item.size, item.digest if exact else f"{bucket.url}/{name} {item.version}"
 

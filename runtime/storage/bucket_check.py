@@ -1,7 +1,6 @@
-"""Try what a run does with a bucket: write, list, read and delete.
+"""Try the operations that a run needs on a bucket: write, list, read, delete.
 
-`podrun check` sends this file to every host, so it imports nothing but the client, which imports little itself, the contract
-and the standard library.
+`podrun check` sends this file to every host, so it imports only the client, the contract and the standard library.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _CONTENT = b"written by podrun check"
 
 
 def problems(bucket: Bucket, name: str) -> list[BucketError]:
-    """Return what this host may not do with an object `name`; only the first problem if the bucket cannot be reached."""
+    """Return the errors of each operation on an object `name`; only the first error if the bucket cannot be reached."""
     tries: list[Callable[[], object]] = [
         lambda: bucket.put(name, _CONTENT),
         lambda: bucket.sizes(),
@@ -38,7 +37,7 @@ def problems(bucket: Bucket, name: str) -> list[BucketError]:
 
 
 def main() -> None:
-    """Print the answer for the URL of the command line as JSON."""
+    """Try the bucket whose URL is on the command line, and print the errors as JSON."""
     url = sys.argv[1]
     errors: list[Exception]
     try:

@@ -1,7 +1,7 @@
-"""Claim a workdir in a bucket for one run: an object that is renewed while the run lives, and says when it has ended.
+"""Claim a workdir in a bucket for one run: an object that the run renews while it lives, and marks as ended afterwards.
 
-Every write of it has a condition: that it is absent, or still the version that was read. So of several runs that claim a
-workdir at once, exactly one gets it, and one that was thought dead and is not learns that another run has taken it.
+Every write of the object is conditional: it must be absent, or still have the version that was read. So of several runs that
+claim a workdir at the same time exactly one succeeds, and a run that was taken for dead notices that another run has it now.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .bucket_client import Bucket, BucketError, RefusedError, Stored, explained
 
 CLAIM = ".podrun-claim"
 CLOCK = ".podrun-clock-"
-"""Start of the names of objects that tell what time it is by the server's clock."""
-RENEWED = 5.0  # seconds
+"""Prefix of objects that are written to read the server's clock."""
+RENEWED = 5.0  # seconds between two renewals
 STALE = 30.0  # seconds without a renewal after which a run counts as dead
 _SPOOL = ".podrun-spool"
-_ROUNDS = 20  # times that another run may be faster
+_ROUNDS = 20  # attempts, in each of which another run may be faster
 
 _LARGEST = 1 << 53
 _NAME = re.compile(r"[\w.:-]{1,255}", re.ASCII)  # of a run or a host
@@ -36,7 +36,7 @@ class Claim:
     """A claim that this process holds."""
 
     def __init__(self, bucket: Bucket, env: WorkerEnv, spool: Path) -> None:
-        """Describe it; `take` takes it. The caller has locked the folder `spool`."""
+        """Prepare a claim; `take` makes it. The caller holds the lock of the folder `spool`."""
         self.bucket = bucket
         self._spool = spool
         self._facts: Facts = {
@@ -53,9 +53,11 @@ class Claim:
         self._thread = threading.Thread(target=self._keep, daemon=True, name="claim")
 
     def take(self, note: Callable[[str], None]) -> None:
-        """Take it from nobody, from this run, or from a run that is dead.
+        """Claim the workdir, if it is free, or held by this run or by a dead one. May wait `STALE` seconds to find out.
 
-        Raises UserError if another run has it, or the bucket refuses; UnavailableError if the bucket cannot be reached.
+        Raises:
+            UserError: another run has it, or the bucket refuses access.
+            UnavailableError: the bucket cannot be reached.
         """
         try:
             self._facts["spool"] = _id_of(self._spool)
@@ -71,17 +73,17 @@ class Claim:
                     return
         except OSError as error:
             raise explained(error) from error
-        raise UserError(f"workdir {self.bucket.url}: other runs claim it all the time; choose another with --workdir")
+        raise UserError(f"workdir {self.bucket.url}: other runs keep claiming it; choose another with --workdir")
 
     def check(self) -> None:
-        """Raise BucketError if another run has it, of which a process that was stopped for a while cannot know."""
+        """Raise BucketError if another run has claimed the workdir, which can happen while this process is suspended."""
         if self._lost is None and time.monotonic() - self._renewed > STALE / 2:
             self._renew()
         if self._lost is not None:
             raise self._lost
 
     def release(self) -> None:
-        """Let the next run take it at once. Raises BucketError."""
+        """Mark the claim as ended, so that the next run need not wait. Raises BucketError."""
         self._stop.set()
         self._thread.join()
         self.check()
@@ -89,14 +91,17 @@ class Claim:
         self.check()
 
     def _await_end(self, held: Stored, note: Callable[[str], None]) -> bool:
-        """Return whether the holder is no more; False if the claim has changed hands. Raises UserError if it lives."""
+        """Wait until the holder has ended or is stale: return True. Return False if the claim must be read again.
+
+        Raises UserError if the holder is alive.
+        """
         holder = _facts(self.bucket.read(CLAIM))
         if self._is_over(holder):
             return True
         wait = min(STALE, STALE - (self._now() - held.time))
         name = f"{holder.get('run')} (on {holder.get('host')})"
         if wait > 0:
-            note(f"run {name} has claimed {self.bucket.url}: waiting up to {wait:.0f} s to see whether it lives")
+            note(f"run {name} has claimed {self.bucket.url}: waiting up to {wait:.0f} s to see whether it is alive")
         deadline = time.monotonic() + wait
         while time.monotonic() < deadline:
             time.sleep(min(1.0, max(0.0, deadline - time.monotonic())))
@@ -109,19 +114,21 @@ class Claim:
         return True
 
     def _is_over(self, holder: Facts) -> bool:
-        """Return whether the holder says so, is an earlier attempt of this run, or had this folder, which is locked."""
+        """Return whether the holder has ended: by its own mark, as an earlier attempt of this run, or because this process
+        holds the lock of the spool folder that it used.
+        """
         mine = self._facts
         earlier = holder.get("run") == mine["run"] and int(str(holder["attempt"])) <= int(str(mine["attempt"]))
         same_folder = "spool" in holder and all(holder.get(key) == mine[key] for key in ("host", "spool"))
         return bool(holder.get("ended")) or earlier or same_folder
 
     def _now(self) -> float:
-        """Return the time by the server's clock: those of hosts may differ."""
+        """Return the time by the server's clock, in seconds since 1970. Hosts' clocks may differ."""
         name = f"{CLOCK}{self._facts['nonce']}"
         self.bucket.put(name, b"")
         item = self.bucket.stat(name)
         self.bucket.delete(name)
-        return 0.0 if item is None else item.time  # too early a time makes the wait longer
+        return 0.0 if item is None else item.time  # a time that is too early only makes the wait longer
 
     def _keep(self) -> None:
         while self._lost is None and not self._stop.wait(RENEWED):
@@ -132,10 +139,10 @@ class Claim:
             began = time.monotonic()
             try:
                 version = self.bucket.replace(CLAIM, self._content(ended), self._version)
-                if version is None and self.bucket.stat(CLAIM) is None:  # somebody has deleted it; no run does
+                if version is None and self.bucket.stat(CLAIM) is None:  # deleted by somebody; runs never delete it
                     version = self.bucket.replace(CLAIM, self._content(ended), "")
             except OSError:
-                return  # uploads tell of a bucket that cannot be reached
+                return  # uploads report that the bucket cannot be reached
             if version is None:
                 self._lost = RefusedError(f"{self.bucket.url}: another run has taken this workdir meanwhile")
             else:
@@ -154,7 +161,7 @@ def _in_use(url: str, holder: Facts) -> str:
 
 
 def _id_of(spool: Path) -> str:
-    """Return the name that tells this folder from those of other hosts; it is made if there is none. Raises OSError."""
+    """Return the unique id of a spool folder, which is stored in it. Makes one if there is none. Raises OSError."""
     path = spool / _SPOOL
     if not path.is_file():
         path.write_text(secrets.token_hex(8))
@@ -162,7 +169,7 @@ def _id_of(spool: Path) -> str:
 
 
 def _facts(content: bytes | None) -> Facts:
-    """Return what a claim says; nothing if it is none of podrun's. Whoever can write to the bucket may have written it."""
+    """Parse a claim; empty if it is not valid, since anybody with access to the bucket may have written it."""
     try:
         facts = json.loads(content or b"{}")
     except (ValueError, RecursionError):

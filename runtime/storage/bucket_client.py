@@ -1,7 +1,7 @@
-"""Put, get, list and delete objects below one URL, with retries, and one clear error when that cannot help.
+"""Put, get, list and delete the objects below one URL. Transient errors are retried; others become one clear BucketError.
 
-What is uploaded and downloaded is compared with the digest that the server states. An object can be written on the
-condition that it is absent, or is still a version that was read.
+Every transfer is verified against the digest that the server states. A write can have the condition that the object is
+absent, or still has a version that was read.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ __all__ = ["Bucket", "BucketError", "MissingObjectError", "RefusedError", "Store
 T = TypeVar("T")
 
 _TRIES = 6
-_PATIENCE = 60.0  # seconds after which no other try begins
-_LONGEST = 16.0  # seconds between two tries; the libraries try several times themselves within each
-_DAMAGED = 4  # times that an object is sent or brought whose bytes do not arrive as they were
-_ABSENT = ""  # condition of an object that does not exist yet
+_RETRY_SECONDS = 60.0  # no retry begins later
+_LONGEST = 16.0  # most seconds between two tries; the libraries retry several times themselves within each
+_TRANSFERS = 4  # transfers of an object whose checksum does not match
+_ABSENT = ""  # version that stands for an object that does not exist
 
 
 class Bucket:
     """The objects below one URL, by their names relative to it."""
 
     def __init__(self, url: str, note: Callable[[str], None] = lambda text: None) -> None:
-        """Open it; nothing is asked yet. `note` is told what is tried again.
+        """Open the URL, without a request yet. `note` is called with a line for the user when a request is retried.
 
         Raises UserError if the package for its kind is missing.
         """
@@ -63,34 +63,34 @@ class Bucket:
             self.put(name, path.read_bytes())
             return
         send = partial(self._fs.put_file, os.fspath(path), self._key(name), chunksize=PART, **self._one_part)
-        for _ in range(_DAMAGED):
+        for _ in range(_TRANSFERS):
             self._try("write", name, send)
             item = self.stat(name)
             if item is not None and self._is_as_stated(name, item, digest_of_file(path, item.digest)):
                 return
-        raise self._damaged("sent", name)
+        raise self._damaged("uploaded", name)
 
     def put(self, name: str, content: bytes) -> None:
         """Write an object. Raises BucketError."""
         self._write(name, content, None)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Write an object if there is none of that name; return whether it is now this one. Raises BucketError."""
+        """Write an object if the name is free. Return whether it was written. Raises BucketError."""
         return self.replace(name, content, _ABSENT) is not None
 
     def replace(self, name: str, content: bytes, version: str) -> str | None:
-        """Write an object if it still is that version; return its version now, None if it was another one.
+        """Write an object if its current version is `version`. Return the new version, or None if it was another one.
 
         Raises BucketError.
         """
         try:
             return self._write(name, content, version)
         except ConditionError:
-            now = self.stat(name)  # the answer to an earlier try may have been lost
+            now = self.stat(name)  # an earlier try may have written it, with its response lost
             return now.version if now is not None and self.read(name) == content else None
 
     def stat(self, name: str) -> Stored | None:
-        """Return what the server states of an object; None if there is none. Raises BucketError."""
+        """Return an object's size, digest, version and time; None if it does not exist. Raises BucketError."""
         try:
             facts = self._try("read", name, lambda: self._fs.info(self._key(name)))
             return None if facts.get("type") == "directory" else stored(facts)
@@ -98,8 +98,8 @@ class Bucket:
             return None
 
     def read(self, name: str) -> bytes | None:
-        """Return an object's content; None if there is none. Raises BucketError."""
-        for _ in range(_DAMAGED):
+        """Return an object's content; None if it does not exist. Raises BucketError."""
+        for _ in range(_TRANSFERS):
             item = self.stat(name)
             if item is None:
                 return None
@@ -109,33 +109,35 @@ class Bucket:
                 return None
             if self._is_as_stated(name, item, digest_of_bytes(content)):
                 return content
-        raise self._damaged("brought", name)
+        raise self._damaged("downloaded", name)
 
     def read_part(self, name: str, start: int, end: int) -> bytes:
-        """Return the bytes from `start` to before `end` of an object. Raises BucketError."""
+        """Return the bytes `start` to `end`, exclusive, of an object. Raises BucketError."""
         return bytes(self._try("read", name, lambda: self._fs.cat_file(self._key(name), start=start, end=end)))
 
     def get_file(self, name: str, path: Path, item: Stored | None = None) -> None:
-        """Download an object to a file, which appears whole. `item` is what a listing says of it.
+        """Download an object to `path`, atomically. `item` is its entry in a listing, which saves a request.
 
         Raises BucketError, and OSError if the file cannot be written.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{hashlib.sha256(path.name.encode()).hexdigest()[:16]}.part")  # any name fits
+        part = path.with_name(
+            f".{hashlib.sha256(path.name.encode()).hexdigest()[:16]}.part"
+        )  # the name may be too long for a suffix
         item = item or self.stat(name)
-        part.unlink(missing_ok=True)  # a link there would be followed
+        part.unlink(missing_ok=True)  # it may be a link, which would be followed
         try:
-            for _ in range(_DAMAGED):
+            for _ in range(_TRANSFERS):
                 self._try("read", name, lambda: self._fs.get_file(self._key(name), os.fspath(part), **self._one_part))
                 if item is None or self.is_intact(name, part, item):
                     part.replace(path)
                     return
         finally:
             part.unlink(missing_ok=True)
-        raise self._damaged("brought", name)
+        raise self._damaged("downloaded", name)
 
     def is_intact(self, name: str, path: Path, item: Stored) -> bool:
-        """Return whether a downloaded file has the object's bytes; of one that came in parts, only the size tells."""
+        """Return whether a downloaded file matches the object. An object uploaded in parts is compared by size only."""
         if path.stat().st_size != item.size:
             return False
         if item.digest.startswith("parts:"):
@@ -143,7 +145,7 @@ class Bucket:
         return is_same(path, item) or self._is_encrypted(name)
 
     def objects(self, folder: str = "") -> dict[str, Stored]:
-        """Return what the server states of each object below the URL, or a folder there: one listing.
+        """List the objects below the URL, or below a folder there, by name relative to the URL.
 
         Raises BucketError.
         """
@@ -164,7 +166,7 @@ class Bucket:
         return {name: item.size for name, item in self.objects().items()}
 
     def delete(self, name: str) -> None:
-        """Delete an object; one that is gone already is no error. Raises BucketError."""
+        """Delete an object, if it exists. Raises BucketError."""
         try:
             self._try("delete", name, lambda: self._fs.rm_file(self._key(name)))
         except MissingObjectError:
@@ -175,24 +177,24 @@ class Bucket:
         self._try("write", target, lambda: self._fs.cp_file(self._key(name), self._key(target)))
 
     def modified(self, name: str) -> float:
-        """Return when an object was written, in seconds since the epoch. Raises BucketError."""
+        """Return the time when an object was written, in seconds since 1970. Raises BucketError."""
         return float(self._try("read", name, lambda: self._fs.modified(self._key(name))).timestamp())
 
     def abort_uploads(self) -> None:
-        """Forget uploads in parts that were interrupted, which S3 would keep, and charge for, forever."""
+        """Abort interrupted multipart uploads, which S3 would keep, and charge for, indefinitely."""
         if self._scheme == "s3":
             abort_uploads(self._fs, self._root)
 
     def _write(self, name: str, content: bytes, version: str | None) -> str:
-        """Write an object, on a condition unless `version` is None; return its version. Raises ConditionError."""
+        """Write an object, verified, and return its version. Raises ConditionError unless it had `version`; None: any."""
         write = write_gs if self._scheme == "gs" else write_s3
-        for _ in range(_DAMAGED):
+        for _ in range(_TRANSFERS):
             facts = self._try("write", name, partial(write, self._fs, self._key(name), content, version))
             digest = facts.digest if facts.digest.startswith("md5:") else ""
             if self._is_as_stated(name, facts._replace(digest=digest), digest_of_bytes(content)):
                 return str(facts.version)
-            version = facts.version if version is not None else None  # the damaged one is this writer's
-        raise self._damaged("sent", name)
+            version = facts.version if version is not None else None  # the damaged object was written here
+        raise self._damaged("uploaded", name)
 
     def _is_as_stated(self, name: str, item: Stored, digest: str) -> bool:
         return not item.digest or item.digest == digest or self._is_encrypted(name)
@@ -201,18 +203,21 @@ class Bucket:
         return self._scheme == "s3" and self._try("read", name, lambda: is_encrypted(self._fs, self._key(name)))
 
     def _damaged(self, done: str, name: str) -> BucketError:
-        what = f"{self.url}/{name} was {done} {_DAMAGED} times, and its bytes never arrived as they were"
         return BucketError(
-            f"{what}; something between this host and the bucket changes them: look at its proxy and network"
+            f"{self.url}/{name} was {done} {_TRANSFERS} times, and its checksum never matched; something between this host "
+            "and the bucket changes the bytes: check the proxy and the network"
         )
 
     def _key(self, name: str) -> str:
         return f"{self._root}/{name}"
 
     def _try(self, verb: str, name: str, call: Callable[[], T]) -> T:
-        """Return `call()`, tried again with growing pauses, unless what it raises will be the same the next time.
+        """Return `call()`, retried with exponential backoff after transient errors.
 
-        Raises ConditionError if the object is not what the writer believed.
+        Raises:
+            BucketError: a permanent error, or the last of the tries failed.
+            ConditionError: the condition of a write does not hold.
+            OSError: an error of this host's disk.
         """
         started = time.monotonic()
         for attempt in range(1, _TRIES + 1):
@@ -228,13 +233,13 @@ class Bucket:
                     raise fatal from error
                 server = os.environ.get(SERVER[self._scheme])
                 what = f"{self.url}: cannot {verb} {name or 'it'}{f' on the server {server}' if server else ''}"
-                if attempt == _TRIES or time.monotonic() - started > _PATIENCE:
+                if attempt == _TRIES or time.monotonic() - started > _RETRY_SECONDS:
                     tries = "1 try" if attempt == 1 else f"{attempt} tries"
                     raise BucketError(f"{what} after {tries}: {short(error)}") from error
                 if attempt == 1:
-                    self._note(f"{what} yet, and tries again: {short(error)}")
+                    self._note(f"{what} yet; retrying: {short(error)}")
                 pause = max(
-                    random.uniform(0.5, 1) * min(_LONGEST, 0.25 * 2**attempt), min(retry_after(error), _PATIENCE)
+                    random.uniform(0.5, 1) * min(_LONGEST, 0.25 * 2**attempt), min(retry_after(error), _RETRY_SECONDS)
                 )
             time.sleep(pause)
         raise AssertionError("unreachable")

@@ -1,4 +1,4 @@
-"""Load a job's data, of which files may be in buckets: those are brought to this host first."""
+"""Load a job's data. Files in buckets are downloaded to this host's cache first."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ from .bucket_client import Bucket, explained
 
 
 def load_data(
-    config: Config, tell: Callable[[str], None] | None = None, sign: Callable[[], None] | None = None
+    config: Config, note: Callable[[str], None] | None = None, on_progress: Callable[[], None] | None = None
 ) -> Dataset:
     """Return the data that the job trains on.
 
-    Raises UserError if it is not there, or is not usable; UnavailableError if the bucket cannot be reached.
-
     Args:
         config: the job.
-        tell: told what is brought from a bucket.
-        sign: called at each sign of progress.
+        note: called with a line for the user about each download.
+        on_progress: called whenever a download advances.
+
+    Raises:
+        UserError: the data is missing or cannot be used.
+        UnavailableError: the bucket cannot be reached.
     """
-    tell, sign = tell or (lambda text: None), sign or (lambda: None)
-    cache = BucketCache(tell, sign)
+    note, on_progress = note or (lambda text: None), on_progress or (lambda: None)
+    cache = BucketCache(note, on_progress)
     urls: dict[str, str] = {}
 
-    def bring(key: str, url: str) -> Path:
+    def download(key: str, url: str) -> Path:
         try:
-            bucket, objects, name = _objects(url, tell)
+            bucket, objects, name = _objects(url, note)
             if not objects:
-                raise UserError(f"{key}: there is no object, folder or match for {url}; correct it, or upload the data")
+                raise UserError(f"{key}: no object, folder or match for {url}; correct the URL, or upload the data")
             _check_names(key, bucket, objects)
             path = cache.folder(bucket, objects) / name
         except OSError as error:
@@ -43,7 +45,7 @@ def load_data(
         urls[str(path)] = url
         return path
 
-    section = with_files(config.data, bring)
+    section = with_files(config.data, download)
     if not urls:
         return load_dataset(config)
     try:
@@ -55,30 +57,34 @@ def load_data(
         raise UserError(text) from error
 
 
-def _objects(url: str, tell: Callable[[str], None]) -> tuple[Bucket, Objects, str]:
-    """Return a bucket, the objects there that a URL names, and which path below the bucket's the URL is."""
+def _objects(url: str, note: Callable[[str], None]) -> tuple[Bucket, Objects, str]:
+    """Find the objects that a URL names: one object, all below a folder, or the matches of a glob pattern.
+
+    Returns:
+        A folder of the bucket, the objects by their names relative to it, and the URL's path relative to it.
+    """
     parts = url.split("/")
     wild = next((n for n, part in enumerate(parts) if n > 2 and any(c in part for c in "*?[")), None)
     if wild is not None:
-        bucket, pattern = Bucket("/".join(parts[:wild]), tell), parts[wild:]
+        bucket, pattern = Bucket("/".join(parts[:wild]), note), parts[wild:]
         matches = {name: item for name, item in bucket.objects().items() if _matches(name.split("/"), pattern)}
         return bucket, _files(matches), "/".join(pattern)
     parent, _, name = url.rpartition("/")
-    bucket = Bucket(parent, tell)
+    bucket = Bucket(parent, note)
     item = bucket.stat(name)
     if item is not None:
         return bucket, {name: item}, name
-    bucket = Bucket(url, tell)
+    bucket = Bucket(url, note)
     return bucket, _files(bucket.objects()), ""
 
 
 def _files(objects: Objects) -> Objects:
-    """Return the objects without the marks of folders that consoles make."""
+    """Return the objects without those that web consoles make for folders."""
     return {name: item for name, item in objects.items() if not name.endswith("/")}
 
 
 def _check_names(key: str, bucket: Bucket, objects: Objects) -> None:
-    """Raise UserError for objects that cannot be files of one folder: without them the job would train on less."""
+    """Raise UserError if an object's name cannot be a path in a folder: skipping it would train on less data."""
     refused = as_files(objects)[1]
     if refused:
         more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
@@ -86,7 +92,7 @@ def _check_names(key: str, bucket: Bucket, objects: Objects) -> None:
 
 
 def _matches(parts: list[str], pattern: list[str]) -> bool:
-    """Return whether a path matches a glob pattern, as pathlib's does."""
+    """Return whether a path matches a glob pattern, both split at slashes; `**` is any number of folders, as in pathlib."""
     if not pattern:
         return not parts
     if pattern[0] == "**":

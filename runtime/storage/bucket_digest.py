@@ -1,4 +1,4 @@
-"""Digests of objects: what the server states of the bytes that it has, to compare with those of a file."""
+"""Digests of objects, as servers state them, and the same digests of local files, to verify transfers."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 PART = 5 << 20
-"""Bytes of the parts in which a large file is uploaded, the fewest that S3 takes: of several files at once, a whole one is in
-memory. S3's digest of such an object depends on it."""
+"""Part size of multipart uploads, in bytes. The least that S3 allows, because a part of each concurrent file is in memory.
+S3's digest of such an object depends on it."""
 
 
 class Stored(NamedTuple):
-    """An object as the server states it."""
+    """Metadata of an object, as the server states it."""
 
     size: int
     digest: str
-    """`md5:`, `crc32c:` or `parts:` and the digest; empty if the server states none."""
+    """`md5:`, `crc32c:` or `parts:` (S3's digest of a multipart upload) and the digest; empty if the server states none."""
     version: str
     """Changes whenever the object is written."""
     time: float
-    """When it was written, by the server's clock."""
+    """Time of the last write by the server's clock, in seconds since 1970."""
 
 
 def stored(facts: dict[str, Any]) -> Stored:
-    """Return what gcsfs or s3fs says of an object."""
+    """Convert the metadata that gcsfs or s3fs returns for an object."""
     if "generation" in facts:
         written = datetime.fromisoformat(str(facts["updated"]).replace("Z", "+00:00")).timestamp()
         digest = f"md5:{base64.b64decode(facts['md5Hash']).hex()}" if facts.get("md5Hash") else ""
-        if not digest and facts.get("crc32c"):  # of an object that the server composed of others
+        if not digest and facts.get("crc32c"):  # an object composed of others has no MD5
             digest = f"crc32c:{base64.b64decode(facts['crc32c']).hex()}"
         return Stored(int(facts["size"]), digest, str(facts["generation"]), written)
     etag = str(facts.get("ETag", "")).strip('"')
@@ -48,12 +48,12 @@ def digest_of_bytes(content: bytes) -> str:
 
 
 def base64_digest(content: bytes) -> str:
-    """Return the MD5 of bytes as GCS writes it."""
+    """Return the MD5 of the bytes in base64, as GCS states it."""
     return base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
 
 
 def digest_of_file(path: Path, like: str) -> str:
-    """Return the digest of a file in the form of `like`, as if podrun had uploaded it. Raises OSError."""
+    """Return the digest of a file, of the same kind as the digest `like`. Raises OSError."""
     kind = like.partition(":")[0]
     if kind == "crc32c":
         checksum = importlib.import_module("google_crc32c").Checksum()
@@ -72,7 +72,7 @@ def digest_of_file(path: Path, like: str) -> str:
 
 
 def is_same(path: Path, item: Stored) -> bool:
-    """Return whether a file has the bytes of an object, as far as size and digest tell. Raises OSError."""
+    """Return whether a file has the size and digest of an object. Raises OSError."""
     return path.is_file() and path.stat().st_size == item.size and digest_of_file(path, item.digest) == item.digest
 
 

@@ -1,4 +1,4 @@
-"""Errors of buckets: which of them end all tries, and the line that tells the user what to do."""
+"""Errors of buckets: which of them are permanent, and the line that tells the user what to do."""
 
 from __future__ import annotations
 
@@ -25,51 +25,59 @@ _PERMISSIONS = {
     ("s3", "list"): "s3:ListBucket",
     ("s3", "delete"): "s3:DeleteObject",
 }
-_DOUBTS = {
+_REFUSALS = {
     "gs": 1,
     "s3": 3,
-}  # tries before a refusal counts that fresh credentials may end; gcsfs tries 6 times in each
+}  # tries until a refusal that renewed credentials could end is permanent; gcsfs retries 6 times in each
 
 
 class BucketError(OSError):
-    """What a bucket has answered for the last time, as a line for the user."""
+    """An operation on a bucket failed, after all retries. The message is a line for the user."""
 
 
 class RefusedError(BucketError):
-    """The bucket would answer the same again, however often it is asked: no permission, no credentials, no such bucket."""
+    """Permanent error, which a retry cannot change: no permission, no credentials, no such bucket."""
 
 
 class MissingObjectError(RefusedError):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 class ConditionError(Exception):
-    """An object was not written, because another writer was faster."""
+    """The condition of a write does not hold: another writer was faster."""
 
 
 def explained(error: OSError) -> UserError | UnavailableError:
-    """Return the error that ends a program because of `error`: the user's mistake, or a bucket that cannot be reached."""
+    """Convert an error to the one that ends the program: UnavailableError if the bucket cannot be reached, else UserError."""
     if isinstance(error, BucketError):
         return UnavailableError(str(error)) if is_unreachable(error) else UserError(str(error))
     where = f" ({error.filename})" if error.filename else ""
     return UserError(
-        f"what a bucket has cannot be kept on this host: {error.strerror or error}{where}; make room there, or name another "
-        "folder for caches in XDG_CACHE_HOME"
+        f"files of a bucket cannot be stored on this host: {error.strerror or error}{where}; make room there, or name "
+        "another folder for caches in XDG_CACHE_HOME"
     )
 
 
 def is_local(error: Exception) -> bool:
-    """Return whether an error is one of this host's disk, not one of a server that the library has put so."""
+    """Return whether an OSError is about this host's disk. The libraries raise OSError for servers' errors as well."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 
 def is_unreachable(error: Exception) -> bool:
-    """Return whether an error says that a bucket cannot be reached now."""
+    """Return whether an error means that the bucket cannot be reached at the moment."""
     return isinstance(error, BucketError) and not isinstance(error, RefusedError)
 
 
 def fatal_error(url: str, error: Exception, verb: str, name: str, tries: int) -> BucketError | None:
-    """Return the error that ends all tries after the `tries`-th; None if another may succeed."""
+    """Return the error to raise if `error` is permanent; None to retry.
+
+    Args:
+        url: the bucket's URL.
+        error: an error of fsspec's libraries.
+        verb: the operation: write, read, list or delete.
+        name: the object.
+        tries: number of tries so far.
+    """
     scheme, _, root = url.partition("://")
     kind, text = type(error).__name__, f"{error} {error.__cause__ or ''}"
     bucket = f"{scheme}://{root.partition('/')[0]}"
@@ -85,16 +93,16 @@ def fatal_error(url: str, error: Exception, verb: str, name: str, tries: int) ->
     ):
         return RefusedError(f"{bucket}: no credentials on this host; {_CREDENTIALS[scheme]}")
     if isinstance(error, ValueError) and "Invalid endpoint" in text:
-        return RefusedError(f"{bucket}: AWS_ENDPOINT_URL is no URL ({short(error)}); give http://SERVER:PORT")
+        return RefusedError(f"{bucket}: AWS_ENDPOINT_URL is not a URL ({short(error)}); give http://SERVER:PORT")
     if "TooSkewed" in text or "too skewed" in text:
         line = f"{bucket}: the clock of this host is wrong ({short(error)}); set it, best by NTP"
-        return RefusedError(line) if tries >= _DOUBTS[scheme] else None
+        return RefusedError(line) if tries >= _REFUSALS[scheme] else None
     if _code(error) in _BAD_KEYS:
         return RefusedError(f"{bucket}: {_who(scheme)} is refused ({short(error)}); {_CREDENTIALS[scheme]}")
     if re.search("ExpiredToken|TokenRefreshRequired|[Tt]oken.* expired|Invalid Credentials", text):
         line = f"{bucket}: the credentials of {_who(scheme)} have expired ({short(error)}); renew them"
-        return RefusedError(f"{line}: {_CREDENTIALS[scheme]}") if tries >= _DOUBTS[scheme] else None
-    if _code(error) in ("400", "403") and tries < _DOUBTS[scheme]:  # of a HEAD, whose answer cannot say why
+        return RefusedError(f"{line}: {_CREDENTIALS[scheme]}") if tries >= _REFUSALS[scheme] else None
+    if _code(error) in ("400", "403") and tries < _REFUSALS[scheme]:  # the response to a HEAD request has no reason
         return None
     if isinstance(error, PermissionError) or _status(error) in (401, 403):
         permission = _PERMISSIONS[scheme, verb]
@@ -106,14 +114,14 @@ def fatal_error(url: str, error: Exception, verb: str, name: str, tries: int) ->
 
 
 def is_condition(error: Exception) -> bool:
-    """Return whether an object was not written because it is another one than the writer believed."""
+    """Return whether an error means that the condition of a write does not hold."""
     if isinstance(error, FileExistsError):
         return True
     return _code(error) in ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey", "412")
 
 
 def retry_after(error: Exception) -> float:
-    """Return the seconds that a server wants to be left alone, as far as the library tells."""
+    """Return the seconds of the response's Retry-After header; 0 if there is none."""
     response = getattr(error.__cause__, "response", None)
     headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {}) if isinstance(response, dict) else {}
     seconds = str(headers.get("retry-after", ""))
@@ -121,12 +129,12 @@ def retry_after(error: Exception) -> float:
 
 
 def short(error: Exception) -> str:
-    """Return the error in one line."""
+    """Return the error's type and message in one line of at most 200 characters."""
     return f"{type(error).__name__}: {error}".replace("\n", " ")[:200]
 
 
 def _who(scheme: str) -> str:
-    """Return who asks, as far as that is known."""
+    """Return the identity that sends the requests, as far as it is known."""
     if scheme == "s3":
         return f"key {key}" if (key := os.environ.get("AWS_ACCESS_KEY_ID")) else "this host's role or profile"
     try:
@@ -137,13 +145,13 @@ def _who(scheme: str) -> str:
 
 
 def _code(error: Exception) -> str:
-    """Return S3's name of an error; empty if there is none."""
+    """Return S3's error code; empty if there is none."""
     response = getattr(error.__cause__, "response", None)  # botocore's, behind s3fs's
     return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
 
 
 def _status(error: Exception) -> int | None:
-    """Return the HTTP status behind an error, as far as the libraries tell."""
+    """Return the HTTP status of an error; None if the library does not state it."""
     response = getattr(error.__cause__, "response", None)
     if isinstance(response, dict):
         return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)) or None

@@ -1,4 +1,4 @@
-"""fsspec's gcsfs and s3fs, and requests to a server that they do not offer: writes on a condition."""
+"""Open fsspec's gcsfs and s3fs, and make the requests that these do not offer: conditional writes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ..contract import UserError
 from .bucket_digest import Stored, base64_digest, stored
 
 SERVER = {"gs": "STORAGE_EMULATOR_HOST", "s3": "AWS_ENDPOINT_URL"}
-"""Variables that name another server."""
+"""Environment variables that name another server."""
 _PACKAGES = {"gs": ("gcsfs", "gcs"), "s3": ("s3fs", "s3")}  # module, podrun's extra
 _BOUNDARY = secrets.token_hex(16).encode()
 
 
 def open_library(url: str) -> Any:
-    """Return the file system for a URL; nothing is asked yet. Raises UserError if the package for its kind is missing."""
+    """Return the fsspec file system for a URL, without a request yet. Raises UserError if its package is missing."""
     scheme = url.partition("://")[0]
-    # Else gcsfs first asks over gRPC what kind of bucket it is, for minutes where only HTTP is answered.
+    # Otherwise gcsfs first asks for the bucket's type over gRPC, which takes minutes on a server that has only HTTP.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     module, extra = _PACKAGES[scheme]
     try:
@@ -34,14 +34,14 @@ def open_library(url: str) -> Any:
         ) from None
     if scheme == "s3":
         return library.S3FileSystem(use_listings_cache=False, skip_instance_cache=True)
-    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it logs each try; podrun tells of those that matter
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it logs each try; the client reports those that matter
     if os.environ.get(SERVER["gs"]):  # another server takes no credentials
         return library.GCSFileSystem(token="anon", use_listings_cache=False, skip_instance_cache=True)
     return library.GCSFileSystem(use_listings_cache=False, skip_instance_cache=True)
 
 
 def write_gs(fs: Any, key: str, content: bytes, version: str | None) -> Stored:
-    """Write an object: always, or only if it is absent (an empty `version`), or only if it is that version."""
+    """Write an object to GCS if its current version is `version`; "" means absent, None means any."""
     bucket, _, name = key.partition("/")
     facts = json.dumps({"name": name, "md5Hash": base64_digest(content)}).encode()
     body = b"--%b\nContent-Type: application/json; charset=UTF-8\n\n%b\n--%b\nContent-Type: %b\n\n%b\n--%b--" % (
@@ -60,14 +60,14 @@ def write_gs(fs: Any, key: str, content: bytes, version: str | None) -> Stored:
 
 
 def write_s3(fs: Any, key: str, content: bytes, version: str | None) -> Stored:
-    """Write an object, as `write_gs` does."""
+    """Write an object to S3, as `write_gs` does to GCS."""
     bucket, _, name = key.partition("/")
     condition = {} if version is None else {"IfMatch": version} if version else {"IfNoneMatch": "*"}
     return stored(fs.call_s3("put_object", Bucket=bucket, Key=name, Body=content, **condition))
 
 
 def abort_uploads(fs: Any, root: str) -> None:
-    """Abort uploads in parts below `root`, as far as this host may."""
+    """Abort multipart uploads below `root`, if this host is permitted to."""
     bucket, _, folder = root.partition("/")
     with contextlib.suppress(OSError):
         for upload in fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=f"{folder}/").get("Uploads", []):
@@ -75,7 +75,7 @@ def abort_uploads(fs: Any, root: str) -> None:
 
 
 def is_encrypted(fs: Any, key: str) -> bool:
-    """Return whether S3's digest of an object is not that of its content, because it is encrypted with a user's key."""
+    """Return whether an object is encrypted with a user's key, so that S3's digest is not that of its content."""
     bucket, _, name = key.partition("/")
     facts = fs.call_s3("head_object", Bucket=bucket, Key=name)
     return "kms" in str(facts.get("ServerSideEncryption")) or "SSECustomerAlgorithm" in facts

@@ -1,4 +1,4 @@
-"""A folder that only process 0 sees, or not all hosts: the disk of its host."""
+"""Results on the local disk of process 0's host."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from .base import Storage
 
 
 class ProcessDisk(Storage):
-    """Process 0 reads and writes the checkpoints, for all."""
+    """A folder that only process 0 is sure to see. It reads and writes checkpoints for all processes."""
 
     everyone_reads = False
     is_one_disk = True
 
     def __init__(self, host: str) -> None:
-        """Name the host of process 0."""
+        """Make the storage; `host` is the host of process 0."""
         self._host = host
 
     def where(self, path: Path) -> str:

@@ -1,4 +1,4 @@
-"""A folder that all hosts see."""
+"""Results in a folder that all hosts see."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .base import Storage
 
 
 class SharedFolder(Storage):
-    """Every process reads checkpoints itself."""
+    """A shared folder: every process reads and writes checkpoints itself."""
 
     everyone_reads = True
 

@@ -80,7 +80,7 @@ def test_tokens_and_their_validation(url: str, tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_is_named(url: str) -> None:
-    with pytest.raises(UserError, match=f"data.path: there is no object, folder or match for {url}/nothing"):
+    with pytest.raises(UserError, match=f"data.path: no object, folder or match for {url}/nothing"):
         load_data(job(name="text", path=f"{url}/nothing"))
     with pytest.raises(UserError, match=r"data.path: .*://nowhere-at-all: no such bucket|there is no object"):
         load_data(job(name="text", path=url.replace(BUCKET, "nowhere-at-all")))
@@ -142,20 +142,20 @@ def test_wrong_bytes_are_brought_again(
             if arrives:
                 assert (cache.folder(bucket, bucket.objects()) / "data").read_bytes() == content
             else:
-                with pytest.raises(BucketError, match="never had the bytes that the bucket states"):
+                with pytest.raises(BucketError, match="its checksum never matched"):
                     cache.folder(bucket, bucket.objects())
 
 
 def test_no_room(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     Bucket(url).put("data", b"x" * 1000)
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 999}))
-    with pytest.raises(UserError, match=r"0\.0 MB are to be brought .* make room there"):
+    with pytest.raises(UserError, match=r"0\.0 MB must be downloaded .* make room there"):
         load_data(job(name="text", path=f"{url}/data"))
 
 
 def test_sets_that_no_process_reads_go_at_last(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucket_cache, "_KEEP", 1)
-    monkeypatch.setattr(bucket_cache, "_LEFT", -1.0)
+    monkeypatch.setattr(bucket_cache, "_UNUSED", -1.0)
     bucket, cache = Bucket(url), BucketCache(lambda _: None, lambda: None)
     folders = []
     for text in (b"one", b"two", b"three"):

@@ -76,7 +76,7 @@ BROKEN = [
         ("no credentials on this host", "give AWS_ACCESS_KEY_ID"),
         env={**dict.fromkeys(KEYS), "AWS_EC2_METADATA_DISABLED": "true", "HOME": "/nowhere"},
     ),
-    Broken("address", ("AWS_ENDPOINT_URL is no URL", "http://"), env={"AWS_ENDPOINT_URL": "127.0.0.1:9"}),
+    Broken("address", ("AWS_ENDPOINT_URL is not a URL", "http://"), env={"AWS_ENDPOINT_URL": "127.0.0.1:9"}),
     Broken("no package s3", ("s3fs is not installed", "podrun[s3]"), without="s3fs"),
     Broken("no package gs", ("gcsfs is not installed", "podrun[gcs]"), GS, without="gcsfs"),
     Broken("unreachable", ("cannot list it on the server", NOWHERE), env={"AWS_ENDPOINT_URL": NOWHERE}, code=69),
