@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from podrun.runtime.checkpoint.missing import tell_of_missing
+from podrun.runtime.checkpoint.missing import warn_of_missing
 from podrun.runtime.checkpoint.program import ProgramCheckpoints
 from podrun.runtime.checkpoint.unchanged import Snapshot
 from podrun.runtime.contract import EventKind, ExitCode, Phase, UserError
@@ -78,7 +78,7 @@ class Steps:
         self._checkpoints = ProgramCheckpoints(checkpoints, state, keep, storage)
         newest = self._checkpoints.newest(state, self._reporter)
         if self._session.in_pod:
-            tell_of_missing(self._session.env, storage, checkpoints, newest[0] if newest else None, self._reporter)
+            warn_of_missing(self._session.env, storage, checkpoints, newest[0] if newest else None, self._reporter)
         if newest is not None:
             self.step, self._state = newest
             if self._leads:

@@ -13,7 +13,7 @@ import jax
 import yaml
 
 from .checkpoint.messages import connect
-from .checkpoint.missing import tell_of_missing
+from .checkpoint.missing import warn_of_missing
 from .checkpoint.restore import restore_newest
 from .checkpoint.store import Checkpoints, Restored
 from .config import Config, saved_config
@@ -92,7 +92,7 @@ class Results:
             self._reporter.note(summary)
         restored = restore_newest(self._checkpoints, template, self._config, self._fingerprint, self._reporter)
         self.saved = restored.step if restored else None
-        tell_of_missing(self._env, self._storage, self._workdir.checkpoints, self.saved, self._reporter)
+        warn_of_missing(self._env, self._storage, self._workdir.checkpoints, self.saved, self._reporter)
         if restored is not None and self._leads:
             self._reporter.event(EventKind.RESUME, step=restored.step)
             if restored.changes:

@@ -1,1 +1,1 @@
-"""Save the state, and restore the newest one that all processes can read."""
+"""Save the training state, and restore the newest checkpoint that all processes can read."""

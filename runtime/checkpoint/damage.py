@@ -1,4 +1,4 @@
-"""Find out which file of a checkpoint cannot be read, and why."""
+"""Errors in reading a checkpoint: which file is affected, and whether the file or this host is at fault."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ..measure.epochs import check_saved
 from ..storage.bucket_client import BucketError
 
 _META_KINDS = {"config": dict, "position": int, "fingerprint": str, "shapes": dict}
-_OF_CONTENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENAMETOOLONG}
-"""Errors about the content; all others (EIO, ESTALE, EMFILE, EACCES ...) say only that it could not be read."""
+_DAMAGE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENAMETOOLONG}
+"""Errors that mean a damaged checkpoint. All others (EIO, ESTALE, EMFILE, EACCES ...) are faults of this host."""
 _OS_ERROR = r"\[os_error_code='([0-9]+)'\]"  # in tensorstore's errors
 _REASONS = {
     "NOT_FOUND": "missing",
@@ -27,7 +27,7 @@ _REASONS = {
 
 
 class DamagedCheckpointError(Exception):
-    """A checkpoint, or a path with the name of one, cannot be read."""
+    """A checkpoint is damaged, or a path with a checkpoint's name is not one."""
 
     def __init__(self, step: int, path: Path, reason: str) -> None:
         super().__init__(f"checkpoint {step} cannot be read: {path}: {reason}")
@@ -35,19 +35,27 @@ class DamagedCheckpointError(Exception):
 
 
 class HostFaultError(Exception):
-    """This host cannot read a file now, for its network, limits or permissions; the file itself may be intact."""
+    """This host cannot read a file at the moment (network, limits, permissions). The file itself may be intact."""
 
 
 def read_meta(step: int, folder: Path, file: Path, check: Callable[[Any], None]) -> dict[str, Any]:
-    """Return what `file` in the checkpoint's folder says, once `check` accepts it.
+    """Read a checkpoint's metadata.
 
-    `check` raises ValueError, KeyError or TypeError. Raises DamagedCheckpointError, HostFaultError.
+    Args:
+        step: the checkpoint's step, for errors.
+        folder: the checkpoint's folder.
+        file: path of the JSON file in it.
+        check: raises ValueError, KeyError or TypeError for invalid metadata.
+
+    Raises:
+        DamagedCheckpointError: the file is missing or invalid.
+        HostFaultError: this host cannot read it at the moment.
     """
     try:
         if not any(folder.iterdir()):
             raise DamagedCheckpointError(step, folder, "an empty folder")
         if (folder / file).exists() and not (folder / file).is_file():
-            raise ValueError("no regular file")  # reading from a pipe may never end
+            raise ValueError("not a regular file")  # reading from a pipe may never end
         meta = json.loads((folder / file).read_bytes())
         check(meta)
     except OSError as error:
@@ -58,19 +66,19 @@ def read_meta(step: int, folder: Path, file: Path, check: Callable[[Any], None])
 
 
 def no_metadata(error: Exception) -> str:
-    """Return the reason for metadata whose reading ended with `error`."""
+    """Return the reason to report for metadata that could not be parsed because of `error`."""
     return f"not the metadata of a checkpoint ({type(error).__name__}: {error})"
 
 
 def check_job(meta: Any) -> None:
-    """Raise ValueError, KeyError or TypeError for what `Checkpoints.save` cannot have written."""
+    """Raise ValueError, KeyError or TypeError unless `Checkpoints.save` can have written this metadata."""
     for key, kind in _META_KINDS.items():
         if not isinstance(meta[key], kind):
-            raise TypeError(f"{key} is no {kind.__name__}")
+            raise TypeError(f"{key} is not of type {kind.__name__}")
     if not 0 <= meta["position"] < 2**63:
         raise ValueError(f"position {meta['position']}")
     if not isinstance(meta["shapes"]["params"], dict):
-        raise TypeError("shapes.params is no dict")
+        raise TypeError("shapes.params is not of type dict")
     if meta.get("epoch_means") is not None:
         check_saved(meta["epoch_means"])
     if meta.get("tokenizer") is not None:
@@ -78,13 +86,13 @@ def check_job(meta: Any) -> None:
 
 
 def is_host_fault(error: Exception) -> bool:
-    """Return whether an error says only that this host could not read a file, and not what is wrong with the file."""
+    """Return whether an error is a fault of this host, not damage to a file."""
     number = error_number(error)
-    return number is not None and number not in _OF_CONTENT
+    return number is not None and number not in _DAMAGE
 
 
 def unreadable(step: int, folder: Path, error: Exception) -> DamagedCheckpointError | HostFaultError:
-    """Return what an error in reading `folder` means: the checkpoint is damaged, or this host cannot read it now."""
+    """Convert an error in reading `folder`: the checkpoint is damaged, or this host cannot read it at the moment."""
     path, reason = explain(folder, error)
     if is_host_fault(error):
         return HostFaultError(f"checkpoint {step} cannot be read on this host now: {path}: {reason}")
@@ -92,7 +100,7 @@ def unreadable(step: int, folder: Path, error: Exception) -> DamagedCheckpointEr
 
 
 def save_failure(step: int, place: str, last: int | None, error: Exception) -> str:
-    """Return the message about a save that has failed; `last` is the step of the checkpoint before it, if there is one."""
+    """Return the message about a failed save in `place`; `last` is the step of the previous checkpoint, if there is one."""
     number = error_number(error)
     name = "" if isinstance(error, BucketError) else f"{type(error).__name__}: "
     reason = os.strerror(number) if number else f"{name}{str(error).partition(chr(10))[0][:400]}"
@@ -102,16 +110,16 @@ def save_failure(step: int, place: str, last: int | None, error: Exception) -> s
 
 
 def error_number(error: Exception) -> int | None:
-    """Return the number of the operating system's error behind an error of Python, orbax or tensorstore; None without one."""
+    """Return the errno behind an error of Python, orbax or tensorstore; None if there is none."""
     number = error.errno if isinstance(error, OSError) else next(iter(re.findall(_OS_ERROR, str(error))), None)
     return None if number is None else int(number)
 
 
 def explain(folder: Path, error: Exception) -> tuple[Path, str]:
-    """Return the file in `folder` that an error of orbax or tensorstore is about, as far as it says so, and the reason."""
+    """Return the path in `folder` that an error of orbax or tensorstore names, or `folder`, and the reason."""
     if isinstance(error, OSError) and error.strerror:
         return Path(error.filename or folder), error.strerror
-    if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):  # the only file of JSON in there
+    if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):  # the only JSON file there
         return folder / "_METADATA", f"not the metadata of arrays ({type(error).__name__}: {error})"
     text = str(error)
     files = [Path(path) for path in re.findall(r'local file "([^"]+)"', text) if not path.endswith("/")]

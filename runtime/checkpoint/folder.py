@@ -1,11 +1,14 @@
-"""Save and restore arrays and JSON in numbered checkpoints of a folder.
+"""Save and restore arrays and JSON as checkpoints in a folder, one subfolder per step.
 
-Asynchronous, atomic, one copy of the state. orbax refuses the host-local arrays of a multi-process pmap, so a state that is
-the same everywhere is saved as numpy arrays, by process 0 alone: orbax then needs no barrier between processes, in which all
-would wait forever for one whose disk is full. A state of which each process has a part is saved by all, as arrays over all
-processes, or gathered on process 0 if only that sees the folder. On disk all are the same, so each is restored from each.
-Every process reads alone, without a barrier, so that one that cannot read can say so (restore.py); or process 0 reads for
-all (process_zero.py).
+Saves are asynchronous and atomic, and store one copy of the state:
+
+- A replicated state is saved by process 0 alone, as numpy arrays. orbax rejects the host-local arrays of a multi-process
+  pmap; also, with one writer it needs no barrier, in which all processes would wait forever for one whose disk is full.
+- A state that is divided over processes is saved by all of them as global arrays, or is gathered on process 0 if only that
+  process sees the folder.
+
+The files are the same in either case, so any layout can be restored from any other. Every process reads by itself, without a
+barrier, so that one that cannot read is able to report it (restore.py); or process 0 reads for all (process_zero.py).
 """
 
 from __future__ import annotations
@@ -27,31 +30,31 @@ from .manifest import Verification
 from .memory import large_blocks_returned
 from .names import META, STATE, Arrays
 from .numbered import make_directory, path_of, rename_damaged, steps_in
-from .retention import clear_leftovers, read_loss
+from .retention import read_loss, remove_incomplete
 from .save import Saves
 
 T = TypeVar("T")
 
 _METADATA = Path(META, "metadata")
-_AGAIN = 1.0  # seconds before a failed read is retried
+_RETRY_DELAY = 1.0  # seconds before a failed read is retried
 
 
 @dataclass(frozen=True)
 class Target(Generic[T]):
-    """A T that a checkpoint is restored into."""
+    """How to restore a checkpoint: functions that check it, lay out its arrays, and build a T from them."""
 
     check: Callable[[Any], None]
-    """See `read_meta`."""
+    """Raises ValueError, KeyError or TypeError for invalid metadata; see `read_meta`."""
     accept: Callable[[int, dict[str, Any], Arrays], None]
-    """Called with step, meta and template, raises UserError if the checkpoint is of another job."""
+    """Called with (step, metadata, template); raises UserError if the checkpoint belongs to another job."""
     template: Callable[[], Arrays]
-    """Returns arrays like those that are wanted: numpy's, or jax's with their shardings."""
+    """Returns a tree with the wanted form of each array: a numpy array, or a `jax.ShapeDtypeStruct` with its sharding."""
     build: Callable[[int, dict[str, Any], Arrays], T]
-    """Called with step, meta and arrays."""
+    """Called with (step, metadata, arrays); returns the result."""
 
 
 class CheckpointFolder:
-    """The checkpoints in one folder."""
+    """The checkpoints in one folder, as one process saves and restores them."""
 
     def __init__(
         self,
@@ -64,14 +67,14 @@ class CheckpointFolder:
         """Open the directory.
 
         Args:
-            directory: the folder of the checkpoints, which is made.
+            directory: folder of the checkpoints, created if it does not exist.
             keep: number of the newest checkpoints to keep.
-            keep_best: number of checkpoints with the lowest loss to keep besides.
-            in_parts: every process has a part of the state; else process 0 has all of it.
-            storage: where the folder is.
+            keep_best: number of checkpoints with the lowest validation loss to keep in addition.
+            in_parts: the state is divided over the processes; otherwise process 0 has all of it.
+            storage: the storage that the folder belongs to.
 
         Raises:
-            UserError: it cannot be made.
+            UserError: the folder cannot be created.
         """
         self.directory = directory
         self.storage = storage
@@ -79,31 +82,31 @@ class CheckpointFolder:
         if self._primary or storage.everyone_reads:
             make_directory(directory)
         if self._primary:
-            clear_leftovers(directory)
+            remove_incomplete(directory)
         self._saves = Saves(directory, keep, keep_best, in_parts, storage)
 
     @property
     def leads(self) -> bool:
-        """Return True if this process reports what is saved."""
+        """Return whether this process reports saves."""
         return self._primary
 
     def stand_in(self) -> None:
-        """Let this process save in the place of process 0, which waits for it, a state of which each has all."""
+        """Make this process save a replicated state in place of process 0, which is blocked."""
         self._saves.stand_in()
         self._primary = True
 
     def steps(self) -> list[int]:
-        """Return the steps of all paths that are named like a checkpoint, the newest first."""
+        """Return the steps of all paths that are named like checkpoints, the newest first."""
         return steps_in(self.directory)
 
     def latest(self) -> int | None:
-        """Return the newest checkpoint's step."""
+        """Return the newest checkpoint's step; None if there is none."""
         return next(iter(self.steps()), None)
 
     def set_aside(self, step: int) -> Path:
-        """Rename a damaged checkpoint, so that it is kept but not in the way of new ones; return its new path.
+        """Rename a damaged checkpoint, so that it is kept but no longer counts as one. Return its new path.
 
-        Called by process 0. Raises UserError if it cannot be renamed.
+        Called on process 0 only. Raises UserError if it cannot be renamed.
         """
         before = self.path(step)
         after = rename_damaged(before, damaged_name(before.with_name(str(step))))
@@ -111,7 +114,7 @@ class CheckpointFolder:
         return after
 
     def set_losses_aside(self) -> None:
-        """Rename files of losses that cannot be read, because orbax reads those of all checkpoints. Called by process 0."""
+        """Rename unreadable loss files, because orbax reads those of all checkpoints. Called on process 0 only."""
         for path in self.directory.glob(f"*/{CHECKPOINT_LOSS}"):
             try:
                 read_loss(path)
@@ -125,26 +128,36 @@ class CheckpointFolder:
         return path_of(self.directory, step)
 
     def write(self, step: int, state: Arrays, meta: dict[str, Any], loss: float | None = None) -> None:
-        """Start to save, after waiting for an earlier save. `loss` is the validation loss at this step, if known.
+        """Start a save, after waiting for an earlier save. Called on all processes.
 
-        All processes call it together. Raises SaveError if that, or the earlier one, fails.
+        Args:
+            step: step of the checkpoint.
+            state: arrays to save.
+            meta: metadata, as JSON.
+            loss: validation loss at this step, if known.
+
+        Raises:
+            SaveError: this save or the earlier one failed.
         """
         self._saves.start(step, state, meta, loss)
 
     def prepare(self) -> None:
-        """Make ready for the first save in the background."""
+        """Prepare for the first save in a background thread."""
         self._saves.prepare()
 
     def completed(self, wait: bool = False) -> int | None:
-        """Return the step of a save that has completed since the last call. Raises SaveError if it has failed."""
+        """Return the step of a save that completed since the last call, else None. Raises SaveError if it failed.
+
+        `wait`: wait for a save in progress.
+        """
         return self._saves.completed(wait)
 
     def close(self) -> None:
-        """Wait for a save that goes on, and for what follows it. Raises SaveError if it fails."""
+        """Wait until a save in progress is complete. Raises SaveError if it fails."""
         self._saves.close()
 
     def load(self, step: int, target: Target[T]) -> T:
-        """Return what `target` makes of a checkpoint that this process reads alone. Raises as `read` does."""
+        """Restore a checkpoint, read by this process, into `target`. Raises as `read` does."""
 
         template = target.template()
 
@@ -155,38 +168,42 @@ class CheckpointFolder:
         return self.read(step, target.check, use)
 
     def read(self, step: int, check: Callable[[Any], None], use: Callable[[dict[str, Any]], T]) -> T:
-        """Return `use(meta)` for the checkpoint's meta, tried again once if this host cannot read a file now.
+        """Read and verify a checkpoint, and return `use(metadata)`. A fault of this host is retried once.
 
-        Raises DamagedCheckpointError if `check` (see `read_meta`) refuses meta, HostFaultError, and what `use` raises.
+        Raises:
+            DamagedCheckpointError: a file is damaged, or `check` rejects the metadata; see `read_meta`.
+            HostFaultError: this host cannot read a file at the moment.
         """
         with large_blocks_returned():
             try:
                 return self._read(step, check, use)
             except HostFaultError:
-                time.sleep(_AGAIN)
+                time.sleep(_RETRY_DELAY)
                 return self._read(step, check, use)
 
     def _read(self, step: int, check: Callable[[Any], None], use: Callable[[dict[str, Any]], T]) -> T:
-        """Read once, while the files are compared with the manifest. Process 0 checks all digests."""
+        """Read once, while a thread compares the files with the manifest. Process 0 checks all digests."""
         if self._primary:
             self.storage.fetch(self.path(step))
         verification = Verification(step, self.path(step), full=self._primary)
         try:
             value = use(read_meta(step, self.path(step), _METADATA, check))
         except UserError:
-            verification.finish()  # damaged metadata may look like those of another job
+            verification.finish()  # damaged metadata may look like another job's
             raise
         verification.finish()
         return value
 
     def no_metadata(self, step: int, error: Exception) -> DamagedCheckpointError:
-        """Return what an error in using the meta of a checkpoint means."""
+        """Return the error to raise for metadata whose use failed with `error`."""
         return DamagedCheckpointError(step, self.path(step) / _METADATA, no_metadata(error))
 
     def read_state(self, step: int, template: Arrays) -> Arrays:
-        """Return the state as arrays like those of `template`: numpy's, or jax's with their shardings.
+        """Read the arrays in the form of `template`: numpy arrays, or JAX arrays with its shardings.
 
-        Raises DamagedCheckpointError, or HostFaultError if only this host cannot read it now.
+        Raises:
+            DamagedCheckpointError: the arrays are damaged.
+            HostFaultError: this host cannot read them at the moment.
         """
         folder = self.path(step) / STATE
         try:
@@ -199,7 +216,7 @@ class CheckpointFolder:
             from .orbax_files import read_arrays
 
             return read_arrays(folder, template)
-        except (MemoryError, jax.errors.JaxRuntimeError):  # not the checkpoint's fault
+        except (MemoryError, jax.errors.JaxRuntimeError):  # not caused by the checkpoint
             raise
         except Exception as error:
             raise unreadable(step, folder, error) from error

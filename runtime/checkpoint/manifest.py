@@ -1,4 +1,4 @@
-"""Write the manifest of a complete checkpoint, and compare a checkpoint with it: sizes and digests of all its files."""
+"""Write a checkpoint's manifest, the sizes and digests of its files, and verify a checkpoint by it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ..contract import CHECKPOINT_LOSS, CHECKPOINT_MANIFEST, CHECKPOINT_PINNED
 from ..manifests import LIMIT, files_in, first_unlisted, parse_manifest
 from .damage import DamagedCheckpointError, HostFaultError, unreadable
 
-_CHUNK = 1 << 20  # bytes that are read at once; hashlib lets other threads run meanwhile
-_SMALL = 1 << 20  # bytes; every process checks the digests of files up to this size, process 0 all
+_CHUNK = 1 << 20  # bytes per read; hashlib releases the GIL meanwhile
+_SMALL = 1 << 20  # bytes; all processes check the digests of files up to this size, process 0 those of all files
 _NOT_LISTED = {CHECKPOINT_MANIFEST, CHECKPOINT_PINNED}
 _NOT_NEEDED = {CHECKPOINT_LOSS}
-"""Files without which a checkpoint can be resumed."""
+"""Files that are not needed to resume from a checkpoint."""
 
 
 def write_manifest(folder: Path) -> None:
-    """Write the sizes and digests of all files of a complete checkpoint into it, whole or not at all. Raises OSError."""
+    """Write the manifest of a checkpoint whose other files are complete, atomically. Raises OSError."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     names = [name for path in paths if (name := path.relative_to(folder).as_posix()) not in _NOT_LISTED]
     files = {name: [(folder / name).stat().st_size, digest(folder / name)] for name in names}
@@ -32,13 +32,13 @@ def write_manifest(folder: Path) -> None:
 
 
 def flush(folder: Path) -> None:
-    """Wait until all files of a checkpoint are on the disk. Raises OSError."""
+    """Flush all files and folders of a checkpoint to the disk. Raises OSError."""
     for path in [*folder.rglob("*"), folder, folder.parent]:
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         except OSError:
-            if not path.is_dir():  # some network file systems cannot wait for a folder
+            if not path.is_dir():  # some network file systems cannot flush a folder
                 raise
         finally:
             os.close(descriptor)
@@ -54,11 +54,19 @@ def digest(path: Path) -> str:
 
 
 def verify(step: int, folder: Path, full: bool) -> bool:
-    """Compare a checkpoint with its manifest; return False if it has none, so that nothing was compared.
+    """Verify a checkpoint by its manifest.
 
-    `full`: compare all digests; else those of small files, such as the metadata, and all sizes.
-    Raises DamagedCheckpointError if a file is not what the manifest says, or is not listed; HostFaultError if a file
-    cannot be read on this host now.
+    Args:
+        step: the checkpoint's step, for errors.
+        folder: the checkpoint's folder.
+        full: compare all digests; otherwise all sizes, and the digests of small files such as the metadata.
+
+    Returns:
+        False if there is no manifest, so that nothing was verified.
+
+    Raises:
+        DamagedCheckpointError: a file differs from the manifest or is not listed in it.
+        HostFaultError: a file cannot be read on this host at the moment.
     """
     path = folder / CHECKPOINT_MANIFEST
     if not os.path.lexists(path):
@@ -74,7 +82,9 @@ def verify(step: int, folder: Path, full: bool) -> bool:
             if name not in _NOT_NEEDED:
                 now = _regular(step, folder / name).st_size
                 if now != size:
-                    raise DamagedCheckpointError(step, folder / name, f"{now} bytes, but {size} when it was saved")
+                    raise DamagedCheckpointError(
+                        step, folder / name, f"{now} bytes, but it had {size} when it was saved"
+                    )
                 if (full or size <= _SMALL) and digest(folder / name) != sha:
                     raise DamagedCheckpointError(step, folder / name, "its content has changed since it was saved")
         if (unlisted := first_unlisted(files, files_in(os.fspath(folder)))) is not None:
@@ -102,7 +112,7 @@ def _regular(step: int, path: Path) -> os.stat_result:
 
 
 class Verification:
-    """Verify a checkpoint in a thread, while it is read."""
+    """Verify a checkpoint in a thread while it is read."""
 
     def __init__(self, step: int, folder: Path, full: bool) -> None:
         self._step, self._folder, self._full = step, folder, full
@@ -114,16 +124,16 @@ class Verification:
         try:
             verify(self._step, self._folder, self._full)
             self._problem = None
-        except BaseException as error:  # no error may end the thread: the checkpoint would pass
+        except BaseException as error:  # whatever it is, it must be reported by `finish`
             self._problem = error
 
     def finish(self) -> None:
-        """Wait for the end. Raises what `verify` raises, and HostFaultError if the files could not be compared at all."""
+        """Wait for the result. Raises as `verify` does, and HostFaultError if verification itself failed."""
         self._thread.join()
         if isinstance(self._problem, (DamagedCheckpointError, HostFaultError)):
             raise self._problem
         if self._problem is not None:
             reason = f"{type(self._problem).__name__}: {self._problem}"
             raise HostFaultError(
-                f"checkpoint {self._step} cannot be compared with its manifest on this host now: {self._folder}: {reason}"
+                f"checkpoint {self._step} cannot be verified on this host now: {self._folder}: {reason}"
             ) from self._problem

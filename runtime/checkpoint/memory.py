@@ -1,4 +1,4 @@
-"""Let freed memory go back to the system while a checkpoint is restored."""
+"""Return freed memory to the operating system while a checkpoint is restored."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _RESTORING = 1 << 20  # bytes
 
 @contextmanager
 def large_blocks_returned() -> Iterator[None]:
-    """Give each buffer of 1 MB or more back as soon as it is freed; on Linux with glibc, elsewhere do nothing.
+    """Make glibc return each freed buffer of 1 MB or more to the system at once. Without glibc, do nothing.
 
-    Workers on CPUs keep what is freed, because steps need it again at once (launcher/plan/base_env.py). The buffers of a
-    restore, as large as the arrays, are needed once: kept, they were a fifth of a state of 1 GB beside it.
+    Workers on CPUs keep freed memory, because every step needs it again (launcher/plan/base_env.py). But a restore needs its
+    buffers, which are as large as the arrays, only once: keeping them took 0.2 GB more for a state of 1 GB.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
@@ -34,6 +34,6 @@ def large_blocks_returned() -> Iterator[None]:
 
 
 def _before(name: str) -> int:
-    """Return the threshold, in bytes, that the environment sets."""
+    """Return the threshold in bytes that the environment variable sets; glibc's default if it is not set."""
     value = os.environ.get(name, "")
     return min(int(value), _MOST) if value.isdecimal() else _GLIBC

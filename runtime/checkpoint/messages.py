@@ -1,7 +1,7 @@
-"""Send bytes from process 0 to all processes, or from all to all.
+"""Broadcast bytes from process 0 to all processes, or gather bytes of all processes.
 
-Over one device of each process, as a training step communicates: podrun has no connections of its own between hosts. All
-processes must make the same calls.
+The bytes travel between one device of each process by JAX's collectives, because podrun has no connections of its own between
+hosts. All processes must make the same calls.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ..distributed import gather
 from ..worker.quiet import without_gloo_lines
 
-_LEAST = 1 << 12  # bytes of the smallest piece of a text: each size is a program to compile
+_LEAST = 1 << 12  # bytes; texts are padded, because each size is another program to compile
 
 Bytes = np.ndarray
 """An array of uint8."""
 
 
 def connect() -> None:
-    """Let the processes connect now: gloo connects at the first call, and gives them 30 s to come to it."""
+    """Connect the processes now: gloo connects at the first collective and waits at most 30 s for all to call it."""
     with without_gloo_lines():
         from_process_zero(np.zeros(4, np.uint8))
 
 
-def tell(text: bytes) -> bytes:
-    """Return the text that process 0 gives. What others give does not count."""
+def broadcast_text(text: bytes) -> bytes:
+    """Return process 0's text on every process. The argument of the others is ignored."""
     size = int(gather([len(text)])[0, 0])
     piece = np.zeros(max(_LEAST, 1 << (size - 1).bit_length()) if size else _LEAST, np.uint8)
     if jax.process_index() == 0:
@@ -38,20 +38,20 @@ def tell(text: bytes) -> bytes:
 
 
 def from_process_zero(piece: Bytes) -> Bytes:
-    """Return the piece of process 0; all others must give zeros."""
-    total = _meeting()[1](_offer(piece.view(np.uint32)))
+    """Return process 0's piece on every process. The others must give zeros, because the pieces are summed."""
+    total = _programs()[1](_global_array(piece.view(np.uint32)))
     return np.asarray(total.addressable_shards[0].data).view(np.uint8)
 
 
-def collect(piece: Bytes) -> np.ndarray:
-    """Return the pieces of all processes: uint8[processes, size]."""
-    pieces = _meeting()[2](_offer(piece.view(np.uint32)))
+def all_gather(piece: Bytes) -> np.ndarray:
+    """Return the pieces of all processes on every process, uint8[processes, size]."""
+    pieces = _programs()[2](_global_array(piece.view(np.uint32)))
     return np.asarray(pieces.addressable_shards[0].data).view(np.uint8)
 
 
 @cache
-def _meeting() -> tuple[Mesh, Any, Any]:
-    """Return a mesh of one device of each process, and the programs that sum and that collect what all give."""
+def _programs() -> tuple[Mesh, Any, Any]:
+    """Return a mesh of one device per process, and the programs for a sum and for an all-gather over it."""
     devices: list[Any] = jax.devices()
     first: dict[int, Any] = {}
     for device in sorted(devices, key=lambda d: (d.process_index, d.id)):
@@ -62,8 +62,9 @@ def _meeting() -> tuple[Mesh, Any, Any]:
     return mesh, total, jax.jit(lambda x: x, out_shardings=everywhere)
 
 
-def _offer(piece: np.ndarray) -> jax.Array:
-    mesh = _meeting()[0]
+def _global_array(piece: np.ndarray) -> jax.Array:
+    """Return the array [processes, ...] whose part on this process is `piece`."""
+    mesh = _programs()[0]
     mine = jax.device_put(piece[None], mesh.devices[jax.process_index()])
     shape = (mesh.devices.size, *piece.shape)
     return jax.make_array_from_single_device_arrays(shape, NamedSharding(mesh, PartitionSpec("process")), [mine])

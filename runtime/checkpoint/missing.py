@@ -1,4 +1,4 @@
-"""Say before training that the run is behind what has been saved: newer checkpoints are on the disk of another host."""
+"""Warn before training that a newer checkpoint than the restored one exists on another host's disk."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..storage.base import Storage
 from ..worker.progress import Reporter
 
 
-def tell_of_missing(
+def warn_of_missing(
     env: WorkerEnv, storage: Storage, checkpoints: Path, restored: int | None, reporter: Reporter
 ) -> None:
-    """Note that another host has, or had, a newer checkpoint than the one that was restored. All processes call it together.
+    """Warn if another host has, or had, a newer checkpoint than the restored one. Called on all processes.
 
-    What other hosts of the pod have is looked up there, and what was on a host that is away the launcher may have on record.
+    The hosts of the pod look on their own disks. For a host that is gone, the launcher's record of saves is used.
     """
     if storage.is_one_disk:
         newest = gather([_newest(checkpoints) or 0])[:, 0]
@@ -31,9 +31,9 @@ def tell_of_missing(
 
 
 def missing_on_record(env: WorkerEnv, checkpoints: Path, restored: int | None) -> str | None:
-    """Return the note about a checkpoint that the launcher has on record, and this host does not have; None if it has it.
+    """Return the warning about a checkpoint that the launcher has on record and this host lacks; None if there is none.
 
-    A host that goes on from an older one than it has saved itself has told why: the newer one is damaged.
+    There is no warning if this host saved it and restored an older one: it has reported that the newer one is damaged.
     """
     match = re.fullmatch(r"([0-9]{1,10}) (\S+) (\S+)", env.saved)
     if match is None:

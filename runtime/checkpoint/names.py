@@ -1,4 +1,4 @@
-"""What checkpoints are made of, for those that do not need orbax, which takes as long to import as JAX."""
+"""Names in a checkpoint's folder, apart from orbax_files.py, because importing orbax takes as long as importing JAX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders that are named by a step: list, find and rename them."""
+"""List, find and rename checkpoint folders, which are named by their step."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from ..worker.workdir import check_folder
 
 
 def steps_in(directory: Path) -> list[int]:
-    """Return the steps of all paths that are named like a checkpoint, the newest first."""
+    """Return the steps of all paths that are named like checkpoints, the newest first."""
     names = (path.name for path in directory.iterdir() if re.fullmatch("[0-9]+", path.name))
     return sorted({int(name) for name in names}, reverse=True)
 
 
 def path_of(directory: Path, step: int) -> Path:
-    """Return the folder of a checkpoint."""
+    """Return the folder of a checkpoint; its name may have leading zeros."""
     exact = directory / str(step)
     return exact if os.path.lexists(exact) else next(directory.glob(f"0*{step}"), exact)
 
 
 def make_directory(directory: Path) -> None:
-    """Make the folder of all checkpoints. Raises UserError."""
+    """Create the folder of all checkpoints. Raises UserError if that is not possible."""
     try:
         check_folder(directory)
         directory.mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,7 @@ def make_directory(directory: Path) -> None:
 
 
 def rename_damaged(before: Path, after: Path) -> Path:
-    """Rename what is damaged, and return its new path. Raises UserError."""
+    """Rename a damaged checkpoint or file, and return its new path. Raises UserError if that is not possible."""
     try:
         return before.rename(after)
     except OSError as error:

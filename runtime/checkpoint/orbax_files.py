@@ -1,4 +1,4 @@
-"""Save and restore arrays and JSON with orbax. The only importer of it."""
+"""Save and restore arrays and JSON with orbax. The only module that imports orbax."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .names import META, STATE, Arrays
 from .placement import own_blocks, placed
 
 _GROUP = 16 << 20
-"""Bytes of arrays that are read at once. A larger array is read alone."""
+"""Bytes of arrays that are read at a time. A larger array is read by itself."""
 _FILE = 64 << 20
-"""Bytes of a file of arrays, about: several are sent to a bucket at once, and of a damaged one little is lost."""
+"""Approximate size of a data file, in bytes: small enough that several can be uploaded concurrently."""
 
 
 class Manager(ocp.CheckpointManager):
-    """orbax's manager, which never asks JAX's preemption service: its own step numbers would move the agreed stop."""
+    """orbax's manager, without its own calls of JAX's preemption service, which would shift the step of a preemption."""
 
     _lost_error: BaseException | None = None
 
@@ -34,7 +34,7 @@ class Manager(ocp.CheckpointManager):
         return False
 
     def _wait_for_checkpointers(self) -> None:
-        """Keep the error of a save. orbax raises it once; if its own thread gets it, that waits for the other processes."""
+        """Keep the error of a save for `check_for_errors`: orbax raises it only once, possibly in its own thread."""
         try:
             super()._wait_for_checkpointers()
         except BaseException as error:
@@ -48,23 +48,23 @@ class Manager(ocp.CheckpointManager):
         super().check_for_errors()
 
     def start(self, step: int, state: Arrays, meta: dict[str, Any], loss: float | None) -> bool:
-        """Start to save, after waiting for an earlier save. Return False if there is a checkpoint of this step."""
+        """Start a save, after waiting for an earlier save. Return False if a checkpoint of this step exists."""
         args = {STATE: ocp.args.PyTreeSave(state, ocdbt_target_data_file_size=_FILE), META: ocp.args.JsonSave(meta)}
         return bool(self.save(step, args=ocp.args.Composite(**args), metrics={"loss": loss}))
 
 
 def open_manager(directory: Path, in_parts: bool) -> Manager:
-    """Open the manager of a folder of checkpoints. It reads all losses there, and fails on damaged ones."""
+    """Open orbax's manager of a folder of checkpoints. It reads the losses of all checkpoints and fails on damaged ones."""
     together = ocp.options.MultiprocessingOptions(primary_host=0) if in_parts else _alone()
     options = ocp.CheckpointManagerOptions(
-        preservation_policy=policy.PreserveAll(),  # podrun removes old ones, after a save is complete on all processes
-        best_fn=_quality,  # without it the losses are not written, and a resumed run would not know the best
+        preservation_policy=policy.PreserveAll(),  # retention.py removes old ones when a save is complete on all processes
+        best_fn=_quality,  # without it orbax does not write the losses, which retention.py needs
         create=False,
         save_root_metadata=False,
         multiprocessing_options=together,
     )
-    # zstd makes a trained state a tenth smaller, but takes up to as much memory again as the state, and longer to write
-    # (docs/checkpoints.md).
+    # No compression: zstd saves a tenth of a trained state's size, but may need as much memory again as the state, and more
+    # time (docs/checkpoints.md).
     numpy_arrays = _Unflushed(deepcopy_host_arrays=False)  # save.py says when they may change
     handler = ocp.PyTreeCheckpointHandler(
         use_compression=False, multiprocessing_options=together, type_handler_registry=_registry(numpy_arrays)
@@ -74,7 +74,7 @@ def open_manager(directory: Path, in_parts: bool) -> Manager:
 
 
 class _Unflushed(ocp.type_handlers.NumpyHandler):
-    """Write arrays without waiting for the disk, which save.py does once training goes on."""
+    """Write arrays without flushing them to the disk; save.py flushes when training continues."""
 
     async def serialize(self, values: Sequence[Any], infos: Sequence[Any], args: Sequence[Any] | None = None) -> Any:
         context = ts.Context({"file_io_sync": False}, parent=infos[0].ts_context)
@@ -82,10 +82,10 @@ class _Unflushed(ocp.type_handlers.NumpyHandler):
 
 
 def read_arrays(folder: Path, template: Arrays) -> Arrays:
-    """Return the state in `folder` as arrays like those of `template`: numpy's, or jax's with their shardings.
+    """Read the state in `folder` in the form of `template`: numpy arrays, or JAX arrays with its shardings.
 
-    Each is on its devices before the next ones are read, so that the state is never in memory twice. This process waits for
-    no other one, and reads only what its devices need.
+    Arrays are put on their devices before the next ones are read, so that the state is never in memory twice. This process
+    reads only what its devices need, and does not wait for other processes.
     """
     alone = _alone()
     handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone, type_handler_registry=_registry(_Placing()))
@@ -100,13 +100,13 @@ def read_arrays(folder: Path, template: Arrays) -> Arrays:
 
 @dataclass
 class _Form(ocp.RestoreArgs):
-    """What one array is restored into."""
+    """orbax's arguments to restore one array, with its entry of the template."""
 
     form: Any = None
 
 
 class _Placing(ocp.type_handlers.NumpyHandler):
-    """Read arrays a few at a time, and put each on its devices as soon as it has been read."""
+    """Read arrays a few at a time, and put each on its devices as soon as it is read."""
 
     async def deserialize(self, infos: Sequence[Any], args: Sequence[Any] | None = None) -> Sequence[Any]:
         values: list[Any] = []
@@ -139,17 +139,17 @@ def _groups(args: Sequence[Any]) -> Iterator[list[int]]:
 
 
 def _registry(numpy_arrays: ocp.type_handlers.NumpyHandler) -> Any:
-    """Return orbax's handlers of all types, but that one for numpy's arrays."""
+    """Return orbax's registry of type handlers, with `numpy_arrays` as the handler of numpy arrays."""
     kinds = (int, float, bytes, np.number, jax.Array, str)
     others = [(kind, ocp.type_handlers.get_type_handler(kind)) for kind in kinds]
     return ocp.type_handlers.create_type_handler_registry((np.ndarray, numpy_arrays), *others)
 
 
 class ArrayReader:
-    """Read the arrays of a state one by one, without a template. Raises whatever orbax raises for a damaged one."""
+    """Read the arrays of a state one by one, without a template. Raises orbax's errors for damaged files."""
 
     def __init__(self, folder: Path) -> None:
-        """Open the state in `folder`, and read names, shapes and types of its arrays."""
+        """Open the state in `folder`, and read the names, shapes and dtypes of its arrays."""
         alone = _alone()
         handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
         self._folder = folder
@@ -161,7 +161,7 @@ class ArrayReader:
         }
 
     def read(self, place: tuple[str, ...]) -> np.ndarray[Any, Any]:
-        """Return one array."""
+        """Read the array at `place`, its keys in the state's tree."""
         shape, dtype = self.arrays[place]
         item: Any = np.empty(shape, dtype)
         args: Any = ocp.RestoreArgs(restore_type=np.ndarray)
@@ -175,17 +175,17 @@ class ArrayReader:
 
 
 def _alone() -> ocp.options.MultiprocessingOptions:
-    """Return orbax's options for a process that waits for no other one."""
+    """Return orbax's options for a process that works by itself, without barriers."""
     me = multihost.process_index()
     return ocp.options.MultiprocessingOptions(primary_host=me, active_processes={me})
 
 
 def lead() -> None:
-    """Let orbax take this process for process 0, from now on: no other one writes numpy's arrays."""
+    """Make orbax take this process for process 0 from now on, because only process 0 writes numpy arrays."""
     multihost.process_index = lambda: 0
 
 
 def _quality(metrics: dict[str, float | None]) -> float:
-    """Return a score of which orbax keeps the highest: the lowest loss is best, an unknown one worst."""
+    """Return orbax's score of a checkpoint, higher is better: the negative loss, or -inf if it is unknown."""
     loss = metrics["loss"]
     return -loss if loss is not None and math.isfinite(loss) else -math.inf

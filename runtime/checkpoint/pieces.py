@@ -1,7 +1,7 @@
-"""Send arrays from process 0 to all processes, and gather arrays that are divided over processes on process 0.
+"""Broadcast arrays from process 0 to all processes, and gather arrays that are divided over processes on process 0.
 
-Bytes travel in pieces of a limited size, whatever the arrays are, so that neither side needs memory for more than the arrays
-and a piece, and thousands of small arrays are few messages. All processes must make the same calls.
+Bytes are sent in pieces of a fixed size, whatever the sizes of the arrays. So neither side needs more memory than for the
+arrays and one piece, and thousands of small arrays take few messages. All processes must make the same calls.
 """
 
 from __future__ import annotations
@@ -13,19 +13,22 @@ import jax
 import numpy as np
 
 from ..distributed import as_numpy
-from .messages import Bytes, collect, from_process_zero
+from .messages import Bytes, all_gather, from_process_zero
 from .names import Arrays
 from .placement import Block, is_divided, own_blocks, placed
 
 PIECE = 8 << 20
-"""Bytes that travel at once, all processes together. Larger ones cost CPUs several times as much: memory for each is new."""
+"""Bytes per message, over all processes. CPUs take several times as long for larger pieces, as each is newly allocated."""
 
 
-def spread(arrays: Arrays | None, template: Arrays, moved: Callable[[], None]) -> Arrays:
-    """Return process 0's `arrays` on every process, in the form of `template`: numpy's, or this process's shards of jax's.
+def broadcast_arrays(arrays: Arrays | None, template: Arrays, on_piece: Callable[[], None]) -> Arrays:
+    """Return process 0's arrays on every process, in the form of `template`.
 
-    Process 0 gives them in this form, but whole numpy arrays for those that are divided over processes. `arrays` is emptied,
-    so that one that is only needed in shards can be freed. `moved` is called after each piece.
+    Args:
+        arrays: on process 0, the arrays in the form of `whole_template(template)`; they are removed from this tree, so that
+            each can be freed once it is sent. None on the others.
+        template: the form of each array: a numpy array, or a `jax.ShapeDtypeStruct` with its sharding.
+        on_piece: called after each piece.
     """
     forms, structure = jax.tree.flatten(template)
     total = sum(form.size * np.dtype(form.dtype).itemsize for form in forms)
@@ -37,21 +40,21 @@ def spread(arrays: Arrays | None, template: Arrays, moved: Callable[[], None]) -
         source = _cut(_sent(whole, forms, results), size)
         for _ in range(0, total, size):
             from_process_zero(next(source))
-            moved()
-        next(source)  # the last array has been copied, but is not in its form yet
+            on_piece()
+        next(source)  # finishes the last array, which has been sent
     else:
         sink = _filled(_received(forms, results))
         next(sink)
         nothing = np.zeros(size, np.uint8)
         for _ in range(0, total, size):
             sink.send(from_process_zero(nothing))
-            moved()
+            on_piece()
     state: Arrays = jax.tree.unflatten(structure, results)
     return state
 
 
-def gather_whole(arrays: Arrays, moved: Callable[[], None] = lambda: None) -> Arrays | None:
-    """Return arrays that are divided over processes as whole numpy arrays, on process 0; None on the others."""
+def gather_whole(arrays: Arrays, on_piece: Callable[[], None] = lambda: None) -> Arrays | None:
+    """Gather all arrays on process 0, as numpy arrays. Returns None on the other processes."""
     leaves, structure = jax.tree.flatten(arrays)
     me, count = jax.process_index(), jax.process_count()
     divided = [leaf for leaf in leaves if _is_global(leaf)]
@@ -69,20 +72,20 @@ def gather_whole(arrays: Arrays, moved: Callable[[], None] = lambda: None) -> Ar
     for sink in sinks:
         next(sink)
     for _ in range(0, max(totals), size):
-        pieces = collect(next(source))
+        pieces = all_gather(next(source))
         for sink, piece in zip(sinks, pieces, strict=False):
             sink.send(piece)
-        moved()
+        on_piece()
     if me != 0:
         return None
     gathered = iter(whole)
-    # Copies: the rest may change while it is written.
+    # The other arrays are copied, because training may change them while they are written.
     state: Arrays = jax.tree.unflatten(structure, [next(gathered) if _is_global(x) else np.array(x) for x in leaves])
     return state
 
 
 def whole_template(template: Arrays) -> Arrays:
-    """Return the template by which process 0 reads all of a state that `template` divides, for `spread`."""
+    """Return the template with which process 0 reads the arrays for `broadcast_arrays`: divided arrays are whole."""
     arrays: Arrays = jax.tree.map(lambda x: np.empty(x.shape, x.dtype) if is_divided(x) else x, template)
     return arrays
 
@@ -91,7 +94,7 @@ def whole_template(template: Arrays) -> Arrays:
 
 
 def _cut(views: Iterator[Bytes], size: int) -> Iterator[Bytes]:
-    """Yield the bytes of all `views` in pieces of `size`, and after the last of them anything."""
+    """Yield the bytes of all `views` in pieces of `size`; after the last one, yield arbitrary pieces forever."""
     piece, at = np.zeros(size, np.uint8), 0
     for view in views:
         start = 0
@@ -107,7 +110,7 @@ def _cut(views: Iterator[Bytes], size: int) -> Iterator[Bytes]:
 
 
 def _filled(views: Iterator[Bytes]) -> Generator[None, Bytes, None]:
-    """Fill `views` one after another with the bytes of the pieces that are sent to this generator."""
+    """Fill `views` one after another with the bytes of pieces that the caller sends to this generator."""
     piece, at = np.zeros(0, np.uint8), 0
     for view in views:
         start = 0
@@ -126,7 +129,7 @@ def _bytes(array: np.ndarray) -> Bytes:
 
 
 def _piece_size(total: int, limit: int) -> int:
-    """Return the size of pieces: a multiple of 4, which are summed as numbers of 4 bytes."""
+    """Return the size of a piece in bytes: a multiple of 4, because pieces are summed as uint32."""
     return max(4, -(-min(total, limit) // 4) * 4)
 
 
@@ -150,7 +153,7 @@ def _received(forms: list[Any], results: list[Any]) -> Iterator[Bytes]:
 
 
 def _in_form(form: Any, array: np.ndarray) -> Any:
-    # Copies: shards that are views of the whole array would keep all of it in memory.
+    # Divided arrays are copied: shards that are views would keep the whole array in memory.
     copied = is_divided(form)
     return placed(form, {key: np.array(array[block], copy=copied or None) for key, block in own_blocks(form).items()})
 
@@ -160,7 +163,7 @@ def _is_global(leaf: Any) -> bool:
 
 
 def _blocks(leaf: jax.Array) -> dict[int, list[Block]]:
-    """Return which parts of an array each process sends: every part once, and what process 0 has from itself."""
+    """Return the blocks of an array that each process sends, so that every block is sent once, by its lowest process."""
     owners: dict[tuple[tuple[int, int], ...], tuple[int, Block]] = {}
     layout: Any = leaf.sharding.devices_indices_map(leaf.shape)
     for device, index in layout.items():
@@ -182,14 +185,14 @@ def _size(leaf: jax.Array, block: Block) -> int:
 
 
 def _mine(leaf: jax.Array, owned: dict[int, list[Block]]) -> Iterator[np.ndarray]:
-    """Yield this process's parts of an array, in the order of its blocks."""
+    """Yield the parts of an array that this process sends, in the order of `owned`."""
     shards = {str(shard.index): shard for shard in leaf.addressable_shards}
     for block in owned.get(jax.process_index(), ()):
         yield np.asarray(shards[str(block)].data)
 
 
 def _joined(whole: list[np.ndarray], blocks: list[dict[int, list[Block]]], process: int) -> Iterator[Bytes]:
-    """Yield where the bytes of a process belong, part by part."""
+    """Yield buffers for the bytes of a process, part by part, and copy each filled buffer to its place in `whole`."""
     for array, owned in zip(whole, blocks, strict=True):
         for block in owned.get(process, ()):
             part = np.empty(array[block].shape, array.dtype)

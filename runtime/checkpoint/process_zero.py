@@ -1,4 +1,4 @@
-"""Restore on a pod of which only process 0 sees the checkpoints: it reads, decides, and sends the others what they need."""
+"""Restore on a pod where only process 0 sees the checkpoints: it reads one and sends the others what they need."""
 
 from __future__ import annotations
 
@@ -12,24 +12,35 @@ from ..contract import RefusedError, UserError
 from ..worker.progress import Reporter
 from .damage import DamagedCheckpointError
 from .folder import CheckpointFolder, Target
-from .messages import tell
+from .messages import broadcast_text
 from .names import Arrays
-from .pieces import spread, whole_template
+from .pieces import broadcast_arrays, whole_template
 
 T = TypeVar("T")
 Read = Callable[[int], tuple[dict[str, Any], Arrays]]
-"""Return meta and arrays of a step's checkpoint."""
+"""Reads the checkpoint of a step: (metadata, arrays)."""
 Choose = Callable[[Read], "tuple[int, tuple[dict[str, Any], Arrays]] | None"]
-"""Return the step that is restored and what `Read` returned for it; None if there is no checkpoint."""
+"""Chooses a checkpoint and reads it: (step, result of `Read`); None if there is no checkpoint."""
 
 
 def restore_from_process_zero(
     checkpoints: CheckpointFolder, choose: Choose, target: Target[T], reporter: Reporter
 ) -> tuple[int, T] | None:
-    """Return step and state of the checkpoint that `choose`, which process 0 calls, has read; None if there is none.
+    """Restore the checkpoint that `choose` reads on process 0. Called on all processes.
 
-    Raises UserError if process 0 cannot use what is there, on the others RefusedError. A fault of its host is raised there
-    alone.
+    Args:
+        checkpoints: the folder, which only process 0 reads.
+        choose: called on process 0.
+        target: how to restore the checkpoint.
+        reporter: gets the progress.
+
+    Returns:
+        Step and state; None if there is no checkpoint.
+
+    Raises:
+        UserError, DamagedCheckpointError: process 0 cannot use the checkpoints; raised there.
+        RefusedError: the same, raised on the other processes.
+        HostFaultError: process 0's host cannot read at the moment; raised there only.
     """
     arrays: Arrays | None = None
     answer: dict[str, Any] = {}
@@ -43,14 +54,14 @@ def restore_from_process_zero(
             if chosen is not None:
                 step, (meta, arrays) = chosen
                 answer = {"step": step, "meta": meta}
-    answer = json.loads(tell(json.dumps(answer).encode()))
+    answer = json.loads(broadcast_text(json.dumps(answer).encode()))
     if problem is not None:
         raise problem
     if "refused" in answer:
         raise RefusedError(answer["refused"])
     if not answer:
         return None
-    state = spread(arrays, target.template(), reporter.beat.part)
+    state = broadcast_arrays(arrays, target.template(), reporter.beat.part)
     return answer["step"], target.build(answer["step"], answer["meta"], state)
 
 

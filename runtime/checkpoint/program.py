@@ -1,4 +1,4 @@
-"""The checkpoints of a user program: any pytree, and the shapes of its arrays to compare it with."""
+"""Checkpoints of a user program: any pytree, saved with the shapes and dtypes of its arrays to check it on resume."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ _SHOWN = 8
 
 
 class ProgramCheckpoints(CheckpointFolder):
-    """The checkpoints of one state, a pytree.
+    """The checkpoints of a program's state, which is a pytree.
 
-    Arrays that are divided over processes are saved and read by all of them, each its part. Everything else must be the same
-    on all processes, and is saved by process 0.
+    Arrays that are divided over processes are saved and read by all processes, each its part. Everything else must be equal
+    on all processes and is saved by process 0.
     """
 
     def __init__(self, directory: Path, like: Any, keep: int, storage: Storage = SHARED_FOLDER) -> None:
-        """Open the directory in `storage`, for states of the structure, shapes and layout of `like`. Raises UserError."""
+        """Open the folder for states like `like`: the same structure, shapes, dtypes and shardings.
+
+        Raises UserError if the state cannot be saved, or differs between processes.
+        """
         self._described = _described(like)
         self._kept = trees.kept_as_is(like)
         _check_replicas(like, "the state", "give it as an array that is divided over the processes, or leave it out")
@@ -41,32 +44,29 @@ class ProgramCheckpoints(CheckpointFolder):
             meet("before the first save")
 
     def check(self, step: int, state: Any) -> None:
-        """Raise UserError for a state that could not be restored into the first one, or that no checkpoint holds exactly.
-
-        All processes call it together.
-        """
+        """Raise UserError if `state` cannot be saved exactly or restored into the first state. Called on all processes."""
         if (described := _described(state)) != self._described:
             rows = _rows(self._described, described, "at first", "now")
             raise UserError(
-                "\n".join([f"the state of step {step} is another than the first one, into which it is restored", *rows])
+                "\n".join([f"the state of step {step} differs from the first state, into which it is restored", *rows])
             )
         kept = trees.kept_as_is(state)
         changed = [name for name in {**self._kept, **kept} if kept.get(name) != self._kept.get(name)]
         refuse(
             f"the state of step {step} cannot be saved (arrays, numbers, text and bytes can)",
-            [f"{name} is another than in the first state, and a resumed run would not have it" for name in changed],
+            [f"{name} differs from the first state, and a resumed run would not have it" for name in changed],
         )
         _check_replicas(state, f"the state of step {step}", "only process 0's would be saved")
 
     def save(self, step: int, state: Any) -> None:
-        """Start to save, as `write` does. Raises UserError as `check` does."""
+        """Start a save, as `write` does. Raises UserError as `check` does."""
         self.check(step, state)
         self.write(step, trees.savable(state), {_ARRAYS: trees.described(state), _TEXTS: trees.texts(state)})
 
     def restore(self, step: int, like: Any, reporter: Reporter) -> Any:
-        """Return the state of a step, laid out as `like`.
+        """Restore the state of a step, with the shardings of `like`.
 
-        Raises UserError if it has other arrays, DamagedCheckpointError, HostFaultError.
+        Raises UserError if it has other arrays than `like`, DamagedCheckpointError, HostFaultError.
         """
         if self.storage.everyone_reads:
             return self.load(step, self._target(like))
@@ -75,12 +75,15 @@ class ProgramCheckpoints(CheckpointFolder):
         return chosen[1]
 
     def newest(self, like: Any, reporter: Reporter) -> tuple[int, Any] | None:
-        """Return step and state of the newest checkpoint that all processes can read, as `restore_newest` does."""
+        """Restore the newest checkpoint that all processes can read, as `restore_newest` does; None if there is none."""
         return newest_readable(self, self._target(like), reporter)
 
     def _target(self, like: Any) -> Target[Any]:
         def accept(step: int, meta: dict[str, Any], _: Any) -> None:
-            saved = {**meta[_ARRAYS], **_kinds(meta.get(_TEXTS, trees.texts(like)))}  # older ones have none
+            saved = {
+                **meta[_ARRAYS],
+                **_kinds(meta.get(_TEXTS, trees.texts(like))),
+            }  # checkpoints of older versions have none
             if saved != (expected := _described(like)):
                 raise UserError(_other_arrays(self.directory, step, saved, expected))
 
@@ -90,18 +93,18 @@ class ProgramCheckpoints(CheckpointFolder):
         return Target(self._check, accept, lambda: trees.template(like), build)
 
     def _check(self, meta: Any) -> None:
-        """Raise UserError for a checkpoint of a train.yaml, TypeError or KeyError for one that `save` cannot have written."""
+        """Raise UserError for a training job's checkpoint, TypeError or KeyError unless `save` can have written this."""
         if isinstance(meta, dict) and "config" in meta:
             raise UserError(
                 f"{self.directory} holds the checkpoints of a train.yaml, not of a program; choose another workdir"
             )
         if not isinstance(meta[_ARRAYS], dict):
-            raise TypeError(f"{_ARRAYS} is no dict")
+            raise TypeError(f"{_ARRAYS} is not a dict")
         trees.check_texts(meta.get(_TEXTS, {}))
 
 
 def _described(state: Any) -> dict[str, str]:
-    """Return the type of each array and text of a state by name, arrays with their shape."""
+    """Return the type of each array and text of a state by name; arrays with dtype and shape."""
     return {**trees.described(state), **_kinds(trees.texts(state))}
 
 
@@ -110,18 +113,18 @@ def _kinds(texts: trees.Texts) -> dict[str, str]:
 
 
 def _check_replicas(state: Any, what: str, advice: str) -> None:
-    """Raise UserError if a process has other numbers, arrays or texts than process 0, whose are saved for all."""
+    """Raise UserError if numbers, arrays or texts differ between processes, because only process 0's are saved."""
     others = differing(trees.same_everywhere(state)) if jax.process_count() > 1 else []
     refuse(
         f"{what} differs between processes ({advice})",
-        [f"{name} of process {process} is not that of a process before it" for name, process in others],
+        [f"{name} of process {process} differs from that of an earlier process" for name, process in others],
     )
 
 
 def _other_arrays(folder: Path, step: int, saved: dict[str, str], expected: dict[str, str]) -> str:
     return "\n".join(
         [
-            f"the checkpoint of step {step} in {folder} is of another state",
+            f"the checkpoint of step {step} in {folder} has another state",
             *_rows(saved, expected, "in the checkpoint", "in the state"),
             "choose another workdir to start anew, or give the state that was saved",
         ]
@@ -129,7 +132,7 @@ def _other_arrays(folder: Path, step: int, saved: dict[str, str], expected: dict
 
 
 def _rows(one: dict[str, str], two: dict[str, str], of_one: str, of_two: str) -> list[str]:
-    """Return lines that compare the arrays in which two states differ."""
+    """Return a line for each array that differs between two states."""
     names = [name for name in {**one, **two} if one.get(name) != two.get(name)]
     rows = [f"  {n}: {one.get(n, 'not')} {of_one}, {two.get(n, 'not')} {of_two}" for n in names[:_SHOWN]]
     return rows + [f"  and {len(names) - _SHOWN} more"] * (len(names) > _SHOWN)

@@ -1,4 +1,4 @@
-"""Restore the newest checkpoint that all processes can read, and set damaged ones aside."""
+"""Restore the newest checkpoint that all processes can read, and rename damaged ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .store import Checkpoints, Restored
 T = TypeVar("T")
 
 _LAST_STEP = 2**31 - 1  # a step is an int32
-_NONE = 2**32 - 1  # in place of a step: there are no more checkpoints
+_NONE = 2**32 - 1  # sent in place of a step: no checkpoint is left to try
 
 
 def restore_newest(
@@ -31,23 +31,34 @@ def restore_newest(
     fingerprint: bytes,
     reporter: Reporter,
 ) -> Restored | None:
-    """Return the newest checkpoint that every process can read; None if there is none.
+    """Restore the newest checkpoint that every process can read. Called on all processes.
 
-    Process 0 says which one is tried; all try, and use it only if all can read it. Where only process 0 sees them, it reads
-    for all. Damaged ones are renamed once an older one has been restored, not before: a host that can read none of them must
-    not put them all out of use.
+    Process 0 names a checkpoint; all processes read it, and use it only if all of them succeed. If only process 0 sees the
+    checkpoints, it reads them for all. Damaged checkpoints are renamed only after an older one has been restored, so that a
+    host that cannot read any of them does not rename them all.
 
-    Raises UserError if there are checkpoints but none can be read, or if one is of another job; and HostFaultError if this
-    host cannot read one now that may be good, which ends the attempt and changes nothing.
+    Args:
+        checkpoints: the job's checkpoints.
+        template: returns the form of the state's arrays; see `Target.template`.
+        config: the job, which must match the checkpoint's.
+        fingerprint: digest of the job's data, likewise.
+        reporter: gets progress and notes.
+
+    Returns:
+        The restored checkpoint; None if there are no checkpoints.
+
+    Raises:
+        UserError: none of the checkpoints can be read, or one belongs to another job.
+        HostFaultError: this host cannot read at the moment. Nothing is renamed.
     """
     newest = newest_readable(checkpoints, checkpoints.target(template, config, fingerprint), reporter)
     return None if newest is None else newest[1]
 
 
 def newest_readable(checkpoints: CheckpointFolder, target: Target[T], reporter: Reporter) -> tuple[int, T] | None:
-    """Return the step of the newest checkpoint that every process can read, and what `target` makes of it.
+    """Restore the newest checkpoint that every process can read into `target`. Called on all processes.
 
-    Raises what `restore_newest` raises.
+    Returns step and result; None if there are no checkpoints. Raises as `restore_newest` does.
     """
     if jax.process_index() == 0:
         checkpoints.storage.before_restore(checkpoints.directory)
@@ -74,7 +85,7 @@ def _newest_of_all(checkpoints: CheckpointFolder, target: Target[T], reporter: R
                 _set_aside(checkpoints, damaged, step, reporter)
             return step, restored
         damaged[step] = str(problem or f"process {unable[0]} cannot read checkpoint {step}")
-        if me == unable[0] != 0:  # only it knows why
+        if me == unable[0] != 0:  # only this process knows the reason
             reporter.note(damaged[step])
     if damaged:
         raise UserError(_none_left(checkpoints, damaged))
@@ -82,7 +93,7 @@ def _newest_of_all(checkpoints: CheckpointFolder, target: Target[T], reporter: R
 
 
 def _newest_here(checkpoints: CheckpointFolder, read: Read, reporter: Reporter) -> tuple[int, Any] | None:
-    """Return the step of the newest checkpoint that this process can read, and what `read` returns for it."""
+    """Find the newest checkpoint that this process can read: its step, and the result of `read`."""
     candidates, damaged = _candidates(checkpoints)
     for step in candidates:
         reporter.phase(Phase.RESTORE)
@@ -99,9 +110,9 @@ def _newest_here(checkpoints: CheckpointFolder, read: Read, reporter: Reporter) 
 
 
 def _candidates(checkpoints: CheckpointFolder) -> tuple[Iterator[int], dict[int, str]]:
-    """Return the steps to try, the newest first, and the reason for each of those that cannot be one."""
+    """Return the steps to try, the newest first, and for each path that cannot be a checkpoint the reason."""
     steps = checkpoints.steps()
-    damaged = {step: f"checkpoint {step} is none: no step has such a number" for step in steps if step > _LAST_STEP}
+    damaged = {step: f"checkpoint {step} is not valid: steps are below 2^31" for step in steps if step > _LAST_STEP}
     return iter([step for step in steps if step <= _LAST_STEP]), damaged
 
 
@@ -110,7 +121,7 @@ def _set_aside(checkpoints: CheckpointFolder, damaged: dict[int, str], restored:
     for step, reason in damaged.items():
         kept = checkpoints.set_aside(step)
         reporter.note(
-            f"{reason}; the run goes on from the one before, of step {restored}, and the damaged one is kept as {kept}"
+            f"{reason}; the run continues from the one of step {restored}, and the damaged one is kept as {kept}"
         )
 
 
@@ -121,6 +132,6 @@ def _none_left(checkpoints: CheckpointFolder, damaged: dict[int, str]) -> str:
             f"there is no checkpoint left that can be read: {rows[0]}",
             *rows[1:8],
             *([f"and {len(rows) - 8} more"] if len(rows) > 8 else []),
-            f"bring back what is missing in {checkpoints.directory}, or choose another --workdir to start anew",
+            f"restore the missing files in {checkpoints.directory}, or choose another --workdir to start anew",
         ]
     )

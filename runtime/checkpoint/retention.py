@@ -1,4 +1,4 @@
-"""Decide which checkpoints are kept (PURE), and remove the others so that a killed removal leaves none half."""
+"""Decide which checkpoints to keep, and remove the others. A removal that is interrupted leaves no partial checkpoint."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any
 from ..contract import CHECKPOINT_LOSS, CHECKPOINT_PINNED
 
 _REMOVED = ".podrun-removed"
-"""End of the name of a checkpoint that is being removed."""
+"""Suffix of a checkpoint that is being removed."""
 
 
 def superseded(
     losses: Mapping[int, float | None], keep: int, keep_best: int = 0, pinned: Collection[int] = ()
 ) -> list[int]:
-    """Return the steps of the checkpoints that may go, the oldest first.
+    """Return the steps of the checkpoints to remove, the oldest first. Pure function.
 
     Args:
-        losses: the validation loss of each complete checkpoint by step; None if it is not known.
-        keep: number of the newest to keep.
-        keep_best: number of those with the lowest loss to keep besides, of equal ones the newer.
-        pinned: steps that the user keeps.
+        losses: validation loss of each complete checkpoint by step; None if unknown.
+        keep: number of the newest checkpoints to keep.
+        keep_best: number of checkpoints with the lowest loss to keep in addition; of equal losses the newer one.
+        pinned: steps that the user has pinned.
     """
     steps = sorted(losses)
     known = {step: loss for step, loss in losses.items() if loss is not None and math.isfinite(loss)}
@@ -34,7 +34,7 @@ def superseded(
 
 
 def remove_superseded(folders: Mapping[int, Path], keep: int, keep_best: int) -> list[Path]:
-    """Remove the checkpoints that are not kept any more, and return their folders. Raises OSError."""
+    """Remove superseded checkpoints, and return the paths that they had. Raises OSError."""
     losses = {step: _loss(folder) for step, folder in folders.items()}
     pinned = [step for step, folder in folders.items() if (folder / CHECKPOINT_PINNED).exists()]
     gone = [folders[step] for step in superseded(losses, keep, keep_best, pinned)]
@@ -46,15 +46,15 @@ def remove_superseded(folders: Mapping[int, Path], keep: int, keep_best: int) ->
     return gone
 
 
-def clear_leftovers(directory: Path) -> None:
-    """Remove what killed saves and removals have left in the directory of the checkpoints."""
+def remove_incomplete(directory: Path) -> None:
+    """Remove the folders that interrupted saves and removals have left."""
     for pattern in ("*.orbax-checkpoint-tmp*", f"*{_REMOVED}"):
         for leftover in directory.glob(pattern):
             shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _loss(folder: Path) -> float | None:
-    """Return the validation loss of a checkpoint; None if it has none, or none that can be read."""
+    """Return the validation loss of a checkpoint; None if it has none or it cannot be read."""
     try:
         loss = read_loss(folder / CHECKPOINT_LOSS)
         return float(loss) if isinstance(loss, (int, float)) else None
@@ -63,7 +63,7 @@ def _loss(folder: Path) -> float | None:
 
 
 def read_loss(path: Path) -> Any:
-    """Return the loss in a file of orbax's. Raises OSError, ValueError, KeyError, TypeError, RecursionError."""
+    """Read the loss from a metrics file of orbax. Raises OSError, ValueError, KeyError, TypeError, RecursionError."""
     if path.exists() and not path.is_file():
-        raise ValueError("it is no regular file")  # reading from a pipe may never end
+        raise ValueError("not a regular file")  # reading from a pipe may never end
     return json.loads(path.read_bytes())["loss"]

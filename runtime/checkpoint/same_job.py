@@ -1,4 +1,4 @@
-"""PURE: compare the job of a checkpoint with this job: what must be the same to resume, and what has changed."""
+"""Compare a checkpoint's job with this job: differences that forbid a resume, and other changes. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _SECTIONS = ("task", "model", "optimizer", "parallel", "ema")
 _SHOWN = 8
 
 Row = tuple[str, Any, Any]
-"""A key, its value before, and its value now."""
+"""(key, value in the checkpoint, value now)."""
 
 
 def obstacles(
     meta: dict[str, Any], config: Config, fingerprint: bytes, shapes: dict[str, Any], tokenizer: Saved | None = None
 ) -> list[tuple[str, str]]:
-    """Return why a checkpoint with this `meta` cannot be resumed: (key, reason) rows, none if it can.
+    """Return why this job cannot resume from a checkpoint, as (key, reason) rows; empty if it can.
 
     Args:
-        meta: what the checkpoint says of its job.
+        meta: the checkpoint's metadata.
         config: this job.
         fingerprint: digest of this job's data.
-        shapes: the shape of every array of this job's state.
+        shapes: shapes of the arrays of this job's state, as `shapes_of` returns them.
         tokenizer: this job's tokenizer.
     """
     saved, now = _completed(meta["config"]), saved_config(config)
@@ -36,14 +36,14 @@ def obstacles(
         for key, before, after in differences(section, _identity(saved, section), _identity(now, section))
     ]
     if meta["fingerprint"] != fingerprint.hex():
-        rows.append(("data", f"not the same as it was (data.name {saved['data']['name']}, now {now['data']['name']})"))
+        rows.append(("data", f"not the same as before (data.name {saved['data']['name']}, now {now['data']['name']})"))
         if (other := difference(meta.get("tokenizer"), tokenizer)) is not None:
             rows.append(("data.tokenizer", f"another: {other}"))
     if not rows and config.parallel.model_per_device:
         before, after = [_first_shape(shapes["params"])[0] for shapes in (meta["shapes"], shapes)]
         if before != after:
             rows = [("members", f"{before} in the checkpoint, {after} in this job, one for each device of its slice")]
-    if not rows:  # differences that the config does not show, such as changed code of a user's model
+    if not rows:  # differences that are not in the config, such as changed code of a user's model
         rows = [
             (key, f"shape {json.dumps(before)} in the checkpoint, {json.dumps(after)} in this job")
             for key, before, after in differences("state", meta["shapes"], shapes)
@@ -52,7 +52,7 @@ def obstacles(
 
 
 def refusal(workdir: object, step: int, rows: list[tuple[str, str]]) -> str:
-    """Return the message for a checkpoint of another job. Its first line names the first difference."""
+    """Return the error for a checkpoint of another job. Its first line names the first difference."""
     key, reason = rows[0]
     more = [f"  and {len(rows) - _SHOWN} more"] if len(rows) > _SHOWN else []
     return "\n".join(
@@ -66,7 +66,7 @@ def refusal(workdir: object, step: int, rows: list[tuple[str, str]]) -> str:
 
 
 def changes(meta: dict[str, Any], config: Config, tokenizer: Saved | None = None) -> list[str]:
-    """Return `key: before -> after` for every value in which this job differs from the job of the checkpoint."""
+    """Return `key: before -> after` for every value of this job that differs from the checkpoint's."""
     before, now = _completed(meta["config"]), saved_config(config)
     rows = [f"{key}: {_plain(old)} -> {_plain(new)}" for key, old, new in differences("", before, now)]
     other = difference(meta.get("tokenizer"), tokenizer)
@@ -74,7 +74,7 @@ def changes(meta: dict[str, Any], config: Config, tokenizer: Saved | None = None
 
 
 def differences(prefix: str, before: Any, after: Any) -> list[Row]:
-    """Return the keys whose values differ, dotted below `prefix`."""
+    """Return a row for each value that differs in two nested dictionaries; keys are joined by dots, after `prefix`."""
     if isinstance(before, dict) and isinstance(after, dict):
         keys = [*before, *(k for k in after if k not in before)]
         start = f"{prefix}." if prefix else ""
@@ -83,15 +83,15 @@ def differences(prefix: str, before: Any, after: Any) -> list[Row]:
 
 
 def shapes_of(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the shape of every array, under the names that the state has."""
+    """Return the state's tree with the shape of each array in its place."""
     return {k: shapes_of(v) if isinstance(v, dict) else list(v.shape) for k, v in state.items() if v is not None}
 
 
 def _completed(saved: dict[str, Any]) -> dict[str, Any]:
-    """Fill in the keys that podrun did not have yet when the checkpoint was saved."""
+    """Fill in the defaults of keys that were added after the checkpoint was saved."""
     try:
         return saved_config(Config.model_validate(saved))
-    except ValueError:  # of a version with other keys: compared unchanged
+    except ValueError:  # saved by a version with other keys: compared as it is
         return saved
 
 
@@ -104,9 +104,9 @@ def _first_shape(shapes: dict[str, Any] | list[int]) -> list[int]:
 
 
 def _identity(config: dict[str, Any], section: str) -> Any:
-    """Return what must be the same to resume: sizes and structure, not what may be tuned on the way."""
+    """Return the values of a section that must be equal to resume: all but the tunable ones."""
     value: Any = config.get(section)
-    if section == "parallel":  # all strategies have the same state, but for the members of an ensemble
+    if section == "parallel":  # all strategies have the same state, except ensemble, which has one per member
         return "ensemble" if _trains_members(value["name"]) else "one model"
     if section == "ema":
         return "on" if value is not None else "off"
@@ -119,6 +119,6 @@ def _identity(config: dict[str, Any], section: str) -> Any:
 
 
 def _trains_members(strategy: str) -> bool:
-    """Return whether a built-in strategy trains a model on each device. Of a user's the shapes tell."""
+    """Return whether a built-in strategy trains one model per device. For a user's strategy, the shapes are compared."""
     sections = get_args(Config.model_fields["parallel"].annotation)
     return any(section.model_per_device for section in sections if name_of(section) == strategy)

@@ -1,9 +1,9 @@
-"""Save arrays and JSON in numbered checkpoints of a folder, one at a time.
+"""Save arrays and JSON as checkpoints in a folder, one save at a time.
 
-A checkpoint is written beside the training where its arrays are copies of those on the devices. On CPU the memory of the
-devices is that of the host, and a copy would need as much again: there it is written to files before training goes on. What
-follows is done beside the training in any case: wait until the files are on the disk, compute digests, upload, remove older
-checkpoints. Until then the one before is kept, for the case that the machine loses power.
+On TPU and GPU, the arrays are copied to the host and written while training continues. On CPU, device memory is host memory,
+and a copy would double it: there, files are written before training continues. The rest happens in a background thread in
+either case: flush the files, compute digests, write the manifest, upload, remove older checkpoints. Until then the previous
+checkpoint is kept, in case the machine loses power.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _POLL = 0.02  # seconds
 
 
 def writes_at_once() -> bool:
-    """Return whether a state is written before training goes on, so that its arrays need not be copied."""
+    """Return whether a state is written before training continues, so that its arrays need not be copied."""
     return jax.default_backend() == "cpu"
 
 
@@ -43,7 +43,7 @@ class Saves:
     """The saves of this process."""
 
     def __init__(self, directory: Path, keep: int, keep_best: int, in_parts: bool, storage: Storage) -> None:
-        """See `CheckpointFolder`. The directory exists where this process saves."""
+        """Take `CheckpointFolder`'s arguments. The directory must exist on processes that save."""
         self._directory = directory
         self._keep, self._keep_best = keep, keep_best
         self._storage = storage
@@ -56,7 +56,7 @@ class Saves:
         self._saving: int | None = None
 
     def prepare(self) -> None:
-        """Import orbax in the background if this process saves, so that the first save need not wait for that."""
+        """Import orbax in a background thread, if this process saves, so that the first save does not wait for it."""
         if self._saves:
             threading.Thread(target=importlib.import_module, args=(f"{__package__}.orbax_files",), daemon=True).start()
 
@@ -70,7 +70,7 @@ class Saves:
 
     @property
     def _manager(self) -> Manager:
-        """Make orbax's manager at the first save: it reads all checkpoints that exist, and fails on damaged ones."""
+        """Return orbax's manager, opened at the first save: it reads existing checkpoints and fails on damaged ones."""
         if self._opened is None:
             from .orbax_files import open_manager
 
@@ -78,7 +78,7 @@ class Saves:
         return self._opened
 
     def start(self, step: int, state: Arrays, meta: dict[str, Any], loss: float | None) -> None:
-        """Start to save, after waiting for an earlier save. Raises SaveError if that, or the earlier one, fails."""
+        """Start a save, after waiting for an earlier save. Raises SaveError if either fails."""
         if self._gathers:
             state = gather_whole(state) or {}
         if not self._saves:
@@ -91,8 +91,9 @@ class Saves:
             latest = next(iter(steps_in(self._directory)), None)
             raise RuntimeError(f"orbax did not save step {step}: {self._directory} has a checkpoint of step {latest}")
         self._saving = step
-        if writes_at_once() and not self._in_parts and not self._gathers:  # orbax copies its parts, and a gathered
-            self._wait_until_written(step)  # state is a copy
+        # orbax copies the shards of a divided state, and a gathered state is a copy.
+        if writes_at_once() and not self._in_parts and not self._gathers:
+            self._wait_until_written(step)
 
     def _wait_until_written(self, step: int) -> None:
         try:
@@ -102,7 +103,7 @@ class Saves:
             raise self.failure(step, error) from error
 
     def completed(self, wait: bool) -> int | None:
-        """Return the step of a save that has completed since the last call. Raises SaveError if it has failed."""
+        """Return the step of a save that completed since the last call, else None. Raises SaveError if it failed."""
         if self._saving is None:
             return None
         step = self._saving
@@ -117,7 +118,7 @@ class Saves:
         return step
 
     def _is_complete(self, step: int) -> bool:
-        """Return whether the save and what follows it are over. Raises whatever made it fail."""
+        """Return whether the save, with its work in the background, is complete. Raises its error."""
         if self._upkeep is not None:
             return self._upkeep.finished()
         if not self._is_written():
@@ -129,7 +130,7 @@ class Saves:
         return not self._primary
 
     def _is_written(self) -> bool:
-        # Ask while it goes on: a process that fails must not wait for the others, which wait for its part.
+        # Check for errors first: a process that failed must not wait for the others, which wait for its part.
         self._manager.check_for_errors()
         return not self._manager.is_saving_in_progress()
 
@@ -138,7 +139,7 @@ class Saves:
         try:
             flush(folder)
         except OSError:
-            shutil.rmtree(folder, ignore_errors=True)  # it has no manifest yet that would tell what is missing
+            shutil.rmtree(folder, ignore_errors=True)  # without a manifest, missing data would not be noticed
             raise
         write_manifest(folder)
         self._storage.after_save(folder)
@@ -147,7 +148,7 @@ class Saves:
             self._storage.after_removal(removed)
 
     def failure(self, step: int, error: Exception) -> SaveError:
-        """Forget a save that has failed, and return its error, with the checkpoint that is left."""
+        """Reset after a failed save, and return the error to raise. It names the previous checkpoint."""
         self._saving = self._upkeep = None
         self._opened = None  # orbax's manager would raise the same error again at the next save
         last = next((older for older in steps_in(self._directory) if older < step), None)
@@ -155,7 +156,7 @@ class Saves:
         return SaveError(save_failure(step, place, last, error), unavailable=is_unreachable(error))
 
     def close(self) -> None:
-        """Wait for a save that goes on, and for what follows it. Raises SaveError if it fails."""
+        """Wait until a save in progress is complete. Raises SaveError if it fails."""
         self.completed(wait=True)
         if self._opened is not None:
             self._opened.close()

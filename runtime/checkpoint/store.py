@@ -1,4 +1,4 @@
-"""The checkpoints of a training job: state, resolved config, position in the data and the data's fingerprint."""
+"""Checkpoints of a training job: state, resolved config, position in the data, and the data's fingerprint."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from .same_job import changes, obstacles, refusal, shapes_of
 
 @dataclass(frozen=True)
 class Restored:
-    """The contents of a checkpoint."""
+    """The contents of a restored checkpoint."""
 
     step: int
     state: StateDict
     position: int
     changes: list[str]
-    """`key: before -> after` for every value in which this job differs from that of the checkpoint."""
+    """`key: before -> after` for every value of this job that differs from the checkpoint's."""
     epoch_means: dict[str, Any] | None
     """The value of `EpochMeans.saved` at the save, if the job counts epochs."""
     tokenizer: Saved | None
-    """The tokenizer at the save, if the job had one of podrun's."""
+    """The saved tokenizer, if the job had a built-in one."""
 
 
 class Checkpoints(CheckpointFolder):
@@ -47,11 +47,11 @@ class Checkpoints(CheckpointFolder):
         """Open the directory.
 
         Args:
-            directory: the folder of the checkpoints, which is made.
-            section: which are kept.
-            in_parts: every process has a part of the state; else process 0 has all of it.
-            tokenizer: this job's tokenizer, which is saved with each checkpoint and compared with the restored one's.
-            storage: where the directory is.
+            directory: folder of the checkpoints, created if it does not exist.
+            section: the job's section `checkpoint`, which says how many to keep.
+            in_parts: the state is divided over the processes; otherwise process 0 has all of it.
+            tokenizer: this job's tokenizer, saved with each checkpoint and compared with that of a restored one.
+            storage: the storage that the folder belongs to.
         """
         super().__init__(directory, section.keep, section.keep_best, in_parts, storage)
         self._tokenizer = tokenizer
@@ -66,7 +66,17 @@ class Checkpoints(CheckpointFolder):
         loss: float | None,
         epoch_means: dict[str, Any] | None = None,
     ) -> None:
-        """Start to save, as `write` does. `loss` is the validation loss at this step, if known."""
+        """Start a save, as `write` does. Called on all processes.
+
+        Args:
+            step: number of the last step done.
+            state: arrays to save.
+            position: number of examples consumed.
+            config: the job.
+            fingerprint: digest of the job's data.
+            loss: validation loss at this step, if known.
+            epoch_means: value of `EpochMeans.saved`, if the job counts epochs.
+        """
         meta = {
             "config": saved_config(config),
             "position": position,
@@ -78,15 +88,17 @@ class Checkpoints(CheckpointFolder):
         self.write(step, state, meta, loss)
 
     def restore(self, step: int, template: StateDict, config: Config, fingerprint: bytes) -> Restored:
-        """Read a checkpoint into arrays as those of `template`: numpy's, or jax's with their shardings.
+        """Restore a checkpoint in the form of `template`: numpy arrays, or JAX arrays with its shardings.
 
-        Raises UserError if it is of another model, optimizer or data, DamagedCheckpointError if it is damaged, and
-        HostFaultError if this host has tried twice and cannot read it now.
+        Raises:
+            UserError: the checkpoint has another model, optimizer or data.
+            DamagedCheckpointError: it is damaged.
+            HostFaultError: this host could not read it in two tries.
         """
         return self.load(step, self.target(lambda: template, config, fingerprint))
 
     def target(self, template: Callable[[], StateDict], config: Config, fingerprint: bytes) -> Target[Restored]:
-        """Return what a checkpoint of this job is restored into: arrays as those of `template`."""
+        """Return the target to restore a checkpoint of this job into, with arrays in the form of `template()`."""
 
         def accept(step: int, meta: dict[str, Any], arrays: StateDict) -> None:
             try:

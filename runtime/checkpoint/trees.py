@@ -1,7 +1,8 @@
-"""Turn any pytree into named arrays and texts for a checkpoint, and back.
+"""Convert any pytree to named arrays and texts for a checkpoint, and back.
 
-Arrays are numpy's, jax's and torch's, and numbers. All else in a tree, such as the functions that are leaves of an Equinox
-module, comes from the tree that is restored into, and must not change: `kept_as_is`.
+Saved as arrays: arrays of numpy and JAX, tensors of torch, numbers. Saved as JSON: text, bytes, large integers. Other leaves,
+such as functions in an Equinox module, are not saved: a restored tree has those of the program, and they must not change
+during the run (`kept_as_is`).
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from .save import writes_at_once
 
 Leaf = Any
 Named = dict[tuple[str, ...], Leaf]
-"""Leaves by their place in the tree: ("layers", "0", "kernel")."""
+"""Leaves by their path in the tree: ("layers", "0", "kernel")."""
 Texts = dict[str, list[str]]
-"""Kind and text of each leaf that is saved as JSON, by name."""
+"""[kind, text] of each leaf that is saved as JSON, by name."""
 _TEXTS = (str, bytes, bytearray)
 
 
 def named_leaves(tree: Any) -> Named:
-    """Return the arrays and numbers of a tree by name.
+    """Return the arrays and numbers of a tree by path.
 
-    Raises UserError if there are none, if one is no array of numbers, or if two have the same name.
+    Raises UserError if there are none, if an array has no numeric dtype, or if two have the same name.
     """
     leaves = {place or ("value",): leaf for place, leaf in places(tree, "the state") if _is_saved(leaf)}
     for name, leaf in leaves.items():
         try:
             dtype = _dtype(leaf)
-        except (TypeError, RuntimeError) as error:  # torch's bfloat16, and tensors without memory
+        except (TypeError, RuntimeError) as error:  # torch's bfloat16, and meta tensors
             raise UserError(f"{'.'.join(name)} of the state cannot be saved: {error}; leave it out") from None
         kinds = (np.number, np.bool_, jax.dtypes.prng_key)
         if getattr(dtype, "kind", "") == "m" or not any(jnp.issubdtype(dtype, kind) for kind in kinds):
@@ -54,21 +55,21 @@ def named_leaves(tree: Any) -> Named:
 
 
 def texts(tree: Any) -> Texts:
-    """Return the texts, bytes and integers of more than 64 bits of a tree, as they are written to JSON."""
+    """Return a tree's texts, bytes and integers of more than 64 bits, in the form in which JSON holds them."""
     named = {".".join(place): leaf for place, leaf in places(tree, "the state") if _is_text(leaf)}
     return {name: _written(leaf) for name, leaf in named.items()}
 
 
 def check_texts(written: Any) -> None:
-    """Raise ValueError or TypeError for what `texts` cannot have returned."""
+    """Raise ValueError or TypeError unless `texts` can have returned this value."""
     for _, (kind, text) in dict(written).items():
         _read(kind, text)
 
 
 def kept_as_is(tree: Any) -> dict[str, str]:
-    """Return digests of the leaves that are not saved, by name: they must stay as they are.
+    """Return digests of the leaves that are not saved, by name, to notice if they change.
 
-    Raises UserError for one that has no digest, such as an open file: nobody would notice that it has changed.
+    Raises UserError for a leaf that has no digest, such as an open file.
     """
     leaves = {
         ".".join(place): leaf for place, leaf in places(tree, "the state") if not _is_saved(leaf) and not _is_text(leaf)
@@ -77,7 +78,7 @@ def kept_as_is(tree: Any) -> dict[str, str]:
 
 
 def same_everywhere(tree: Any) -> dict[str, Leaf]:
-    """Return what all processes must have alike, by name: all but arrays over several processes."""
+    """Return the leaves that must be equal on all processes, by name: all but arrays that span processes."""
     leaves = {".".join(place): leaf for place, leaf in places(tree, "the state") if _is_saved(leaf) or _is_text(leaf)}
     return {
         name: _array(leaf) if is_tensor(leaf) else leaf
@@ -87,31 +88,31 @@ def same_everywhere(tree: Any) -> dict[str, Leaf]:
 
 
 def spans_processes(tree: Any) -> bool:
-    """Return whether no process has all of the tree: some array of it is divided over processes."""
+    """Return whether some array of the tree is divided over processes."""
     return any(_is_divided(leaf) for leaf in named_leaves(tree).values())
 
 
 def savable(tree: Any) -> Arrays:
-    """Return what is saved: numpy arrays, and arrays over all processes where no process has the whole.
+    """Return the arrays to save, nested: numpy arrays, but global JAX arrays if they are divided over processes.
 
-    On CPU the numpy arrays are those of the tree, or views of its memory.
+    On CPU the numpy arrays share the tree's memory.
     """
     return _nested({name: _savable(leaf) for name, leaf in named_leaves(tree).items() if _has_content(leaf)})
 
 
 def template(tree: Any) -> Arrays:
-    """Return what a checkpoint is read into: numpy arrays, or the layout of arrays that stay where they are laid out."""
+    """Return the template to restore into: `jax.ShapeDtypeStruct` for committed JAX arrays, numpy arrays for the rest."""
     return _nested({name: _template(leaf) for name, leaf in named_leaves(tree).items() if _has_content(leaf)})
 
 
 def restored(tree: Any, arrays: Arrays, written: Texts) -> Any:
-    """Return the tree with its arrays and texts replaced by those of a checkpoint, each as it is in `tree`."""
+    """Return the tree with arrays and texts of a checkpoint; each leaf keeps its type and devices."""
     flat = _flat(arrays)
 
     def value(place: tuple[str, ...], leaf: Leaf) -> Leaf:
         if _is_saved(leaf):
             return _placed(leaf, flat[place or ("value",)]) if _has_content(leaf) else leaf
-        if _is_text(leaf) and ".".join(place) in written:  # podrun did not save them once
+        if _is_text(leaf) and ".".join(place) in written:  # older versions did not save texts
             return type(leaf)(_read(*written[".".join(place)]))
         return leaf
 
@@ -120,7 +121,7 @@ def restored(tree: Any, arrays: Arrays, written: Texts) -> Any:
 
 
 def described(tree: Any) -> dict[str, str]:
-    """Return the type and shape of each array by name: {"layers.0.kernel": "float32[3,2]"}."""
+    """Return the dtype and shape of each array by name: {"layers.0.kernel": "float32[3,2]"}."""
     rows = {}
     for name, leaf in named_leaves(tree).items():
         shape = ",".join(map(str, getattr(leaf, "shape", ())))
@@ -135,30 +136,30 @@ def _is_saved(leaf: Leaf) -> bool:
 
 
 def _is_text(leaf: Leaf) -> bool:
-    """Return whether a leaf is saved as JSON: no array holds it."""
+    """Return whether a leaf is saved as JSON, because no array can hold it."""
     return type(leaf) in (*_TEXTS, np.str_, np.bytes_) or (type(leaf) is int and not -(2**63) <= leaf < 2**63)
 
 
 def is_tensor(leaf: Leaf) -> bool:
-    """Return whether a leaf is a tensor of torch, or like one; nothing imports torch for that."""
+    """Return whether a leaf is a torch tensor or similar, judged by its methods, so that torch is not imported."""
     methods = ("detach", "cpu", "numpy", "new_tensor")
     return not isinstance(leaf, type) and all(callable(getattr(leaf, name, None)) for name in methods)
 
 
 def _dtype(leaf: Leaf) -> Any:
-    """Return the dtype of a leaf that is saved, a tensor's as numpy has it. Raises TypeError, RuntimeError."""
+    """Return the numpy dtype of a leaf that is saved. Raises TypeError, RuntimeError for a tensor without one."""
     return _array(leaf.detach().new_tensor(0) if is_tensor(leaf) else leaf).dtype
 
 
 def _array(leaf: Leaf) -> Any:
-    """Return a leaf that is saved with dtype and shape. A tensor's array shares its memory."""
+    """Return a saved leaf as an array of JAX or numpy. A tensor's array shares its memory."""
     if is_tensor(leaf):
         return leaf.detach().cpu().numpy()
     return leaf if isinstance(leaf, (jax.Array, np.ndarray)) else np.asarray(leaf)
 
 
 def _has_content(leaf: Leaf) -> bool:
-    """Return False for an array of size zero, which orbax does not save, and which has nothing to save."""
+    """Return False for an array of size zero, which orbax does not save."""
     return 0 not in getattr(leaf, "shape", ())
 
 
@@ -169,20 +170,20 @@ def _written(leaf: Leaf) -> list[str]:
 
 
 def _read(kind: str, text: str) -> str | bytes | int:
-    """Return the leaf that `_written` has written. Raises ValueError, TypeError."""
+    """Parse what `_written` returns. Raises ValueError, TypeError."""
     if not isinstance(text, str) or kind not in ("int", "str", "bytes"):
-        raise TypeError(f"no text: {kind!r:.40}")
+        raise TypeError(f"not a text: {kind!r:.40}")
     if kind == "int":
         return int(text, 16)
     return text if kind == "str" else base64.b64decode(text)
 
 
 def _digest(name: str, leaf: Leaf) -> str:
-    """Return a digest of all that a leaf holds, which changes when it does. Raises UserError."""
+    """Return a digest of a leaf's content. Raises UserError if the leaf can be neither pickled nor called."""
     try:
         return hashlib.sha256(pickle.dumps(leaf)).hexdigest()
-    except Exception:  # whatever an object's own pickling raises
-        if callable(leaf) and not hasattr(leaf, "__next__"):  # such as a function within another
+    except Exception:  # pickling may raise anything
+        if callable(leaf) and not hasattr(leaf, "__next__"):  # such as a nested function
             return f"{type(leaf).__name__} {id(leaf)}"
     raise UserError(
         f"{name} of the state is {type(leaf).__name__}, which can neither be saved nor compared; leave it out, and save what "
@@ -202,7 +203,7 @@ def _savable(leaf: Leaf) -> Leaf:
     data = jax.random.key_data(leaf) if _is_key(leaf) else _array(leaf)
     if _is_divided(data):
         return data
-    # The program may change its numpy arrays while they are written. jax's never change, not even views of them.
+    # Copy numpy arrays, which the program may change while they are written. JAX arrays are immutable.
     return as_numpy(data) if writes_at_once() or isinstance(data, jax.Array) else np.array(data)
 
 
@@ -214,10 +215,10 @@ def _template(leaf: Leaf) -> Leaf:
 
 
 def _placed(leaf: Leaf, value: Leaf) -> Leaf:
-    """Return `value`, as it was read, in the form of `leaf`: on its devices, or as a number of its type."""
+    """Return the restored `value` as the type of `leaf`, and on its devices."""
     if isinstance(leaf, jax.Array):
         if _is_key(leaf):
-            # A key's array has an axis more than the key.
+            # The data of a PRNG key array has one more axis than the key array.
             return jax.random.wrap_key_data(
                 _on_devices(jax.random.key_data(leaf), value), impl=jax.random.key_impl(leaf)
             )
@@ -225,15 +226,15 @@ def _placed(leaf: Leaf, value: Leaf) -> Leaf:
     if isinstance(leaf, np.ndarray):
         return np.asarray(value)
     if is_tensor(leaf):
-        tensor = leaf.detach().new_tensor(np.asarray(value))  # of the same type, on the same device
+        tensor = leaf.detach().new_tensor(np.asarray(value))  # keeps dtype and device
         return tensor.requires_grad_() if getattr(leaf, "requires_grad", False) else tensor
     return type(leaf)(np.asarray(value).item())
 
 
 def _on_devices(leaf: jax.Array, value: Leaf) -> jax.Array:
-    if isinstance(value, jax.Array):  # orbax has read this process's part of it
+    if isinstance(value, jax.Array):  # restored with its sharding already
         return value
-    if not leaf.committed:  # JAX may move it to where it is needed, and must be able to as before
+    if not leaf.committed:  # stays uncommitted, so that JAX may move it
         return jnp.asarray(value)
     return jax.make_array_from_callback(value.shape, leaf.sharding, lambda index: value[index])
 

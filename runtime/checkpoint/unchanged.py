@@ -1,4 +1,4 @@
-"""Notice that a state is still what it was: a program that has forgotten to set it would resume its first state."""
+"""Detect that a program's state has not changed, because the program forgot to assign it: it would save its first state."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .trees import is_tensor
 
 
 class Snapshot:
-    """What a state was, without keeping its arrays."""
+    """Remember a state, to compare it later, without keeping its arrays alive."""
 
     def __init__(self, tree: Any) -> None:
         self._leaves = [_same(leaf) for leaf in jax.tree.leaves(tree)]
 
     def is_of(self, tree: Any) -> bool:
-        """Return whether a state has the very arrays of the snapshot, with the same content, and equal numbers and texts."""
+        """Return whether a state has the same array objects with unchanged content, and equal numbers and texts."""
         leaves = jax.tree.leaves(tree)
         return len(leaves) == len(self._leaves) and all(
             same(leaf) for same, leaf in zip(self._leaves, leaves, strict=True)
@@ -28,7 +28,7 @@ class Snapshot:
 
 
 def _same(leaf: Any) -> Callable[[Any], bool]:
-    """Return a function that says whether another leaf is this one, unchanged."""
+    """Return a function that tells whether a later leaf is this one, unchanged."""
     if not (isinstance(leaf, (jax.Array, np.ndarray)) or is_tensor(leaf)):
         text = repr(leaf)
         return lambda other: repr(other) == text
@@ -37,7 +37,7 @@ def _same(leaf: Any) -> Callable[[Any], bool]:
 
 
 def _content(leaf: Any) -> int:
-    """Return a digest of an array that may be changed in place; of jax's 0, which never are."""
+    """Return a digest of an array's content; 0 for JAX arrays, which are immutable."""
     if isinstance(leaf, jax.Array):
         return 0
     array = leaf if isinstance(leaf, np.ndarray) else leaf.detach().cpu().numpy()

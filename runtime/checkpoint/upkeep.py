@@ -1,4 +1,4 @@
-"""Finish a complete checkpoint beside the training: write its manifest, then remove older ones that are not kept."""
+"""Finish a checkpoint in a background thread: write its manifest, then remove superseded checkpoints."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Upkeep:
-    """A function that runs in a thread of process 0, and whose error is raised where its end is asked for."""
+    """A function that runs in a thread. `finished` raises its error."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
@@ -22,7 +22,7 @@ class Upkeep:
             self._error = error
 
     def finished(self) -> bool:
-        """Return whether it has ended. Raises whatever made it fail."""
+        """Return whether the function has returned. Raises its error."""
         if self._thread.is_alive():
             return False
         if self._error is not None:

@@ -171,7 +171,7 @@ def test_a_save_that_fails_when_the_loop_is_left(fresh: Fresh, capfd: pytest.Cap
         train.state = {"w": np.zeros(2 + step // 2)}
         if step == 2:
             break
-    assert "the state of step 2 is another than the first one" in capfd.readouterr().err
+    assert "the state of step 2 differs from the first state" in capfd.readouterr().err
     assert saved() == []
 
 

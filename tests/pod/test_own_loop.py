@@ -186,7 +186,7 @@ def test_a_loop_that_is_left_on_every_process(sandbox: Sandbox) -> None:
     done = sandbox.podrun(*where, "differ")
     assert done.returncode == 2, done.stderr
     assert "the state of step 1 differs between processes" in done.stderr
-    assert "inner.best of process 1 is not that of a process before it" in done.stderr
+    assert "inner.best of process 1 differs from that of an earlier process" in done.stderr
     done = sandbox.podrun(*where, "break")
     assert done.returncode == 0, done.stderr
     assert "the loop was left at step 4 of 10; step 4 is saved" in done.stdout

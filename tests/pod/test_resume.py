@@ -133,6 +133,6 @@ def test_a_damaged_checkpoint_that_processes_have_parts_of(sandbox: Sandbox) -> 
     done = sandbox.podrun(*command, "steps=6")
     assert done.returncode == 0, done.stderr
     assert "checkpoint 4 cannot be read" in done.stdout + done.stderr
-    assert "the run goes on from the one before, of step 2" in done.stdout + done.stderr
+    assert "the run continues from the one of step 2" in done.stdout + done.stderr
     assert (checkpoints / "4.damaged-1").is_dir()
     assert sorted(sandbox.losses("runs/small")) == [1, 2, 3, 4, 5, 6]

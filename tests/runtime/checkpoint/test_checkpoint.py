@@ -265,7 +265,7 @@ def test_other_data_is_refused(tmp_path: Path) -> None:
     """The fingerprint tells, and the message names both sources."""
     other = job(data={"name": "text", "path": "x.txt"})
     message = refusal(tmp_path, job(data="python_source"), other, fingerprint=b"other data")
-    assert "\n  data: not the same as it was (data.name python_source, now text)\n" in message
+    assert "\n  data: not the same as before (data.name python_source, now text)\n" in message
 
 
 def test_other_shapes_are_refused(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def told(
     storage: Storage = ProcessDisk("h0") if disk else SHARED_FOLDER
     env = replace(ENV, process_id=process, host=f"h{process}", saved="40 h9 run-1")
     reporter = Notes()
-    missing.tell_of_missing(env, storage, checkpoints, restored, reporter)
+    missing.warn_of_missing(env, storage, checkpoints, restored, reporter)
     assert given == ([max(1, steps[process])] if disk else [])
     return reporter.notes
 

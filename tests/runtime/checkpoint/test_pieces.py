@@ -34,14 +34,14 @@ def test_what_process_0_sends_arrives_bit_for_bit(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(pieces, "from_process_zero", lambda piece: messages.append(piece.copy()))
     template = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), STATE)
     sent = copied(STATE)
-    pieces.spread(sent, template, lambda: None)
+    pieces.broadcast_arrays(sent, template, lambda: None)
     assert not sent
     assert all(piece.size <= -(-limit // 4) * 4 for piece in messages)
     assert sum(piece.size for piece in messages) >= TOTAL
     waiting = iter(messages)
     monkeypatch.setattr(pieces, "from_process_zero", lambda piece: next(waiting) if not piece.any() else None)
     moved: list[None] = []
-    received = pieces.spread(None, template, lambda: moved.append(None))
+    received = pieces.broadcast_arrays(None, template, lambda: moved.append(None))
     assert len(moved) == len(messages) and next(waiting, None) is None
     assert jax.tree.structure(received) == jax.tree.structure(STATE)
     for one, other in zip(jax.tree.leaves(received), jax.tree.leaves(STATE), strict=True):
@@ -51,7 +51,7 @@ def test_what_process_0_sends_arrives_bit_for_bit(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("text", [b"", b"x", b"y" * 4096, b"z" * 4097])
 def test_a_text_is_told(text: bytes) -> None:
     """On a pod of one process all of it is real but the others."""
-    assert messages.tell(text) == text
+    assert messages.broadcast_text(text) == text
 
 
 def test_divided_arrays_are_told_apart_by_process() -> None:

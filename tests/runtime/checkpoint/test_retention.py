@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.runtime.checkpoint.retention import clear_leftovers, remove_superseded, superseded
+from podrun.runtime.checkpoint.retention import remove_incomplete, remove_superseded, superseded
 from podrun.runtime.contract import CHECKPOINT_LOSS, CHECKPOINT_PINNED
 
 
@@ -72,5 +72,5 @@ def test_a_removal_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         remove_superseded(folders, keep=1, keep_best=0)
     assert {path.name for path in tmp_path.iterdir() if path.name.isdigit()} == {"2"}
     assert len(list(tmp_path.iterdir())) == 2
-    clear_leftovers(tmp_path)
+    remove_incomplete(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["2"]

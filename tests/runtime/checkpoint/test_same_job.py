@@ -75,7 +75,7 @@ def test_what_makes_it_another_job(before: dict[str, Any], now: dict[str, Any], 
 def test_other_data() -> None:
     """It is told by the sources' names, beside what else differs."""
     assert rows(job(), job(), data=b"y") == [
-        ("data", "not the same as it was (data.name python_source, now python_source)")
+        ("data", "not the same as before (data.name python_source, now python_source)")
     ]
     assert [key for key, _ in rows(job(), job(ema=0.5), data=b"y")] == ["ema", "data"]
 

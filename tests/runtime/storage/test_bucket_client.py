@@ -93,7 +93,9 @@ def test_a_full_disk_is_not_the_fault_of_the_bucket(url: str, tmp_path: Path, mo
     monkeypatch.setattr(bucket._fs, "get_file", full)
     with pytest.raises(OSError, match="No space left") as caught:
         bucket.get_file("c", tmp_path / "c")
-    assert "cannot be stored on this host: No space left on device (/spool/c); make room" in str(explained(caught.value))
+    assert "cannot be stored on this host: No space left on device (/spool/c); make room" in str(
+        explained(caught.value)
+    )
 
 
 def test_no_such_bucket(url: str) -> None:

@@ -15,7 +15,7 @@ BUCKETS = [
     _workdir("one slash", "gs:my-bucket/run", "two slashes must follow the colon", "give gs://my-bucket/run"),
     _workdir("name of a bucket", "s3://My_Bucket/run", "'My_Bucket' is not a valid bucket name", "lower-case letters"),
     _workdir("no path", "gs://my-bucket", "no path in the bucket", "as in gs://my-bucket/my-run"),
-    _workdir("dots", "gs://my-bucket/../other", "gs://my-bucket/../other", "has no `..`"),
+    _workdir("dots", "gs://my-bucket/../other", "gs://my-bucket/../other", "must not contain"),
     _workdir(
         "folder and bucket", "runs/gs://my-bucket/run", "a folder and a bucket at once", "give a folder, or a bucket as"
     ),
