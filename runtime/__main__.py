@@ -1,7 +1,7 @@
-"""The worker: contract -> distributed -> train -> exit code.
+"""The worker process: read the environment, join the pod, train, and end with an exit code.
 
-It always leaves by `os._exit`. A plain exit would run jax.distributed's shutdown barrier, in which a failed process waits
-for minutes for the others, and the others for it.
+It always ends by `os._exit`. A normal exit would run jax.distributed's shutdown barrier, in which a failed process and the
+others would wait for each other for minutes.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def main() -> None:
 
 
 def import_first() -> None:
-    """Import what every worker needs before its first step, which takes seconds."""
-    gc.disable()  # it would look a dozen times at objects of which none is garbage, for 0.3 s
+    """Import the modules that every worker needs before its first step. This takes seconds."""
+    gc.disable()  # a dozen collections that find no garbage would take 0.3 s
     try:
         from . import distributed, train  # noqa: F401
         from .worker import fault_injection, preempt, quiet, workdir  # noqa: F401
@@ -71,13 +71,13 @@ def import_first() -> None:
 
 
 def import_all() -> None:
-    """Import all that every worker needs that restores a checkpoint."""
+    """Import the modules that a worker needs to restore a checkpoint, as well."""
     import_first()
     from .checkpoint import orbax_files  # noqa: F401
 
 
 def run(env: WorkerEnv, reporter: Reporter) -> int:
-    """Train, and return the exit code. Raises what went wrong."""
+    """Train, and return the exit code. Raises the error that ends training."""
     leave_on_sigterm(reporter)
     set_xla_flags(os.environ, env.num_processes * env.local_devices)
     # Imported here, so that even a broken JAX is reported as an event.
@@ -106,7 +106,7 @@ def run(env: WorkerEnv, reporter: Reporter) -> int:
     storage = open_bucket(bucket, workdir, env, reporter) if bucket else None
     inject_faults(env, workdir, reporter)
     reporter.phase(Phase.CONNECT)
-    reporter.beat.part()  # from here on it waits for the others
+    reporter.beat.part()  # from here on it waits for the other processes
     initialize(env, config.launch.start_timeout)
     report_sigterm(reporter, leaves=True)
     try:
@@ -122,10 +122,10 @@ def run(env: WorkerEnv, reporter: Reporter) -> int:
 
 
 def exit_code(error: BaseException) -> int:
-    """Return the exit code, 1 to 255, that follows from a failure.
+    """Return the exit code, 1 to 255, for a failure.
 
-    `sys.exit(n)` in the user's code keeps its n, as far as an exit code can; `sys.exit(0)` is a failure like the others,
-    because training was not done.
+    `sys.exit(n)` in the user's code ends with n, if n is a valid exit code; `sys.exit(0)` is a failure with code 1, because
+    training was not done.
     """
     if isinstance(error, SystemExit):
         return failure_code(error.code if isinstance(error.code, int) else ExitCode.FAILED)
@@ -133,7 +133,7 @@ def exit_code(error: BaseException) -> int:
 
 
 def describe(error: BaseException) -> str:
-    """Return the first lines that the user reads about a failure."""
+    """Return the message about a failure that the user sees first."""
     if isinstance(error, (UserError, NotFiniteError, SaveError, UnavailableError)):
         return str(error)
     text = f"{type(error).__name__}: {error}".removesuffix(": ")
@@ -146,11 +146,11 @@ def describe(error: BaseException) -> str:
 
 
 def report_failure(error: BaseException, code: int, reporter: Reporter) -> None:
-    """Print and report why this process fails. A full disk must not keep it from ending."""
+    """Report and print the failure of this process. A full disk is ignored, so that the process can end."""
     kind = classify(error)
     text = "".join(traceback.format_exception(error))
     message = describe(error)
-    step = None if isinstance(error, SaveError) else reporter.step  # the text of a SaveError names its step
+    step = None if isinstance(error, SaveError) else reporter.step  # the message of a SaveError names its step
     try:
         reporter.give_room()
         reporter.event(EventKind.ERROR, kind=kind, message=message, traceback=text, step=step, code=code)
@@ -175,9 +175,9 @@ _JAX_LOST = re.compile(
 
 
 def classify(error: BaseException) -> ErrorKind:
-    """Return the kind of failure that an exception is.
+    """Classify an exception.
 
-    Only JAX's own errors can mean that another process is gone; a failed gloo collective is a plain ValueError.
+    Only errors of JAX can mean that another process is gone, and ValueErrors that JAX raises for a failed gloo collective.
     """
     if kind := explained_kind(error):
         return kind

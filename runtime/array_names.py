@@ -1,4 +1,4 @@
-"""Names of arrays in a checkpoint: the places of a tree, with dots between keys, fields and indices."""
+"""Names of a tree's arrays in a checkpoint: keys, fields and indices, joined by dots."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 from .contract import UserError
 
 Place = tuple[str, ...]
-"""Keys, fields and indices that lead to an array: ("layers", "0", "kernel")."""
+"""Path to an array by keys, fields and indices: ("layers", "0", "kernel")."""
 _SHOWN = 8  # problems in a message
 
 
 def places(tree: Any, what: str) -> list[tuple[Place, Any]]:
-    """Return the leaves of a tree, each with its place.
+    """Return the leaves of a tree with their paths.
 
-    Raises UserError if two of them would have one name in a checkpoint, and then in everything that is said of it; `what` is
-    the tree in that message, such as `the state`.
+    Raises UserError if two leaves would have the same name in a checkpoint. `what` names the tree in the message, for example
+    `the state`.
     """
     _check_keys(tree, what)
     leaves = [
@@ -31,7 +31,7 @@ def places(tree: Any, what: str) -> list[tuple[Place, Any]]:
 
 
 def check_parameters(params: Any, model_state: Any) -> None:
-    """Raise UserError for initial parameters, or a model's state, that cannot be trained or saved. Shapes are enough."""
+    """Raise UserError if a model's initial parameters or state cannot be trained or saved. Leaves may be shapes only."""
     problems = []
     for place, leaf in places(params, "the parameters"):
         dtype = getattr(leaf, "dtype", None)
@@ -49,7 +49,7 @@ def check_parameters(params: Any, model_state: Any) -> None:
 
 
 def refuse(what: str, problems: list[str]) -> None:
-    """Raise UserError if there are problems; the message begins with `what`."""
+    """Raise UserError if `problems` is not empty. The message begins with `what` and lists them."""
     if len(problems) == 1:
         raise UserError(f"{what}: {problems[0]}")
     if problems:
@@ -58,7 +58,7 @@ def refuse(what: str, problems: list[str]) -> None:
 
 
 def _check_keys(tree: Any, what: str) -> None:
-    """Raise UserError for a dictionary whose keys JAX cannot sort, or are the same as text: 0 and "0"."""
+    """Raise UserError for a dictionary whose keys JAX cannot sort, or that are equal as text, such as 0 and "0"."""
     if isinstance(tree, dict):
         seen: dict[str, Any] = {}
         for key in tree:
@@ -84,7 +84,7 @@ def _check_keys(tree: Any, what: str) -> None:
 
 
 def _ambiguous(found: list[Place]) -> list[str]:
-    """Return a problem for each array whose name no checkpoint can hold, or whose name an array before it has."""
+    """Return a problem for each array whose name is invalid in a checkpoint, or is taken by an earlier array."""
     problems = []
     seen: dict[str, Place] = {}
     all_places = {*found}
@@ -93,7 +93,7 @@ def _ambiguous(found: list[Place]) -> list[str]:
         if any("\ud800" <= character <= "\udfff" for character in name):
             problems.append(f"{name!a} has half a character in its name; give it another")
             continue
-        # orbax writes each array to the folder of its dotted name, so one slash at its end is no difference.
+        # orbax uses the name as the path of a folder, so a slash at the end makes no difference.
         same_name = seen.setdefault(name if name.endswith("/") else f"{name}/", place)
         folder = next((place[:n] for n in range(1, len(place)) if place[:n] in all_places), None)
         if same_name is not place or folder is not None:

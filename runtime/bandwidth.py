@@ -1,4 +1,4 @@
-"""Measure an all-reduce over all devices of the pod: the program of `podrun check --bandwidth`."""
+"""Measure the bandwidth of an all-reduce over all devices of the pod. Program of `podrun check --bandwidth`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .contract import UserError
 from .distributed import initialize
 
 SIZE, SIZE_ON_CPU = 256_000_000, 16_000_000
-"""Bytes of each device's array: enough for a network of 400 Gbit/s, little enough for any device."""
+"""Bytes per device: large enough to saturate a network of 400 Gbit/s, small enough for any device."""
 WARM_UPS, REPEATS = 3, 10
 _AXIS = "devices"
 
 
 def main() -> None:
-    """Join the pod, measure, and print what came out on process 0."""
+    """Join the pod, measure, and print the result on process 0."""
     env = initialize()
     size = SIZE_ON_CPU if jax.default_backend() == "cpu" else SIZE
     seconds = time_all_reduce(size)
@@ -29,9 +29,9 @@ def main() -> None:
 
 
 def time_all_reduce(size: int) -> float:
-    """Return the median of the seconds that a sum of float32 arrays of so many bytes takes over all devices.
+    """Return the median time, in seconds, of an all-reduce of `size` bytes of float32 per device.
 
-    Raises UserError if the sum is wrong.
+    Raises UserError if a device gets a wrong sum.
     """
     devices = jax.devices()
     mesh = Mesh(np.array(devices), (_AXIS,))
@@ -60,7 +60,7 @@ def time_all_reduce(size: int) -> float:
 
 
 def _check_sum(total: jax.Array, devices: int) -> None:
-    """Raise UserError unless every device of this process has the sum of the numbers of all devices."""
+    """Raise UserError unless every device of this process has the sum of all devices' numbers."""
     right = devices * (devices - 1) / 2
     for shard in total.addressable_shards:
         least, most = (float(value) for value in (shard.data.min(), shard.data.max()))
@@ -72,9 +72,9 @@ def _check_sum(total: jax.Array, devices: int) -> None:
 
 
 def describe(size: int, devices: int, seconds: float) -> str:
-    """Return the result in words: what was measured, and by which formula. GB is 10^9 bytes."""
+    """Return the result as text, with the formulas of both bandwidths. GB is 10^9 bytes."""
     if devices == 1:
-        return "all-reduce: the pod has one device, which has nobody to exchange anything with"
+        return "all-reduce: the pod has one device, so there is nothing to measure"
     algorithm = size / seconds / 1e9
     return (
         f"all-reduce of {size / 1e6:g} MB (float32) on each of {devices} devices: {seconds * 1e3:.3g} ms, "

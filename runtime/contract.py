@@ -1,4 +1,4 @@
-"""The contract between launcher and runtime. Every name that both sides use is spelled here, once.
+"""The contract between launcher and runtime: all names and values that both sides use.
 
 Standard library only: the launcher imports this module where JAX is not installed.
 """
@@ -26,16 +26,16 @@ class ExitCode(IntEnum):
     UNAVAILABLE = (
         69  # a host or process never started, was lost, or did not confirm its end; no bucket (EX_UNAVAILABLE)
     )
-    PREEMPTED = 75  # asked to stop; saved a checkpoint first (EX_TEMPFAIL: run it again)
-    PEER_LOST = 76  # another process went away: a consequence, never a first cause
+    PREEMPTED = 75  # asked to stop, and saved a checkpoint before (EX_TEMPFAIL: run it again)
+    PEER_LOST = 76  # another process is gone: always a consequence, never the first cause
     STALLED = 77  # alive, but no progress within the limit
     INTERRUPTED = 130  # Ctrl-C
 
 
 def failure_code(code: int) -> int:
-    """Return the exit code, 1 to 255, that stands for a failure with the code `code`: no failure ends with 0.
+    """Return the exit code, 1 to 255, of a failure for which a program chose `code`.
 
-    The operating system keeps 8 bits of what a program chooses: 300 ends as 44, -1 as 255, and 256 would end as 0.
+    The operating system keeps 8 bits: 300 becomes 44, -1 becomes 255. 0 and 256, which would look like success, become 1.
     """
     return code & 0xFF or ExitCode.FAILED
 
@@ -55,9 +55,9 @@ class EventKind(StrEnum):
     NOTE = "note"  # worker or launcher: message for the user
     PROFILE = "profile"  # worker: id, state, the first and last step that were asked for, and an error if there is one
     ERROR = "error"  # worker: kind, message, traceback, step, code
-    SIGNAL = "signal"  # worker: number; this very process was sent SIGTERM
-    LATE = "late"  # launcher: host, process, behind, step_seconds, since; behind 0: not any more
-    USAGE = "usage"  # launcher: host, and what its agent has measured: launcher.agent.protocol.USAGE
+    SIGNAL = "signal"  # worker: number; the signal, SIGTERM, was sent to this process itself
+    LATE = "late"  # launcher: host, process, behind, step_seconds, since; behind 0: no longer late
+    USAGE = "usage"  # launcher: host, and measurements of its agent: launcher.agent.protocol.USAGE
     EXIT = "exit"  # launcher: host, process, code
     RESTART = "restart"  # launcher: message, and what the attempt before has achieved: supervise.policy.Attempt
     END = "end"  # launcher: code, message
@@ -78,51 +78,51 @@ class Phase(StrEnum):
 
 
 _BEAT = struct.Struct("=6Q4dQ")
-_LARGEST = 1 << 53  # of a number in a beat: a million years of steps
+_LARGEST = 1 << 53  # limit of the numbers in a beat
 
 
 @dataclass(frozen=True)
 class Beat:
-    """Where a process is: what it keeps in its beat file, and its agent reads."""
+    """Heartbeat record of a worker: its progress, as it writes it to its beat file and its agent reads it."""
 
     moves: int
-    """Counts every sign of progress."""
+    """Number of updates of the record so far; each is a sign of progress."""
     phase: Phase
     entered: int
-    """Number of phases that it has entered: all processes enter the same ones."""
+    """Number of phases entered so far. All processes enter the same phases."""
     part: int
-    """Number of parts of this phase that it has come to, such as batches of an evaluation."""
+    """Number of parts of this phase begun so far, such as batches of an evaluation."""
     arrived: int
-    """Last step that it has dispatched."""
+    """Last step that was dispatched to the devices."""
     completed: int
-    """Last step that its devices have completed."""
+    """Last step that the devices have completed."""
     data: float = 0.0
-    """Seconds for which it has waited for its own data."""
+    """Seconds spent waiting for this process's own data."""
     dispatch: float = 0.0
-    """Seconds in which it gave steps to the devices."""
+    """Seconds spent dispatching steps to the devices."""
     waiting: float = 0.0
-    """Seconds for which it has waited for steps that it had dispatched: for its devices, and for the other processes."""
+    """Seconds spent waiting for dispatched steps: for the devices and for the other processes."""
     moved: float = 0.0
-    """Time of the last sign of progress, on the clock `time.monotonic` of its host."""
+    """Time of the last update, by `time.monotonic` on its host."""
     borrows: bool = False
-    """It waits for a program that another process compiles."""
+    """True while the process waits for a program that another process compiles."""
 
     @classmethod
     def parse(cls, text: str) -> Beat:
-        """Return the beat from the first bytes of the file, as hexadecimal digits. Raises ValueError."""
+        """Parse the first bytes of a beat file, given as hexadecimal digits. Raises ValueError."""
         try:
             moves, phase, *numbers = _BEAT.unpack_from(bytes.fromhex(text))
             name = tuple(Phase)[phase]
         except (struct.error, IndexError) as error:
             raise ValueError(f"not a beat: {error}") from None
         if not all(0 <= number <= _LARGEST for number in (moves, *numbers)):  # NaN is not
-            raise ValueError("not a beat: a number in it is too large, or negative, or none")
+            raise ValueError("not a beat: a number in it is too large, negative or NaN")
         numbers[-1] = bool(numbers[-1])
         return cls(moves, name, *numbers)
 
 
 class ErrorKind(StrEnum):
-    """The kinds of failures of a worker; the exit code follows from the kind."""
+    """The kinds of failures of a worker. The kind determines the exit code."""
 
     EXCEPTION = "exception"
     CONFIG = "config"
@@ -140,15 +140,15 @@ class ErrorKind(StrEnum):
 
 
 class UserError(Exception):
-    """Something that the user can fix: bad input, a missing file, a checkpoint of another model.
+    """An error that the user can correct: bad input, a missing file, a checkpoint of another model.
 
-    Its text says what is wrong, where, why, and what to do. It is shown without a traceback and ends with
+    The message says what is wrong, where, why, and what to do. It is printed without a traceback, and the program ends with
     `ExitCode.BAD_CONFIG`.
     """
 
 
 class RefusedError(UserError):
-    """A UserError of process 0, as the other processes raise it: a consequence, which is not to hide where the cause is."""
+    """Raised on the other processes when process 0 raises UserError: a consequence, which must not hide the cause."""
 
 
 class NotFiniteError(ArithmeticError):
@@ -158,17 +158,18 @@ class NotFiniteError(ArithmeticError):
 class UnavailableError(Exception):
     """A service that the run depends on cannot be reached, such as the server of a bucket.
 
-    Its text says which, why, and what to do. It is shown without a traceback and ends with `ExitCode.UNAVAILABLE`.
+    The message says which, why, and what to do. It is printed without a traceback, and the program ends with
+    `ExitCode.UNAVAILABLE`.
     """
 
 
 class SaveError(Exception):
-    """A checkpoint cannot be saved. Its text says which, where, why, and which checkpoint is the last good one."""
+    """A checkpoint cannot be saved. The message says which, where, why, and which checkpoint is the last good one."""
 
     def __init__(self, text: str, unavailable: bool = False) -> None:
         super().__init__(text)
         self.unavailable = unavailable
-        """The place where it is kept, a bucket, cannot be reached."""
+        """True if the reason is that the workdir's bucket cannot be reached."""
 
 
 ENV_COORDINATOR = "PODRUN_COORDINATOR"
@@ -176,18 +177,18 @@ ENV_ADDRESS = "PODRUN_ADDRESS"
 ENV_OWNER = "PODRUN_OWNER"
 ENV_WORKDIR = "PODRUN_WORKDIR"
 ENV_SAVED = "PODRUN_SAVED"
-ENV_INJECT = "PODRUN_INJECT"  # faults of this process, separated by spaces
-ENV_PID = "PODRUN_PID"  # of the worker, as its host sees it: in a PID namespace it has another one
-ENV_MAIN_PID = "PODRUN_MAIN_PID"  # of the worker as it sees itself
+ENV_INJECT = "PODRUN_INJECT"  # faults to inject into this process, separated by spaces
+ENV_PID = "PODRUN_PID"  # pid of the worker on its host, outside any PID namespace
+ENV_MAIN_PID = "PODRUN_MAIN_PID"  # pid of the worker in its own PID namespace
 CONFIG_FILE = "config.json"
 CHECKPOINT_MANIFEST = "podrun-manifest.json"  # in a checkpoint: sizes and digests of its files
-CHECKPOINT_PINNED = "podrun-pinned"  # in a checkpoint that the user keeps
-CHECKPOINT_LOSS = "metrics/metrics"  # in a checkpoint, named by orbax: its validation loss
+CHECKPOINT_PINNED = "podrun-pinned"  # in a checkpoint that the user has pinned
+CHECKPOINT_LOSS = "metrics/metrics"  # in a checkpoint: its validation loss, under orbax's name
 
 
 @dataclass(frozen=True)
 class WorkerEnv:
-    """The `PODRUN_*` environment of a worker: all that it knows of the run when it starts."""
+    """The `PODRUN_*` environment variables of a worker, which describe its run and its place in it."""
 
     run_id: str
     attempt: int
@@ -198,19 +199,19 @@ class WorkerEnv:
     """Indices of this process's devices on its host."""
     slice: str
     directory: Path
-    """Folder on this host that holds this attempt's files: config, events, output."""
+    """Folder on this host with this attempt's files: config, events, output."""
     coordinator: str = ""
-    """`address:port` of process 0; known only once its host has reserved the port."""
+    """`address:port` of process 0; empty until its host has reserved the port."""
     address: str = ""
-    """The address at which the other hosts reach this one; empty if podrun does not know."""
+    """Address at which the other hosts reach this one; empty if unknown."""
     local_rank: int = 0
-    """Index of this process among those of its host."""
+    """Index of this process among the processes of its host."""
     local_size: int = 1
-    """Number of processes on its host."""
+    """Number of processes on this host."""
     owner: str = ""
-    """`user:path` of the train.yaml whose name the workdir got; empty if the user chose the workdir."""
+    """`user:path` of the train.yaml after which the workdir is named; empty if the user chose the workdir."""
     saved: str = ""
-    """`STEP HOST RUN` of the workdir's newest checkpoint on the launcher's record; empty if it knows of none."""
+    """`STEP HOST RUN` of the workdir's newest checkpoint that the launcher has on record; empty if there is none."""
 
     @property
     def local_devices(self) -> int:
@@ -257,8 +258,8 @@ class WorkerEnv:
         except KeyError as missing:
             if ENV_COORDINATOR in env:
                 raise UserError(
-                    f"the environment variable {missing.args[0]} is not set: podrun here, in {Path(__file__).parents[1]}, is "
-                    "of another version than the podrun that has started this program; install the same in both"
+                    f"the environment variable {missing.args[0]} is not set: podrun here, in {Path(__file__).parents[1]}, "
+                    "has another version than the podrun that started this program; install the same version in both places"
                 ) from None
             raise UserError(
                 f"the environment variable {missing.args[0]} is not set: this program is started by podrun on each "
@@ -268,28 +269,28 @@ class WorkerEnv:
 
 
 def bind_address(coordinator: str) -> str:
-    """Return the address at which process 0 listens: loopback alone if the others connect there, as in a simulated pod."""
+    """Return the address at which process 0 listens: loopback only, if the others connect there, else all interfaces."""
     host, _, port = coordinator.rpartition(":")
     return coordinator if host == "[::1]" or host.startswith("127.") else f"[::]:{port}"
 
 
 def output_stream(process_id: int) -> str:
-    """Return the name of the file on the host that holds the output of a process."""
+    """Return the name of the file on the host with the output of a process."""
     return f"{process_id}.out"
 
 
 def events_stream(process_id: int) -> str:
-    """Return the name of the file on the host that holds the events of a process, one JSON object a line."""
+    """Return the name of the file on the host with the events of a process, one JSON object per line."""
     return f"{process_id}.events"
 
 
 def beat_file(process_id: int) -> str:
-    """Return the name of the file on the host in which a process keeps its beat."""
+    """Return the name of the file on the host with the heartbeat record of a process."""
     return f"{process_id}.beat"
 
 
 def profile_order(process_id: int) -> str:
-    """Return the name of the file on the host by which `podrun profile` asks a process for a trace."""
+    """Return the name of the file on the host with which `podrun profile` requests a trace from a process."""
     return f"{process_id}.profile"
 
 
@@ -300,7 +301,7 @@ def profile_folder(process_id: int, profile: str) -> str:
 
 @dataclass(frozen=True)
 class Workdir:
-    """The run's shared directory: the same workdir is the same run, resumed."""
+    """The folder of a run's results. A run with the workdir of an earlier run resumes it."""
 
     path: Path
 
@@ -333,5 +334,5 @@ class Workdir:
         return self.path / ".podrun-owner"
 
     def token(self, run_id: str, attempt: int) -> Path:
-        """Return the file by which the processes prove that they see the same directory."""
+        """Return the file that process 0 creates so that the others can tell whether they see the same folder."""
         return self.path / f".podrun-token-{run_id}-{attempt}"

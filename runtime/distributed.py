@@ -1,4 +1,4 @@
-"""Start jax.distributed from explicit values, and check what all processes must agree on before they train."""
+"""Start jax.distributed with explicit values, and check that the processes agree before they train."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from .worker.programs import share_programs
 from .worker.quiet import without_gloo_lines
 
 SHUTDOWN_LIMIT = 24 * 3600
-"""Seconds that a process that is done waits for the others before it leaves.
+"""Seconds that a finished process waits for the others before it exits.
 
-It must wait: process 0 serves the others, and JAX takes one that leaves before them for lost and ends all. What it waits for
-is the work of one process after the last step of all: an evaluation, a save, an export. If the limit were shorter than that,
-JAX would end the process that is still at work. A process that fails does not wait, and podrun then ends the others."""
+It has to wait, because process 0 serves the others, and JAX takes a process that exits early for lost and ends all of them.
+The limit is long because one process may still work after the last common step: evaluate, save, export. After a shorter limit
+JAX would end that process. A process that fails does not wait, and podrun then ends the others."""
 
 
 def configure_jax(beat: BeatFile | None = None) -> None:
-    """Make the settings that must precede the first computation. `beat`: notes that this process waits for a program."""
+    """Configure JAX; must be called before the first computation. `beat` records waits for a shared program."""
     if cache := os.environ.get("JAX_COMPILATION_CACHE_DIR") or private_cache():
         jax.config.update("jax_compilation_cache_dir", cache)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     share_programs(f"{cache}/programs" if cache and "://" not in cache else None, beat)
-    # Random draws are then the same for every layout over devices.
+    # Makes random numbers independent of the sharding.
     jax.config.update("jax_threefry_partitionable", True)
 
 
 def private_cache() -> str | None:
-    """Return the folder of compiled programs, closed to other users: whoever can write there decides what runs here.
+    """Return the folder of compiled programs, made private to this user, because programs in it are executed.
 
-    None if there is no home, or if others may write there nevertheless.
+    None if there is no home folder, or if others can still write there.
     """
     folder = os.path.expanduser("~/.cache/podrun")
     try:
@@ -65,7 +65,7 @@ def private_cache() -> str | None:
 
 
 def initialize(env: WorkerEnv | None = None, timeout: float = 300.0) -> WorkerEnv:
-    """Join the pod. All values are explicit, so that stray SLURM_* or OMPI_* variables change nothing.
+    """Join the pod. All values are explicit, so that stray SLURM_* or OMPI_* variables have no effect.
 
     A user program (`podrun --slice gpu-2x8 -- python train.py`) calls it without arguments, before it uses JAX in any other
     way.
@@ -73,15 +73,15 @@ def initialize(env: WorkerEnv | None = None, timeout: float = 300.0) -> WorkerEn
     Source: https://docs.jax.dev/en/latest/_autosummary/jax.distributed.initialize.html
 
     Args:
-        env: who this process is and where process 0 listens; without it, what the `PODRUN_*` variables say.
+        env: this process's place in the pod and the address of process 0; by default read from the `PODRUN_*` variables.
         timeout: seconds to wait for the other processes.
 
     Returns:
-        Who this process is.
+        This process's place in the pod.
 
     Raises:
-        UserError: podrun did not start this process, it has joined already or computed before, or JAX sees other devices
-            than the slice has.
+        UserError: podrun did not start this process, it has joined already, JAX has computed before, or JAX sees other
+            devices than the slice has.
     """
     if env is None:
         explain_mistakes()
@@ -107,7 +107,7 @@ def initialize(env: WorkerEnv | None = None, timeout: float = 300.0) -> WorkerEn
 
 
 def _join(env: WorkerEnv, timeout: float) -> None:
-    if env.num_processes == 1:  # its CPU devices have the same memory; gloo takes several times as long
+    if env.num_processes == 1:  # gloo takes several times as long as shared memory
         jax.config.update("jax_cpu_collectives_implementation", None)
     elif env.address:
         listen_at(env.address)
@@ -124,7 +124,7 @@ def _join(env: WorkerEnv, timeout: float) -> None:
 
 
 def _check_devices(env: WorkerEnv, local: int, total: int) -> None:
-    """Raise UserError unless JAX sees the slice's devices: `local` here, and `total` in all."""
+    """Raise UserError unless JAX sees the devices of the slice: `local` in this process and `total` in all."""
     expected = env.local_devices * env.num_processes
     if (local, total, jax.process_count()) != (env.local_devices, expected, env.num_processes):
         rows = (
@@ -141,7 +141,7 @@ def _check_devices(env: WorkerEnv, local: int, total: int) -> None:
 
 
 def _count_devices() -> tuple[int, int]:
-    """Return the number of devices of this process, and of all. Raises UserError if gloo cannot find this host's address."""
+    """Return the number of devices of this process, and in all. Raises UserError if gloo cannot resolve this host's name."""
     try:
         return jax.local_device_count(), jax.device_count()
     except RuntimeError as error:
@@ -155,14 +155,18 @@ def _count_devices() -> tuple[int, int]:
 
 
 def agree(env: WorkerEnv, token: Path, fingerprint: bytes) -> bool:
-    """Return whether all processes see process 0's `token` file. Raises UserError unless they have the same data.
-
-    Process 0 must have written the token before it called `initialize`, which is a barrier.
+    """Check that all processes have the same data, and whether they share the workdir. Called on all processes.
 
     Args:
-        env: who this process is.
-        token: a file in the workdir.
+        env: this process's place in the pod.
+        token: a file in the workdir, which process 0 must have created before `initialize`.
         fingerprint: digest of the training data.
+
+    Returns:
+        True if all processes see the token.
+
+    Raises:
+        UserError: the data of some processes differs.
     """
     everyone = gather([token.exists(), zlib.crc32(fingerprint)])
     different = np.flatnonzero(everyone[:, 1] != everyone[0, 1])
@@ -174,19 +178,19 @@ def agree(env: WorkerEnv, token: Path, fingerprint: bytes) -> bool:
     return bool(everyone[:, 0].all())
 
 
-def meet(name: str) -> None:
-    """Wait for all processes, as orbax does in a save in which all take part, so that its connections are made now."""
+def barrier(name: str) -> None:
+    """Wait for all processes, by the same call as orbax's barriers, so that its connections are made now."""
     with without_gloo_lines():
         multihost_utils.sync_global_devices(name)
 
 
 def gather(values: Sequence[int]) -> np.ndarray:
-    """Return the values of every process, uint32[processes, values].
+    """Return the values of all processes, uint32[processes, values]. Called on all processes.
 
-    Over all devices, as a training step communicates: gloo connects them at the first call and gives processes 30 s to come
-    to it. `initialize` calls it when they have just met; compiling, or reading data, may take some much longer than others.
+    It communicates over all devices, like a training step. gloo connects these at the first call, and all processes must make
+    that call within 30 s. So `initialize` calls it first: later, reading data or compiling may take some processes longer.
     """
-    if jax.process_count() == 1:  # nothing to communicate, so nothing to compile before the first step
+    if jax.process_count() == 1:  # avoids a compilation before the first step
         return np.array([values], np.uint32)
     devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
     mesh = Mesh(np.array(devices), ("device",))
@@ -203,10 +207,10 @@ def _processes(numbers: Sequence[int] | np.ndarray) -> str:
 
 
 def as_numpy(array: Any) -> np.ndarray:
-    """Return an array that this process has whole. On CPU it is a view of the device's memory.
+    """Return a replicated or local array as numpy. On CPU it is a view of the device's memory.
 
-    The array itself keeps no reference to the view, as it does after `numpy.asarray`: XLA does not reuse the memory of an
-    array that has one, so the next step would need a second state.
+    Unlike after `numpy.asarray`, the JAX array keeps no reference to the view. XLA could not donate an array that does, and
+    the next step would need memory for a second state.
     """
     if isinstance(array, jax.Array) and array.is_fully_replicated:
         return np.asarray(array.addressable_shards[0].data)

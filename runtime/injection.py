@@ -1,6 +1,6 @@
-"""PURE: the faults that `podrun --inject` asks for, as text and as values. Standard library only.
+"""Parse the faults of `podrun --inject`: `KIND[:key=value,...][@step=N|@phase=PHASE|@seconds=S]`.
 
-`KIND[:key=value,...][@step=N|@phase=PHASE|@seconds=S]`: the launcher checks the text, and the worker parses it again.
+Pure functions, standard library only: the launcher validates the text, and the worker parses it again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LINK_DOWN, NAN = "link_down", "nan"
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of fault: when it can strike, and its parameters with their defaults."""
+    """A kind of fault: the units of time at which it can occur, and its parameters with their defaults."""
 
     times: tuple[str, ...]
     parameters: tuple[tuple[str, float], ...] = ()
@@ -51,27 +51,27 @@ KINDS = MappingProxyType(
 SIGNALS = MappingProxyType(
     {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "segfault": signal.SIGSEGV, "sigterm": signal.SIGTERM}
 )
-"""Signals by the kinds that need nothing of the process but to get one."""
+"""The kinds of faults that are signals to the process."""
 
 
 @dataclass(frozen=True)
 class Injection:
-    """One fault. It strikes once in a run."""
+    """One fault. It occurs once in a run."""
 
     kind: str
     host: str | None = None
-    """Name or number of the host; None: that of the process."""
+    """Name or number of the host; None: the host of the process."""
     process: int | None = None
     """None: the first process of the host."""
     time: str = STEP
     """Unit of `at`: `step`, `phase` or `seconds` (since the process started)."""
     at: int | float | str = 1
     parameter: float | None = None
-    """Value of the one parameter that the kind has, if it has any."""
+    """Value of the kind's only parameter, if it has one."""
 
     @property
     def by_launcher(self) -> bool:
-        """Return True if the launcher injects it, False if the worker does."""
+        """Return whether the launcher injects the fault, rather than the worker."""
         return self.kind == LINK_DOWN or self.time == SECONDS
 
     def __str__(self) -> str:
@@ -82,13 +82,13 @@ class Injection:
 
 
 def parse(text: str) -> tuple[Injection | None, list[str]]:
-    """Return the fault, or None and all mistakes in the text."""
+    """Parse one fault. Return (fault, []), or (None, all mistakes in the text)."""
     body, at, moment = text.partition("@")
     name, colon, given = body.partition(":")
     problems: list[str] = []
     if name not in KINDS:
         problems.append(f"unknown kind {name!r}; {_nearest(name, tuple(KINDS))}")
-        name = next(iter(difflib.get_close_matches(name, KINDS, n=1)), "kill")  # the rest is checked as if it were that
+        name = next(iter(difflib.get_close_matches(name, KINDS, n=1)), "kill")  # check the rest as if this were meant
     kind = KINDS[name]
     fields = _fields(given, (*_TARGET, *(key for key, _ in kind.parameters)), problems) if colon else {}
     default = kind.parameters[0] if kind.parameters else ("", 0.0)
@@ -101,7 +101,7 @@ def parse(text: str) -> tuple[Injection | None, list[str]]:
 
 
 def parse_checked(texts: Sequence[str]) -> list[Injection]:
-    """Return faults whose texts were checked before. Raises ValueError if one is malformed all the same."""
+    """Parse faults that the launcher has validated. Raises ValueError if one is malformed nevertheless."""
     injections = []
     for text in texts:
         injection, problems = parse(text)
@@ -126,12 +126,12 @@ def _fields(given: str, allowed: Sequence[str], problems: list[str]) -> dict[str
 
 
 def _moment(name: str, kind: Kind, text: str, problems: list[str]) -> tuple[str, Any]:
-    """Return when the fault strikes."""
+    """Parse the time at which the fault occurs: its unit and value."""
     time, _, value = text.partition("=")
     if time not in _ANY:
         problems.append(f"unknown time {'@' + time!r}; {_nearest(time, kind.times, '@')}")
     elif time not in kind.times:
-        problems.append(f"{name} cannot strike at @{time}; allowed: {', '.join('@' + t for t in kind.times)}")
+        problems.append(f"{name} cannot occur at @{time}; allowed: {', '.join('@' + t for t in kind.times)}")
     elif time == STEP:
         return time, _whole("@step", value, 1, problems)
     elif time == SECONDS:

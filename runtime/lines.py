@@ -1,4 +1,4 @@
-"""Format events of a worker as lines for people: a worker prints them to its log, the launcher shows them.
+"""Format a worker's events as lines of text: the worker prints them to its log, and the launcher shows them.
 
 Standard library only: the launcher imports this module where JAX is not installed.
 """
@@ -24,11 +24,11 @@ _PROFILE = {
     "failed": "the profile has failed: {error}",
 }
 _LOGGED = (Phase.CONNECT, Phase.SETUP, Phase.RESTORE, Phase.COMPILE, Phase.SAMPLE)
-"""Phases that get a line in the log; the others recur between steps, which have lines."""
+"""Phases that get a line in the log. The others recur between steps."""
 
 
 def log_line(event: Event, *, leads: bool) -> str | None:
-    """Return what a worker prints to its log about an event, or None. Step lines are those of the process that leads."""
+    """Return the line that a worker prints to its log for an event, or None. Only process 0 (`leads`) prints steps."""
     kind = event["event"]
     if kind == EventKind.PHASE:
         return PHASES[event["phase"]] if event["phase"] in _LOGGED else None
@@ -38,7 +38,7 @@ def log_line(event: Event, *, leads: bool) -> str | None:
 
 
 def milestone(event: Event) -> str | None:
-    """Return the line of an event that deserves one in every view for people, or None."""
+    """Return the line of an event that every view shows, such as an evaluation or a checkpoint; None for other events."""
     kind = event["event"]
     if kind == EventKind.EVAL:
         return describe_eval(event)
@@ -67,7 +67,7 @@ def describe_late(event: Event) -> str:
 
 
 def late_share(event: Event) -> float:
-    """Return what part of each step the others wait for the late process, from 0 to 1."""
+    """Return the share of a step, from 0 to 1, that the other processes spend waiting for the late one."""
     return min(1.0, float(event["behind"] / event["step_seconds"])) if event["step_seconds"] > 0 else 1.0
 
 
@@ -80,7 +80,7 @@ def step_line(event: Event) -> str:
 
 
 def out_of(step: int, steps: int | None) -> str:
-    """Return `20/300`, or `20` if a user program has not said how many there are."""
+    """Return `20/300`, or `20` if the number of steps is unknown, as in a user program."""
     return str(step) if steps is None else f"{step}/{steps}"
 
 
@@ -93,14 +93,14 @@ def describe_step(event: Event) -> str:
 
 
 def describe_pace(event: Event) -> str:
-    """Return `105 ms a step  grad norm 0.83`, as far as that is known."""
+    """Return `105 ms a step  grad norm 0.83`, or the part of it that is known."""
     seconds, norm = number_of(event, "seconds_per_step"), number_of(event, "grad_norm")
     parts = [] if seconds is None else [f"{seconds_words(seconds)} a step"]
     return "  ".join([*parts, *([] if norm is None else [f"grad norm {norm:.3g}"])])
 
 
 def number_of(event: Event, name: str) -> float | None:
-    """Return a number that an event has; None if it has none, or what a user program calls by that name is no number."""
+    """Return the number `name` of an event; None if it is missing, or not a number, as user programs may report."""
     value = event.get(name)
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
@@ -111,7 +111,7 @@ def seconds_words(seconds: float) -> str:
 
 
 def throughput(event: Event) -> str:
-    """Return `18.2k tok/s`; empty if it is not known."""
+    """Return `18.2k tok/s`; empty if unknown."""
     for name, unit in (("tokens_per_second", "tok/s"), ("examples_per_second", "ex/s")):
         if name in event:
             return f"{_thousands(event[name])} {unit}"
@@ -134,7 +134,7 @@ def _values(event: Event) -> str:
 
 
 def decimals(value: float) -> str:
-    """Return `2.3146`, and for small numbers, such as the loss of a fit, as many digits: `0.0001234`."""
+    """Return a number with 4 decimals, `2.3146`, or with 4 significant digits if it is small: `0.0001234`."""
     return f"{value:.4f}" if abs(value) >= 0.1 or value == 0 else f"{value:#.4g}"
 
 

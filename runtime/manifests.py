@@ -1,6 +1,6 @@
-"""The one parser of manifests. A manifest lists the files of a checkpoint, with their sizes and digests.
+"""Parse a checkpoint's manifest, which lists its files with sizes and digests.
 
-The agent's file of this name is a link to this one, so it keeps to Python 3.8 and the standard library.
+The agent's file of the same name is a link to this one, so it must run on Python 3.8 with only the standard library.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any, Dict, Tuple  # noqa: UP035
 from .safe_name import as_files
 
 LIMIT = 64 << 20
-"""Most bytes of a manifest."""
-Files = Dict[str, Tuple[int, str]]  # noqa: UP006  Python 3.8 evaluates it
-"""Maps the path of each file in a checkpoint to its size in bytes and its SHA-256."""
+"""Maximum size of a manifest in bytes."""
+Files = Dict[str, Tuple[int, str]]  # noqa: UP006  evaluated at run time by Python 3.8
+"""Size in bytes and SHA-256 of each file in a checkpoint, by relative path."""
 _ALGORITHM = "sha256"
 _DIGEST = re.compile("[0-9a-f]{64}")
 _COVERED = ("state/", "meta/")
-"""Folders of a checkpoint of which a manifest lists all files."""
+"""Folders of a checkpoint whose files must all be in the manifest."""
 
 
 def parse_manifest(data: bytes) -> Files:
-    """Return the files of a manifest: at least one, all inside the checkpoint.
+    """Parse a manifest: at least one file, and all paths inside the checkpoint.
 
-    Raises ValueError, whose message is a phrase about the manifest: `lists no files`, `names a file outside ...`.
+    Raises ValueError, whose message is a verb phrase about the manifest: `lists no files`, `names a file outside ...`.
     """
     try:
         whole = json.loads(data.decode(), object_pairs_hook=_object)
@@ -48,7 +48,7 @@ def parse_manifest(data: bytes) -> Files:
 
 
 class _TwiceError(ValueError):
-    """A name stands twice in one object, so that one of its values would be ignored."""
+    """An object has a key twice, so that one of the values would be ignored."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -68,14 +68,14 @@ def _size_and_digest(name: str, entry: Any) -> tuple[int, str]:
 
 
 def first_unlisted(files: Files, names: Iterable[str]) -> str | None:
-    """Return one of `names` that is a file of the state or the metadata, and that the manifest does not list."""
-    # A file system of a network leaves hidden files behind.
+    """Return a name of a file of state or metadata that the manifest does not list; None if it lists all."""
+    # Network file systems may create hidden files.
     candidates = (name for name in names if name.startswith(_COVERED) and not name.rpartition("/")[2].startswith("."))
     return next((name for name in candidates if name not in files), None)
 
 
 def files_in(folder: str) -> Iterator[str]:
-    """Yield the paths of all files of a checkpoint. Raises OSError for a folder in it that cannot be read."""
+    """Yield the relative paths of all files in a checkpoint. Raises OSError for a folder that cannot be read."""
     for above, _, names in os.walk(folder, onerror=_raise):
         inner = os.path.relpath(above, folder).replace(os.sep, "/")
         yield from (name if inner == "." else f"{inner}/{name}" for name in names)

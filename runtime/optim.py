@@ -1,4 +1,4 @@
-"""Make optimizers and learning-rate schedules from the config."""
+"""Make the optimizer and the learning-rate schedule of a job."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from .contract import UserError
 from .weights import Weight, weights
 
 Decaying = AdamW | Lion | Muon
-"""Optimizers with weight decay."""
+"""Sections of the optimizers with weight decay."""
 
 _SHOWN = 4
 
 
 def make_schedule(schedule: Schedule, peak: float, steps: int) -> optax.Schedule:
-    """Return the learning rate by number of steps done.
+    """Return the learning rate as a function of the number of steps done.
 
-    It rises in `warmup_steps` equal parts, so that the first step learns already, and reaches `peak` in the last of them;
-    from there the curve falls to `schedule.final` in the last step, number `steps - 1`.
+    The rate rises linearly over `warmup_steps` steps, from `peak / warmup_steps` in the first step to `peak`, then follows
+    the curve to `schedule.final` in the last step, number `steps - 1`.
     """
     warmup = max(1, schedule.warmup_steps)
     decay_steps = max(1, steps - warmup)
@@ -42,9 +42,9 @@ def make_schedule(schedule: Schedule, peak: float, steps: int) -> optax.Schedule
 
 
 def decay_mask(section: Decaying, params: Any) -> Any:
-    """Return a tree of bool, True where weight decay applies: by `decay`, or else by what the parameters are.
+    """Return a tree of bool: True for parameters with weight decay, by the regex `decay` or else by their role.
 
-    Raises UserError for a decay above 0 that applies to nothing.
+    Raises UserError if the decay is above 0 but applies to no parameter.
     """
     every = weights(params)
     mask = jax.tree.map(lambda weight: _is_decayed(section, weight), every)
@@ -54,18 +54,18 @@ def decay_mask(section: Decaying, params: Any) -> Any:
         start = f"optimizer.weight_decay is {section.weight_decay:g}, but "
         if section.decay is not None:
             raise UserError(
-                f"{start}optimizer.decay {section.decay!r} is the whole name of no parameter; they are {shown}; "
-                f"'.*{section.decay}.*' is found anywhere in a name, and null decays all but biases and norms"
+                f"{start}optimizer.decay {section.decay!r} matches no parameter's full name; the names are {shown}; "
+                f"'.*{section.decay}.*' matches anywhere in a name, and null decays all but biases and norms"
             )
         raise UserError(
-            f"{start}it would decay nothing: no parameter has two or more dimensions, except biases and norms; they are "
-            f"{shown}; set optimizer.weight_decay=0, or name those to be decayed with optimizer.decay=REGEX"
+            f"{start}it would decay nothing: no parameter has two or more dimensions, except biases and norms; the names are "
+            f"{shown}; set optimizer.weight_decay=0, or select parameters with optimizer.decay=REGEX"
         )
     return mask
 
 
 def updates_of(section: OptimizerSection, params: Any) -> list[str]:
-    """Return what the optimizer does to each parameter, as `muon, decayed`; nothing where it treats all alike."""
+    """Describe the update of each parameter, as `muon, decayed`; empty if the optimizer treats all of them alike."""
     if not isinstance(section, Decaying):
         return []
     every: list[Weight] = jax.tree.leaves(weights(params))
@@ -82,15 +82,17 @@ def _is_decayed(section: Decaying, weight: Weight) -> bool:
 
 
 def _inner(weight: Weight) -> str:
-    """Return the optimizer within Muon that a parameter is for."""
+    """Return the part of Muon that updates a parameter: `muon` or `adam`."""
     return "muon" if weight.is_hidden_matrix else "adam"
 
 
 def make_optimizer(config: Config, steps: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """Return the optimizer for a job of `steps` steps, and the learning rate by step for the metrics.
+    """Return the optimizer for a job of `steps` steps, and its learning rate by step, for the metrics.
 
-    A user's optimizer is called as `attribute(options, steps) -> (GradientTransformation, Schedule)`. Raises UserError if it
-    is anything else.
+    A user's optimizer is called as `attribute(options, steps) -> (GradientTransformation, Schedule)`.
+
+    Raises:
+        UserError: a user's optimizer returns something else.
     """
     section = config.optimizer
     if isinstance(section, Plugin):
@@ -138,14 +140,14 @@ def _first_order(section: FirstOrder, schedule: optax.Schedule) -> optax.Gradien
 
 
 def _muon(section: Muon, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """Return `optax.contrib.muon` with one weight decay for both of its parts, and a rate of its own for Adam."""
+    """Return a variant of `optax.contrib.muon` with weight decay in both parts, and a separate learning rate for Adam."""
 
     def inner(params: Any) -> Any:
         labels = jax.tree.map(_inner, weights(params))
         if "muon" not in jax.tree.leaves(labels):
             raise UserError(
-                "optimizer muon: the model has no matrix between hidden layers, so Adam would do all; take optimizer adamw "
-                "(embeddings, heads, biases and norms are for Adam, and so are arrays of more dimensions)"
+                "optimizer muon: the model has no matrix between hidden layers, so Adam would update everything; take "
+                "optimizer adamw (Adam updates embeddings, heads, biases, norms, and arrays of more than two dimensions)"
             )
         return labels
 
@@ -171,10 +173,10 @@ def _muon(section: Muon, schedule: optax.Schedule) -> optax.GradientTransformati
 
 
 def _lbfgs(section: LBFGS) -> optax.GradientTransformationExtraArgs:
-    """Return L-BFGS. Its line searches leave their last loss and gradient in the state, where the next step begins."""
+    """Return L-BFGS. A line search stores its last loss and gradient in the state, with which the next step begins."""
     search = None
     if section.line_search == "zoom":
-        # The first trial is the whole step, as the curvature proposes it (Nocedal & Wright 2006, section 3.5).
+        # The first trial is the full quasi-Newton step (Nocedal & Wright 2006, section 3.5).
         search = optax.scale_by_zoom_linesearch(section.max_evaluations, initial_guess_strategy="one")
     elif section.line_search == "backtracking":
         search = optax.scale_by_backtracking_linesearch(section.max_evaluations, store_grad=True)

@@ -1,4 +1,4 @@
-"""Load the user's code: `package.module:attribute`, found from the directory in which podrun was called."""
+"""Load the user's code, `package.module:attribute`, looked up from the directory where podrun was called."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Method = TypeVar("Method")
 
 
 def hook(method: Method) -> Method:
-    """Mark a method with a default that subclasses may replace. No other method with a body is replaced in podrun."""
+    """Mark a method with a default that subclasses may override. podrun overrides no other concrete methods."""
     method.is_hook = True  # type: ignore[attr-defined]
     return method
 
 
 def load(name: str, key: str) -> Any:
-    """Return the attribute that `name` names; `key` is its key in train.yaml. Raises UserError if it cannot be imported."""
+    """Import the attribute `name`. `key` is its key in train.yaml, for errors. Raises UserError if that fails."""
     module_name, _, attribute = name.partition(":")
     module = _import(module_name, name, key)
     try:
@@ -33,7 +33,7 @@ def load(name: str, key: str) -> Any:
 
 
 def call(name: str, key: str, **arguments: Any) -> Any:
-    """Load what `name` names and call it with `arguments`, by position. Raises UserError if it does not take them."""
+    """Load the attribute `name` and call it with `arguments` by position. Raises UserError if it does not take them."""
     function = load(name, key)
     check_call(function, name, key, arguments)
     return function(*arguments.values())
@@ -42,7 +42,16 @@ def call(name: str, key: str, **arguments: Any) -> Any:
 def check_call(
     function: Any, name: str, key: str, positional: Iterable[str], by_name: Iterable[str] = (), part: str = ""
 ) -> None:
-    """Raise UserError unless `function` takes these arguments. `part` names it if it is only a part of the plug-in."""
+    """Raise UserError unless `function` takes these arguments.
+
+    Args:
+        function: the plug-in, or a part of it.
+        name: name of the plug-in, for errors.
+        key: its key in train.yaml, likewise.
+        positional: names of the positional arguments.
+        by_name: names of the keyword arguments.
+        part: name of the part of the plug-in that `function` is, if it is one.
+    """
     positional, by_name = list(positional), list(by_name)
     words = ", ".join([*positional, *(f"{word}=..." for word in by_name)])
     start = f"its `{part}` " if part else ""
@@ -58,9 +67,9 @@ def check_call(
 
 
 def signature_of(function: Any) -> inspect.Signature | None:
-    """Return what a function, or the constructor of a class, takes; None if Python cannot tell, as for those written in C."""
+    """Return the signature of a function or of a class's constructor; None if Python has none, as for some C functions."""
     try:
-        if isinstance(function, type) and type(function).__call__ is not type.__call__:  # as flax.nnx has it
+        if isinstance(function, type) and type(function).__call__ is not type.__call__:  # such as flax.nnx's metaclass
             return without_self(inspect.signature(function.__init__))  # type: ignore[misc]
         return inspect.signature(function)
     except (ValueError, TypeError):
@@ -68,19 +77,19 @@ def signature_of(function: Any) -> inspect.Signature | None:
 
 
 def without_self(signature: inspect.Signature) -> inspect.Signature:
-    """Return the signature of a method as it is called on an object."""
+    """Return the signature of a method without its first parameter."""
     return signature.replace(parameters=[*signature.parameters.values()][1:])
 
 
 def refuse(name: str, key: str, reason: str) -> NoReturn:
-    """Raise UserError for a plug-in that is not what docs/plugins.md asks for."""
+    """Raise UserError for a plug-in that does not fulfil docs/plugins.md."""
     module = sys.modules.get(name.partition(":")[0])
     file = getattr(module, "__file__", None)
-    raise UserError(f"{key} {name}{f' ({file})' if file else ''}: {reason}; docs/plugins.md says what it has to be")
+    raise UserError(f"{key} {name}{f' ({file})' if file else ''}: {reason}; see docs/plugins.md for what is expected")
 
 
 def expect(value: Any, kind: type, name: str, key: str) -> Any:
-    """Return `value` if it is an instance of `kind`. Raises UserError if not."""
+    """Return `value` if it is an instance of `kind`; else raise UserError."""
     if not isinstance(value, kind):
         refuse(name, key, f"returns {short(value)}, expected {kind.__module__}.{kind.__name__}")
     return value
@@ -93,15 +102,15 @@ def _import(module_name: str, name: str, key: str) -> ModuleType:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise UserError(
                 f"{key}: there is no module {module_name!r} to import {name!r} from; "
-                "it is looked for in the directory that podrun is called from, and among the installed packages"
+                "podrun looks in the directory that it is called from, and among the installed packages"
             ) from None
-        _tell_import(error, module_name, key)
+        _refuse_import(error, module_name, key)
     except (Exception, SystemExit) as error:
-        _tell_import(error, module_name, key)
+        _refuse_import(error, module_name, key)
 
 
-def _tell_import(error: BaseException, module_name: str, key: str) -> NoReturn:
-    """Raise UserError with the place in the user's code; the log has the traceback."""
+def _refuse_import(error: BaseException, module_name: str, key: str) -> NoReturn:
+    """Print the traceback, and raise UserError with the place in the user's code."""
     traceback.print_exception(error)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
     at = (frames[-1].filename, frames[-1].lineno) if len(frames) > 1 else ("", 0)
@@ -116,5 +125,5 @@ def _tell_import(error: BaseException, module_name: str, key: str) -> NoReturn:
 
 
 def short(value: Any) -> str:
-    """Return the kind of a value, for a message."""
+    """Return the type of a value, for a message."""
     return "None" if value is None else f"{type(value).__module__}.{type(value).__name__}".removeprefix("builtins.")

@@ -1,4 +1,4 @@
-"""Find values that should be the same on all processes, and are not."""
+"""Find values that should be equal on all processes but are not."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .array_names import places, refuse
 from .distributed import gather
 
 _COMPARED = 1 << 20
-"""Most values of an array, or of a process's part of it, that are compared: evenly over all of it."""
+"""Maximum number of elements of an array, or of a process's part of it, that are compared; evenly spaced."""
 
 
 def differing(values: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """Return (name, process) for each value of which a process has another than an earlier one; [] for one process alone.
+    """Return (name, process) for each value that differs on a process from an earlier process. Called on all processes.
 
-    Of an array that is divided over processes those are compared that have the same part. All processes call it together.
-    Values are arrays, or anything whose `repr` says all of it.
+    An array that is divided over processes is compared between processes that have the same part of it. Values are arrays, or
+    objects that are equal if their `repr` is.
     """
     if jax.process_count() == 1:
         return []
@@ -34,23 +34,26 @@ def differing(values: Mapping[str, Any]) -> list[tuple[str, int]]:
 
 
 def check_initial(trained: Any) -> None:
-    """Raise UserError if the initial parameters and state of the model are not the same on all processes."""
+    """Raise UserError unless the model's initial parameters and state are equal on all processes."""
     others = differing({".".join(place): leaf for place, leaf in places(trained, "the model")})
     if others:
-        rows = [f"{name} of process {process} is not that of a process before it" for name, process in others]
-        advice = "`init` may use its key alone, and no other random numbers, time, or name of the host"
+        rows = [f"{name} of process {process} differs from that of an earlier process" for name, process in others]
+        advice = "`init` may use only its key: no other random numbers, no time, no host name"
         refuse(f"the initial parameters differ between processes ({advice})", rows)
 
 
 def _first_other(table: np.ndarray) -> int | None:
-    """Return the first process with the same part as one before it, and another content; uint32[processes, 2]."""
+    """Return the first process whose content differs from an earlier process with the same part; None if none does.
+
+    `table` has the digests of part and content, uint32[processes, 2].
+    """
     first: dict[int, int] = {}
     rows = enumerate(table.tolist())
     return next((process for process, (part, content) in rows if first.setdefault(part, content) != content), None)
 
 
 def _digests(value: Any) -> tuple[int, int]:
-    """Return digests of which part of a value this process has, and of that part."""
+    """Return a digest of the indices of a value's part on this process, and a digest of its content."""
     if isinstance(value, jax.Array) and jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
     if isinstance(value, jax.Array):

@@ -1,6 +1,6 @@
-"""Keep what a training job produces, in its storage: checkpoints, metrics, config and text.
+"""Write the results of a training job to its storage: checkpoints, metrics, config and sampled text.
 
-Every process has a `Results`. Of what is no checkpoint process 0 writes all, and the others nothing.
+Every process has a `Results`. Process 0 writes everything but the checkpoints, which other processes may write as well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .config import Config, saved_config
 from .contract import EventKind, Phase, UserError, Workdir, WorkerEnv
 from .data.base import Dataset
 from .data.saved_tokenizer import saved_form
-from .distributed import agree, meet
+from .distributed import agree, barrier
 from .measure.writers import Writer, make_writers
 from .state import StateDict
 from .storage import make_storage
@@ -32,9 +32,9 @@ _POLL = 0.1  # seconds
 
 
 def agree_on_storage(env: WorkerEnv, workdir: Workdir, fingerprint: bytes, bucket: Storage | None) -> Storage:
-    """Return `bucket`, or without one the storage that the workdir turns out to be. All processes call it together.
+    """Return the storage of the workdir: `bucket`, or else a shared folder or process 0's disk. Called on all processes.
 
-    Raises UserError unless they have the same data, of which `fingerprint` is the digest.
+    Raises UserError unless `fingerprint`, the digest of the data, is the same on all processes.
     """
     token = workdir.token(env.run_id, env.attempt)
     is_shared = agree(env, token, fingerprint)
@@ -56,21 +56,24 @@ class Results:
         in_parts: bool,
         reporter: Reporter,
     ) -> None:
-        """Open the folder of the checkpoints. All processes call it together. Raises UserError.
+        """Open the folder of the checkpoints. Called on all processes.
 
         Args:
             config: the job.
-            env: who this process is.
-            workdir: where the results are, on this host.
-            storage: what the workdir is.
-            data: what the job trains on.
-            in_parts: every process has a part of the state.
-            reporter: gets the events and notes.
+            env: this process's place in the pod.
+            workdir: the folder of the results on this host.
+            storage: the storage that the workdir belongs to.
+            data: the job's data.
+            in_parts: the state is divided over the processes.
+            reporter: gets events and notes.
+
+        Raises:
+            UserError: the folder cannot be created.
         """
         if not storage.everyone_reads:
             connect()
         elif in_parts:
-            meet("before the first save")
+            barrier("before the first save")
         self._config = config
         self._env = env
         self._workdir = workdir
@@ -84,10 +87,10 @@ class Results:
             workdir.checkpoints, config.checkpoint, in_parts, saved_form(data.tokenizer), storage
         )
         self.saved: int | None = None
-        """Step of the checkpoint that was restored, or of the last save that was started."""
+        """Step of the restored checkpoint, or of the last save that was started."""
 
     def restore(self, template: Callable[[], StateDict]) -> Restored | None:
-        """Return the newest checkpoint that can be read; None if there is none. Raises as `restore_newest` does."""
+        """Restore the newest checkpoint that can be read; None if there is none. Raises as `restore_newest` does."""
         if self._leads and (summary := self._storage.summary(self._workdir.path)):
             self._reporter.note(summary)
         restored = restore_newest(self._checkpoints, template, self._config, self._fingerprint, self._reporter)
@@ -101,7 +104,7 @@ class Results:
         return restored
 
     def open(self, step: int) -> None:
-        """Write the job's config, and open the metrics behind those of `step`. Raises UserError."""
+        """Write the job's config, and open the metrics, to continue after `step`. Raises UserError if that fails."""
         if self._leads:
             self._write_config()
             self._writers = make_writers(self._config, self._workdir, step, self._reporter.note)
@@ -118,49 +121,49 @@ class Results:
             ) from None
 
     def write(self, step: int, kind: str, metrics: dict[str, Any]) -> None:
-        """Write metrics of a step, as a record of `kind`."""
+        """Write a step's metrics as a record of `kind`."""
         if self._leads:
             for writer in self._writers:
                 writer.write(step, kind, metrics)
             self._storage.after_write()
 
     def report(self, step: int, kind: EventKind, metrics: dict[str, Any], **fields: Any) -> None:
-        """Write metrics of a step, and report them as an event of `kind` that has `fields` besides."""
+        """Write a step's metrics, and report them as an event of `kind` with additional `fields`."""
         self.write(step, kind, metrics)
         if self._leads:
             self._reporter.event(kind, step=step, **metrics, **fields)
 
     def write_sample(self, text: str) -> None:
-        """Write and report the text that was sampled from the model. Called by process 0."""
+        """Write and report the text that was sampled from the model. Called on process 0 only."""
         replace_text(self._workdir.sample, text)
         self._storage.after_write()
         self._reporter.event(EventKind.TEXT, text=text)
 
     def prepare_saves(self) -> None:
-        """Import in the background what a save needs."""
+        """Import the modules that a save needs, in a background thread."""
         self._checkpoints.prepare()
 
     def save(
         self, step: int, state: StateDict, position: int, loss: float | None, epoch_means: dict[str, Any] | None
     ) -> None:
-        """Start to save. All processes call it together. Raises SaveError if that, or the save before, fails."""
+        """Start a save, after waiting for the previous one. Called on all processes. Raises SaveError if either fails."""
         self.report_save(wait=True)
         self._checkpoints.save(step, state, position, self._config, self._fingerprint, loss, epoch_means)
         self.saved = step
 
     def report_save(self, wait: bool = False) -> None:
-        """Report a save that has completed since the last call, and wait for one that goes on if `wait`."""
+        """Report a save that completed since the last call. `wait`: wait for a save in progress."""
         step = self._checkpoints.completed(wait)
         if step is not None and self._checkpoints.leads:
             self._reporter.event(EventKind.CHECKPOINT, step=step)
 
     @property
     def can_save_alone(self) -> bool:
-        """Return True if this process could save without the others."""
+        """Return whether this process can save without the others."""
         return not self._in_parts and (self._leads or self._storage.everyone_reads)
 
     def save_alone(self, step: int, save: Callable[[], None]) -> None:
-        """Let this process `save` a step, while the others wait for it elsewhere, unless that step is saved."""
+        """Save a step by `save` on this process alone, while the others are blocked, unless that step is saved already."""
         if self.saved != step:
             if not self._leads:
                 self._checkpoints.stand_in()
@@ -168,10 +171,10 @@ class Results:
         self._reporter.phase(Phase.SAVE)
         self.report_save(wait=True)
         while not self._leads and self._checkpoints.latest() != step:
-            time.sleep(_POLL)  # process 0 saves it in the background
+            time.sleep(_POLL)  # process 0 is saving it in the background
 
     def close(self) -> None:
-        """Wait until all of it is kept."""
+        """Close the metrics, and wait until everything is stored."""
         for writer in self._writers:
             writer.close()
         if self._leads:

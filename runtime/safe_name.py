@@ -1,7 +1,7 @@
-"""The one rule for names from elsewhere: keys of a bucket, paths that a host lists, files in a manifest or an archive.
+"""Validate names that are not trusted: keys of a bucket, paths that a host lists, files in a manifest or an archive.
 
-Such a name becomes a path only by `path_inside` or `open_inside`. The agent's file of this name is a link to this one, so it
-keeps to Python 3.8 and the standard library.
+Such a name must become a path only by `path_inside` or `open_inside`. The agent's file of the same name is a link to this
+one, so it must run on Python 3.8 with only the standard library.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import AnyStr
 
 _LONGEST_PATH = 1024  # bytes
 _LONGEST_PART = 255  # bytes
-_SHOWN = 60  # characters of a name in a message
+_SHOWN = 60  # most characters of a name in a message
 _UNPRINTABLE = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029]")
-"""Characters that control a terminal, or end a line."""
+"""Control characters of terminals, and line ends."""
 _MISLEADING = re.compile("[\\\\\u202a-\u202e\u2066-\u2069\ufeff]")
-"""A separator of other systems, and invisible characters that show a name as another one."""
+"""The backslash, a separator on other systems, and invisible characters that change how a name is displayed."""
 
 
 class UnsafeNameError(ValueError):
-    """A name cannot be a path inside its folder; the message begins with `names`, and says why."""
+    """A name is not a valid path inside its folder. The message is a verb phrase, such as `names a file outside ...`."""
 
 
 def why_unsafe(name: str, any_characters: bool = False) -> str | None:
-    """Return why a name cannot be the path of a file inside a folder, as a phrase such as `names a file ...`; None if it can.
+    """Return why a name cannot be the path of a file inside a folder, as a verb phrase; None if it can.
 
     Args:
         name: a relative path with `/` between its parts.
-        any_characters: allow what a file system allows, bytes that are not UTF-8 included (by surrogateescape). For the
-            user's own files only, whose names are not printed as they are.
+        any_characters: allow all characters that file systems allow, including bytes that are not UTF-8 (surrogateescape).
+            For the user's own files only; such names must not be printed unescaped.
     """
     parts = name.split("/")
     try:
@@ -52,7 +52,7 @@ def why_unsafe(name: str, any_characters: bool = False) -> str | None:
 
 
 def as_files(names: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return the names that can be files of one folder together, sorted, and why each of the others cannot."""
+    """Return the sorted names that can all be files of one folder, and for each other name the reason why it cannot."""
     files: dict[str, None] = {}
     refused = []
     for name in sorted(names):
@@ -68,9 +68,9 @@ def as_files(names: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def path_inside(folder: AnyStr, name: str, any_characters: bool = False) -> AnyStr:
-    """Return the path of a name in a folder; in one of bytes the name is UTF-8.
+    """Return the path of a name in a folder. If `folder` is bytes, so is the path, in UTF-8.
 
-    Raises UnsafeNameError for an unsafe name, and if the name or a folder of it is a link: links could lead elsewhere.
+    Raises UnsafeNameError for an unsafe name, and if the path or a folder in it is a link, which could lead elsewhere.
     """
     why = why_unsafe(name, any_characters)
     if why is not None:
@@ -84,11 +84,11 @@ def path_inside(folder: AnyStr, name: str, any_characters: bool = False) -> AnyS
 
 
 def open_inside(folder: str, name: str) -> int:
-    """Return a descriptor to read a regular file of a folder from. Never waits, and never follows a link below the folder.
+    """Open a regular file in a folder for reading, and return its descriptor. Never blocks; follows no link in the folder.
 
-    Raises UnsafeNameError for an unsafe name and for links, pipes and devices; OSError if it cannot be opened.
+    Raises UnsafeNameError for an unsafe name and for links, pipes and devices; OSError if the file cannot be opened.
     """
-    path_inside(folder, name)  # says what is wrong; the flags hold also for what changes meanwhile
+    path_inside(folder, name)  # for its messages; the flags below protect against later changes
     *folders, last = name.split("/")
     above = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -1,4 +1,4 @@
-"""The training state: all that training changes."""
+"""The training state: everything that a step changes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import jax.numpy as jnp
 from .contract import UserError
 
 Params = Any
-"""Parameters; a task gets `Variables` in their place if its model has state as well."""
+"""Parameters. If the model has state as well, a task gets `Variables` in their place."""
 
 Batch = dict[str, Any]
-"""Arrays whose leading axis is the example."""
+"""Arrays by name; the leading axis is the example."""
 
 StateDict = dict[str, Any]
-"""`TrainState` as nested dictionaries of arrays: the content of a checkpoint, whatever the strategy."""
+"""`TrainState` as nested dictionaries of arrays, as saved in a checkpoint; the same for all strategies."""
 
 
 @dataclass
 class Variables:
-    """The parameters of a model and its state beyond them, such as the running statistics of batch norm."""
+    """The parameters of a model, and its other state, such as the running statistics of batch norm."""
 
     params: Params
     state: Any
@@ -37,19 +37,19 @@ jax.tree_util.register_dataclass(Variables, ["params", "state"], [])
 
 
 def variables(params: Params, model_state: Any) -> Any:
-    """Return what a task takes for its parameters: the parameters alone where the model has no state."""
+    """Return the `params` argument for a task: the parameters, or `Variables` if the model has state."""
     return params if model_state is None else Variables(params, model_state)
 
 
 def parts(given: Any) -> tuple[Params, Any]:
-    """Return the parameters and the model's state, None if it has none, of what a task takes for its parameters."""
+    """Split the `params` argument of a task into parameters and the model's state, None if it has none."""
     return (given.params, given.state) if isinstance(given, Variables) else (given, None)
 
 
 def in_float32(params: Params) -> tuple[Params, tuple[str, ...]]:
-    """Return parameters whose floats of lower precision have become float32, and the names and types that those had.
+    """Convert parameters of lower precision to float32. Return the parameters, and the names and dtypes of those converted.
 
-    An optimizer's small updates would be lost in bfloat16, and its moments would have that type as well.
+    In bfloat16, small updates of the optimizer would be lost, and its moments would be bfloat16 as well.
     """
     raised: list[str] = []
 
@@ -63,10 +63,10 @@ def in_float32(params: Params) -> tuple[Params, tuple[str, ...]]:
 
 
 def new_state(given: Any) -> Any:
-    """Return the state that a task's loss has left behind. Raises UserError if it has not applied the model to `given`."""
+    """Return the model's new state after a task's loss. Raises UserError if the loss did not apply the model to `given`."""
     if isinstance(given, Variables) and not given.updated:
         raise UserError(
-            "task: its `loss` leaves no new state of the model, which has running statistics or the like; apply the model to "
+            "task: its `loss` sets no new state of the model, which has state such as running statistics; apply the model to "
             "the parameters that `loss` gets, and outside of jax.checkpoint and jax.vmap"
         )
     return parts(given)[1]
@@ -74,7 +74,7 @@ def new_state(given: Any) -> Any:
 
 @flax.struct.dataclass
 class TrainState:
-    """The training state, a pytree. Random numbers and the position in the data are functions of `step` and need no state."""
+    """The training state, a pytree. Random numbers and the position in the data are functions of `step`."""
 
     step: jax.Array
     """Number of steps done, int32[]."""
@@ -82,23 +82,23 @@ class TrainState:
     """The parameters, float32."""
     opt_state: Any
     ema: Params | None = None
-    """Moving average of the parameters, if there is one."""
+    """Exponential moving average of the parameters, if the job has `ema`."""
     model_state: Any = None
-    """State of the model beyond its parameters, if it has any."""
+    """The model's other state, if it has any."""
 
     @property
     def best(self) -> Any:
-        """Return the parameters, and state of the model, that are evaluated, and kept in the end."""
+        """Return the variables to evaluate and to export: the average if there is one, with the model's state."""
         return variables(self.params if self.ema is None else self.ema, self.model_state)
 
 
 def to_dict(state: TrainState) -> StateDict:
-    """Return the arrays under names. A part that is None has no name."""
+    """Return the state as nested dictionaries, without parts that are None."""
     named: StateDict = flax.serialization.to_state_dict(state)
     return {name: value for name, value in named.items() if value is not None}
 
 
 def from_dict(template: TrainState, named: StateDict) -> TrainState:
-    """Return the arrays of `named` in the structure of `template`."""
+    """Return the state with the structure of `template` and the arrays of `named`."""
     state: TrainState = flax.serialization.from_state_dict(template, {"ema": None, "model_state": None, **named})
     return state

@@ -1,7 +1,7 @@
-"""Tell what each parameter is, by its name and its shape: which are decayed, and which are hidden matrices.
+"""Infer each parameter's role from its name and shape, for weight decay and Muon.
 
-A bias or a norm is known by the name of the array or of its module: in a stack of layers it has two dimensions too. An axis
-over which layers are stacked, as by `nn.scan` or `jax.vmap`, is no dimension of a weight.
+Biases and norms are recognised by the name of the array or its module, because in stacked layers they have two dimensions as
+well. A leading axis over which layers are stacked, as by `nn.scan` or `jax.vmap`, does not count as a dimension of a weight.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HEADS = {"head", "logits", "classifier", "readout"}
 
 
 class Role(Enum):
-    """Role of a parameter in its model, as far as its name says."""
+    """Role of a parameter in its model, inferred from its name."""
 
     VECTOR = "bias or norm"
     EMBEDDING = "embedding"
@@ -38,14 +38,14 @@ class Role(Enum):
 
 @dataclass(frozen=True)
 class Weight:
-    """One parameter."""
+    """A parameter's name, shape and role."""
 
     name: str
-    """Its whole name, with dots."""
+    """Full name, with dots."""
     shape: Shape
     role: Role
     stacked: int = 0
-    """Number of leading axes over which layers are stacked."""
+    """Number of leading axes that stack layers."""
 
     @property
     def dimensions(self) -> int:
@@ -59,12 +59,12 @@ class Weight:
 
     @property
     def is_hidden_matrix(self) -> bool:
-        """Return whether Muon's authors give it to Muon: a matrix of one layer, neither embedding nor head."""
+        """Return whether Muon applies, as its authors advise: to matrices that are neither embeddings nor heads."""
         return self.dimensions == 2 and self.role == Role.OTHER
 
 
 def weights(params: Any) -> Any:
-    """Return a `Weight` for each parameter, in the structure of `params`, whose leaves need shapes only."""
+    """Return a tree like `params` with a `Weight` for each parameter. Leaves of `params` may be shapes only."""
     leaves, structure = jax.tree.flatten_with_path(params)
     paths = [tuple(name_of((key,)) for key in path) for path, _ in leaves]
     shapes = [tuple(leaf.shape) for _, leaf in leaves]
@@ -79,8 +79,8 @@ def weights(params: Any) -> Any:
 
 
 def _role(path: tuple[str, ...], alone: bool) -> Role:
-    """Return the role by the last names of a path; `alone`: all arrays of the module have one shape, as those of norms."""
-    parts = [part for name in path for part in name.split("/")]  # haiku has whole paths as keys
+    """Infer the role from the last names of a path. `alone`: all arrays of the module have one shape, as in norms."""
+    parts = [part for name in path for part in name.split("/")]  # haiku's keys are paths
     leaf, module = _words(parts[-1]), _words(parts[-2]) if len(parts) > 1 else []
     if leaf == ["kernel"]:
         return Role.HEAD if _is_head(module) else Role.EMBEDDING if _is_table(module) else Role.OTHER
@@ -94,7 +94,7 @@ def _role(path: tuple[str, ...], alone: bool) -> Role:
 
 
 def _words(name: str) -> list[str]:
-    """Return the words of `LayerNorm_0` or `ln_1` without numbers: `layer`, `norm`; `ln`."""
+    """Split a name into lower-case words without numbers: `LayerNorm_0` gives `layer`, `norm`."""
     return re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
 
 
@@ -111,7 +111,7 @@ def _is_head(words: list[str]) -> bool:
 
 
 def _without_stacks(every: list[Weight], paths: list[tuple[str, ...]]) -> list[Weight]:
-    """Find the axes over which layers are stacked: from the whole model down to the parts of a layer."""
+    """Set `stacked` of each weight: look for stacked layers from the whole model down to the innermost modules."""
     inside: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for number, path in enumerate(paths):
         for depth in range(len(path)):
@@ -124,10 +124,10 @@ def _without_stacks(every: list[Weight], paths: list[tuple[str, ...]]) -> list[W
 
 
 def _is_stack(part: list[Weight]) -> bool:
-    """Return whether all arrays of a part share a leading axis that its biases and norms would not have in one layer."""
+    """Return whether a part of the model is stacked: all arrays share a leading axis, and biases or norms have two axes."""
     shapes = [weight.shape[weight.stacked :] for weight in part]
     if any(len(shape) < 2 for shape in shapes) or len({shape[0] for shape in shapes}) > 1:
         return False
     vectors = [shape for shape, weight in zip(shapes, part, strict=True) if weight.role == Role.VECTOR]
-    # Without layers a bias may be a row or a column, as [1, n] or [n, 1].
+    # A bias of a single layer may be a row or a column, [1, n] or [n, 1].
     return any(shape[0] > 1 and math.prod(shape[1:]) > 1 for shape in vectors)

@@ -9,7 +9,7 @@ import jax
 
 from ..array_names import refuse
 from ..contract import UserError
-from ..distributed import meet
+from ..distributed import barrier
 from ..replicas import differing
 from ..storage.base import Storage
 from ..storage.shared_folder import SHARED_FOLDER
@@ -41,7 +41,7 @@ class ProgramCheckpoints(CheckpointFolder):
         in_parts = trees.spans_processes(like)
         super().__init__(directory, keep, in_parts=in_parts, storage=storage)
         if in_parts and storage.everyone_reads:
-            meet("before the first save")
+            barrier("before the first save")
 
     def check(self, step: int, state: Any) -> None:
         """Raise UserError if `state` cannot be saved exactly or restored into the first state. Called on all processes."""

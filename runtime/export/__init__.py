@@ -1,1 +1,1 @@
-"""Write the model of a checkpoint to a file that other programs read."""
+"""Export the model of a checkpoint to a file format that other programs read."""

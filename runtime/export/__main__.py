@@ -1,4 +1,4 @@
-"""The worker of `podrun export`: reads a request from stdin, writes a report, or an error, to stdout."""
+"""The process behind `podrun export`: reads a request as JSON from stdin, and writes a report or an error to stdout."""
 
 from __future__ import annotations
 

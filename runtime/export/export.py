@@ -1,4 +1,4 @@
-"""Write the model of a checkpoint, as it is evaluated, to one file."""
+"""Export the model of a checkpoint to one file: its averaged parameters if the job has `ema`, and its state."""
 
 from __future__ import annotations
 
@@ -22,33 +22,38 @@ from ..contract import UserError
 from .formats import FORMATS, Described
 
 _META = Path(META, "metadata")
-_SHOWN = 12  # steps in a message
-_HEADER = 64 << 10  # bytes that a file has besides its arrays and metadata, at least
+_SHOWN = 12  # most steps in a message
+_HEADER = 64 << 10  # bytes reserved for what a file has besides its arrays and metadata
 
 
 @dataclass(frozen=True)
 class Report:
-    """What has been written."""
+    """Description of an exported file."""
 
     file: str
     step: int
     weights: str
-    """`ema` or `params`: the part of the state that is evaluated."""
+    """Exported part of the state: `ema`, or `params` if there is no average."""
     arrays: int
     parameters: int
     bytes: int
     tokenizer: str | None
-    """The tokenizer.json beside the file, if the job has a BPE."""
+    """Path of the tokenizer.json beside the file, if the job has a BPE tokenizer."""
     verified: bool
-    """False if the checkpoint has no manifest."""
+    """False if the checkpoint has no manifest to verify it by."""
 
 
 def export(workdir: Path, step: int | None, form: str, file: str | None = None) -> Report:
-    """Write the model of a step, without one the newest, to `file`, without one to WORKDIR-STEP.FORMAT here.
+    """Export the model of a checkpoint.
 
-    `form` is a key of `FORMATS`.
+    Args:
+        workdir: the run's workdir.
+        step: step of the checkpoint; None: the newest.
+        form: format, a key of `FORMATS`.
+        file: path to write; None: WORKDIR-STEP.FORMAT in the current folder.
 
-    Raises UserError for what the user can mend: no such checkpoint, a damaged one, a file in the way, a full disk.
+    Raises:
+        UserError: there is no such checkpoint, it is damaged, the file exists, or the disk is full.
     """
     folder = _find(workdir, step)
     number = int(folder.name)
@@ -68,7 +73,7 @@ def export(workdir: Path, step: int | None, form: str, file: str | None = None) 
 
 
 def _find(workdir: Path, step: int | None) -> Path:
-    """Return the folder of the step, or of the newest. Raises UserError."""
+    """Return the folder of the step's checkpoint, or of the newest. Raises UserError if there is none."""
     folder = workdir / "checkpoints"
     try:
         paths = {int(path.name): path for path in folder.iterdir() if re.fullmatch("[0-9]{1,18}", path.name)}
@@ -90,17 +95,17 @@ def _find(workdir: Path, step: int | None) -> Path:
 
 
 def _check(meta: Any) -> None:
-    """Raise UserError for the checkpoint of a user program, and what `check_job` raises."""
+    """Raise UserError for the checkpoint of a user program; otherwise raise as `check_job` does."""
     if isinstance(meta, dict) and "arrays" in meta and "config" not in meta:
         raise UserError(
-            "the checkpoint is of a program with podrun.steps, of whose state podrun does not know which part is the model; "
-            "open it with orbax (docs/checkpoints.md)"
+            "the checkpoint is of a program with podrun.steps, and podrun does not know which part of its state is the "
+            "model; open it with orbax (docs/checkpoints.md)"
         )
     check_job(meta)
 
 
 def _metadata(step: int, weights: str, meta: dict[str, Any]) -> dict[str, str]:
-    """Return what the file says of itself: strings, as safetensors has them."""
+    """Return the file's metadata as strings, which is all that safetensors allows."""
     named = {"format": "np", "step": str(step), "weights": weights, "config": json.dumps(meta["config"])}
     if meta.get("tokenizer") is not None:
         named["tokenizer"] = json.dumps(meta["tokenizer"])
@@ -108,7 +113,7 @@ def _metadata(step: int, weights: str, meta: dict[str, Any]) -> dict[str, str]:
 
 
 def _write(folder: Path, weights: str, form: str, output: Path, metadata: dict[str, str]) -> tuple[int, int]:
-    """Write the file, whole or not at all. Return the number of its arrays, and of the parameters in them."""
+    """Write the file atomically. Return the number of arrays, and of parameters in them."""
     from ..checkpoint.orbax_files import ArrayReader
 
     number, state = int(folder.name), folder / STATE
@@ -134,7 +139,7 @@ def _write(folder: Path, weights: str, form: str, output: Path, metadata: dict[s
 
 
 def _places(arrays: dict[tuple[str, ...], Any], weights: str) -> dict[str, tuple[str, ...]]:
-    """Return where each array of the model is in the state, by the name that the model gives it."""
+    """Return the path of each of the model's arrays in the state, by the name that it has in the model."""
     places = {".".join(place[1:]): place for place in arrays if place[0] == weights}
     for place in arrays:
         if place[0] == "model_state":
@@ -146,7 +151,7 @@ def _places(arrays: dict[tuple[str, ...], Any], weights: str) -> dict[str, tuple
 
 
 def _check_room(arrays: Described, output: Path, metadata: int) -> None:
-    """Raise UserError if the largest array cannot be in memory, or all of them not on the disk."""
+    """Raise UserError if the largest array does not fit in memory, or all of them do not fit on the disk."""
     sizes = {name: math.prod(shape) * dtype.itemsize for name, (shape, dtype) in arrays.items()}
     largest = max(sizes, key=lambda name: sizes[name])
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -168,7 +173,7 @@ def _check_room(arrays: Described, output: Path, metadata: int) -> None:
 
 
 def _write_tokenizer(output: Path, saved: Any) -> str | None:
-    """Write a BPE beside the file, for the tokenizers library. Return its path; None for other tokenizers."""
+    """Write a BPE tokenizer beside the file, as tokenizer.json. Return its path; None for other tokenizers."""
     if saved is None or saved["name"] != "bpe":
         return None
     path = _tokenizer_path(output)
@@ -188,7 +193,7 @@ def _check_new(path: Path) -> None:
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[Path]:
-    """Yield a path to write to, which gets the name `path` once all of it is on the disk. Raises UserError."""
+    """Yield a temporary path to write to; afterwards flush it to the disk and rename it to `path`. Raises UserError."""
     _check_new(path)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:

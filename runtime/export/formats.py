@@ -1,8 +1,8 @@
-"""Files of named arrays for other programs, written one array after another: no more than one of them is in memory.
+"""Write files of named arrays, one array at a time, so that only one is in memory.
 
-safetensors: a header of JSON with the type, shape and place of each array, then their bytes
-(https://huggingface.co/docs/safetensors). It is written here, because the library takes all arrays at once. npz: a zip of
-numpy's own files.
+safetensors: a JSON header with the dtype, shape and offsets of each array, then their bytes
+(https://huggingface.co/docs/safetensors). Its library is not used, because it needs all arrays in memory. npz: a zip of .npy
+files.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ..contract import UserError
 from ..safe_name import as_files
 
 Described = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
-"""Shape and type of each array by name."""
+"""Shape and dtype of each array by name."""
 Read = Callable[[str], np.ndarray[Any, Any]]
-"""Reads the array of a name."""
+"""Reads an array by name."""
 Writer = Callable[[Path, Described, Read, Mapping[str, str]], None]
-"""Writes a new file. Raises OSError, and what reading raises."""
+"""Writes a new file. Raises OSError, and the errors of `Read`."""
 
 METADATA = "__metadata__"
-"""Entry with the metadata, in the header of safetensors, and as JSON in an array of bytes of an npz."""
+"""Name of the entry with the metadata: in the header of safetensors; in an npz, an array of bytes of JSON."""
 _SAFETENSORS = {
     "bool": "BOOL",
     "uint8": "U8",
@@ -46,11 +46,11 @@ _SAFETENSORS = {
     "float64": "F64",
     "complex64": "C64",
 }
-_ALIGNMENT = 8  # bytes; arrays can then be mapped into memory
+_ALIGNMENT = 8  # bytes, so that arrays can be memory-mapped
 
 
 def write_safetensors(file: Path, arrays: Described, read: Read, metadata: Mapping[str, str]) -> None:
-    """Write a safetensors file, in which each array keeps its type. Raises UserError for a type that the format lacks."""
+    """Write a safetensors file; arrays keep their dtypes. Raises UserError for a dtype that the format lacks."""
     header: dict[str, Any] = {METADATA: dict(metadata)}
     offset = 0
     for name, (shape, dtype) in arrays.items():
@@ -70,9 +70,9 @@ def write_safetensors(file: Path, arrays: Described, read: Read, metadata: Mappi
 
 
 def write_npz(file: Path, arrays: Described, read: Read, metadata: Mapping[str, str]) -> None:
-    """Write an npz file. bfloat16 and float8, which numpy's format lacks, become float32, which holds their values.
+    """Write an npz file. bfloat16 and float8, which numpy's format lacks, become float32, without loss.
 
-    Raises UserError for arrays whose names cannot be files of one folder, which the archive may be unpacked to.
+    Raises UserError if the names of the arrays cannot be files of one folder, into which the archive may be unpacked.
     """
     if refused := as_files(f"{name}.npy" for name in arrays)[1]:
         raise UserError(f"an npz file is an archive, and an array of the model {refused[0]}; try --format safetensors")
@@ -84,7 +84,7 @@ def write_npz(file: Path, arrays: Described, read: Read, metadata: Mapping[str, 
 
 
 def _add(out: zipfile.ZipFile, name: str, array: np.ndarray[Any, Any]) -> None:
-    entry = zipfile.ZipInfo(f"{name}.npy")  # of 1980, so that the same model gives the same file
+    entry = zipfile.ZipInfo(f"{name}.npy")  # dated 1980, so that the same model gives the same file
     with out.open(entry, "w", force_zip64=True) as part:
         np.lib.format.write_array(part, np.asanyarray(array), allow_pickle=False)
 

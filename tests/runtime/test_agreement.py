@@ -149,7 +149,7 @@ def test_all_meet_under_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """JAX compares the names, and waits for all processes."""
     names: list[str] = []
     monkeypatch.setattr(distributed.multihost_utils, "sync_global_devices", names.append)
-    distributed.meet("save")
+    distributed.barrier("save")
     assert names == ["save"]
 
 

@@ -259,5 +259,5 @@ def test_a_task_that_hides_the_model(folder: Path) -> None:
         "    def loss(self, params, batch, key): return jax.checkpoint(super().loss)(params, batch, key)\n"
     )
     one = strategy("my_linen", task="mine:Task")
-    with pytest.raises(UserError, match="its `loss` leaves no new state of the model"):
+    with pytest.raises(UserError, match="its `loss` sets no new state of the model"):
         one.lowered(shapes())

@@ -80,7 +80,7 @@ def test_a_server_that_refuses(through_proxy: Open, status: str) -> None:
 def test_what_no_other_try_mends_is_named(through_proxy: Open, fault: str, tmp_path: Path) -> None:
     bucket = through_proxy(Faults(always=fault))
     lines = {
-        "wrong bytes": "its bytes never arrived",
+        "wrong bytes": "its checksum never matched",
         "skewed": "have expired" if bucket.url.startswith("gs") else "the clock of this host is wrong",
         "expired": "have expired",
     }

@@ -34,7 +34,7 @@ OPTIONS = [
             "--inject",
             "nan:process=2@phase=save",
         ),
-        also=("unknown key 'hots'; did you mean host?", "did you mean @step?", "no host 7", "cannot strike at @phase"),
+        also=("unknown key 'hots'; did you mean host?", "did you mean @step?", "no host 7", "cannot occur at @phase"),
     ),
     Case(
         "fault on hosts",
