@@ -1,4 +1,4 @@
-"""Models, by the name in the config."""
+"""Make the model that a job names."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _CLASSES = {"gpt2": "GPT2", "cnn": "CNN", "mlp": "MLP", "linear": "Linear"}
 
 
 def make_language_model(config: Config, vocabulary: int, dtype: jnp.dtype) -> Model:
-    """Return a model of int32[B, T], whose outputs are float32[B, T, vocabulary].
+    """Make a model from int32[B, T] to float32[B, T, vocabulary].
 
-    A user's model is called as `attribute(options, vocabulary, dtype)`; `options` has `context`. Raises UserError if the
-    model is not one of tokens.
+    A user's model is called as `attribute(options, vocabulary, dtype)`; `options` has `context`. Raises UserError for a
+    model that does not take tokens.
     """
     section = config.model
     if isinstance(section, Plugin):
@@ -35,7 +35,7 @@ def make_language_model(config: Config, vocabulary: int, dtype: jnp.dtype) -> Mo
 
 
 def context_length(config: Config) -> int:
-    """Return the context of a language model, in tokens. Raises UserError if the model's section does not say."""
+    """Return a language model's context, in tokens. Raises UserError if the model's section does not give it."""
     section = config.model
     if isinstance(section, GPT2Model):
         return section.context
@@ -47,14 +47,14 @@ def context_length(config: Config) -> int:
 
 
 def draws_random(config: Config) -> bool:
-    """Return whether the model may draw random numbers in training."""
+    """Return whether the model may use random numbers in training."""
     return isinstance(config.model, Plugin) or getattr(config.model, "dropout", 0.0) > 0
 
 
 def make_model(config: Config, shape: tuple[int, ...], outputs: int, dtype: jnp.dtype) -> Model:
-    """Return a model of float32[B, *shape], whose outputs are float32[B, outputs].
+    """Make a model from float32[B, *shape] to float32[B, outputs].
 
-    A user's model is called as `attribute(options, outputs, dtype)`. Raises UserError if it cannot take that shape.
+    A user's model is called as `attribute(options, outputs, dtype)`. Raises UserError for a model that cannot take `shape`.
     """
     section = config.model
     if isinstance(section, Plugin):

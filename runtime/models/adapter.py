@@ -1,4 +1,4 @@
-"""One contract for the models of all frameworks: functions of trees of arrays."""
+"""The common interface of models of all frameworks: pure functions of trees of arrays."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ KEY = "model.name"
 
 
 class Model(ABC):
-    """A model as tasks use it, whatever it is written in.
+    """A model as tasks use it, whatever framework it is written in.
 
-    Parameters and state are nested dictionaries of arrays, whose keys are strings. A key means training, None evaluation.
+    Parameters and state are nested dictionaries of arrays with string keys. A random key as argument means training, None
+    means evaluation.
     """
 
     name: str
-    """Its name in the config."""
+    """Name of the model in the config."""
 
     @abstractmethod
     def init(self, key: jax.Array, x: jax.Array) -> tuple[Params, Any]:
-        """Return the parameters, float32, and the state beyond them or None. `x` is a batch of one example, [1, ...]."""
+        """Return the initial parameters, float32, and other state or None. `x` is a batch of one example, [1, ...]."""
 
     @abstractmethod
     def apply(self, params: Params, state: Any, x: jax.Array, key: jax.Array | None) -> tuple[jax.Array, Any]:
-        """Return the outputs for a batch, [B, ...], and the new state, which is of no use in an evaluation."""
+        """Return the outputs for a batch, [B, ...], and the new state, which an evaluation ignores."""
 
     def variables(self, key: jax.Array, x: jax.Array) -> Any:
-        """Return what a task takes for its parameters: the initial ones, with the model's state if it has any.
+        """Return the initial parameters, as `Variables` if the model has state.
 
-        `x` is a batch of one example, [1, ...]. Raises UserError if the model's `init` gives anything but arrays of numbers.
+        `x` is a batch of one example, [1, ...]. Raises UserError if `init` returns anything but arrays of numbers.
         """
         params, state = self.init(key, x)
         state = state if jax.tree.leaves(state) else None
@@ -50,7 +51,7 @@ class Model(ABC):
         return params if state is None else Variables(params, state)
 
     def __call__(self, given: Any, x: jax.Array, key: jax.Array | None = None) -> Any:
-        """Return the outputs, [B, ...]. In training the new state replaces that of `given`, made by `variables`."""
+        """Apply the model, and return the outputs, [B, ...]. In training, `given.state` is replaced by the new state."""
         if not isinstance(given, Variables):
             return self._array(self._applied(given, None, x, key)[0])
         outputs, state = self._applied(given.params, given.state, x, key)
@@ -60,11 +61,11 @@ class Model(ABC):
         return self._array(outputs)
 
     def refuse(self, reason: str) -> Any:
-        """Raise UserError: the model is not what docs/plugins.md asks for."""
+        """Raise UserError for a model that does not fulfil docs/plugins.md."""
         plugins.refuse(self.name, KEY, reason)
 
     def check_call(self, module: Any, words: Iterable[str], by_name: Iterable[str] = ()) -> None:
-        """Raise UserError unless a module can be called with these arguments."""
+        """Raise UserError unless a module can be called with these positional and keyword arguments."""
         words = ["self", *words]
         if not callable(module):
             call = ", ".join([*words, *by_name])
@@ -90,7 +91,7 @@ class Model(ABC):
         return outputs
 
     def _check_state(self, before: Any, after: Any) -> None:
-        """Raise UserError unless a step leaves the state's names, shapes and types as they are: it is compiled once."""
+        """Raise UserError if a step changes the state's names, shapes or dtypes, because it is compiled only once."""
         shapes = [{name_of(p): (x.dtype, x.shape) for p, x in jax.tree.leaves_with_path(s)} for s in (before, after)]
         for name in sorted(shapes[0].keys() | shapes[1].keys()):
             old, new = (f"{of[name][0]}{list(of[name][1])}" if name in of else "missing" for of in shapes)
@@ -102,9 +103,9 @@ class Model(ABC):
 
 
 def named(tree: Any) -> dict[str, Any]:
-    """Return the leaves of any tree in nested dictionaries, under the names of their paths.
+    """Convert a tree to nested dictionaries, whose keys are the names along each leaf's path.
 
-    Raises UserError if two would have the same name.
+    Raises UserError if two leaves would have the same name.
     """
     result: dict[str, Any] = {}
     for place, leaf in places(tree, "the model"):
@@ -117,7 +118,7 @@ def named(tree: Any) -> dict[str, Any]:
 
 
 def refilled(like: Any, values: dict[str, Any]) -> Any:
-    """Return the tree of which `values` are the leaves, as `named` returns them, in the structure of `like`."""
+    """Convert `values`, nested dictionaries as `named` returns them, back to a tree with the structure of `like`."""
 
     def leaf(path: Any, _: Any) -> Any:
         inner: Any = values
@@ -129,5 +130,5 @@ def refilled(like: Any, values: dict[str, Any]) -> Any:
 
 
 def name_of(path: Any) -> str:
-    """Return the name of a place in a tree: keys, fields and indices, with dots between them."""
+    """Return the name of a path in a tree: keys, fields and indices, joined by dots."""
     return jax.tree_util.keystr(path, simple=True, separator=".")

@@ -1,4 +1,4 @@
-"""The arguments that a model's call gets: its inputs by position, and the words below if it names them."""
+"""Call a module with its inputs by position, and with those optional arguments that its signature names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .. import plugins
 from .adapter import Model
 
 _IN_TRAINING = {"train": True, "training": True, "is_training": True, "deterministic": False, "inference": False}
-"""Flags by name, with their values in training. In an evaluation they have the others."""
+"""Flags for training by name, with their values in training; in an evaluation they are inverted."""
 
 _Kind = inspect.Parameter
 _SINGLE = (_Kind.POSITIONAL_ONLY, _Kind.POSITIONAL_OR_KEYWORD, _Kind.KEYWORD_ONLY)
@@ -28,10 +28,11 @@ class Call:
     Args:
         model: the model that the module belongs to.
         module: the module, of any framework.
-        positional: names of what it gets by position.
-        offered: names of what it gets besides flags, if it names them.
+        positional: names of the positional arguments.
+        offered: names of the keyword arguments that it gets if its signature names them, as it does the flags.
 
-    Raises UserError if it has another parameter without a default, or cannot be called so.
+    Raises:
+        UserError: it has another parameter without a default, or cannot be called with these arguments.
     """
 
     def __init__(self, model: Model, module: Any, positional: Iterable[str], offered: Iterable[str] = ()) -> None:
@@ -40,7 +41,7 @@ class Call:
         parameters = [] if signature is None else [*signature.parameters.values()][1 + len(positional) :]
         named = [one for one in parameters if one.kind in _SINGLE]
         self._words = {one.name for one in named if one.name in words and one.kind != _Kind.POSITIONAL_ONLY}
-        # Those that come next go by position, as `nn.remat(..., static_argnums=...)` wants it.
+        # The first of them are passed by position, because `nn.remat(..., static_argnums=...)` needs that.
         by_position = takewhile(lambda one: one.name in self._words and one.kind == _Kind.POSITIONAL_OR_KEYWORD, named)
         self._leading = [one.name for one in by_position]
         unknown = [one.name for one in named if one.default is _Kind.empty and one.name not in self._words]
@@ -53,15 +54,15 @@ class Call:
 
     @property
     def has_flag(self) -> bool:
-        """Return whether the call is told if it is for training."""
+        """Return whether the call has a flag for training."""
         return bool(self._words & _IN_TRAINING.keys())
 
     def takes(self, word: str) -> bool:
-        """Return whether the call names something."""
+        """Return whether the call has an optional argument of this name."""
         return word in self._words
 
     def __call__(self, module: Any, *positional: Any, training: bool, **offered: Any) -> Any:
-        """Call the module, or a function with its signature, with the flags, and those of `offered`, that it names."""
+        """Call the module, or a function with its signature, with those flags and `offered` arguments that it names."""
         values = {name: value for name, value in {**flags(training), **offered}.items() if name in self._words}
         leading = [values.pop(name) for name in self._leading]
         return module(*positional, *leading, **values)

@@ -1,4 +1,4 @@
-"""The network of Flax's MNIST example (https://github.com/google/flax/tree/main/examples/mnist), about 99 % right on MNIST.
+"""The network of Flax's MNIST example (https://github.com/google/flax/tree/main/examples/mnist): about 99 % accuracy.
 
 Letters in shapes: B batch, H height, W width, C channels, K outputs.
 """
@@ -14,12 +14,12 @@ from .dropout import Dropout
 
 
 class CNN(nn.Module):
-    """3x3 convolution, ReLU and 2x2 average pooling for each of `features`; a dense layer with ReLU; the outputs."""
+    """3x3 convolution, ReLU and 2x2 average pooling for each of `features`; a dense layer with ReLU; the output layer."""
 
     config: Section
     outputs: int
     dtype: jnp.dtype
-    """Type of the computation; parameters are float32."""
+    """Data type of the computation; parameters are float32."""
 
     @nn.compact
     def __call__(self, x: jax.Array, deterministic: bool = True) -> jax.Array:

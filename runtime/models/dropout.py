@@ -1,4 +1,4 @@
-"""Dropout that may be traced while the layout of arrays is part of their types."""
+"""Dropout that works with explicit sharding, where shardings are part of the arrays' types."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import jax
 
 
 class Dropout(nn.Module):
-    """flax.linen.Dropout with the same random numbers, but with a product instead of a selection.
+    """flax.linen.Dropout with the same random numbers, but by a product instead of `where`.
 
-    The mask is whole on every device, x may be divided: their product is divided too, but JAX refuses a selection.
+    The mask is replicated and x may be divided over devices. JAX infers the sharding of their product, but refuses `where`.
     """
 
     rate: float
 
     @nn.compact
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """Map [...] to [...]: each element becomes 0 with probability `rate`, otherwise it is divided by 1 - rate."""
+        """Return an array like x: each element is 0 with probability `rate`, and otherwise divided by 1 - rate."""
         if deterministic or self.rate == 0:
             return x
         keep = 1 - self.rate

@@ -1,4 +1,4 @@
-"""Models of Equinox: a module is a tree, of which the arrays of floats are parameters. podrun does not import Equinox."""
+"""Models in Equinox: a module is a pytree whose float arrays are the parameters. Equinox is imported by the user's code."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .calls import Call
 
 
 class Equinox(Model):
-    """A module that is called with one example, and with its state if it has one; with a key and a flag if it names them.
+    """An Equinox module. It is called with one example, and its state if it has one; also a key and a flag if it names them.
 
-    Over a batch it is mapped by `jax.vmap` with axis_name="batch". Other arrays than floats are state as well.
+    `jax.vmap` with axis_name="batch" maps it over a batch. Arrays of other dtypes than floats are part of the state.
     """
 
     def __init__(self, name: str, make: Callable[[jax.Array], Any]) -> None:
@@ -54,7 +54,7 @@ class Equinox(Model):
         return outputs, {**parts, "state": named(after)}
 
     def _module(self, key: jax.Array) -> tuple[Any, Any]:
-        """Return the module, and its state or None."""
+        """Make the module, and its state or None."""
         made = self._make(key)
         module, state = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
         if not isinstance(module, self._eqx.Module) or not (state is None or isinstance(state, self._eqx.nn.State)):
@@ -72,7 +72,7 @@ class Equinox(Model):
 
 
 def _divided(module: Any) -> tuple[Any, Any, Any]:
-    """Return the arrays of floats, the other arrays, and the rest, each in the structure of `module` with None elsewhere."""
+    """Split a module into float arrays, other arrays and the rest, each with the structure of `module` and None elsewhere."""
 
     def kind(leaf: Any) -> int:
         if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):

@@ -1,4 +1,4 @@
-"""Models in plain JAX: an object or a Python module with the functions `init` and `apply`."""
+"""Models in plain JAX: an object, or a Python module, with functions `init` and `apply`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ _BY_NAME = ("state", "key", *flags(training=True))
 
 
 class Functions(Model):
-    """`init(key, x)` or `init(key)`, and `apply(params, x)`, which gets by name what it names of `state`, `key` and flags.
+    """A pair of functions: `init(key, x)` or `init(key)`, and `apply(params, x)`.
 
-    If it names `state`, `init` gives (params, state), and `apply` (outputs, state).
+    `apply` may also have parameters named `state`, `key` and flags for training. If it has `state`, `init` returns (params,
+    state) and `apply` returns (outputs, state).
     """
 
     @staticmethod
     def accepts(model: Any) -> bool:
-        """Return whether a model is such an object."""
+        """Return whether an object has the two functions."""
         return hasattr(model, "init") and hasattr(model, "apply")
 
     def __init__(self, name: str, model: Any) -> None:
@@ -35,7 +36,7 @@ class Functions(Model):
         self._with_example = signature is None or len(signature.parameters) > 1
         plugins.check_call(model.init, name, KEY, ["key", "x"] if self._with_example else ["key"], part="init")
         self._like: Any = None
-        """Parameters and state as `init` gives them, without the arrays."""
+        """Structure of parameters and state as `init` returns them."""
 
     def init(self, key: jax.Array, x: jax.Array) -> tuple[Params, Any]:
         first = self._model.init(key, x) if self._with_example else self._model.init(key)

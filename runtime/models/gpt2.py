@@ -1,8 +1,8 @@
 """GPT-2 (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners").
 
-A transformer decoder with LayerNorm before each part, learned positions, GELU in its tanh form, and the output projection
-tied to the token embedding. Initialisation as published: normal with standard deviation 0.02, scaled by 1/sqrt(2 * layers)
-where a block adds to the residual stream; biases zero.
+A transformer decoder with pre-LayerNorm, learned positions, tanh-approximated GELU, and the output projection tied to the
+token embedding. Initialisation as published: normal with standard deviation 0.02, scaled by 1/sqrt(2 * layers) in the layers
+that add to the residual stream; biases zero.
 
 Letters in shapes: B batch, T tokens, C width, H heads, D width per head, V vocabulary.
 """
@@ -47,7 +47,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two layers, with a hidden width of four times C."""
+    """Feed-forward network with a hidden width of 4 C."""
 
     dropout: float
     std: float
@@ -65,7 +65,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then MLP; each reads a normalised stream and adds to it."""
+    """Pre-LayerNorm attention and MLP, each with a residual connection."""
 
     heads: int
     dropout: float
@@ -84,12 +84,12 @@ class Block(nn.Module):
 
 
 class GPT2(nn.Module):
-    """The whole model, from tokens to logits."""
+    """GPT-2, from tokens to logits."""
 
     config: GPT2Model
     vocabulary: int
     dtype: jnp.dtype
-    """Type of the computation; parameters are float32."""
+    """Data type of the computation; parameters are float32."""
 
     @nn.compact
     def __call__(self, tokens: jax.Array, deterministic: bool = True) -> jax.Array:

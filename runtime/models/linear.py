@@ -1,4 +1,4 @@
-"""One dense layer. Letters in shapes: B batch, K outputs."""
+"""A linear model: one dense layer. Letters in shapes: B batch, K outputs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ..config.model import Linear as Section
 
 
 class Linear(nn.Module):
-    """Outputs that are linear in the inputs, all zero before training."""
+    """Dense layer whose weights and biases start at zero."""
 
     config: Section
     outputs: int
     dtype: jnp.dtype
-    """Type of the computation; parameters are float32."""
+    """Data type of the computation; parameters are float32."""
 
     @nn.compact
     def __call__(self, x: jax.Array, deterministic: bool = True) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Models of flax.linen: variables come in collections, of which `params` is trained and all others are state."""
+"""Models in flax.linen: the collection `params` is trained; all other collections are state."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .calls import Call
 
 
 class Linen(Model):
-    """A module that is called with a batch, and with a flag for training and a key if it names them."""
+    """A linen module. It is called with a batch, and with a flag for training and a key if its signature names them."""
 
     @staticmethod
     def accepts(model: Any) -> bool:
-        """Return whether a model is such a module."""
+        """Return whether an object is a linen module."""
         return isinstance(model, nn.Module)
 
     def __init__(self, name: str, module: nn.Module) -> None:
@@ -37,13 +37,13 @@ class Linen(Model):
         apply = partial(self.module.apply, {"params": params, **(state or {})})
         if key is None:
             return self._call(apply, x, training=False, key=None), state
-        rngs = {"dropout": key, "params": jax.random.fold_in(key, 1)}  # flax takes `params` for all other names
+        rngs = {"dropout": key, "params": jax.random.fold_in(key, 1)}  # flax uses `params` for all other streams
         mutable = {} if state is None else {"mutable": list(state)}
         result = self._call(partial(apply, rngs=rngs, **mutable), x, training=True, key=jax.random.fold_in(key, 2))
         return (result, None) if state is None else result
 
     def _check_evaluation(self, variables: Any, x: jax.Array) -> None:
-        """Raise UserError for a module that draws random numbers in an evaluation, of which nothing tells it."""
+        """Raise UserError if a module without a flag for training uses random numbers in an evaluation."""
 
         def evaluate(variables: Any) -> Any:
             apply = partial(self.module.apply, variables, mutable=nn.DenyList("params"))

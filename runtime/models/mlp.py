@@ -13,12 +13,12 @@ _ACTIVATIONS = {"tanh": jnp.tanh, "relu": nn.relu, "gelu": nn.gelu}
 
 
 class MLP(nn.Module):
-    """`layers` hidden layers with activation and dropout, then the outputs."""
+    """`layers` hidden layers with activation and dropout, then the output layer."""
 
     config: Section
     outputs: int
     dtype: jnp.dtype
-    """Type of the computation; parameters are float32."""
+    """Data type of the computation; parameters are float32."""
 
     @nn.compact
     def __call__(self, x: jax.Array, deterministic: bool = True) -> jax.Array:
@@ -31,7 +31,7 @@ class MLP(nn.Module):
         return self._dense(self.outputs, "head")(x).astype(jnp.float32)
 
     def _dense(self, width: int, name: str) -> nn.Dense:
-        """Return a layer with the initial weights of the config; by default LeCun's normal weights and zero biases."""
+        """Return a dense layer with the config's initialisers; by default LeCun normal weights and zero biases."""
         init, config = nn.initializers, self.config
         weights = init.lecun_normal() if config.weight_std is None else init.normal(config.weight_std)
         biases = init.normal(config.bias_std) if config.bias_std else init.zeros

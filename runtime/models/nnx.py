@@ -1,4 +1,4 @@
-"""Models of flax.nnx: a module is split into its parameters, its random streams, other variables, and what is static."""
+"""Models in flax.nnx: a module is split into static structure, parameters, random streams, and other variables (state)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .calls import Call
 
 
 class NNX(Model):
-    """A module that is called with a batch, and with a flag for training, `rngs` and a key if it names them.
+    """An nnx module. It is called with a batch, and with a flag for training, `rngs` and a key if its signature names them.
 
-    `train()` and `eval()` tell it which of the two it is for, too. In an evaluation `rngs` and the key are None.
+    Before a call, `train()` or `eval()` of the module is called. In an evaluation `rngs` and the key are None.
     """
 
     def __init__(self, name: str, make: Callable[[nnx.Rngs], Any]) -> None:
@@ -54,7 +54,7 @@ class NNX(Model):
 
 
 def _split(module: Any) -> Any:
-    """Return what is static, the parameters, the random streams, and all other variables."""
+    """Return (static structure, parameters, random streams, all other variables)."""
     return nnx.split(module, nnx.Param, nnx.RngState, ...)
 
 
@@ -63,12 +63,12 @@ def _dictionary(state: Any) -> dict[str, Any]:
 
 
 def _filled(like: Any, values: dict[str, Any]) -> Any:
-    """Return a part of a split module with other values."""
+    """Return a part of a split module, `like`, with other values."""
     return jax.tree.unflatten(jax.tree.structure(like), jax.tree.leaves(refilled(nnx.to_pure_dict(like), values)))
 
 
 def _seeded(like: Any, key: jax.Array) -> Any:
-    """Return the random streams of a module for one step: each begins anew, with a key that follows from its name."""
+    """Return a module's random streams for one step, each reset with a key derived from `key` and its name."""
 
     def start(path: Any, leaf: Any) -> jax.Array:
         if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):

@@ -1,4 +1,4 @@
-"""Tell what a user's model is written in."""
+"""Load a user's model, find out which framework it is written in, and adapt it to the common interface."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from .functions import Functions
 from .linen import Linen
 
 _WHOLE = (Linen, Functions)
-"""Adapters of models that take random numbers when they are called. The first that accepts a model has it."""
+"""Adapters of models that take the random key when they are initialised. The first one that accepts a model is used."""
 
 
 class _Seeded(NamedTuple):
-    """A framework whose modules take random numbers when they are made, so that its adapter has to make them."""
+    """A framework whose modules take the random key in their constructor, so that the adapter has to construct them."""
 
     seed: str
-    """Parameter by which they take them."""
+    """Name of that parameter."""
     package: str
     adapter: str
-    """File and class."""
+    """`module:class` of the adapter."""
 
     @property
     def imported(self) -> bool:
         return self.package in sys.modules
 
     def accepts(self, model: Any) -> bool:
-        """Return whether a model is a module of this framework."""
+        """Return whether an object is a module of this framework."""
         return self.imported and isinstance(model, sys.modules[self.package].Module)
 
     def make(self, name: str, make: Callable[[Any], Any]) -> Model:
-        """Return the model that `make` makes from random numbers, under the contract."""
+        """Return the adapted model; `make` constructs the module from the random key."""
         file, _, adapter = self.adapter.partition(":")
         model: Model = getattr(import_module(f".{file}", __package__), adapter)(name, make)
         return model
@@ -45,12 +45,12 @@ _EQUINOX = _Seeded("key", "equinox", "equinox:Equinox")
 
 
 def adapt(name: str, **arguments: Any) -> Model:
-    """Load the user's model, and return it under the contract. Raises UserError if it is of no framework that is known."""
+    """Load and adapt the user's model. Raises UserError if its framework is not supported."""
     function = plugins.load(name, KEY)
     if not callable(function) and Functions.accepts(function):
         return Functions(name, function)
     signature = plugins.signature_of(function) if callable(function) else None
-    kinds = [_NNX, *[_EQUINOX] * _EQUINOX.imported]  # without Equinox a `key` is meant for something else
+    kinds = [_NNX, *[_EQUINOX] * _EQUINOX.imported]  # if Equinox is not imported, `key` means something else
     kind = next((kind for kind in kinds if signature and kind.seed in signature.parameters), None)
     if kind is not None:
         seed = kind.seed

@@ -1,4 +1,4 @@
-"""Tasks, by the name in the config."""
+"""Make the task that a job names."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _CLASSES = {
     "regression": "Regression",
     "logistic_regression": "LogisticRegression",
 }
-"""The class in the module of the task's name."""
+"""Class of each built-in task, in the module of the same name."""
 
 
 def make_task(config: Config, data: Dataset) -> Task:
-    """Return the job's task. A user's task is called as `attribute(config, data) -> Task`."""
+    """Make the job's task. A user's task is called as `attribute(config, data) -> Task`."""
     if ":" in config.task:
         chosen = plugins.call(config.task, "task", config=config, data=data)
         task: Task = plugins.expect(chosen, Task, config.task, "task")

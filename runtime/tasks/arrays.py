@@ -1,4 +1,4 @@
-"""Base of the tasks whose examples are arrays x and y."""
+"""Base of the tasks that learn y from x, both arrays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .base import Task
 
 
 class ArrayTask(Task):
-    """A model of x, float32[B, ...], whose outputs, float32[B, K], are compared with y."""
+    """Task with a model that maps x, float32[B, ...], to outputs, float32[B, K], which are compared with y."""
 
     def __init__(self, config: Config, data: Dataset) -> None:
         super().__init__(config, data)
@@ -30,7 +30,10 @@ class ArrayTask(Task):
         return self._model.variables(key, jnp.zeros((1, *self.data.shape), jnp.float32))
 
     def outputs(self, params: Params, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        """Map float32[B, ...] to float32[B, K], with dropout if there is a key. Raises UserError for other outputs."""
+        """Apply the model: float32[B, ...] to float32[B, K]; with dropout if `key` is given.
+
+        Raises UserError if the model's outputs have another shape.
+        """
         outputs: Any = self._model(params, x, key)
         if outputs.shape != (len(x), self.data.outputs):  # another shape might broadcast against y
             raise UserError(
@@ -40,7 +43,7 @@ class ArrayTask(Task):
         return outputs
 
     def penalty(self, params: Params) -> jax.Array | float:
-        """Return l2/2 times the sum of the squares of all kernels, float32[]."""
+        """Return l2/2 times the sum of the squared weights of all kernels, float32[]."""
         if not self._l2:
             return 0.0
         leaves = jax.tree_util.tree_leaves_with_path(parts(params)[0])
@@ -49,10 +52,10 @@ class ArrayTask(Task):
 
 
 def means(batch: Batch, *values: jax.Array) -> jax.Array:
-    """Return the means of float32[B] each, weighted if the batch has weights, as the whole training set has.
+    """Return the mean of each of `values`, float32[B], weighted by the batch's `weights` if it has them.
 
-    All are taken at once, because in a program of the whole pod devices wait for each other at each sum. With weights the sum
-    has two stages: XLA adds one number after another in some programs, and the rounding error grows with B.
+    The means are computed together, because in a program over several devices each separate sum is a synchronisation.
+    Weighted sums have two stages, because XLA may add the numbers sequentially, with a rounding error that grows with B.
     """
     each = jnp.stack(values)
     if "weights" not in batch:
@@ -63,7 +66,7 @@ def means(batch: Batch, *values: jax.Array) -> jax.Array:
 
 
 def first_targets(config: Config, data: Dataset) -> np.ndarray[Any, Any]:
-    """Return y of the first example, [1, ...]. Raises UserError if the examples are not arrays x and y."""
+    """Return y of the first example, [1, ...]. Raises UserError unless the examples have x and y."""
     batch = data.train.gather(np.zeros(1, np.int64), np.zeros(1, np.int64))
     if not {"x", "y"} <= set(batch):
         raise UserError(

@@ -1,4 +1,4 @@
-"""The seam between a job and its strategy: a task owns parameters, loss and metrics, and knows no devices."""
+"""The interface of a task: it defines parameters, loss and metrics, independently of devices and strategy."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ class Task(ABC):
     """The learning problem of a job. A user's task is a subclass with the same constructor.
 
     Args:
-        config: the whole job.
-        data: the data that it learns from.
+        config: the job.
+        data: the data to learn from.
 
-    Raises UserError from the constructor if the two do not fit.
+    Raises:
+        UserError: the data does not fit the task.
     """
 
     def __init__(self, config: Config, data: Dataset) -> None:
@@ -38,14 +39,14 @@ class Task(ABC):
     units_per_example = 1
 
     whole_batch = False
-    """True if the loss compares examples of a batch with each other, so that it is no mean over parts of the batch.
+    """True if the loss depends on several examples at a time, so that it is not a mean over parts of the batch.
 
     `loss` and `evaluate` then get the global batch under every strategy, and the key of the first device. `jit` and
-    `explicit` still divide the work; under `pmap` and `shard_map` each device gathers the batch and does all of it.
+    `explicit` still divide the work; under `pmap` and `shard_map` each device gathers the batch and computes all of it.
     """
 
     def units_seen(self, examples: int) -> dict[str, int]:
-        """Return the tokens that the job has been trained on after so many examples; nothing for a task that counts none."""
+        """Return {"tokens_seen": ...} for `examples` trained examples; empty unless the task's unit is tokens."""
         return {"tokens_seen": examples * self.units_per_example} if self.unit == "tokens" else {}
 
     @abstractmethod
@@ -54,19 +55,21 @@ class Task(ABC):
 
     @abstractmethod
     def loss(self, params: Params, batch: Batch, key: jax.Array) -> tuple[jax.Array, Scalars]:
-        """Return the mean loss over the batch, float32[], and further means to report. `key` is for dropout.
+        """Return the mean loss over the batch, float32[], and further means to report.
 
-        If the batch is the whole training set, or is padded because a pod that has lost a host does not divide it, it has
-        `weights`, float32[B], by which each example's share in the means is to be multiplied: 0 on padding, and 1 on average
-        over all devices.
+        Args:
+            params: parameters, or `Variables` if the model has state.
+            batch: arrays [B, ...]. If the batch is padded, or is the whole training set, it has `weights`, float32[B], by
+                which the loss of each example must be multiplied: 0 on padding, and 1 on average over all devices.
+            key: random key, for example for dropout.
         """
 
     @property
     @hook
     def uses_key(self) -> bool:
-        """Return whether `loss` depends on its key; if it does not, one call of `loss` may get the whole batch.
+        """Return whether `loss` depends on its key. If not, a single call of `loss` may get the whole batch.
 
-        A user's task, also a subclass of one of podrun's, is assumed to use it.
+        A user's task, including subclasses of built-in tasks, is assumed to use it.
         """
         return self.config.task_is_users or draws_random(self.config)
 
@@ -76,34 +79,34 @@ class Task(ABC):
 
     @abstractmethod
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
-        """Return the metrics of an evaluation from its sums over all batches; `loss` is one of them."""
+        """Compute the metrics of an evaluation, `loss` among them, from the sums over all batches."""
 
     predict: Callable[[Params, Batch], jax.Array] | None = None
-    """Method that returns what an ensemble averages over its members, float32[B, ...]: probabilities, or values."""
+    """Method that returns predictions, float32[B, ...], which an ensemble averages: probabilities or values."""
 
     score: Callable[[jax.Array, Batch], Scalars] | None = None
-    """Method that returns the sums of `evaluate` from the averaged predictions of an ensemble."""
+    """Method that computes the sums of `evaluate` from an ensemble's averaged predictions."""
 
     after_training: Callable[[Params, Reporter], str | None] | None = None
-    """Method that returns text for the user.
+    """Method that returns text for the user after training.
 
-    It is called in process 0 alone, with host copies of the parameters: no collectives there.
+    It is called on process 0 only, with parameters in host memory, and must not use collectives.
     """
 
     @hook
     def train_metrics(self, metrics: dict[str, float]) -> dict[str, float]:
-        """Return further metrics of a training step that follow from those of `loss`."""
+        """Return the metrics of a training step to report, computed from those of `loss`."""
         return metrics
 
     @property
     @hook
     def uses_result(self) -> bool:
-        """Return whether `after_training` does anything; if so, a divided state is gathered for it."""
+        """Return whether `after_training` needs the trained parameters, so that a divided state is gathered for it."""
         return self.after_training is not None
 
 
 def first_parameters(task: Task, key: jax.Array) -> Params:
-    """Return what `task.init` returns. Raises UserError for parameters that cannot be trained or saved."""
+    """Return `task.init(key)`. Raises UserError if the parameters cannot be trained or saved."""
     given = task.init(key)
     check_parameters(*parts(given))
     return given

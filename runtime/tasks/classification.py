@@ -1,4 +1,4 @@
-"""Task: predict a label."""
+"""Task: predict a class label."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SMALLEST = float(np.finfo(np.float32).tiny)
 
 
 class Classification(ArrayTask):
-    """Cross-entropy of the label, in nats, after a softmax over the classes."""
+    """Softmax cross-entropy of the label, in nats."""
 
     def __init__(self, config: Config, data: Dataset) -> None:
         y = first_targets(config, data)
@@ -54,7 +54,7 @@ class Classification(ArrayTask):
 
 def _compare(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return (float32[B] losses, float32[B] 1 where the label is the most likely class) from float32[B, K] and int32[B]."""
-    # A sum over one-hot vectors instead of an index: it is the same for every layout over devices.
+    # A sum over one-hot vectors, not an index, whose result does not depend on the sharding.
     picked = (logits * jax.nn.one_hot(labels, logits.shape[-1])).sum(-1)
     return jax.nn.logsumexp(logits, axis=-1) - picked, (logits.argmax(-1) == labels).astype(jnp.float32)
 

@@ -18,9 +18,9 @@ from ..worker.preempt import Preempted
 from ..worker.progress import Reporter
 from .base import Scalars, Task
 
-_BLOCK = 16  # tokens that are sampled between two checks for a stop
+_BLOCK = 16  # tokens sampled between two checks for a stop
 _Window = tuple[jax.Array, jax.Array]
-"""The last tokens, and their number."""
+"""The last tokens, int32[context], and their number, int32[]."""
 _SMALLEST = float(np.finfo(np.float32).tiny)
 
 
@@ -37,7 +37,7 @@ class LanguageModel(Task):
         self._prompt = self._encode_prompt()
 
     def _encode_prompt(self) -> np.ndarray:
-        """Encode the prompt now, so that characters that the text does not have are an error before training."""
+        """Encode the prompt, before training, so that an error in it is reported early."""
         if self.data.tokenizer is None or not self.config.sample.tokens:
             return np.zeros(1, np.int32)
         try:
@@ -50,12 +50,12 @@ class LanguageModel(Task):
         return self._model.variables(key, jnp.zeros((1, self._context), jnp.int32))
 
     def _logits(self, params: Params, tokens: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        """Return logits, float32[B, T, V]; with dropout if there is a key for it."""
+        """Return logits, float32[B, T, V]; with dropout if `key` is given."""
         logits: Any = self._model(params, tokens, key)
         if logits.shape != (*tokens.shape, self.data.vocabulary):
             raise UserError(
                 f"model {self.config.model.name}: gives {logits.dtype}{list(logits.shape)} for tokens {list(tokens.shape)}, "
-                f"but task {self.config.task} needs {[*tokens.shape, self.data.vocabulary]}: a value for each possible token"
+                f"but task {self.config.task} needs {[*tokens.shape, self.data.vocabulary]}: one value per token id"
             )
         return logits
 
@@ -63,10 +63,10 @@ class LanguageModel(Task):
         tokens = batch["tokens"]
         logits = self._logits(params, tokens[:, :-1], key)
         losses, correct = _next_token(logits, tokens[:, 1:])
-        # One mean over the batch, because in a program of the whole pod devices wait for each other at each sum.
+        # One mean for both: in a program over several devices each separate sum is a synchronisation.
         each = jnp.stack([losses.mean(-1), correct.mean(-1)])
         weights = batch.get("weights")
-        if weights is not None and weights.ndim == 1:  # those of tokens are for evaluation
+        if weights is not None and weights.ndim == 1:  # two axes: weights of tokens, for evaluation
             each = each * weights
         loss, accuracy = each.mean(-1)
         return loss, {"accuracy": accuracy}
@@ -102,7 +102,7 @@ class LanguageModel(Task):
         return self.data.tokenizer.decode(np.concatenate([self._prompt, ids]))
 
     def _continue_prompt(self, params: Params, key: jax.Array, reporter: Reporter) -> np.ndarray:
-        """Return int32[sample.tokens]. Raises Preempted between two blocks once this process was asked to stop."""
+        """Sample int32[sample.tokens] after the prompt. Raises Preempted if this process is asked to stop meanwhile."""
         tokens, start = self.config.sample.tokens, len(self._prompt)
         window = jnp.zeros(self._context, jnp.int32).at[:start].set(self._prompt)
         carry = window, jnp.int32(start)
@@ -112,13 +112,15 @@ class LanguageModel(Task):
         for first in range(0, tokens, _BLOCK):
             if reporter.stopping:
                 raise Preempted("stopped while text was sampled; the checkpoint of the last step is complete")
-            block = np.minimum(np.arange(first, first + _BLOCK), tokens - 1)  # all of one length, to be compiled once
+            block = np.minimum(
+                np.arange(first, first + _BLOCK), tokens - 1
+            )  # equal lengths, so that it is compiled once
             carry, ids = sample(params, carry, keys[block])
             blocks.append(np.asarray(ids))
         return np.concatenate(blocks)[:tokens]
 
     def _sample(self, params: Params, carry: _Window, keys: jax.Array) -> tuple[_Window, jax.Array]:
-        """Return int32[len(keys)]. One forward pass over a window of `context` tokens for each; no cache."""
+        """Sample a token per key, int32[len(keys)], by a forward pass over the window each; there is no KV cache."""
         sample = self.config.sample
 
         def step(carry: _Window, key: jax.Array) -> tuple[_Window, jax.Array]:
@@ -138,7 +140,7 @@ class LanguageModel(Task):
 def _next_token(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return (float32[B, T] losses in nats, float32[B, T] 1 where the target is the most likely token)."""
     picked = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-    # A maximum instead of an argmax: XLA vectorises it on CPU.
+    # A maximum, not an argmax, because XLA vectorises it on CPU.
     return jax.nn.logsumexp(logits, axis=-1) - picked, (picked >= logits.max(-1)).astype(jnp.float32)
 
 

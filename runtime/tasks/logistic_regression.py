@@ -1,4 +1,4 @@
-"""Multinomial logistic regression: classification by a linear model, whose loss is convex."""
+"""Task: multinomial logistic regression, which is classification by a linear model, with a convex loss."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from .classification import Classification
 
 
 class LogisticRegression(Classification):
-    """Cross-entropy plus `model.l2`/2 times the squared weights: with l2 = 1/(n C) scikit-learn's problem for n examples."""
+    """Cross-entropy plus `model.l2`/2 times the squared weights. l2 = 1/(n C) equals scikit-learn's C for n examples."""

@@ -1,4 +1,4 @@
-"""Task: predict values."""
+"""Task: predict numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .base import Scalars
 
 
 class Regression(ArrayTask):
-    """Mean squared error, over examples and over the values of each."""
+    """Mean squared error over examples and over the values of each."""
 
     def __init__(self, config: Config, data: Dataset) -> None:
         y = first_targets(config, data)
@@ -48,5 +48,5 @@ class Regression(ArrayTask):
 
 
 def _squared_errors(values: jax.Array, targets: jax.Array) -> jax.Array:
-    """Return float32[B] from float32[B, K] twice."""
+    """Return the mean squared error of each example, float32[B], from values and targets, float32[B, K]."""
     return jnp.mean((values - targets) ** 2, axis=-1)

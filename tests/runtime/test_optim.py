@@ -125,7 +125,11 @@ def test_decay_by_name() -> None:
     ("decay", "params", "reason"),
     [
         (None, {"w": (3,), "blocks": {"b": (2, 3)}}, "no parameter has two or more dimensions"),
-        ("kernel", {"dense": {"kernel": (3, 3)}}, "'kernel' matches no parameter's full name; the names are dense.kernel"),
+        (
+            "kernel",
+            {"dense": {"kernel": (3, 3)}},
+            "'kernel' matches no parameter's full name; the names are dense.kernel",
+        ),
     ],
 )
 def test_a_decay_of_nothing_is_a_mistake(name: str, decay: str | None, params: Any, reason: str) -> None:
