@@ -152,7 +152,7 @@ def report_failure(error: BaseException, code: int, reporter: Reporter) -> None:
     message = describe(error)
     step = None if isinstance(error, SaveError) else reporter.step  # the message of a SaveError names its step
     try:
-        reporter.give_room()
+        reporter.free_reserve()
         reporter.event(EventKind.ERROR, kind=kind, message=message, traceback=text, step=step, code=code)
     except OSError:
         pass

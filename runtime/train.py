@@ -309,7 +309,7 @@ class Trainer:
 
     def _look_while_blocked(self) -> None:
         """Save alone, and end this process, if it has no data when the pod is asked to stop."""
-        self._blocked.look(self._can_save_alone, self._save_alone)
+        self._blocked.check(self._can_save_alone, self._save_alone)
 
     def _can_save_alone(self) -> bool:
         ready = all(metrics.complete for _, metrics in self._in_flight)

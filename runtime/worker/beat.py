@@ -1,4 +1,4 @@
-"""Keep the beat of this process: where it is, in a few bytes that the host's agent looks at about once a second."""
+"""Write the heartbeat record of this process: its progress, in a few bytes that the host's agent reads every second."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _MOVED, _BORROWS = 9, 10
 
 
 class BeatFile:
-    """The beat of this process, in memory that it shares with a file. Every change costs less than a microsecond.
+    """The heartbeat record, in a memory-mapped file. An update takes less than a microsecond.
 
-    Each number is written at once, so a reader sees none that is half written.
+    Each number is aligned and written atomically.
 
     Args:
-        path: the file; None, or a disk that is full: nobody can read the beat, and podrun does not judge the process by it.
+        path: the file. If it is None or cannot be made, the record cannot be read, and podrun does not check for a hang.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -34,18 +34,18 @@ class BeatFile:
         self._integers = view.cast("Q")
         self._floats = view.cast("d")
         self.data = Span(self, _FLOATS)
-        """Time in which this process waits for its own data."""
+        """Context manager: time spent waiting for this process's own data."""
         self.dispatch = Span(self, _FLOATS + 1)
-        """Time in which it gives steps to the devices."""
+        """Context manager: time spent dispatching steps to the devices."""
         self.waiting = Span(self, _FLOATS + 2)
-        """Time in which it waits for a step that it has dispatched: for its devices, and for the other processes."""
+        """Context manager: time spent waiting for a dispatched step, that is, for the devices and the other processes."""
 
     def _move(self) -> None:
         self._floats[_MOVED] = time.monotonic()
         self._integers[_MOVES] += 1
 
     def phase(self, phase: Phase) -> None:
-        """Note that a phase begins."""
+        """Record that a phase begins."""
         values = self._integers
         values[_PHASE] = _PHASES.index(phase)
         values[_PART] = 0
@@ -53,23 +53,23 @@ class BeatFile:
         self._move()
 
     def part(self) -> None:
-        """Note that the next part of the phase begins, such as a batch of an evaluation: one that the others take part in."""
+        """Record that the next part of the phase begins, such as a batch of an evaluation. All processes do them."""
         self._integers[_PART] += 1
         self._move()
 
     def arrive(self, step: int) -> None:
-        """Note that a step has been dispatched: from now on this process may wait for others."""
+        """Record that a step was dispatched. From now on this process may wait for others."""
         self._integers[_ARRIVED] = step
         self._move()
 
     def complete(self, step: int) -> None:
-        """Note that the devices have completed a step."""
+        """Record that the devices have completed a step."""
         self._integers[_COMPLETED] = step
         self._move()
 
     @contextmanager
     def borrowing(self) -> Iterator[None]:
-        """Note for as long as this lasts that this process waits for a program that another one compiles."""
+        """Context manager: record that this process waits for a program that another process compiles."""
         self._integers[_BORROWS] = 1
         try:
             yield
@@ -78,7 +78,7 @@ class BeatFile:
             self._move()
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds that this process has waited so far: for its data; for its devices and the other processes."""
+        """Return the total seconds of waiting: for this process's data, and for devices and other processes."""
         return {"waited_for_data": round(self._floats[_FLOATS], 4), "waited": round(self._floats[_FLOATS + 2], 4)}
 
     def add(self, index: int, seconds: float) -> None:
@@ -86,7 +86,7 @@ class BeatFile:
 
 
 class Span:
-    """A context that adds the time spent inside to a number of the beat."""
+    """A context manager that adds the time spent inside, in seconds, to a number of the record."""
 
     def __init__(self, beat: BeatFile, index: int) -> None:
         self._beat = beat
@@ -103,9 +103,9 @@ class Span:
 
 
 def _mapped(path: Path) -> mmap.mmap | None:
-    """Return a new file as memory; None if it cannot be made.
+    """Create a file and map it into memory; None if that fails.
 
-    It is written first, because the kernel ends a process that writes to mapped memory for which the disk has no room.
+    The file is filled before, because a write to mapped memory without disk space would kill the process by SIGBUS.
     """
     try:
         path.unlink(missing_ok=True)

@@ -26,7 +26,7 @@ def inject_faults(env: WorkerEnv, workdir: Workdir, reporter: Reporter) -> None:
 
 
 class FaultInjector:
-    """The faults of one process that have not struck yet."""
+    """Injects the faults of one process, each once."""
 
     def __init__(self, injections: Sequence[Injection], env: WorkerEnv, workdir: Workdir, reporter: Reporter) -> None:
         self._injections = list(injections)
@@ -37,24 +37,24 @@ class FaultInjector:
         self._poisons = False
 
     def begin_step(self, step: int) -> None:
-        """Strike with what is due as the step begins."""
+        """Inject the faults that are due at the beginning of a step."""
         if self._delay:
             time.sleep(self._delay)
         for injection in [i for i in self._injections if self._is_due(i, step)]:
-            self._strike(injection)
+            self._inject(injection)
 
     def begin_phase(self, phase: Phase) -> None:
-        """Strike with what is due in the phase that has begun."""
+        """Inject the faults that are due at the beginning of a phase."""
         step = self._reporter.step
         for injection in list(self._injections):
             if injection.kind == "disk_full":
                 if phase is Phase.SAVE and step is not None and step >= int(injection.at):
-                    self._strike(injection)
+                    self._inject(injection)
             elif injection.time == PHASE and injection.at == phase:
-                self._strike(injection)
+                self._inject(injection)
 
     def state(self, state: Any) -> Any:
-        """Return the training state, with NaN in place of this process's part of each number if that is due."""
+        """Return the training state; if the fault `nan` is due, with NaN in all floats of this process's devices."""
         if not self._poisons:
             return state
         self._poisons = False
@@ -67,7 +67,7 @@ class FaultInjector:
             return step >= int(injection.at) and _newest(self._checkpoints) is not None
         return step == injection.at
 
-    def _strike(self, injection: Injection) -> None:
+    def _inject(self, injection: Injection) -> None:
         self._injections.remove(injection)
         what = f"rehearsal: injected fault strikes (attempt {self._attempt}): {injection}"
         self._reporter.event(EventKind.NOTE, message=what, injected=str(injection))

@@ -1,7 +1,7 @@
-"""Set the address at which gloo, the collectives of CPUs, listens.
+"""Set the address at which gloo, JAX's collectives library for CPUs, listens.
 
-gloo tells the other processes the address that its host's own name resolves to. Debian's installer writes `127.0.1.1 NAME`
-into /etc/hosts, with which they would look for it on themselves, and only root can change that file.
+By default gloo publishes the address that the host's own name resolves to. Debian's installer writes `127.0.1.1 NAME` to
+/etc/hosts, which other hosts cannot connect to, and only root can change that file.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _SETTING = "jax_cpu_collectives_implementation"
 
 
 def listen_at(address: str) -> None:
-    """Let gloo listen at `address`, which the other hosts reach. Must be called before JAX makes its CPU backend.
+    """Make gloo listen at `address`, where the other hosts can reach it. Call it before JAX makes its CPU backend.
 
-    JAX has no setting for it. The code here uses private parts of JAX, whose version setup.cfg bounds.
+    JAX has no setting for this, so private functions of JAX are used; setup.cfg limits its versions.
     """
 
     def make_client() -> Any:

@@ -1,4 +1,4 @@
-"""A mistake that ends a program of the user's: its text without a traceback, and podrun's exit code for bad input."""
+"""End a user program that raises one of podrun's errors with its message, without a traceback, and its exit code."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _hook_before: Callable[..., Any] | None = None
 
 
 class _Ended(SystemExit):
-    """The end of the program, of which no other part of podrun needs to tell."""
+    """Ends the program. Other parts of podrun need not report it, because that was done."""
 
 
 def explain_mistakes() -> None:
-    """Let a UserError that nobody catches end this program with its text and exit code 2, from now on.
+    """Install an excepthook: an uncaught UserError ends the program with its message and exit code 2.
 
-    And with 69 if a bucket cannot be reached.
+    The exit code is 69 if a bucket cannot be reached.
     """
     global _hook_before
     if _hook_before is None:
@@ -50,14 +50,18 @@ def _excepthook(kind: type[BaseException], error: BaseException, trace: Tracebac
         try:
             reporter = Reporter(WorkerEnv.from_env().events_path)
             reporter.event(EventKind.ERROR, kind=failure, message=text, traceback="", code=failure.exit_code)
-        except (OSError, UserError, ValueError):  # a full disk, or another environment: the text and the code are there
+        except (
+            OSError,
+            UserError,
+            ValueError,
+        ):  # a full disk, or a changed environment: message and exit code are enough
             pass
-    sys.last_value = None  # it is told
+    sys.last_value = None  # it has been reported
     raise _Ended(failure.exit_code)
 
 
 def explained_kind(error: BaseException) -> ErrorKind | None:
-    """Return the kind of an error whose text is all that the user needs; None for all others."""
+    """Return the kind of an error whose message is enough for the user; None for errors that need a traceback."""
     if isinstance(error, RefusedError):
         return ErrorKind.PEER_LOST
     if isinstance(error, UserError):
@@ -68,8 +72,11 @@ def explained_kind(error: BaseException) -> ErrorKind | None:
 
 
 def _place(trace: TracebackType | None) -> str:
-    """Return the line of the program that made the mistake, as a line of its own."""
+    """Return a line of text with the place in the user's program where the error was raised; empty if there is none."""
     podruns = (str(Path(__file__).parents[1]), os.path.dirname(str(getattr(sys.modules.get("podrun"), "__file__", ""))))
-    between = (*podruns, os.path.dirname(os.__file__))  # podrun's code is reached by Python's own, such as functools
+    between = (
+        *podruns,
+        os.path.dirname(os.__file__),
+    )  # frames of Python's own code, such as functools, are skipped as well
     frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith(between)]
     return f"\nin {os.path.relpath(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""

@@ -1,4 +1,4 @@
-"""Stop all processes at the same step."""
+"""Stop all processes after the same step."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import threading
 
 from jax.experimental import multihost_utils
 
-from .blocked import tell_stop
+from .blocked import announce_stop
 from .progress import Reporter
 from .sigterm import leave_if_untrained, on_sigterm, report_signal
 
 
 class Preempted(Exception):
-    """All processes stop at this step. Raised after the checkpoint was saved."""
+    """Raised on all processes after the checkpoint of the last step was saved, to end training."""
 
 
 class StopRequest:
-    """Turn SIGTERM to any process into a stop of all of them at one common point.
+    """Stop all processes at a common step when one of them gets SIGTERM.
 
-    JAX's preemption service takes SIGTERM over and agrees on the point:
+    JAX's preemption service handles SIGTERM and agrees on the step:
     https://docs.jax.dev/en/latest/jax.experimental.multihost_utils.html (reached_preemption_sync_point).
-    It counts calls, so every process must make the same ones; a call takes less than a microsecond.
+    `reached` counts its calls, so every process must make the same calls. A call takes less than a microsecond.
     """
 
     def __init__(self) -> None:
@@ -35,11 +35,11 @@ class StopRequest:
 
 
 class LocalStop:
-    """Turn SIGTERM to a process that is alone into a stop. A second SIGTERM ends it at once."""
+    """Stop a single process at the next step after SIGTERM. A second SIGTERM kills it."""
 
     def __init__(self) -> None:
         self._asked = False
-        self._listens = threading.current_thread() is threading.main_thread()  # no other may set a handler
+        self._listens = threading.current_thread() is threading.main_thread()  # only the main thread may set handlers
         self._before = signal.signal(signal.SIGTERM, self._ask) if self._listens else None
 
     def _ask(self, number: int, frame: object) -> None:
@@ -50,7 +50,7 @@ class LocalStop:
         return self._asked
 
     def close(self) -> None:
-        """Give SIGTERM back to whom it belonged before."""
+        """Restore the previous handler of SIGTERM."""
         if self._listens:
             signal.signal(signal.SIGTERM, self._before)
 
@@ -59,24 +59,26 @@ _ACTION_SIZE = 512  # bytes; struct sigaction has 152 on x86-64
 
 
 def report_sigterm(reporter: Reporter, leaves: bool = False) -> None:
-    """Report SIGTERM to this process as an event, then pass it on to JAX's preemption service.
+    """Report SIGTERM to this process as an event, then pass the signal on to JAX's preemption service.
 
-    The service tells all processes, which then save and stop; none of them could say which one was sent the signal. Call it
-    once `jax.distributed` is initialized. Its handler is not Python's, so it is kept as the bytes that sigaction gives.
+    The service makes all processes save and stop, but does not say which one got the signal. Call this after
+    `jax.distributed` is initialized. The service's handler is written in C, so it is kept as the bytes of struct sigaction.
 
-    `leaves`: end the process at once with exit code 75 if it has not finished a step.
+    Args:
+        reporter: gets the event.
+        leaves: end the process at once with exit code 75 if it has not finished a step.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     before = ctypes.create_string_buffer(_ACTION_SIZE)
     if libc.sigaction(signal.SIGTERM, None, before) != 0:
         return
 
-    def hand_on() -> None:
+    def pass_on() -> None:
         report_signal(reporter)
         if leaves:
             leave_if_untrained(reporter)
         libc.sigaction(signal.SIGTERM, before, None)
         os.kill(os.getpid(), signal.SIGTERM)
-        tell_stop()  # for processes that come to no common point any more
+        announce_stop()  # for processes that are blocked and reach no common point
 
-    on_sigterm(hand_on)
+    on_sigterm(pass_on)

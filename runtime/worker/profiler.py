@@ -1,4 +1,4 @@
-"""Trace some steps of a run that goes on, when `podrun profile` asks for it."""
+"""Profile some steps of a running job when `podrun profile` requests it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import jax
 from ..contract import EventKind, profile_folder, profile_order
 from .progress import Reporter
 
-_LOOK = 0.5  # seconds between two looks for an order: one costs a few microseconds
-_MOST = 4096  # bytes of an order
+_POLL = 0.5  # seconds between two checks for a request, each of which takes microseconds
+_MOST = 4096  # most bytes of a request
 
 
 @dataclass
 class _Trace:
-    """A trace that is being made, or that has been ordered."""
+    """A profile trace that was requested or is being recorded."""
 
     id: str
     steps: int
@@ -30,11 +30,13 @@ class _Trace:
 
 
 class Profiler:
-    """Starts and ends a trace of this process between its steps, which need nothing of the other processes for it.
+    """Starts and ends traces of this process between its steps, independently of the other processes.
 
     Args:
-        directory: the process's folder on the host, in which `podrun profile` leaves its order; the trace goes there.
-        complete: waits for the steps in flight, without a collective: other processes do not wait at that place.
+        directory: folder of the process on the host, where `podrun profile` puts its request, and where the trace is written.
+        process: number of this process.
+        reporter: gets the events.
+        complete: waits for the steps in flight, without a collective, because the other processes do not take part.
     """
 
     def __init__(self, directory: Path, process: int, reporter: Reporter, complete: Callable[[], object]) -> None:
@@ -47,19 +49,19 @@ class Profiler:
         self._trace: _Trace | None = None
 
     def begin_step(self, step: int) -> None:
-        """Start a trace with this step, or end one before it, if it is time."""
+        """Start a trace if one was requested, or end a trace that has all its steps. Called before each step."""
         if (trace := self._trace) is not None:
             if step >= trace.first + trace.steps or not self._order.exists():
                 self.end()
             else:
                 trace.last = step
         elif (now := time.monotonic()) >= self._due:
-            self._due = now + _LOOK
+            self._due = now + _POLL
             if self._order.exists():
                 self._start(step)
 
     def end(self) -> None:
-        """End the trace, if there is one. One that nobody waits for any more is removed."""
+        """End the trace, if there is one. If its request was withdrawn, remove it."""
         trace, self._trace = self._trace, None
         if trace is None:
             return
@@ -83,7 +85,7 @@ class Profiler:
         trace.first = trace.last = step
         self._complete()
         options = jax.profiler.ProfileOptions()
-        options.python_tracer_level = 0  # each call of Python would be an event: the trace large, the steps slow
+        options.python_tracer_level = 0  # tracing every Python call makes traces large and steps slow
         try:
             trace.folder.mkdir(mode=0o700)
             jax.profiler.start_trace(str(trace.folder), profiler_options=options)
@@ -94,7 +96,7 @@ class Profiler:
         self._report(trace, "begun")
 
     def _ordered(self) -> _Trace | None:
-        """Return what the order says; None if it is damaged."""
+        """Read the request; None if it is damaged."""
         try:
             with self._order.open("rb") as file:
                 order = json.loads(file.read(_MOST))
@@ -104,7 +106,7 @@ class Profiler:
         return _Trace(name, steps, self._directory / profile_folder(self._process, name)) if name.isalnum() else None
 
     def _fail(self, trace: _Trace, error: Exception) -> None:
-        """Give back the disk space first: the report needs some."""
+        """Remove the trace and report the failure. The report may need the disk space."""
         shutil.rmtree(trace.folder, ignore_errors=True)
         self._order.unlink(missing_ok=True)
         self._report(trace, "failed", str(error).partition("\n")[0])

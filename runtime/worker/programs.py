@@ -1,12 +1,12 @@
-"""Compile a program of the pod in one process and load it in the others; keep it on every host for the next start.
+"""Compile a program that spans processes on one process, load it on the others, and cache it on every host.
 
-JAX does neither on CPU. Its cache's keys hold a fingerprint of the devices that differs between processes, so none finds what
-another has compiled, and only process 0 writes the cache: on hosts with homes of their own all others compile at every start.
-Here a key holds what the compiler sees and what it compiles for, and no more. Processes whose keys differ, because their
-processors or libraries do, compile alone.
+JAX does neither on CPU. The keys of its cache contain a fingerprint of the devices that differs between processes, so no
+process finds what another has compiled; and only process 0 writes the cache, so on hosts with separate home folders the
+others compile at every start. The keys here contain only the compiler's input and the hardware that it compiles for.
+Processes whose keys differ, because of other processors or libraries, compile by themselves.
 
-This is done in the one function of JAX that compiles, which is private, by the same three calls of the backend as JAX's own
-`jax_share_binary_between_hosts`. If that function is not as expected, or anything fails, JAX compiles as it would have.
+JAX's private function that compiles is replaced. The replacement makes the same three calls of the backend as JAX does for
+`jax_share_binary_between_hosts`. If JAX's function is not as expected, or anything fails, JAX compiles as usual.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ _PATHS: dict[str, Any] = {
     "xla_gpu_per_fusion_autotune_cache_dir": "",
 }
 _WAIT = 20 * 60
-"""Seconds that a process waits for one that compiles, as JAX does; then it compiles alone."""
+"""Seconds that a process waits for another to compile, as in JAX; then it compiles by itself."""
 
 _log = logging.getLogger("podrun")
 
 
 def share_programs(folder: str | None, beat: BeatFile | None = None) -> None:
-    """Share all programs that are compiled from now on and run on several processes, and keep them in `folder`.
+    """Share and cache all programs compiled from now on that run on several processes.
 
     Args:
-        folder: where to keep them; None: nowhere.
-        beat: where to note that this process waits for another to compile.
+        folder: folder of the cache; None: no cache.
+        beat: records that this process waits for another to compile.
     """
     try:
         from jax._src import compiler, distributed
@@ -72,15 +72,15 @@ def share_programs(folder: str | None, beat: BeatFile | None = None) -> None:
 
 
 class SharedCompiler:
-    """A function like JAX's `compile_or_get_cached`.
+    """Replacement of JAX's `compile_or_get_cached`.
 
     Args:
-        alone: JAX's own.
-        anew: what `alone` compiles with. A program from JAX's cache cannot be handed on: XLA for CPUs loses functions when it
-            writes one that it has read.
-        pod: `client`, which has the pod's key-value store, and `process_id`.
-        kept: programs of earlier starts.
-        beat: where to note that this process waits for another to compile.
+        alone: JAX's own function.
+        anew: JAX's function that compiles without a cache. A program from JAX's cache cannot be shared, because XLA for CPUs
+            loses functions when it serializes a program that was deserialized.
+        pod: has `client`, with the pod's key-value store, and `process_id`.
+        kept: cache of programs of earlier starts.
+        beat: records that this process waits for another to compile.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class SharedCompiler:
             )
 
         processes = {device.process_index for device in devices.flat}
-        # Pointers to functions of this process may be in a program with callbacks.
+        # A program with callbacks may contain pointers to functions of this process.
         if len(processes) < 2 or self._pod.client is None or len(host_callbacks) or pgle_profiler is not None:
             return compile_alone()
         name = str(computation.operation.attributes["sym_name"]).strip('"')
@@ -128,7 +128,7 @@ class SharedCompiler:
         return self._get(key, leads, shared, _Compiler(compile_anew, backend, executable_devices, compile_options))
 
     def _get(self, key: str, leads: bool, shared: _Shared, by: _Compiler) -> Any:
-        """Return the program: kept here, or another process's, or compiled here. The process that leads offers it to all."""
+        """Return the program: from the cache, from the leading process, or compiled here. The leading process offers it."""
         packed = self._kept.read(key) if self._kept else None
         program = by.load(packed)
         if program is not None:
@@ -157,7 +157,7 @@ class SharedCompiler:
 
 
 class _Compiler:
-    """One program and what makes it."""
+    """Compiles, serializes and loads one program."""
 
     def __init__(self, compile: Callable[[], Any], backend: Any, devices: Any, options: Any) -> None:
         self.compile = compile
@@ -166,7 +166,7 @@ class _Compiler:
         self._options = options
 
     def load(self, packed: bytes | None) -> Any:
-        """Return a program that was packed; None if that fails."""
+        """Return the program from its serialized form; None if that fails."""
         if packed is None:
             return None
         return _attempt(
@@ -179,7 +179,7 @@ class _Compiler:
 
 
 class _Shared:
-    """One program in the pod's key-value store: first its key, so that a process with another need not wait."""
+    """One program in the pod's key-value store. Its key is set first, so that a process with another key need not wait."""
 
     def __init__(self, client: Any, name: str) -> None:
         self._client = client
@@ -189,7 +189,7 @@ class _Shared:
         _attempt(lambda: self._client.key_value_set_bytes(f"{self._name}/key", key.encode()))
 
     def offer(self, packed: bytes | None) -> None:
-        """Give the others the program; an empty one lets them compile."""
+        """Give the program to the other processes; None makes them compile."""
         if not (packed and self._set(packed)):
             self._set(b"-")
 
@@ -197,7 +197,7 @@ class _Shared:
         return bool(_attempt(lambda: self._client.key_value_set_bytes(self._name, value) or True))
 
     def wait(self, key: str) -> bytes | None:
-        """Return the program once the leading process offers it; None if its key is another."""
+        """Wait until the leading process offers the program; None if its key differs or it failed."""
         theirs = _attempt(lambda: self._client.blocking_key_value_get_bytes(f"{self._name}/key", _WAIT * 1000))
         if theirs != key.encode():
             return None
@@ -206,7 +206,7 @@ class _Shared:
 
 
 def program_key(backend: Any, computation: Any, devices: Any, options: Any) -> str:
-    """Return the digest of all that decides what the compiler makes, the same in every process that would make the same."""
+    """Return a digest of everything that determines the compiled program; equal on processes that would make the same."""
     parts = [
         computation.operation.get_asm(enable_debug_info=False),
         _without_paths(options).SerializeAsString(),
@@ -225,7 +225,7 @@ def program_key(backend: Any, computation: Any, devices: Any, options: Any) -> s
 
 
 def _without_paths(options: Any) -> Any:
-    """Return a copy without what does not change the program: where caches and dumps are, and who writes them."""
+    """Return a copy of the options without paths of caches and dumps, which do not affect the program."""
     bare = copy.deepcopy(options)
     debug = bare.executable_build_options.debug_options
     for name, empty in _PATHS.items():
@@ -235,7 +235,7 @@ def _without_paths(options: Any) -> Any:
 
 
 def processor() -> str:
-    """Return what a compiler for CPUs looks at: the model and its instructions, and how many threads there may be."""
+    """Describe the CPU for the key: model, instruction sets, and number of threads."""
     threads = f"{platform.machine()} {os.cpu_count()} {os.environ.get('NPROC', '')}"
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
@@ -247,7 +247,7 @@ def processor() -> str:
 
 
 def _attempt(action: Callable[[], Any]) -> Any:
-    """Return the action's result; None if it fails, which costs no more than a compile."""
+    """Return the action's result; None if it fails. Then JAX compiles, and only time is lost."""
     try:
         return action()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Report events to the launcher: one JSON object a line, appended to a file that the host's agent relays."""
+"""Report events to the launcher: one JSON object per line, appended to a file that the host's agent relays."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .beat import BeatFile
 if TYPE_CHECKING:
     from .fault_injection import FaultInjector
 
-_RESERVE = 1 << 15  # bytes: an error with its traceback, and a margin for what others write meanwhile
+_RESERVE = 1 << 15  # bytes: an error with its traceback, and a margin for other programs' writes
 
 
 class Reporter:
-    """Append events, and print them as lines for people, so that the log of a process says how its training goes.
+    """Append events to a file, and print them to the process's log as lines of text.
 
-    An event is one `write`, so a killed process never leaves half an event behind another's.
+    Each event is a single `write`, so that a killed process leaves no partial event.
 
     Args:
-        path: the file that gets the events; None: they are only printed.
-        leads: this process speaks for the pod: its log has the lines of the steps.
+        path: the file for the events; None: only print them.
+        leads: print the steps as well; True on process 0.
     """
 
     def __init__(self, path: Path | None, leads: bool = False) -> None:
@@ -41,10 +41,10 @@ class Reporter:
         self._last_step = 0.0
         self.beat = BeatFile(path.with_suffix(".beat") if path.suffix else None)
         self.stopping = False
-        """True once this process has been sent SIGTERM."""
+        """True after this process was sent SIGTERM."""
         self.last_phase: Phase | None = None
         self.step: int | None = None
-        """The step in progress, for the report of a failure."""
+        """Step in progress, named when the process fails."""
         self.faults: FaultInjector | None = None
         """Faults to inject; None if the run injects none."""
 
@@ -57,16 +57,16 @@ class Reporter:
             self._cut = True
             raise
         self._cut = written < len(data)
-        if self._cut:  # the next write would report a full disk
+        if self._cut:  # a partial write: the disk is full
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._folder))
         if text := log_line(event, leads=self._leads):
             try:
                 print(text, flush=True)
-            except (OSError, ValueError):  # a full or closed output: the event matters more
+            except (OSError, ValueError):  # a full disk or closed output must not end training
                 pass
 
-    def give_room(self) -> None:
-        """Free the disk space that is reserved for the last report."""
+    def free_reserve(self) -> None:
+        """Free the disk space reserved for the report of a failure."""
         if self._reserve is not None:
             os.close(self._reserve)
             self._reserve = None
@@ -79,7 +79,7 @@ class Reporter:
             self.faults.begin_phase(phase)
 
     def begin_step(self, step: int) -> None:
-        """Note that the step has begun."""
+        """Record that a step begins."""
         self.step = step
         if self.faults is not None:
             self.faults.begin_step(step)
@@ -88,7 +88,7 @@ class Reporter:
         self.event(EventKind.NOTE, message=message)
 
     def progress(self, step: int, steps: int | None, metrics: dict[str, float], every: float = 0.25) -> None:
-        """Report a step that is due by `log.every`: all of the process that leads, of others one every `every` seconds."""
+        """Report a logged step. Processes other than 0 report at most one step every `every` seconds, and the last."""
         now = time.monotonic()
         if self._first_step is None:
             self._first_step = now, step
@@ -99,16 +99,16 @@ class Reporter:
             self.event(EventKind.STEP, step=step, steps=steps, **metrics, **times)
 
     def _seconds_left(self, now: float, step: int, steps: int | None) -> float | None:
-        """Estimate the remaining time from the steps since this process began, with evaluations and saves."""
+        """Estimate the remaining seconds from the steps of this process so far, evaluations and saves included."""
         assert self._first_step is not None
         began, first = self._first_step
         return round((now - began) / (step - first) * (steps - step), 3) if steps and step > first else None
 
 
 def _reserved(path: Path) -> int | None:
-    """Reserve disk space for the last report of a process that fails because the disk is full.
+    """Reserve disk space for the report of a failure because of a full disk.
 
-    Return an open file without a name, so that its space is freed however the process ends. None if the disk is full already.
+    Returns the descriptor of an unlinked file, whose space is freed when the process ends; None if the disk is full already.
     """
     try:
         reserve = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -19,7 +19,7 @@ def answer_query(work: Callable[[dict[str, Any]], str]) -> None:
     The exit code is 0 with the text that `work` returns, 2 with the message of a UserError, or 1 with any other error.
     """
     out = os.dup(1)
-    os.dup2(2, 1)  # output of libraries is no part of the answer
+    os.dup2(2, 1)  # keeps output of libraries out of the answer
     try:
         code, answer = ExitCode.DONE, work(json.loads(sys.stdin.read()))
     except UserError as error:
@@ -34,7 +34,7 @@ def answer_query(work: Callable[[dict[str, Any]], str]) -> None:
 
 
 def _describe(error: Exception) -> str:
-    """Return an error and its place: the last line of code that is not a library's."""
+    """Return an error with its place: the last line of the user's code in the traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     user_frames = [
         frame for frame in frames if "site-packages" not in frame.filename and "podrun" not in frame.filename

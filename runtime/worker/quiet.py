@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
-# Threads print these lines piece by piece, and so into each other's.
+# Threads print these lines in pieces, which may be interleaved.
 _GLOO = re.compile(
     rb"(?:\[Gloo\] Rank |\d+| is connected to | peer ranks\. |Expected number of connected peer ranks is : )*"
 )
 
 
 def quiet_libraries() -> None:
-    """Let orbax and its like log errors only: they warn of settings that podrun chose on purpose.
+    """Make absl's users, such as orbax, log errors only: they warn of settings that are intended.
 
-    Python's own output bypasses `without_gloo_lines`, so that it is in the log at once.
+    Python's stdout gets a descriptor of its own, so that `without_gloo_lines` does not delay its output.
     """
     from absl import logging
 
@@ -29,9 +29,9 @@ def quiet_libraries() -> None:
 
 @contextmanager
 def without_gloo_lines() -> Iterator[None]:
-    """Leave out the line that each rank prints when gloo connects it, in C++ and without a switch.
+    """Suppress the lines that gloo prints in C++ when it connects the processes.
 
-    All else that is written to file descriptor 1 meanwhile is kept and comes after the block.
+    Other output to file descriptor 1 is held back and written at the end of the block.
     """
     sys.stdout.flush()
     real = os.dup(1)

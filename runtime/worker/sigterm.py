@@ -1,4 +1,4 @@
-"""Act on SIGTERM at once, whatever the main thread does. Does not import JAX."""
+"""Handle SIGTERM at once, even while the main thread is busy. Does not import JAX."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _BEFORE_TRAINING = {None, Phase.CONNECT, Phase.SETUP, Phase.RESTORE, Phase.COMPI
 
 
 def on_sigterm(action: Callable[[], None]) -> None:
-    """Call `action` in a thread at the first SIGTERM from now on, in place of an earlier one. Called by the main thread.
+    """Call `action` in a thread at the next SIGTERM; replaces an earlier action. Must be called by the main thread.
 
-    The interpreter's own C handler writes to the wakeup descriptor at once, so the action does not wait for the main thread,
+    The interpreter's C handler writes to the wakeup descriptor immediately, so the action does not wait for the main thread,
     which may be in a long computation.
     """
     read_end, write_end = os.pipe()
@@ -28,20 +28,20 @@ def on_sigterm(action: Callable[[], None]) -> None:
             pass
         action()
 
-    def be_ordinary() -> None:
+    def reset() -> None:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-    os.register_at_fork(after_in_child=be_ordinary)  # a child that is terminated must not count as this process
+    os.register_at_fork(after_in_child=reset)  # a child's SIGTERM must not be reported as this process's
     threading.Thread(target=wait, name="sigterm", daemon=True).start()
     signal.signal(signal.SIGTERM, lambda number, frame: None)
     signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
 
 
 def leave_on_sigterm(reporter: Reporter) -> None:
-    """End this process at once with exit code 75 on SIGTERM: it has nothing to save yet.
+    """End this process with exit code 75 at once on SIGTERM, because it has nothing to save yet.
 
-    Its imports and its wait for the other processes may take longer than the grace.
+    Imports, and the wait for the other processes, may take longer than the grace period.
     """
 
     def leave() -> None:
@@ -52,16 +52,16 @@ def leave_on_sigterm(reporter: Reporter) -> None:
 
 
 def report_signal(reporter: Reporter) -> None:
-    """Report that this very process was sent SIGTERM."""
+    """Report that SIGTERM was sent to this process itself."""
     reporter.stopping = True
     try:
         reporter.event(EventKind.SIGNAL, number=int(signal.SIGTERM))
-    except OSError:  # a full disk must not keep it from stopping
+    except OSError:  # a full disk must not prevent the stop
         pass
 
 
 def leave_if_untrained(reporter: Reporter) -> None:
-    """End this process if it has not finished a step since its start. A compilation may take longer than the grace."""
+    """End this process if it has not finished a step yet. A compilation may take longer than the grace period."""
     if reporter.last_phase in _BEFORE_TRAINING:
         try:
             print("stopped before its first step: there is nothing to save", flush=True)

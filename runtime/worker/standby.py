@@ -1,6 +1,6 @@
-"""Stand by: import what training needs, then wait until the host's agent says which worker to become.
+"""Prewarm a worker: import what training needs, then wait until the host's agent says which worker to become.
 
-No device is touched, and nothing is read that belongs to one attempt, before the orders have come.
+Until then no device is used, and nothing that belongs to a particular attempt is read.
 """
 
 from __future__ import annotations
@@ -17,17 +17,22 @@ from ..contract import ENV_MAIN_PID, ENV_PID
 
 ARGUMENT = "--standby"
 AHEAD = "--ahead"
-"""The same, but training does not run yet: nothing needs to be spared."""
+"""Prewarm before training has started: the imports need not run at low priority."""
 _NICE = 19
 
 
 def stand_by(import_modules: Callable[[], None], beside_training: bool) -> None:
-    """Import, and return when this process is to be a worker: with its environment, working directory and output."""
+    """Import, wait for the agent's orders, and return with the worker's environment, working directory and output.
+
+    Args:
+        import_modules: imports what training needs.
+        beside_training: another worker is training on this host, so import at low priority.
+    """
     with tempfile.TemporaryFile() as printed:
         _print_to(printed.fileno())
-        with contextlib.suppress(Exception):  # the worker imports again, and reports it
+        with contextlib.suppress(Exception):  # the worker imports again and reports the error
             if beside_training:
-                _import_gently(import_modules)
+                _import_at_low_priority(import_modules)
             else:
                 import_modules()
         orders = _await_orders()
@@ -46,15 +51,15 @@ def stand_by(import_modules: Callable[[], None], beside_training: bool) -> None:
     os.environ.update({**orders["env"], **pids})
 
 
-def _import_gently(import_modules: Callable[[], None]) -> None:
-    """Import without taking time from training; only where the priority can be raised again, without which it stays."""
+def _import_at_low_priority(import_modules: Callable[[], None]) -> None:
+    """Import at the lowest priority, if this process may raise its priority again; otherwise at its own."""
     try:
         os.setpriority(os.PRIO_PROCESS, 0, -1)
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)
     except OSError:
         pass
     import_modules()
-    for thread in os.listdir("/proc/self/task"):  # libraries have started some, with this one's priority
+    for thread in os.listdir("/proc/self/task"):  # threads that libraries have started inherit the low priority
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, int(thread), 0)
 
@@ -62,7 +67,7 @@ def _import_gently(import_modules: Callable[[], None]) -> None:
 def _await_orders() -> Any:
     line = sys.stdin.buffer.readline()
     if not line.endswith(b"\n"):
-        os._exit(0)  # the agent is gone, or needs no standby
+        os._exit(0)  # the agent is gone, or does not need this worker
     return json.loads(line)
 
 

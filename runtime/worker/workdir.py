@@ -1,6 +1,6 @@
-"""Claim the workdir for process 0: one run at a time, and a token by which the other processes recognise it.
+"""Claim the workdir on process 0: one run at a time, and a token by which the other processes recognise the folder.
 
-Other users may be able to write in the workdir: their files are refused, and their links are not followed.
+Other users may be able to write in the workdir. Their files are refused, and their links are not followed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pathlib import Path
 from ..contract import ENV_PID, UserError, Workdir, WorkerEnv
 from .progress import Reporter
 
-_OWNER = 4096  # characters that are read of a workdir's owner
-_PATIENCE = 15.0  # seconds: longer than agents live on after their launcher was killed
+_OWNER = 4096  # most characters of the owner's name
+_WAIT = 15.0  # seconds: longer than agents live on after their launcher was killed
 
 
 def claim(workdir: Workdir, env: WorkerEnv, reporter: Reporter) -> None:
-    """Make the workdir, lock it until this process ends, and write the token.
+    """Create the workdir, lock it until this process ends, and write the token.
 
-    Raises UserError if it cannot be written, or if another run has it.
+    Raises UserError if it is not writable, or if another run uses it.
     """
     try:
         workdir.path.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def claim(workdir: Workdir, env: WorkerEnv, reporter: Reporter) -> None:
 
 def _lock(workdir: Workdir, env: WorkerEnv, reporter: Reporter) -> None:
     fd = open_file(workdir.lock, os.O_RDWR | os.O_CREAT)  # stays open, and locked, as long as the process lives
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _WAIT
     told = False
     while True:
         try:
@@ -59,17 +59,17 @@ def _lock(workdir: Workdir, env: WorkerEnv, reporter: Reporter) -> None:
             )
         if not told:
             told = True
-            reporter.note(f"run {owner} still uses the workdir: waiting up to {_PATIENCE:g} s for its end")
+            reporter.note(f"run {owner} still uses the workdir: waiting up to {_WAIT:g} s for its end")
         time.sleep(0.1)
     os.ftruncate(fd, 0)
     os.pwrite(fd, f"{env.run_id} (pid {os.environ.get(ENV_PID, os.getpid())} on {socket.gethostname()})".encode(), 0)
 
 
 def open_file(path: Path, flags: int) -> int:
-    """Open a file that podrun keeps in the workdir, without waiting, and change nothing.
+    """Open one of podrun's files in the workdir, without blocking, and return its descriptor.
 
-    Raises UserError if it is not one that podrun has made for this user, OSError. In a folder that others may write in, they
-    can put in its place a link to a file of this user, a pipe, or a file that they lock.
+    Raises OSError, and UserError if the file was not made by podrun for this user. In a folder that others can write in, they
+    could replace it by a link to a file of this user, a pipe, or a file that they lock.
     """
     fd = -1
     try:
@@ -91,12 +91,12 @@ def open_file(path: Path, flags: int) -> int:
 
 
 def _foreign(path: Path, status: os.stat_result, opened: bool, written: bool) -> str | None:
-    """Return why a file cannot be one of podrun's for this user. Root may use the files of another user."""
+    """Return why a file cannot be one that podrun made for this user; None if it can. Root may use other users' files."""
     remedy = "choose another with --workdir DIR"
     owner = _user_name(status.st_uid)
     regular, links = stat.S_ISREG(status.st_mode), written and status.st_nlink > 1
     if not regular or links:
-        kind = "a link" if stat.S_ISLNK(status.st_mode) or regular else "no file"
+        kind = "a link" if stat.S_ISLNK(status.st_mode) or regular else "not a file"
         return (
             f"workdir {path.parent}: {path.name} there is {kind}, put there by {owner}, where podrun keeps a file; "
             f"remove it, or {remedy}"
@@ -104,14 +104,14 @@ def _foreign(path: Path, status: os.stat_result, opened: bool, written: bool) ->
     me = os.geteuid()
     if status.st_uid != me and (not opened or (me and status.st_uid)):
         return (
-            f"workdir {path.parent} is one of {owner}, whom {path.name} there belongs to; {remedy}, or remove that file "
-            "if no run of theirs uses the workdir"
+            f"workdir {path.parent} belongs to {owner}, the owner of {path.name} in it; {remedy}, or remove that file if no "
+            f"run of {owner} uses the workdir"
         )
     return None
 
 
 def check_folder(folder: Path) -> None:
-    """Raise UserError if another user has put a link in the place of a folder of the workdir: it may lead anywhere."""
+    """Raise UserError if another user has replaced a folder of the workdir by a link, which may lead anywhere."""
     if folder.is_symlink() and (uid := os.lstat(folder).st_uid) not in (os.geteuid(), 0):
         raise UserError(
             f"workdir {folder.parent}: {folder.name} there is a link, put there by {_user_name(uid)}, where podrun keeps a "
@@ -120,12 +120,12 @@ def check_folder(folder: Path) -> None:
 
 
 def damaged_name(path: Path) -> Path:
-    """Return an unused name beside `path`, under which a damaged file is kept."""
+    """Return an unused path beside `path`, to rename a damaged file to."""
     return next(p for n in count(1) if not os.path.lexists(p := path.with_name(f"{path.name}.damaged-{n}")))
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file whole, or leave it unchanged. A link in its place is replaced; its target stays. Raises OSError."""
+    """Write a file atomically. A link in its place is replaced, and its target is not changed. Raises OSError."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with fresh.open("x", encoding="utf-8") as file:
@@ -143,9 +143,9 @@ def _user_name(uid: int) -> str:
 
 
 def check_owner(workdir: Workdir, env: WorkerEnv) -> None:
-    """Raise UserError if the workdir got its name from the train.yaml of somebody else; else make it that of this one.
+    """Raise UserError if the workdir, named after a train.yaml, belongs to another train.yaml; else record this one.
 
-    Every project has a train.yaml, and below the folder that the hosts share all of them would be resumed as one run.
+    Many projects have a file train.yaml. In a folder that hosts share, they would otherwise be resumed as one run.
     """
     if not env.owner:
         return
@@ -160,6 +160,6 @@ def check_owner(workdir: Workdir, env: WorkerEnv) -> None:
             return
     if owner != env.owner:
         raise UserError(
-            f"workdir {workdir.path} is that of another job with the same name: {owner}; choose another with --workdir "
-            f"NAME, or say --workdir {workdir.path} to go on with that run"
+            f"workdir {workdir.path} belongs to another job with the same name: {owner}; choose another with --workdir "
+            f"NAME, or give --workdir {workdir.path} to continue that run"
         )

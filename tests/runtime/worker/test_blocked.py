@@ -50,17 +50,17 @@ def no() -> bool:
     return False
 
 
-def blocked_data(store: Any, patience: float = 0.0, stopping: bool = False) -> BlockedData:
+def blocked_data(store: Any, grace: float = 0.0, stopping: bool = False) -> BlockedData:
     reporter = Reporter(None)
     reporter.stopping = stopping
-    return BlockedData(reporter, patience, store)
+    return BlockedData(reporter, grace, store)
 
 
 def test_nobody_has_asked_for_a_stop() -> None:
     """Wait for a source that is slow, or blocked."""
     saves: list[int] = []
-    blocked_data(Store()).look(yes, lambda: saves.append(1))
-    blocked_data(None).look(yes, lambda: saves.append(1))
+    blocked_data(Store()).check(yes, lambda: saves.append(1))
+    blocked_data(None).check(yes, lambda: saves.append(1))
     assert saves == []
 
 
@@ -71,7 +71,7 @@ def test_the_first_one_saves(told: bool, stopping: bool) -> None:
     if told:
         store.key_value_set("podrun/stop", "1")
     with pytest.raises(Left, match="75"):
-        blocked_data(store, stopping=stopping).look(yes, lambda: saves.append(1))
+        blocked_data(store, stopping=stopping).check(yes, lambda: saves.append(1))
     assert saves == [1]
     assert store.values["podrun/saved"]
 
@@ -82,16 +82,16 @@ def test_another_one_saves() -> None:
     store.key_value_set("podrun/saver", "1")
     store.key_value_set("podrun/saved", "1")
     with pytest.raises(Left, match="75"):
-        blocked_data(store, stopping=True).look(yes, lambda: saves.append(1))
+        blocked_data(store, stopping=True).check(yes, lambda: saves.append(1))
     assert saves == []
 
 
 def test_data_may_still_come() -> None:
-    """Before the patience is over, and while a step is not complete, because another process is further behind."""
+    """Before the grace period is over, and while a step is not complete, because another process is further behind."""
     store, saves = Store(), []
-    patient = blocked_data(store, patience=3600, stopping=True)
+    patient = blocked_data(store, grace=3600, stopping=True)
     for _ in range(3):
-        patient.look(yes, lambda: saves.append(1))
+        patient.check(yes, lambda: saves.append(1))
     blocked_data(store, stopping=True).look(no, lambda: saves.append(1))
     assert saves == []
     assert store.values == {}
@@ -101,11 +101,11 @@ def test_alone() -> None:
     """Save without asking anybody."""
     saves: list[int] = []
     with pytest.raises(Left, match="75"):
-        blocked_data(None, stopping=True).look(yes, lambda: saves.append(1))
+        blocked_data(None, stopping=True).check(yes, lambda: saves.append(1))
     assert saves == [1]
 
 
 def test_telling_without_a_pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Tell nobody, and do not fail, in a process that has not joined or whose pod is gone."""
     monkeypatch.setattr(blocked, "pod_store", lambda: None)
-    blocked.tell_stop()
+    blocked.announce_stop()

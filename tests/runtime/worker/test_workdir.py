@@ -109,7 +109,7 @@ def test_a_file_of_another_user(tmp_path: Path, mode: int, name: str) -> None:
     code += "os.setgid(65534); os.setuid(65534)\n"
     code += f"try: {USES[name]}\nexcept UserError as error: print(error)"
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith(f"workdir . is one of user 64999, whom {name} there belongs to; choose another")
+    assert done.stdout.startswith(f"workdir . belongs to user 64999, the owner of {name} in it; choose another")
     assert lock.read_text() == "r-0 on h, pid 1"
 
 
@@ -149,7 +149,7 @@ def test_files_that_are_none(tmp_path: Path, plant: Callable[[Path, Path], None]
 @pytest.mark.timeout(20)
 def test_a_token_that_is_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(Workdir(tmp_path).token("r-1", 0))
-    with pytest.raises(UserError, match=r"\.podrun-token-r-1-0 there is no file"):
+    with pytest.raises(UserError, match=r"\.podrun-token-r-1-0 there is not a file"):
         claim_it(tmp_path)
 
 
