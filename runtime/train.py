@@ -1,11 +1,11 @@
-"""THE loop: the only file that orders step, metrics, evaluation, checkpoint and stop.
+"""The training loop: the only module that orders step, metrics, evaluation, checkpoint and stop.
 
 The order within a step matters:
-1. wait for the oldest step in flight, so that no more than `window` are: XLA's CPU collectives deadlock in deep queues.
-   Reading its metrics waits for one device only, while the others finish their local work
-2. dispatch the next step, then write the metrics of the older one while the devices work
-3. evaluate, then save: a checkpoint knows its validation loss, and metrics never lag behind a checkpoint
-4. stop only between steps, when all processes have agreed to
+1. Wait for the oldest step in flight, so that at most `window` steps are in flight: XLA's CPU collectives deadlock in deep
+   queues. Reading its metrics waits for one device only, while the others finish their local work.
+2. Dispatch the next step, then write the metrics of the older one while the devices work.
+3. Evaluate, then save, so that a checkpoint has its validation loss, and metrics never lag behind a checkpoint.
+4. Stop only between steps, when all processes have agreed to.
 """
 
 from __future__ import annotations
@@ -40,18 +40,26 @@ from .worker.preempt import Preempted, StopRequest
 from .worker.profiler import Profiler
 from .worker.progress import Reporter
 
-_NAMED = 3  # parameters that a note names
+_NAMED = 3  # most parameters that a note names
 
 Completed = tuple[int, StepMetrics, dict[str, float]]
-"""A step, its metrics as the strategy returned them, and the same as numbers."""
+"""Number of a completed step, its metrics on the devices, and its metrics as numbers."""
 
 
 def train(config: Config, env: WorkerEnv, workdir: Workdir, reporter: Reporter, storage: Storage | None = None) -> None:
-    """Train to the last step, from the newest checkpoint if there is one.
+    """Train to the last step, starting from the newest checkpoint if there is one.
 
-    `storage` is that of a bucket; None: it is found out what the folder is.
+    Args:
+        config: the job.
+        env: this process's place in the pod.
+        workdir: folder of the results on this host.
+        reporter: gets events and notes.
+        storage: storage of a workdir in a bucket; None: find out whether the processes share the folder.
 
-    Raises UserError for what the user can mend, NotFiniteError, and Preempted after a stop that was asked for.
+    Raises:
+        UserError: the user can correct the error.
+        NotFiniteError: the loss or gradient is not finite.
+        Preempted: the pod was asked to stop, and the checkpoint is saved.
     """
     reporter.phase(Phase.SETUP)
     trainer = Trainer(config, env, workdir, reporter, storage)
@@ -62,11 +70,11 @@ def train(config: Config, env: WorkerEnv, workdir: Workdir, reporter: Reporter, 
     except Preempted:
         trainer.close()
         raise
-    trainer.close()  # not after a failure, which must be reported at once; the process ends then anyway
+    trainer.close()  # not after a failure, which must be reported at once and ends the process
 
 
 class Trainer:
-    """One process's part of a training job."""
+    """One process's part in a training job."""
 
     def __init__(
         self, config: Config, env: WorkerEnv, workdir: Workdir, reporter: Reporter, storage: Storage | None = None
@@ -82,12 +90,12 @@ class Trainer:
         self._make_step()
         self._results = Results(config, env, workdir, storage, self._data, self._strategy.saves_in_parts, reporter)
         parts = self._strategy.shares * config.accumulate
-        self._consumed = self._data.train.size if config.batch_size == "all" else config.batch_size  # by a step
-        self._batch_size = padded(self._consumed, parts)  # a pod that has lost a host may not divide the job's
+        self._consumed = self._data.train.size if config.batch_size == "all" else config.batch_size  # examples per step
+        self._batch_size = padded(self._consumed, parts)  # may exceed it on a pod that has lost a host
         self._epoch_size = config.epoch_size(self._data.train.size)
         self._means = EpochMeans(self._epoch_size) if config.epochs is not None else None
         self._ended_epochs: dict[int, int] = {}  # epoch by the step that ends it
-        self._scores: dict[int, dict[str, float]] = {}  # of steps in flight
+        self._scores: dict[int, dict[str, float]] = {}  # by step in flight
         self._window = 1 if jax.default_backend() == "cpu" else 2
         self._in_flight: deque[tuple[int, StepMetrics]] = deque()
         self._stop = StopRequest()
@@ -102,7 +110,7 @@ class Trainer:
         self._evaluated: tuple[int, float] | None = None  # step and loss of the last evaluation
 
     def _make_step(self) -> None:
-        """Make the task, and the strategy that trains it for all steps."""
+        """Make the task and the strategy for `self._steps` steps."""
         self._task = make_task(self._config, self._data)
         optimizer, schedule = make_optimizer(self._config, self._steps)
         self._strategy: Strategy = make_strategy(self._config, self._task, optimizer, schedule)
@@ -110,11 +118,11 @@ class Trainer:
     # --- phases ---
 
     def start(self) -> None:
-        """Set up the initial or restored state, data from its position on, and the writers."""
+        """Set up the initial or restored state, the writers, and the batches from the state's position on."""
         restored = self._results.restore(self._strategy.template)
         if restored is None:
             self._state = self._strategy.init()
-            if not self._strategy.model_per_device:  # each then begins with another model
+            if not self._strategy.model_per_device:  # otherwise each device has another model
                 check_initial((self._state.params, self._state.model_state))
         else:
             self._resume(restored)
@@ -125,7 +133,7 @@ class Trainer:
             self._batches = self._train_batches()
 
     def _resume(self, restored: Restored) -> None:
-        """Go on from a checkpoint. The schedule is for the total number of steps with this job's batches."""
+        """Continue from a checkpoint. The schedule is for the total number of steps, which depends on the batch size."""
         self._step, self._position = restored.step, restored.position
         if self._means is not None:
             self._means.restore(restored.epoch_means)
@@ -139,7 +147,7 @@ class Trainer:
         self._state = self._strategy.place(restored.state)
 
     def _train_batches(self) -> Prefetcher[Batch] | Constant[Batch]:
-        """Return the batches of the steps from the position on, on the devices."""
+        """Return the batches from the current position on, sharded over the devices."""
         examples, shard = self._data.train, self._strategy.data_shard
         parts = self._strategy.shares * self._config.accumulate
         if self._config.batch_size == "all":
@@ -148,7 +156,7 @@ class Trainer:
         return Prefetcher(lambda at: self._strategy.shard(batches.at(at)), self._position, self._consumed)
 
     def run(self, until: int | None = None) -> None:
-        """Run all remaining steps, or those up to step `until`."""
+        """Run the remaining steps, up to step `until` if it is given."""
         config = self._config
         if self._batches is None:
             if self._process == 0:
@@ -162,10 +170,10 @@ class Trainer:
             if self._reporter.faults is not None:
                 self._state = self._reporter.faults.state(self._state)
             with self._clock.waiting(), self._beat.data:
-                batch = self._batches.get(self._look_while_blocked)
+                batch = self._batches.get(self._check_blocked)
             done = self._complete_oldest() if len(self._in_flight) == self._window else None
             if step == first:
-                self._beat.part()  # from here on it needs nobody but the compiler
+                self._beat.part()  # from here on it waits only for the compiler
             if self._is_logged(step) and (scores := self._strategy.scores(self._state, batch)):
                 self._scores[step] = scores
             with self._beat.dispatch:
@@ -195,7 +203,7 @@ class Trainer:
         self._drain()
 
     def finish(self) -> None:
-        """Do the final evaluation, the final checkpoint, and the task's work with the result."""
+        """Do the final evaluation, the final checkpoint, and the task's work with the trained parameters."""
         if self._evaluated is None or self._evaluated[0] != self._step:
             self._evaluate()
         if self._results.saved != self._step:
@@ -203,7 +211,7 @@ class Trainer:
         self._reporter.phase(Phase.SAVE)
         self._results.report_save(wait=True)
         if self._task.uses_result:
-            if self._stop.reached():  # nothing is left to save, and the text may take longer than the grace
+            if self._stop.reached():  # everything is saved, and sampling may take longer than the grace period
                 raise Preempted("stopped before text was sampled; the checkpoint of the last step is complete")
             self._reporter.phase(Phase.SAMPLE)
             params = self._strategy.result(self._state)
@@ -220,7 +228,7 @@ class Trainer:
     # --- metrics ---
 
     def _complete_oldest(self) -> Completed:
-        """Wait for the oldest step in flight."""
+        """Wait for the oldest step in flight, and return it."""
         step, metrics = self._in_flight.popleft()
         with self._beat.waiting:
             values = metrics.read()
@@ -229,12 +237,12 @@ class Trainer:
         return step, metrics, values
 
     def _drain(self) -> None:
-        """Wait for all steps in flight, and record them."""
+        """Wait for all steps in flight and record them."""
         while self._in_flight:
             self._record(*self._complete_oldest())
 
     def _record(self, step: int, metrics: StepMetrics, values: dict[str, float]) -> None:
-        """Record a step. Raises NotFiniteError for a loss or gradient of this process that is not finite."""
+        """Record a completed step. Raises NotFiniteError if its loss or gradient on this process is not finite."""
         if not (math.isfinite(values["loss"]) and math.isfinite(values.get("grad_norm", 0.0))):
             self._reporter.step = step
             shown = "  ".join(f"{k} {v:g}" for k, v in values.items())
@@ -275,7 +283,7 @@ class Trainer:
         self._reporter.phase(Phase.TRAIN)
 
     def _evaluation_sums(self) -> dict[str, Any]:
-        """Return sums over the split, added up on the host in float64: float32 cannot count a large split exactly."""
+        """Return sums over the validation set, in float64 on the host, because float32 cannot count large sets exactly."""
         examples, batches = self._data.validation, self._config.eval.batches
         limit = None if batches == "all" else batches
         size = examples.size if self._config.batch_size == "all" else self._consumed
@@ -307,8 +315,8 @@ class Trainer:
         self._results.report_save(wait=True)
         raise Preempted(f"stopped at step {self._step}; its checkpoint is complete")
 
-    def _look_while_blocked(self) -> None:
-        """Save alone, and end this process, if it has no data when the pod is asked to stop."""
+    def _check_blocked(self) -> None:
+        """Save alone and end this process, if the pod is asked to stop while it waits for data."""
         self._blocked.check(self._can_save_alone, self._save_alone)
 
     def _can_save_alone(self) -> bool:
@@ -323,9 +331,7 @@ class Trainer:
 
 def _raised_note(raised: tuple[str, ...]) -> str:
     names = ", ".join(raised[:_NAMED]) + (f" and {len(raised) - _NAMED} more" if len(raised) > _NAMED else "")
-    return (
-        f"the initial parameters {names} become float32, as the optimizer needs them; `precision` is of the computation"
-    )
+    return f"the initial parameters {names} become float32, which the optimizer needs; `precision` is that of the computation"
 
 
 def _due(step: int, every: int) -> bool:

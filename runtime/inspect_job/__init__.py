@@ -1,1 +1,1 @@
-"""Look at a job before it runs (`podrun inspect`), from shapes and the compiled step alone, so that no memory is needed."""
+"""Inspect a job before it runs (`podrun inspect`), by shapes and the compiled step only, so that arrays need no memory."""

@@ -1,4 +1,4 @@
-"""The worker of `podrun inspect`: reads a job from stdin, writes a report, or an error, to stdout."""
+"""The process behind `podrun inspect`: reads a job as JSON from stdin, and writes a report or an error to stdout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _answer(request: dict[str, Any]) -> str:
     from .render import as_json, text
 
     jax.config.update("jax_threefry_partitionable", True)
-    jax.config.update("jax_enable_compilation_cache", False)  # a program from the cache does not know its memory
+    jax.config.update("jax_enable_compilation_cache", False)  # programs from the cache have no memory analysis
     width = int(str(request["width"]))
     report = look(Config.model_validate(request["config"]), str(request["slice"]), min(width, 100) - 2)
     return as_json(report) if request["json"] else text(report, str(request["title"]), width)

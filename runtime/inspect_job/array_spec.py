@@ -1,4 +1,4 @@
-"""Parse arrays as a user writes them for `podrun inspect --mesh`."""
+"""Parse the arrays of `podrun inspect --mesh`, such as `16@data,32@model`; on_mesh.py describes the syntax."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _DIMENSION = re.compile(r"(\d{1,12})(?:@(?:(\w+)|\(([\w, ]+)\)))?", re.ASCII)
 _NAMED = re.compile(r"\s*([^=\s]+)\s*=(.*)", re.DOTALL)
 _ALONE = re.compile(r"(.*?)\s+on\s+(\S+)\s*", re.DOTALL)
 _LARGEST = 10**15
-"""Limit of numbers in an array; XLA counts bytes in 64 bits."""
+"""Maximum number of elements of an array; XLA counts bytes in 64 bits."""
 EXAMPLE = '"16@data,32@model"'
 
 
 @dataclass(frozen=True)
 class Spec:
-    """An array as the user wrote it."""
+    """A parsed array."""
 
     text: str
     name: str
     named: bool
-    """The user gave the name; otherwise it is a letter by the array's place."""
+    """True if the user gave the name; otherwise it is a letter, by the array's position."""
     shape: tuple[int, ...]
     axes: tuple[tuple[str, ...], ...]
-    """The axes of the mesh that divide each dimension."""
+    """For each dimension, the axes of the mesh that divide it."""
     device: int | None = None
-    """Place in the mesh of the only device that has it; None: it is on all of them."""
+    """Number in the mesh of the only device that has the array; None: it is on all devices."""
 
     @property
     def partition(self) -> PartitionSpec:
@@ -44,7 +44,7 @@ class Spec:
 
 
 def parse_arrays(texts: Sequence[str], mesh: Mapping[str, int]) -> dict[str, Spec]:
-    """Return the arrays by name. Raises UserError with all that are malformed, do not fit the mesh, or share a name."""
+    """Parse the arrays, by name. Raises UserError with all that are malformed, do not fit the mesh, or share a name."""
     specs: dict[str, Spec] = {}
     problems = []
     for number, text in enumerate(texts):
@@ -62,7 +62,7 @@ def parse_arrays(texts: Sequence[str], mesh: Mapping[str, int]) -> dict[str, Spe
 
 
 def parse_array(text: str, mesh: Mapping[str, int], letter: str = "A") -> Spec:
-    """Return the array that `text` describes. Raises UserError if it is malformed or does not fit the mesh."""
+    """Parse one array, called `letter` if it has no name. Raises UserError if it is malformed or does not fit the mesh."""
     named = _NAMED.fullmatch(text)
     name, rest = (named[1], named[2]) if named else (letter, text)
     if not name.isidentifier() or keyword.iskeyword(name) or name in FUNCTIONS:

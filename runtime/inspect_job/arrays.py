@@ -1,4 +1,4 @@
-"""List the arrays of a tree as rows, with rows of repeated blocks folded into one."""
+"""List the arrays of a tree as rows. Rows of repeated blocks are folded into one."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _NUMBERED = re.compile(r"(.*?)(\d+)")
 
 @dataclass(frozen=True)
 class Row:
-    """One array, or several of the same shape whose paths differ in numbers only."""
+    """One array, or several of the same shape whose paths differ only in a number."""
 
     path: tuple[str, ...]
     shape: tuple[int, ...]
     dtype: str
     item: int
-    """Size of one number in bytes."""
+    """Size of an element in bytes."""
     repeat: int = 1
     update: str = ""
-    """Treatment by the optimizer, as `muon, decayed`; empty where all are treated alike."""
+    """Treatment by the optimizer, as `muon, decayed`; empty if all arrays are treated alike."""
 
     @property
     def name(self) -> str:
@@ -40,7 +40,7 @@ class Row:
 
 
 def rows(tree: Any, updates: Sequence[str] = ()) -> list[Row]:
-    """Return all arrays of a tree, by their paths; `updates` says of each what the optimizer does to it."""
+    """Return a row for each array of a tree; `updates` has the optimizer's treatment of each, as in `Row.update`."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return [
         Row(
@@ -55,14 +55,14 @@ def rows(tree: Any, updates: Sequence[str] = ()) -> list[Row]:
 
 
 def fold(rows: list[Row]) -> list[Row]:
-    """Fold `h_0.kernel`, `h_1.kernel`, ... of one shape into `h_[0-11].kernel`, 12 times."""
+    """Fold rows of equal shape, `h_0.kernel`, `h_1.kernel` and so on, into one, `h_[0-11].kernel` with `repeat` 12."""
     for depth in range(max((len(row.path) for row in rows), default=0)):
         rows = _fold_at(rows, depth)
     return rows
 
 
 def _fold_at(rows: list[Row], depth: int) -> list[Row]:
-    """Fold rows that differ only in the number at the end of one part of their paths."""
+    """Fold rows whose paths differ only in the number at the end of the part at `depth`."""
     groups: dict[Any, list[tuple[Row, int]]] = {}
     for row in rows:
         numbered = _NUMBERED.fullmatch(row.path[depth]) if depth < len(row.path) else None
@@ -94,7 +94,7 @@ def _ranges(numbers: Iterable[int]) -> str:
 
 
 def _key(key: Any) -> str:
-    """Return the name of a key of a dict, a field of a class, or a place in a sequence."""
+    """Return the name of a key in a path: a dictionary's key, a class's field, or an index."""
     for attribute in ("key", "name", "idx"):
         if hasattr(key, attribute):
             return str(getattr(key, attribute))

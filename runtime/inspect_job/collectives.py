@@ -1,4 +1,4 @@
-"""Find the communication in a compiled program."""
+"""Find the collective operations in a compiled program."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _BITS = {"pred": 8, "bf16": 16}
 
 @dataclass(frozen=True)
 class Collective:
-    """Operations of one kind on arrays of one type."""
+    """Collective operations of the same kind and type."""
 
     kind: str
     array: str
-    """Type of what each device has afterwards: `f32[8,6]`; several with commas."""
+    """Type of the result on each device, such as `f32[8,6]`; several are joined by commas."""
     bytes: int
-    """Size of that on each device, of one operation."""
+    """Size in bytes of one operation's result on each device."""
     count: int
 
 
 def collectives(program: str) -> tuple[Collective, ...]:
-    """Return what a program in XLA's text form sends, in the order of its first operations."""
+    """Return the collectives of a program in XLA's text form, each at its first occurrence."""
     sent: Counter[tuple[str, str, int]] = Counter()
     for match in _LINE.finditer(program):
         arrays = [(name[0], _size(name)) for name in _ARRAY.finditer(match["type"])]
@@ -38,6 +38,6 @@ def collectives(program: str) -> tuple[Collective, ...]:
 
 
 def _size(array: re.Match[str]) -> int:
-    """Return the bytes of an array such as `f32[8,6]`."""
+    """Return the size in bytes of an array such as `f32[8,6]`."""
     bits = _BITS.get(array[1]) or int(array[2])
     return math.prod(int(size) for size in array[3].split(",") if size) * bits // 8

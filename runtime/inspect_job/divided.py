@@ -1,4 +1,4 @@
-"""List which arrays fsdp divides, and why it leaves the others whole."""
+"""Report which arrays fsdp divides, and why it leaves the others whole."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _SHOWN = 4
 
 @dataclass(frozen=True)
 class Divided:
-    """The arrays of the parameters that fsdp divides or leaves whole."""
+    """Summary of the parameters that fsdp divides and leaves whole."""
 
     fsdp: int
     arrays: int
     divided: int
     small: tuple[str, ...]
-    """Arrays left whole because gathering them would cost more than the memory that they take."""
+    """Names of arrays left whole because gathering them would take too much time for the memory saved."""
     indivisible: tuple[str, ...]
-    """Large arrays left whole because fsdp divides none of their dimensions: name and shape."""
+    """Names and shapes of large arrays left whole because no dimension is a multiple of fsdp."""
 
 
 def divided(config: Config, params: Any) -> Divided | None:
-    """Sort the arrays of the parameters, blocks that repeat as one name; None for a job without fsdp."""
+    """Summarise the parameters; repeated blocks are folded into one name. None for a job without fsdp."""
     parts = config.parallel.grid.fsdp
     if parts == 1:
         return None
@@ -46,7 +46,7 @@ def divided(config: Config, params: Any) -> Divided | None:
 
 
 def lines(summary: Divided | None) -> list[str]:
-    """Return lines for the report, none for a job without fsdp."""
+    """Return the lines of the report; none for a job without fsdp."""
     if summary is None:
         return []
     if not summary.divided:

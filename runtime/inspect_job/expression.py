@@ -1,7 +1,7 @@
-"""Read an expression over arrays, such as `softmax(x @ w + b)`, into a function that JAX can trace.
+"""Parse an expression over arrays, such as `softmax(x @ w + b)`, into a function that JAX can trace.
 
-An expression is parsed, never evaluated as Python: it may have names of arrays, numbers, `+ - * / ** @`, calls of the
-functions below, methods of reductions, and `.T`.
+An expression is never evaluated as Python. It may consist of names of arrays, numbers, `+ - * / ** @`, calls of the functions
+below, reductions as methods, and `.T`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from ..contract import UserError
 
 _LONGEST, _DEEPEST = 2000, 200
-"""Limits of characters, and of operations within each other."""
+"""Maximum number of characters, and of nested operations."""
 _OPERATORS: dict[type[ast.operator], tuple[str, Callable[..., Any]]] = {
     ast.Add: ("+", jnp.add),
     ast.Sub: ("-", jnp.subtract),
@@ -43,35 +43,35 @@ _ALONG: dict[str, Callable[..., Any]] = {
     **{name: getattr(jnp, name) for name in ("sum", "mean", "max", "min", "prod", "var", "std")},
     "logsumexp": jax.nn.logsumexp,
 }
-"""Reductions: `axis` is a number or a tuple, and without it all axes are meant; `keepdims` may be True."""
+"""Reductions. `axis` is a number or a tuple, by default all axes; `keepdims` may be True."""
 _SAME: dict[str, Callable[..., Any]] = {
     "softmax": jax.nn.softmax,
     "log_softmax": jax.nn.log_softmax,
     "cumsum": lambda x, axis=-1: jnp.cumsum(x, axis),
 }
-"""Functions along an axis that keep the shape; without `axis` along the last."""
+"""Functions along one axis that keep the shape; `axis` is the last by default."""
 _PRODUCT = "the last dimension of the first must equal the last but one of the second, or its only one"
 FUNCTIONS = {**_ONE, **_TWO, **_ALONG, **_SAME}
 
 
 @dataclass(frozen=True)
 class Expression:
-    """An expression that was read."""
+    """A parsed expression."""
 
     text: str
     names: tuple[str, ...]
-    """Arrays that it uses, in the order of their first use."""
+    """Names of the arrays in it, in the order of their first use."""
     tree: ast.expr
 
     def __call__(self, arrays: Mapping[str, jax.Array]) -> jax.Array:
-        """Return the value for arrays by name. Raises UserError where shapes or axes do not fit, with the part."""
+        """Compute the value for arrays by name. Raises UserError, with the subexpression, if shapes or axes do not fit."""
         return jnp.asarray(_value(self, self.tree, arrays))
 
 
 def parse_expression(text: str, arrays: Mapping[str, Any]) -> Expression:
-    """Return the expression over named arrays.
+    """Parse an expression over named arrays.
 
-    Raises UserError if it is malformed, or has anything but arrays, numbers, operators and functions of the tables above.
+    Raises UserError if it is malformed, or contains anything but arrays, numbers, and the operators and functions above.
     """
     if len(text) > _LONGEST:
         raise UserError(f"--expr: {len(text)} characters; at most {_LONGEST} are read")
@@ -96,7 +96,7 @@ def _depth(tree: ast.AST) -> int:
 
 
 def _names(text: str, node: ast.expr, arrays: Mapping[str, Any]) -> list[str]:
-    """Return the arrays that are used, after a look at everything that stands in the expression."""
+    """Return the names of the arrays in an expression. Raises UserError if any part of it is not allowed."""
     match node:
         case ast.Name(id=name) if name in arrays:
             return [name]
@@ -124,7 +124,7 @@ def _names(text: str, node: ast.expr, arrays: Mapping[str, Any]) -> list[str]:
 
 
 def _called(text: str, node: ast.Call, arrays: Mapping[str, Any] | None = None) -> tuple[str, list[ast.expr]]:
-    """Return the function and its operands, for `sum(A, 0)` and `A.sum(0)` alike. An axis is no operand."""
+    """Return a call's function and operands, without an axis. `sum(A, 0)` and `A.sum(0)` give the same."""
     match node.func:
         case ast.Name(id=name):
             known, operands = FUNCTIONS, list(node.args)
@@ -145,7 +145,7 @@ def _called(text: str, node: ast.Call, arrays: Mapping[str, Any] | None = None) 
 
 
 def _options(text: str, name: str, node: ast.Call) -> dict[str, Any]:
-    """Return `axis` and `keepdims` of a call."""
+    """Return the arguments `axis` and `keepdims` of a call."""
     allowed = ("axis", "keepdims") if name in _ALONG else ("axis",) if name in _SAME else ()
     given: dict[str, ast.expr] = {}
     positional = len(node.args) - (isinstance(node.func, ast.Name) if name not in _TWO else 0)
@@ -172,7 +172,7 @@ def _options(text: str, name: str, node: ast.Call) -> dict[str, Any]:
 
 
 def _value(of: Expression, node: ast.expr, arrays: Mapping[str, jax.Array]) -> Any:
-    """Return the value of a part. Everything in it is allowed: `_names` has looked."""
+    """Compute the value of a subexpression, which `_names` has checked."""
     match node:
         case ast.Name(id=name):
             return arrays[name]
@@ -185,7 +185,7 @@ def _value(of: Expression, node: ast.expr, arrays: Mapping[str, jax.Array]) -> A
             sign, operation = _OPERATORS[type(operator)]
             values = _value(of, left, arrays), _value(of, right, arrays)
             if sign == "**" and type(exponent := getattr(right, "value", None)) is int and abs(exponent) < 1 << 31:
-                values = values[0], exponent  # a whole exponent is multiplications
+                values = values[0], exponent  # with an int as exponent JAX multiplies
             return _apply(of, node, operation, *values)
         case ast.Attribute(value=value):
             return _apply(of, node, jnp.transpose, _value(of, value, arrays))
@@ -197,7 +197,7 @@ def _value(of: Expression, node: ast.expr, arrays: Mapping[str, jax.Array]) -> A
 
 
 def _apply(of: Expression, node: ast.expr, operation: Callable[..., Any], *values: Any, **options: Any) -> Any:
-    """Call JAX, and tell its errors with the part of the expression and the shapes."""
+    """Call a function of JAX. Raises its errors as UserError, with the subexpression and the shapes."""
     try:
         return operation(*values, **options)
     except (TypeError, ValueError, OverflowError) as error:

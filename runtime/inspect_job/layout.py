@@ -1,4 +1,4 @@
-"""Describe the layout of an array over devices, in words and as a picture."""
+"""Describe how an array is sharded over devices, in words and as a picture."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from .units import plural
 
 _DRAWN = 8
-"""Limit of parts, and of devices with one part, that are drawn; for more the words are clearer."""
+"""Maximum number of parts, and of devices per part, that a picture shows; above that the words are clearer."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Layout of one array over the devices."""
+    """How one array is sharded over the devices."""
 
     name: str
     array: str
-    """Type and shape: `int32[16, 129]`."""
+    """Dtype and shape, such as `int32[16, 129]`."""
     where: str
     part: tuple[int, ...]
     """Shape of the part on one device."""
@@ -33,7 +33,7 @@ class Layout:
 
 
 def layout(name: str, array: Any, devices: int) -> Layout:
-    """Return the layout of an array or `jax.ShapeDtypeStruct` that has a sharding; `devices` are those of the slice."""
+    """Describe an array or `jax.ShapeDtypeStruct` that has a sharding; `devices` is the number of devices in the slice."""
     shape, sharding = tuple(array.shape), array.sharding
     part = sharding.shard_shape(shape)
     parts = _parts(shape, part)
@@ -58,7 +58,7 @@ def _words(shape: tuple[int, ...], part: tuple[int, ...], parts: int, on: int, s
 
 
 def _axes(sharding: Sharding, dimensions: list[int]) -> str:
-    """Return the axes of the mesh over which those dimensions are split."""
+    """Return the axes of the mesh over which `dimensions` are split, as text."""
     if not isinstance(sharding, NamedSharding):
         return ""
     entries = [sharding.spec[i] for i in dimensions if i < len(sharding.spec)]
@@ -67,7 +67,7 @@ def _axes(sharding: Sharding, dimensions: list[int]) -> str:
 
 
 def draw(array: Any, width: int, most: int = _DRAWN) -> str:
-    """Return JAX's picture of at most two dimensions; empty where it would be too large, or cannot be made."""
+    """Return JAX's picture of the sharding of the first two dimensions; empty if it is too large or not possible."""
     shape, sharding = tuple(array.shape), array.sharding
     part = sharding.shard_shape(shape)
     parts, on = _parts(shape, part), len(sharding.device_set)
@@ -84,7 +84,7 @@ def draw(array: Any, width: int, most: int = _DRAWN) -> str:
 
 
 def bytes_per_device(tree: Any) -> int:
-    """Return how many bytes of a tree of arrays, each with a sharding, the fullest device holds."""
+    """Return the bytes that a device holds of a tree of sharded arrays, for the device that holds most."""
     return sum(
         math.prod(leaf.sharding.shard_shape(tuple(leaf.shape))) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree)
     )

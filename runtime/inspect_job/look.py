@@ -1,4 +1,4 @@
-"""Report all that can be known of a job before its first step."""
+"""Make the report about a job before its first step: sizes, shardings, FLOPs and memory."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ class Size:
     count: int
     bytes: int
     per_device: int
-    """Bytes on each device that has some."""
+    """Bytes on each device that holds a part."""
 
 
 @dataclass(frozen=True)
 class Computed:
-    """The computation of a step."""
+    """Amount of computation in a step."""
 
     flops: float | None
     examples: int
     device_kind: str | None
-    """Kind of the devices; None if the slice does not say."""
+    """Device kind; None if the name of the slice does not determine it."""
     seconds_at_peak: float | None
-    """Time of a step at 100 % of the peak of all devices that compute."""
+    """Seconds for a step if all computing devices ran at their peak; None if it is unknown."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of each device in bytes, as the compiler for CPU plans it."""
+    """Memory per device in bytes, as planned by the compiler for CPU."""
 
     arguments: int
     outputs: int
     reused: int
-    """Bytes of outputs that reuse the memory of arguments."""
+    """Bytes of outputs that use the memory of donated arguments."""
     temporaries: int
 
     @property
@@ -68,12 +68,12 @@ class Memory:
 
 @dataclass(frozen=True)
 class Report:
-    """Report on a job."""
+    """The report about a job."""
 
     slice: str
     devices: int
     computing: int
-    """Number of devices that take part."""
+    """Number of devices that compute."""
     parallel: str
     precision: str
     parameters: tuple[Row, ...]
@@ -84,9 +84,9 @@ class Report:
     samples: tuple[Layout, ...]
     """A large matrix and a small vector of the parameters."""
     divided: Divided | None
-    """Result of fsdp; None without it."""
+    """Which arrays fsdp divides; None without fsdp."""
     outputs: tuple[Layout, ...]
-    """Layouts of what a step returns; of the state only those that differ from before the step."""
+    """Shardings of a step's outputs; those of the state only if they differ from before the step."""
     pictures: dict[str, str]
     computed: Computed
     memory: Memory | None
@@ -94,12 +94,15 @@ class Report:
 
 
 def look(config: Config, slice_name: str, width: int) -> Report:
-    """Load the data, and compile the step for as many devices as there are here. Raises UserError as training does.
+    """Load the data, compile the step for the devices of this process, and report.
 
     Args:
         config: the job.
-        slice_name: the slice that it is to run on.
+        slice_name: the slice that the job is meant for.
         width: width of the pictures in characters.
+
+    Raises:
+        UserError: as in training.
     """
     data = load_data(config)
     task = make_task(config, data)
@@ -137,7 +140,7 @@ def look(config: Config, slice_name: str, width: int) -> Report:
 
 
 def _batch(config: Config, data: Dataset, strategy: Strategy) -> Batch:
-    """Return the global batch of a step, as shapes."""
+    """Return the shapes and dtypes of a step's global batch."""
     if config.batch_size == "all":
         size = padded(data.train.size, strategy.shares * config.accumulate)
         batch = {**batch_shapes(data.train, size), "weights": np.broadcast_to(np.float32(1), size)}
@@ -151,7 +154,7 @@ def _count(tree: Any) -> int:
 
 
 def _sizes(state: TrainState) -> dict[str, Size]:
-    """Return the size of each part of the state that has arrays, except the number of the step."""
+    """Return the size of each part of the state that has arrays, except `step`."""
     sizes = {}
     for field in dataclasses.fields(state):
         part = rows(tree := getattr(state, field.name))
@@ -163,7 +166,7 @@ def _sizes(state: TrainState) -> dict[str, Size]:
 
 
 def _samples(params: Params) -> dict[str, Any]:
-    """Return the largest matrix and the smallest vector."""
+    """Return the largest matrix and the smallest vector, by name."""
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
     named = {f"params.{row.name}": leaf for row, (_, leaf) in zip(rows(params), leaves, strict=True)}
     size = {name: math.prod(leaf.shape) for name, leaf in named.items()}
@@ -175,7 +178,7 @@ def _samples(params: Params) -> dict[str, Any]:
 
 
 def _outputs(before: TrainState, lowered: jax.stages.Lowered, compiled: jax.stages.Compiled) -> tuple[Layout, ...]:
-    """Return layouts of the metrics of a step, and samples of the state if the step has changed any layout of it."""
+    """Describe the shardings of the metrics, and of samples of the state if the step changes its shardings."""
     after, metrics = jax.tree.map(
         lambda info, sharding: jax.ShapeDtypeStruct(info.shape, info.dtype, sharding=sharding),
         lowered.out_info,
@@ -192,7 +195,7 @@ def _outputs(before: TrainState, lowered: jax.stages.Lowered, compiled: jax.stag
 
 
 def _pictures(batch: Batch, params: Params, width: int) -> dict[str, str]:
-    """Return pictures of an array of the batch and of a matrix of the parameters."""
+    """Return pictures of the shardings of an array of the batch and of the largest matrix of the parameters."""
     first = [*((f"batch.{name}", leaf) for name, leaf in batch.items())][:1]
     drawn = {name: draw(leaf, width) for name, leaf in (*first, *[*_samples(params).items()][:1])}
     return {name: picture for name, picture in drawn.items() if picture}

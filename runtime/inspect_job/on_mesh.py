@@ -1,7 +1,8 @@
-"""Lay arrays, written as JAX prints their types, out on a mesh, and compile an expression over them.
+"""Shard arrays over a mesh, and compile an expression over them. Arrays are written as JAX prints their types.
 
-`16@data,32@model` is an array of 16 x 32 whose first axis is divided over the mesh axis `data` and the second over `model`;
-`32@(data,model)` is divided over both, `32` over none; `16,32 on 3` is whole on device 3 alone. `A=16@data` has a name.
+`16@data,32@model` is an array of shape [16, 32] whose first dimension is divided over the mesh axis `data` and the second
+over `model`. `32@(data,model)` is divided over both axes, `32` over none. `16,32 on 3` is on device 3 only. `A=16@data` has a
+name.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from .expression import Expression, parse_expression
 from .layout import Layout, draw, layout
 
 _MOST = 64
-"""Largest number of devices for which a picture is drawn."""
+"""Maximum number of devices in a picture."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """An array on the mesh."""
+    """An array on the mesh, with its picture."""
 
     layout: Layout
     spec: str
@@ -37,18 +38,18 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Result:
-    """The value of an expression, as the compiler lays it out."""
+    """The value of an expression, with the sharding that the compiler chooses."""
 
     value: Drawn
     collectives: tuple[Collective, ...]
-    """Communication in the compiled program."""
+    """Collective operations in the compiled program."""
     explicit: str | None
-    """Type of the value where layouts are part of the type, or what JAX asks for then; None on a single device."""
+    """Type of the value with explicit sharding, or the error that JAX raises then; None on a single device."""
 
 
 @dataclass(frozen=True)
 class MeshReport:
-    """Report on arrays on a mesh."""
+    """The report about arrays on a mesh."""
 
     mesh: dict[str, int]
     arrays: tuple[Drawn, ...]
@@ -56,11 +57,16 @@ class MeshReport:
 
 
 def look_at_arrays(mesh: Mapping[str, int], texts: Sequence[str], expression: str | None, width: int) -> MeshReport:
-    """Lay out the arrays on a mesh over the first devices, and compile an expression over them.
+    """Shard float32 arrays over a mesh of this process's first devices, and compile an expression over them.
 
-    Of two arrays without names and an expression the product is meant. All are float32, from shapes alone.
+    Args:
+        mesh: size of each axis, by name.
+        texts: the arrays, as the user wrote them.
+        expression: the expression; None: the product, if there are exactly two arrays and they have no names.
+        width: width of the pictures in characters.
 
-    Raises UserError for arrays or an expression that are malformed, do not fit the mesh, or do not fit each other.
+    Raises:
+        UserError: an array or the expression is malformed, or they do not fit the mesh or each other.
     """
     specs = parse_arrays(texts, mesh)
     if expression is None and len(specs) == 2 and not any(spec.named for spec in specs.values()):
@@ -85,7 +91,7 @@ def _drawn(name: str, array: jax.ShapeDtypeStruct, devices: int, width: int) -> 
     sharding: Any = array.sharding
     spec = str(sharding)
     if isinstance(sharding, NamedSharding):
-        entries = [*sharding.spec, *[None] * (len(array.shape) - len(sharding.spec))]  # as the user writes them
+        entries = [*sharding.spec, *[None] * (len(array.shape) - len(sharding.spec))]  # one entry per dimension
         spec = f"P({', '.join(map(repr, entries))})"
     elif len(sharding.device_set) == 1:
         spec = f"on device {next(iter(sharding.device_set)).id}"
@@ -112,7 +118,7 @@ def _result(expression: Expression, specs: Mapping[str, Spec], mesh: Mesh, width
 
 
 def _check_devices(expression: Expression, used: Mapping[str, Spec], mesh: Mesh) -> None:
-    """Raise UserError for arrays on different devices, which JAX does not compute with."""
+    """Raise UserError if the arrays are on different devices, which JAX does not allow in one computation."""
     places = {spec.device for spec in used.values()}
     if len(places) == 1 or mesh.devices.size == 1:
         return
@@ -128,12 +134,12 @@ def _place(spec: Spec, mesh: Mesh) -> str:
 
 
 def _explicit(expression: Expression, used: Mapping[str, Spec], mesh: Mesh) -> str:
-    """Trace the expression where the layout is a part of the type."""
+    """Trace the expression with explicit sharding. Return the type of the value, or JAX's error, as text."""
     explicit = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Explicit,) * len(mesh.axis_names))
     shapes = {name: _shape(spec, explicit) for name, spec in used.items()}
     with jax.set_mesh(explicit):
         try:
             return str(jax.typeof(jax.eval_shape(expression, shapes)))
-        except Exception as error:  # ShardingTypeError: the layout of the result is not plain
+        except Exception as error:  # ShardingTypeError: the sharding of the result is ambiguous
             why = str(error).strip().splitlines()[0].partition(". ")[0]
             return f"an error ({why}); give the operation an out_sharding"

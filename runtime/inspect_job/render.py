@@ -1,4 +1,4 @@
-"""Render a report as text for a terminal, and as JSON."""
+"""Render the report about a job as text for a terminal, and as JSON."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .look import Computed, Memory, Report
 from .units import in_bytes, in_flops, in_seconds, plural
 
 _SHOWN = 40
-"""Number of rows of parameters that are shown; the JSON has all."""
+"""Maximum number of rows of parameters in the text; the JSON has all."""
 _NAMES = {"params": "parameters", "opt_state": "optimizer state", "ema": "moving average", "model_state": "model state"}
 
 
 def text(report: Report, title: str, width: int) -> str:
-    """Return the whole report, section by section."""
+    """Return the report as text."""
     sections = [
         _head(report, title),
         _parameters(report, width),
@@ -33,7 +33,7 @@ def text(report: Report, title: str, width: int) -> str:
 
 
 def as_json(report: Report) -> str:
-    """Return the whole report as JSON, with every array of the parameters."""
+    """Return the report as JSON, with all arrays of the parameters."""
     parameters = [
         {
             "path": row.name,
@@ -89,7 +89,7 @@ def _amount(rows: Sequence[Row]) -> tuple[str, str]:
 
 
 def _updates(parameters: Sequence[Row]) -> str:
-    """Return how many arrays, and numbers in them, the optimizer treats in each way."""
+    """Return the number of arrays and of elements for each treatment by the optimizer."""
     kinds = {row.update for row in parameters}
     parts = []
     for kind in sorted(kinds, key=lambda kind: (not kind, kind)):
@@ -120,7 +120,7 @@ def _wrap(line: str, width: int) -> list[str]:
 
 
 def _lines(layouts: Sequence[Layout], width: int) -> list[str]:
-    """Return a line for each layout, or two where that is too long."""
+    """Return a line for each layout, or two lines if one would be too long."""
     lines = table([(one.name, one.array, one.where) for one in layouts])
     if max(map(len, lines)) <= width:
         return lines
@@ -164,7 +164,7 @@ def _memory(memory: Memory | None, seconds: float) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], width: int = 0, right: Sequence[int] = ()) -> list[str]:
-    """Return aligned lines; the first column is cut if they are wider than `width`."""
+    """Align the rows in columns. If a line would be wider than `width`, the first column is truncated."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     if width and (excess := 2 + sum(widths) + 2 * (len(widths) - 1) - width) > 0:
         widths[0] = max(12, widths[0] - excess)

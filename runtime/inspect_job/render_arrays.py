@@ -1,4 +1,4 @@
-"""Render arrays on a mesh as text for a terminal."""
+"""Render the report about arrays on a mesh as text for a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .units import plural
 
 
 def text(report: MeshReport) -> str:
-    """Return the arrays one after another, then the value of the expression."""
+    """Return the report as text: the arrays, then the value of the expression."""
     axes = " x ".join(f"{name} {size}" for name, size in report.mesh.items())
     sections = [f"Mesh {axes}: {plural(math.prod(report.mesh.values()), 'device')}"]
     sections += [_section(drawn) for drawn in report.arrays]

@@ -1,4 +1,4 @@
-"""Format numbers for people."""
+"""Format numbers with units."""
 
 from __future__ import annotations
 
