@@ -1,14 +1,14 @@
-"""podrun: start a JAX program on every host of a pod, and the parts of a training loop of your own.
+"""podrun: start a JAX program on every host of a pod, and build your own training loop.
 
     import podrun
 
-    me = podrun.init()                                       # joins the pod, if podrun has started this process
+    me = podrun.init()                                       # joins the pod, if podrun started this process
     train = podrun.steps(1000, state, save_every=100)        # resumes: train.state, train.step
     for step in train:
         train.state, loss = update(train.state, batches[step])
         podrun.report(step, loss=loss)
 
-Light to import: no JAX, no numpy, nothing of the launcher, until they are needed.
+Importing podrun is cheap: JAX, numpy and the launcher are imported when they are needed.
 """
 
 from __future__ import annotations

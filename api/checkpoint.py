@@ -1,8 +1,8 @@
 """Save and restore any pytree, for loops that do not use `steps`.
 
-Arrays, numbers, texts and bytes are saved, under their names in the tree; all else, such as functions, comes from the tree
-that is restored into. Arrays may be divided over the processes of the pod: each saves and reads its part. Everything else
-must be the same on all processes, and is saved once. A checkpoint is complete or not there, and can be restored on any
+Arrays, numbers, texts and bytes are saved under their names in the tree. Other leaves, such as functions, are not saved: a
+restored tree has those of the tree `like`. Arrays may be divided over the processes of the pod; each process saves and reads
+its part. Everything else must be equal on all processes and is saved once. Checkpoints are atomic, and can be restored on any
 number of processes.
 """
 
@@ -26,18 +26,18 @@ Folder = str | os.PathLike[str]
 
 
 def save(step: int, state: Any, *, folder: Folder | None = None, keep: int = 2) -> None:
-    """Save the state after `step` steps, on all processes together. Return when it is on disk.
+    """Save the state after `step` steps, and return when it is on disk. Call it on all processes.
 
     Args:
-        step: number of the checkpoint, larger than those of all others there.
+        step: number of the checkpoint, larger than those of all others in the folder.
         state: any pytree.
         folder: by default `checkpoints` in the workdir.
-        keep: newest checkpoints to keep.
+        keep: number of the newest checkpoints to keep.
 
     Raises:
-        UserError: the folder cannot be used.
-        OSError: it cannot be written.
-        ValueError: the number is negative.
+        UserError: the folder cannot be used, or the state cannot be saved.
+        SaveError: the checkpoint cannot be written.
+        ValueError: `step` is negative.
     """
     if step < 0:
         raise ValueError(f"podrun.checkpoint.save: step is {step}, expected 0 or more")
@@ -50,15 +50,18 @@ def save(step: int, state: Any, *, folder: Folder | None = None, keep: int = 2) 
 
 
 def restore(like: Any, *, folder: Folder | None = None, step: int | None = None) -> tuple[int, Any] | None:
-    """Return (step, state) of the newest checkpoint, or of `step`; None if there is none. On all processes together.
+    """Restore the newest checkpoint, or the one of `step`. Call it on all processes.
 
     Args:
-        like: a state of the same structure, shapes and layout.
+        like: a state with the same structure, shapes and shardings.
         folder: by default `checkpoints` in the workdir.
-        step: which one.
+        step: step of the checkpoint; by default the newest that can be read.
+
+    Returns:
+        (step, state); None if there is no checkpoint.
 
     Raises:
-        UserError: it is of another state, or none can be read.
+        UserError: the checkpoint has another state, or none can be read.
     """
     with _opened(folder, like, keep=1) as checkpoints:
         if step is None:

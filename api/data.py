@@ -1,4 +1,4 @@
-"""Batches of examples that follow from the step alone, so that a resumed run goes on with exactly the next examples."""
+"""Batches that are a function of the step only, so that a resumed run continues with exactly the next examples."""
 
 from __future__ import annotations
 
@@ -18,24 +18,23 @@ Rows = np.ndarray[Any, Any]
 
 
 class Batches:
-    """Batches of examples in a random order of each epoch: `batches[step]` for the steps 1, 2, 3 ...
+    """Shuffled batches of examples: `batches[step]` for steps 1, 2, 3, ... Each epoch has another order.
 
-    A step's global batch is the same for any number of processes. The batch after the one that was asked for is made ahead,
-    in a thread.
+    A step's global batch is the same for any number of processes. The next batch is prefetched in a thread.
 
     Args:
-        examples: any pytree of arrays or memory maps whose leading axis is the example. In place of an array, or of the whole
-            tree, may be any object with a length and items by number, such as a data source of grain or a dataset of h5py;
-            an item is an example, any pytree of arrays and numbers, of the same shapes in all. (A list is a pytree of its
-            own.) Only what a batch needs is read.
-        batch_size: examples in a batch, over the whole pod.
+        examples: a pytree of arrays or memory maps, whose leading axis is the example. An array, or the whole tree, may also
+            be an object with `__len__` and `__getitem__`, such as a data source of grain or a dataset of h5py; its items are
+            examples, pytrees of arrays and numbers with the same shapes. (A list is treated as a pytree.) Only the examples
+            of a batch are read.
+        batch_size: number of examples in a batch, over the whole pod.
         seed: seed of the order.
-        sharding: layout of the batch over the devices of the pod; a batch is then a tree of global arrays. Without it a batch
-            is a tree of numpy arrays, with this process's part of the examples: the p-th of n equal parts.
+        sharding: sharding of the batch over the pod's devices; batches are then trees of global arrays. Without it, batches
+            are trees of numpy arrays with this process's part of the examples, the p-th of n equal parts.
 
     Raises:
-        ValueError: the arrays are of different lengths, there are none, or the processes cannot share a batch equally.
-        TypeError: something has no length, or no items.
+        ValueError: the arrays have different lengths, there are none, or the batch size is no multiple of the processes.
+        TypeError: a source has no length or no items.
     """
 
     def __init__(
@@ -43,10 +42,14 @@ class Batches:
     ) -> None:
         lengths = {_length(source) for source in jax.tree.leaves(examples)}
         if len(lengths) != 1 or lengths == {0}:
-            raise ValueError(f"podrun.data: arrays of one length are needed, not of {sorted(lengths)} examples")
+            raise ValueError(
+                f"podrun.data: all arrays must have the same length, but they have {sorted(lengths)} examples"
+            )
         processes = current().env.num_processes
         if batch_size < 1 or (sharding is None and batch_size % processes):
-            raise ValueError(f"podrun.data: a batch of {batch_size} cannot be shared by {processes} processes equally")
+            raise ValueError(
+                f"podrun.data: a batch of {batch_size} cannot be divided equally over {processes} processes"
+            )
         self.size = lengths.pop()
         """Number of examples in an epoch."""
         self.batch_size = batch_size
@@ -58,9 +61,9 @@ class Batches:
         self._ahead: tuple[int, Future[Any]] | None = None
 
     def __getitem__(self, step: int) -> Any:
-        """Return the batch of a step. Raises IndexError for a step below 1."""
+        """Return the batch of a step. Raises IndexError if `step` is below 1."""
         if step < 1:
-            raise IndexError("steps count from 1 on")
+            raise IndexError("steps are counted from 1")
         ahead, self._ahead = self._ahead, None
         batch = ahead[1] if ahead and ahead[0] == step else self._thread.submit(self._make, step)
         self._ahead = step + 1, self._thread.submit(self._make, step + 1)
@@ -76,7 +79,7 @@ class Batches:
         return jax.tree.unflatten(structure, laid_out)
 
     def _lay_out(self, shape: tuple[int, ...], number: int, rows: Callable[[int, int], list[Rows]]) -> jax.Array:
-        """Return the global array of the leaf `number`; `rows` gives the leaves of some rows of the batch."""
+        """Return the global array of leaf `number`; `rows(first, end)` returns the leaves of those rows of the batch."""
 
         def part(index: tuple[slice, ...] | None) -> Rows:
             assert index is not None
@@ -97,7 +100,7 @@ def _length(source: Any) -> int:
 
 
 def _gather(examples: Any, indices: Rows) -> Any:
-    """Return the examples `indices`, int64[B], as a tree of numpy arrays [B, ...]."""
+    """Return the examples at `indices`, int64[B], as a tree of numpy arrays [B, ...]."""
     return jax.tree.map(lambda source: _read(source, indices), examples)
 
 
@@ -105,6 +108,6 @@ def _read(source: Any, indices: Rows) -> Any:
     if isinstance(source, np.ndarray | jax.Array):
         return np.asarray(source[indices])
     numbers = indices.tolist()
-    at_once = getattr(source, "__getitems__", None)  # of grain's sources
-    items = at_once(numbers) if at_once else [source[number] for number in numbers]
+    get_items = getattr(source, "__getitems__", None)  # grain's sources have it
+    items = get_items(numbers) if get_items else [source[number] for number in numbers]
     return jax.tree.map(lambda *values: np.stack(values), *items)

@@ -23,12 +23,12 @@ from podrun.runtime.contract import Event, EventKind, ExitCode
 
 _METRICS = {EventKind.STEP: "train", EventKind.EPOCH: "epoch", EventKind.EVAL: "eval"}
 _NO_METRICS = {"event", "time", "host", "process", "steps", "elapsed", "seconds_left"}
-_STOP = 180.0  # seconds; a save that has begun may take a minute
-_LOOK = 0.2  # seconds between two looks at a run that another process has launched
+_STOP = 180.0  # seconds; a save in progress may take a minute
+_POLL = 0.2  # seconds
 
 
 class LaunchError(RuntimeError):
-    """A run did not start, or failed. Its text is what podrun prints."""
+    """A run did not start, or it failed. The message is what podrun prints."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
@@ -47,23 +47,27 @@ def launch(
     workdir: str | os.PathLike[str] | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> Run:
-    """Start a run as the command `podrun` does, and return once it has begun. It ends with this Python.
+    """Start a run, as the command `podrun` does, and return when it has begun. It ends with this Python process.
 
     Args:
         train: path of a train.yaml.
-        program: command line of a user program, instead of `train`.
-        slice, pod, hosts, simulate, workdir: the options of the command.
-        overrides: values by their keys: {"steps": 200, "optimizer.learning_rate": 1e-3}. Text, numbers, paths, arrays, and
-            lists and mappings of them.
+        program: command line of a user program, in place of `train`.
+        slice: the option of the command, as are `pod`, `hosts`, `simulate` and `workdir`.
+        pod: pod file.
+        hosts: names of the hosts.
+        simulate: simulate the pod on this machine.
+        workdir: folder of the results.
+        overrides: values by key: {"steps": 200, "optimizer.learning_rate": 1e-3}. Text, numbers, paths, arrays, and lists and
+            mappings of these.
 
     Raises:
-        LaunchError: the run cannot be started; it says why as the command does.
-        ValueError: not one of `train` and `program`.
-        TypeError: a value of `overrides` is of another kind.
-        KeyboardInterrupt: Ctrl-C; nothing of the run is left then.
+        LaunchError: the run cannot be started; the message is that of the command.
+        ValueError: neither or both of `train` and `program` are given.
+        TypeError: a value of `overrides` has another type.
+        KeyboardInterrupt: Ctrl-C; the run has ended then.
     """
     if (train is None) != bool(program):
-        raise ValueError("podrun.launch takes a train.yaml, or a program: one of both")
+        raise ValueError("podrun.launch takes either a train.yaml or a program")
     if isinstance(program, str):
         raise ValueError(f"podrun.launch: program is a list of words: {shlex.split(program)}")
     options = {"--slice": slice, "--pod": pod, "--hosts": hosts, "--workdir": workdir}
@@ -75,11 +79,11 @@ def launch(
 
 
 def _typed(key: str, value: Any) -> str:
-    """Return a value as it is typed on the command line. Raises TypeError."""
+    """Return a value as text for the command line. Raises TypeError."""
     value = os.fspath(value) if isinstance(value, os.PathLike) else value
     try:
         return value if isinstance(value, str) else json.dumps(value, default=_plain)
-    except (TypeError, ValueError) as error:  # the latter: it contains itself
+    except (TypeError, ValueError) as error:  # ValueError: the value contains itself
         raise TypeError(
             f"podrun.launch: overrides: {key} is {value!r}: {error}; give text, numbers, paths, arrays, or lists and "
             "mappings of them"
@@ -87,7 +91,7 @@ def _typed(key: str, value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a path as text, an array or a number of numpy's as Python's own. Raises TypeError."""
+    """Convert a path to text, and arrays and numbers of numpy to Python's types. Raises TypeError for other values."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if hasattr(value, "tolist"):
@@ -96,7 +100,7 @@ def _plain(value: Any) -> Any:
 
 
 class Run:
-    """Run started by `launch`. As a context (`with podrun.launch(...) as run:`) it is stopped at the end."""
+    """A run that `launch` has started. As a context manager (`with podrun.launch(...) as run:`), it stops the run."""
 
     run_id: str
     directory: Path
@@ -107,7 +111,7 @@ class Run:
         self._owner = os.getpid()
         self._stopped = False
         self._failure: OSError | None = None
-        # Ctrl-C comes to the main thread alone, so that it never falls between the start of the process and its note.
+        # Started in a thread, because Ctrl-C interrupts only the main thread: the process cannot be started but not noted.
         starter = threading.Thread(target=self._start, args=(arguments,), name="start podrun")
         try:
             starter.start()
@@ -122,16 +126,16 @@ class Run:
             self.run_id = first["run_id"]
             self.directory = Path(first["logs"]).parent
             self._drain_in_thread()
-        except BaseException:  # Ctrl-C, too: nobody holds this run
+        except BaseException:  # including Ctrl-C: the caller has no reference to this run
             starter.join()
             if self in _runs:
                 self._give_up()
             raise
 
     def _start(self, arguments: list[str]) -> None:
-        """Start podrun, and note it or why that failed."""
-        # A session of its own: Ctrl-C in a notebook ends the cell, not the run. When this Python is gone, nobody reads the
-        # pipe, by which podrun notices, and ends the run.
+        """Start podrun, and record the process or the error."""
+        # In a session of its own, so that Ctrl-C in a notebook ends the cell, not the run. When this Python process is gone,
+        # the pipe has no reader; podrun notices that and ends the run.
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "podrun", *arguments],
@@ -158,11 +162,11 @@ class Run:
 
     @property
     def is_running(self) -> bool:
-        """Whether the run goes on; in a forked process, too."""
+        """Whether the run is in progress. Valid in forked processes as well."""
         return self._process.poll() is None if os.getpid() == self._owner else self._is_supervised()
 
     def events(self) -> Iterator[Event]:
-        """Yield all events from the first on, and each new one, until the run has ended."""
+        """Yield all events from the first on, waiting for new ones until the run has ended."""
         from podrun.launcher.rundir.follow import follow
         from podrun.launcher.rundir.runs import RunDirectory
 
@@ -171,7 +175,7 @@ class Run:
                 yield event
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the metrics that this run has reported so far: {"step": 10, "kind": "train", "loss": ...}."""
+        """Return the metrics reported so far: {"step": 10, "kind": "train", "loss": ...}."""
         from podrun.launcher.rundir.runs import RunDirectory
 
         return [
@@ -181,59 +185,63 @@ class Run:
         ]
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end of the run, and return podrun's exit code: 0, or that of a run that `stop` has ended.
+        """Wait for the end of the run, and return podrun's exit code: 0, or another one after `stop`.
 
         Raises:
-            LaunchError: the run failed; its last line is the first cause.
-            TimeoutError: it goes on after `timeout` seconds.
+            LaunchError: the run failed; the last line of the message is the first cause.
+            TimeoutError: the run has not ended after `timeout` seconds.
         """
         try:
             code = self._process.wait(timeout) if os.getpid() == self._owner else self._wait_elsewhere(timeout)
         except subprocess.TimeoutExpired:
-            raise TimeoutError(f"podrun {self.run_id} goes on after {timeout:g} s") from None
+            raise TimeoutError(f"podrun {self.run_id} has not ended after {timeout:g} s") from None
         if code and not self._stopped:
             raise LaunchError(self._text(), code)
         return code
 
     def stop(self, *, now: bool = False) -> int:
-        """End the run, with a checkpoint unless `now`, and return podrun's exit code, when nothing of it is left.
+        """Stop the run, wait for its end, and return podrun's exit code.
 
-        Raises TimeoutError if it goes on.
+        Args:
+            now: stop without a checkpoint.
+
+        Raises:
+            TimeoutError: the run has not ended after 3 minutes.
         """
         self._stopped = self._stopped or self.is_running
         for _ in range(2 if now else 1):
             self._signal()
             if now and self.is_running:
-                threading.Event().wait(0.2)  # two signals of a kind that are pending at once are one
+                threading.Event().wait(0.2)  # two pending signals of the same kind count as one
         return self.wait(_STOP)
 
     def _signal(self) -> None:
         if self.is_running:
-            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
                 os.kill(self._process.pid, signal.SIGTERM)
 
     def _end_with_python(self) -> None:
-        """End a run that nobody has waited for, as the process that launched it ends."""
+        """Stop the run when the Python process that launched it exits."""
         if os.getpid() == self._owner:
             self._stopped = True
             self._signal()
 
     def _give_up(self) -> None:
-        """End a run that has not begun, or whose start nobody has seen, and wait for its end."""
+        """Stop a run that `launch` will not return, and wait for its end."""
         atexit.unregister(self._end_with_python)
         self._drain_in_thread()
         self._signal()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_LOOK)
-        self._signal()  # at once, without a checkpoint
+            self._process.wait(_POLL)
+        self._signal()  # the second signal: without a checkpoint
         try:
             self._process.wait(_STOP)
         except subprocess.TimeoutExpired:
-            self._process.kill()  # its agents end without it
+            self._process.kill()  # agents end when their launcher is gone
             self._process.wait()
 
     def _is_supervised(self) -> bool:
-        """Return whether the record says that the run goes on, for a process that cannot wait for podrun's."""
+        """Return whether the run is in progress, by its run directory, for a process that is not podrun's parent."""
         from podrun.launcher.rundir.runs import RunDirectory
 
         return RunDirectory(self.directory).supervisor() == self._process.pid
@@ -244,11 +252,11 @@ class Run:
         while self._is_supervised():
             if timeout is not None and end is not None and time.monotonic() >= end:
                 raise subprocess.TimeoutExpired("podrun", timeout)
-            time.sleep(_LOOK)
+            time.sleep(_POLL)
         return self._code()
 
     def _code(self) -> int:
-        """Return the exit code of a run that has ended; a forked process reads it in the record."""
+        """Return the exit code of an ended run; a forked process reads it from the run directory."""
         if os.getpid() == self._owner:
             return self._process.wait()
         from podrun.launcher.rundir.runs import RunDirectory
@@ -257,7 +265,7 @@ class Run:
         return int(end["code"]) if end else ExitCode.FAILED
 
     def _read_start(self) -> Event | None:
-        """Return the event that says where the run's record is; None if the run does not begin."""
+        """Wait for the event that names the run directory, and return it; None if the run does not begin."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             event: Event = json.loads(line)
@@ -266,7 +274,7 @@ class Run:
         return None
 
     def _drain_in_thread(self) -> None:
-        """Read what podrun prints, which is in the record as well, so that it does not wait."""
+        """Read and discard podrun's output, which the run directory has as well, so that podrun does not block."""
         threading.Thread(target=self._drain, name=f"podrun {self._process.pid}", daemon=True).start()
 
     def _drain(self) -> None:
@@ -274,8 +282,8 @@ class Run:
         while self._process.stdout.read(1 << 16):
             pass
 
-    def let_go(self) -> None:
-        """Let a forked process not hold the pipe, by whose end podrun notices that this Python is gone."""
+    def close_pipe(self) -> None:
+        """Close the pipe in a forked process, so that podrun notices when the process that launched it is gone."""
         nowhere = os.open(os.devnull, os.O_RDONLY)
         assert self._process.stdout is not None
         os.dup2(nowhere, self._process.stdout.fileno(), inheritable=False)
@@ -283,16 +291,18 @@ class Run:
 
     def _text(self) -> str:
         size = os.fstat(self._errors.fileno()).st_size
-        text = os.pread(self._errors.fileno(), size, 0).decode(errors="replace").strip()  # podrun writes at its end
+        text = (
+            os.pread(self._errors.fileno(), size, 0).decode(errors="replace").strip()
+        )  # read without moving the offset, at which podrun writes
         return text.removeprefix("podrun: ") or f"podrun ended with code {self._code()}"
 
 
 _runs: weakref.WeakSet[Run] = weakref.WeakSet()
 
 
-def _let_go() -> None:
+def _close_pipes() -> None:
     for run in _runs:
-        run.let_go()
+        run.close_pipe()
 
 
-os.register_at_fork(after_in_child=_let_go)
+os.register_at_fork(after_in_child=_close_pipes)

@@ -1,4 +1,4 @@
-"""Tell how a loop over a generator was left: by `break` or `return`, or by an exception."""
+"""Find out how a loop over a generator was left: by `break` or `return`, or by an exception."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import dis
 from types import FrameType
 
 _POPS = {"POP_TOP", "POP_ITER"}
-"""Instructions by which `break` and `return` drop what a loop iterates over. No exception comes from them."""
+"""Instructions by which `break` and `return` drop the iterator of a loop. They raise no exceptions."""
 _SUSPENDED = {"YIELD_VALUE", "RESUME"}
-"""Instructions at which a generator stands while it is closed, such as a progress bar around the loop."""
+"""Instructions at which an outer generator, such as a progress bar around the loop, is suspended while it is closed."""
 
 
 def was_left_on_purpose(caller: FrameType | None) -> bool:
-    """Return whether the frame that has let go of a generator did so by `break` or `return`.
+    """Return whether the loop in `caller` was left by `break` or `return`.
 
-    A generator is only told that it is closed: an exception on its way out of the loop is not visible in it.
+    A generator only sees that it is closed; it cannot see the exception that ended the loop. So the instruction at which the
+    loop's frame stands is examined.
     """
     while caller is not None:
         name = dis.opname[caller.f_code.co_code[caller.f_lasti]] if caller.f_lasti >= 0 else ""

@@ -1,4 +1,4 @@
-"""The loop of a user program: it resumes, saves, stops with the pod and reports."""
+"""The training loop of a user program, `podrun.steps`: it resumes, saves, reports, and stops with the pod."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from podrun.runtime.contract import EventKind, ExitCode, Phase, UserError
 from .leaving import was_left_on_purpose
 from .session import current
 
-_SILENCE = 1.0  # seconds without a report after which the loop reports its step itself
+_SILENCE = 1.0  # seconds without a report from the program after which the loop reports its step
 
 
 class Stopped(SystemExit):
-    """The run was asked to stop, and has saved. Not caught, it ends the program with exit code 75."""
+    """Raised after the run was asked to stop and has saved. If it is not caught, the program ends with exit code 75."""
 
     def __init__(self, step: int) -> None:
         super().__init__(int(ExitCode.PREEMPTED))
@@ -31,25 +31,25 @@ class Stopped(SystemExit):
 
 
 def steps(total: int, state: Any, *, save_every: int = 100, keep: int = 2) -> Steps:
-    """Return a loop over the steps that are left of `total`, from the newest checkpoint of the workdir if there is one.
+    """Return a loop over the remaining steps, which resumes from the newest checkpoint in the workdir if there is one.
 
-    All processes make the same steps. The state is saved every `save_every` steps, after the last, and when the run is asked
-    to stop: then all processes stop after the same step. A loop that is left by `break`, `return` or `stop()` saves as well:
-    the step that has set the state, else the one before it. An exception saves nothing.
+    All processes do the same steps. The state is saved every `save_every` steps, after the last step, and when the run is
+    asked to stop; all processes then stop after the same step. A loop that is left by `break`, `return` or `stop()` saves as
+    well: the current step if it has set the state, otherwise the one before. After an exception nothing is saved.
 
     Args:
-        total: number of steps in all, those before a resume included.
-        state: any pytree, as it is before the first step: its arrays (jax's, numpy's and torch's tensors), numbers, texts
-            and bytes are saved. Everything that a step changes belongs in it, such as random numbers; the position in the
-            data does not, if that follows from the step. Arrays may be divided over the processes; everything else must be
-            the same on all. Anything else, such as a function, must not change.
+        total: number of steps in all, including those before a resume.
+        state: the state before the first step, any pytree. Arrays (of JAX, numpy and torch), numbers, texts and bytes in it
+            are saved. It must contain everything that a step changes, such as random keys, but not the position in the data
+            if that is a function of the step. Arrays may be divided over the processes; everything else must be equal on all
+            of them. Other leaves, such as functions, are not saved and must not change.
         save_every: steps between two checkpoints; 0: only at the end.
-        keep: newest checkpoints to keep.
+        keep: number of the newest checkpoints to keep.
 
     Raises:
-        UserError: the checkpoint is of another state or cannot be read, the workdir cannot be used, or the state cannot be
-            saved: here, or after the first step. Or the state has never changed at the first save.
-        ValueError, TypeError: a number that is none of steps.
+        UserError: the checkpoint has another state or cannot be read, the workdir cannot be used, or the state cannot be
+            saved; raised here or after the first step. Also if the state has not changed by the first save.
+        ValueError, TypeError: `total`, `save_every` or `keep` is not a valid number.
     """
     for name, number, least in (("total", total, 0), ("save_every", save_every, 0), ("keep", keep, 1)):
         if index(number) < least:
@@ -58,13 +58,13 @@ def steps(total: int, state: Any, *, save_every: int = 100, keep: int = 2) -> St
 
 
 class Steps:
-    """The steps that are left. Iterate over it, and put the new state in `state` at each step."""
+    """The remaining steps. Iterate over it, and assign the new state to `state` in each step."""
 
     def __init__(self, total: int, state: Any, save_every: int, keep: int) -> None:
         self.total = total
         self._state = state
         self._set_in: int | None = None
-        """The step that has set the state last; None: it was not set within the loop."""
+        """Step in which the program last assigned the state; None: not in the loop yet."""
         self._running = 0
         self._ends = False
         self.step = 0
@@ -85,13 +85,13 @@ class Steps:
                 self._reporter.event(EventKind.RESUME, step=self.step)
         self._saved = self.step
         self._before: Snapshot | None = None
-        """The state before the first step, until this process saves."""
+        """Snapshot of the state before the first step; None after the first save."""
         self._told = 0.0
         self._session.resume_metrics(self.step)
 
     @property
     def state(self) -> Any:
-        """The state after `step` steps. Yours to replace."""
+        """The state after `step` steps. Assign the new state in each step."""
         return self._state
 
     @state.setter
@@ -100,7 +100,7 @@ class Steps:
         self._set_in = self._running
 
     def stop(self) -> None:
-        """End the loop after this step, which is saved. Call it on all processes in the same step."""
+        """End the loop after the current step, and save it. Call it on all processes in the same step."""
         self._ends = True
 
     @property
@@ -108,7 +108,7 @@ class Steps:
         return self._session.env.process_id == 0
 
     def __iter__(self) -> Iterator[int]:
-        """Yield the numbers of the steps, from 1 on. Raises Stopped after a step, when the run is asked to stop."""
+        """Yield the numbers of the remaining steps, counted from 1. Raises Stopped if the run is asked to stop."""
         self._session.defers = True
         self._session.listen()
         try:
@@ -140,38 +140,38 @@ class Steps:
                 if self._ends:
                     break
             self._finish()
-            self._tell_end()
+            self._report_end()
         finally:
             self._session.defers = False
             self._session.stop_listening()
             self._checkpoints.close()
 
     def _leave(self, step: int, on_purpose: bool) -> None:
-        """Save the last whole step when the loop is left within a step.
+        """Save when the loop is left during a step.
 
-        The program cannot catch an error of a generator that is being closed: it is shown, and in a pod it ends the process.
+        Errors are printed, and end the process in a pod, because Python ignores errors of a generator that is closed.
         """
         if not on_purpose:
             self._note(f"the loop was left by an error in step {step}; the last step that was saved is {self._saved}")
             return
         try:
-            # A program that never sets the state may have changed its arrays in place.
+            # A program that never assigns the state may change its arrays in place.
             if self._set_in == step or (self._set_in is None and not self._is_forgotten()):
                 self._complete(step)
             self._finish()
-            self._tell_end()
+            self._report_end()
         except BaseException as error:
             code = int(ExitCode.FAILED)
             try:
                 sys.excepthook(type(error), error, error.__traceback__)
-            except SystemExit as ended:  # a mistake that was explained
+            except SystemExit as ended:  # raised by the excepthook of worker/mistakes.py
                 code = int(ended.code or code)
             sys.stdout.flush()
             sys.stderr.flush()
             if self._session.in_pod:
                 os._exit(code)
 
-    def _tell_end(self) -> None:
+    def _report_end(self) -> None:
         if self.step < self.total:
             self._note(f"the loop was left at step {self.step} of {self.total}; step {self._saved} is saved")
 
@@ -180,37 +180,37 @@ class Steps:
             self._reporter.note(text)
 
     def _check_first(self, step: int) -> None:
-        """Raise UserError after the first step for a state that cannot be saved, before more work is done."""
+        """Raise UserError after the first step, before more work is done, if the state cannot be saved."""
         self._checkpoints.check(step, self.state)
         if self._is_forgotten():
-            self._note(f"step {step} has not changed the state: put the new one in `state` of podrun.steps")
+            self._note(f"step {step} has not changed the state: assign the new state to `state` of podrun.steps")
 
     def _is_forgotten(self) -> bool:
         return self._set_in is None and self._before is not None and self._before.is_of(self._state)
 
     def _check_forgotten(self) -> None:
-        """Raise UserError at the first save of this process if nothing has changed the state."""
+        """Raise UserError at the first save if the state has not changed."""
         if self._is_forgotten():
             raise UserError(
                 f"podrun.steps: the state has not changed up to step {self.step}, so a resumed run would begin with the "
-                "first one; put the new state in `train.state` at each step (`train = podrun.steps(...)`)"
+                "first one; assign the new state to `train.state` in each step (`train = podrun.steps(...)`)"
             )
         self._before = None
 
     def _complete(self, step: int) -> None:
         on_cpu = jax.default_backend() == "cpu"
         self._reporter.beat.arrive(step)
-        if on_cpu:  # its collectives deadlock if many steps are dispatched at once
+        if on_cpu:  # collectives on CPU deadlock if many steps are in flight
             with self._reporter.beat.waiting:
                 jax.block_until_ready(self.state)
         self._reporter.beat.complete(step)
         self.step = step
         self._session.flush(before=None if on_cpu else step)
-        self._tell_step(step)
+        self._report_step(step)
         self._report_save()
 
-    def _tell_step(self, step: int) -> None:
-        """Report the step from time to time, whether the program reports metrics or not."""
+    def _report_step(self, step: int) -> None:
+        """Report the step at most once a second, unless the program has reported it."""
         now = time.monotonic()
         if now - self._told >= _SILENCE:
             self._told = now
@@ -232,7 +232,7 @@ class Steps:
             self._reporter.event(EventKind.CHECKPOINT, step=step)
 
     def _finish(self) -> None:
-        """Save the last state, unless it is, and wait until it is on disk."""
+        """Save the last state, unless it is saved, and wait until it is on disk."""
         self._session.flush()
         if self._saved != self.step:
             self._save()

@@ -1,4 +1,4 @@
-"""This process: its place in the pod, its workdir, what it reports, and whether it is asked to stop."""
+"""The session of this process: its place in the pod, its workdir, its metrics, and requests to stop."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ from podrun.runtime.worker.workdir import claim
 
 @dataclass(frozen=True)
 class Process:
-    """A process and its place in the pod."""
+    """A process's place in the pod."""
 
     process_id: int
     num_processes: int
     workdir: Path
-    """The run's folder: checkpoints and metrics.jsonl."""
+    """Folder of the run's results: checkpoints and metrics.jsonl."""
 
     @property
     def leads(self) -> bool:
-        """Return True for the one process that prints and writes for all."""
+        """Return whether this is process 0, which prints and writes for all."""
         return self.process_id == 0
 
 
 def init(workdir: str | os.PathLike[str] | None = None) -> Process:
-    """Join the pod if podrun has started this process; without podrun it is a pod of one process.
+    """Join the pod if podrun started this process; otherwise this process is a pod of one.
 
-    Call it before JAX computes anything. `steps`, `report` and `checkpoint` call it if nobody did.
+    Call it before JAX computes anything. `steps`, `report` and `checkpoint` call it if the program has not.
 
     Args:
-        workdir: folder of the run. By default that of `podrun --workdir`, or `runs/NAME-OF-THE-SCRIPT`.
+        workdir: folder of the results. By default that of `podrun --workdir`, or `runs/NAME-OF-THE-SCRIPT`.
 
     Returns:
-        Who this process is.
+        This process's place in the pod.
 
     Raises:
         UserError: JAX sees other devices than the slice has.
-        ValueError: called before with another workdir.
+        ValueError: it was called before with another workdir.
     """
     session = current(workdir)
     if workdir is not None and session.workdir.path != Path(workdir).expanduser().absolute():
@@ -65,27 +65,27 @@ def init(workdir: str | os.PathLike[str] | None = None) -> Process:
 
 
 def report(step: int, **metrics: Any) -> None:
-    """Report numbers of a step: to `podrun status`, to the log, and to metrics.jsonl in the workdir.
+    """Report metrics of a step to `podrun status`, to the log, and to metrics.jsonl in the workdir.
 
-    Call it on all processes with numbers that are the same on all, as often as you like. Within `steps` the numbers are read
-    when the next step has been dispatched, so that the devices do not wait.
+    Call it on all processes, with the same numbers, as often as you like. In a loop over `steps`, the numbers are read after
+    the next step is dispatched, so that the devices do not wait.
 
     Raises:
-        TypeError: a metric is not a number, or the step no whole one.
+        TypeError: a metric is not a number, or `step` is not an integer.
     """
     current().report(operator.index(step), metrics)
 
 
 def is_stopping() -> bool:
-    """Return True once the run is asked to stop: by SIGTERM, Ctrl-C or `podrun stop`. Then save, and return from the loop.
+    """Return whether the run was asked to stop, by SIGTERM, Ctrl-C or `podrun stop`. Then save, and leave the loop.
 
-    All processes of a pod get True at the same call, so all must make the same calls. `steps` does it by itself.
+    All processes of a pod get True at the same call, so all must make the same calls. `steps` does this itself.
     """
     return current().is_stopping()
 
 
 class Session:
-    """This process in its pod. There is one for each process: `current`."""
+    """The session of this process, which `current` returns: environment, workdir, reporter, metrics and stop requests."""
 
     def __init__(self, workdir: Path | None) -> None:
         explain_mistakes()
@@ -95,9 +95,9 @@ class Session:
         self.workdir = Workdir(chosen.expanduser().absolute())
         self.reporter = Reporter(self.env.events_path if self.in_pod else None, leads=self.env.process_id == 0)
         self.total: int | None = None
-        """Number of steps in all, once `steps` knows it."""
+        """Number of steps in all; None before `steps` is called."""
         self.defers = False
-        """True within `steps`, which says when reported numbers are read."""
+        """True in a loop over `steps`, which calls `flush` when the reported numbers may be read."""
         self._reported: list[tuple[int, dict[str, Any]]] = []
         self._resumed_from: int | None = None
         self.last_reported = 0
@@ -113,7 +113,7 @@ class Session:
             self.reporter.phase(Phase.SETUP)
 
     def claim(self) -> None:
-        """Make the workdir and lock it for this run, by process 0. Raises UserError if it cannot be, or is another run's."""
+        """Create and lock the workdir on process 0. Raises UserError if that fails or another run uses it."""
         if self.env.process_id == 0 and not self._claimed:
             claim(self.workdir, self.env, self.reporter)
             self._token.unlink()
@@ -121,10 +121,7 @@ class Session:
 
     @cached_property
     def storage(self) -> Storage:
-        """Claim the workdir, and return the storage that it turns out to be: all processes ask for it together.
-
-        Raises UserError.
-        """
+        """Claim the workdir, and return its storage. The first use must be on all processes. Raises as `claim` does."""
         self.claim()
         storage = self.storage_of(self.workdir.path)
         if self.env.process_id == 0 and (summary := storage.summary(self.workdir.path)):
@@ -132,15 +129,15 @@ class Session:
         return storage
 
     def storage_of(self, folder: Path) -> Storage:
-        """Return the storage that a folder turns out to be: all processes ask for it together. Process 0 makes the folder.
+        """Find out whether the processes share a folder, and return its storage. Called on all processes.
 
-        A folder in which process 0 cannot write is taken for a shared one: checkpoints can be read from it.
+        Process 0 creates the folder. One that process 0 cannot write to counts as shared: checkpoints can be read from it.
         """
         if not self.in_pod or self.env.num_processes == 1:
             return SHARED_FOLDER
         token = folder / self._token.name
         if self.env.process_id == 0:
-            with contextlib.suppress(OSError):  # a folder that is only read, on all hosts
+            with contextlib.suppress(OSError):  # the folder is only read, on all hosts
                 folder.mkdir(parents=True, exist_ok=True)
                 token.touch()
         if not gather([token.exists()])[0, 0]:
@@ -159,12 +156,12 @@ class Session:
     # --- stop ---
 
     def listen(self) -> None:
-        """Take SIGTERM as a request to stop from now on. In a pod it is one already."""
+        """Treat SIGTERM as a request to stop from now on. In a pod this is always so."""
         if self._stop is None:
             self._stop = StopRequest() if self.in_pod else LocalStop()
 
     def stop_listening(self) -> None:
-        """Let SIGTERM end a process that is alone, as before."""
+        """Restore the handler of SIGTERM in a process without a pod."""
         if isinstance(self._stop, LocalStop):
             self._stop.close()
             self._stop = None
@@ -178,7 +175,7 @@ class Session:
     # --- metrics ---
 
     def resume_metrics(self, step: int) -> None:
-        """Forget the metrics of steps after `step`, which will be reported again."""
+        """Remove the metrics of steps after `step`, which will be reported again."""
         self.__dict__.pop("_metrics", None)
         self._reported.clear()
         self._resumed_from = step
@@ -199,7 +196,7 @@ class Session:
             self.flush()
 
     def flush(self, before: int | None = None) -> None:
-        """Read and write what was reported, or that of steps before `before`."""
+        """Read and write the reported metrics, only those of steps before `before` if it is given."""
         while self._reported and (before is None or self._reported[0][0] < before):
             step, metrics = self._reported.pop(0)
             numbers = {name: _number(name, value) for name, value in metrics.items()}
@@ -212,7 +209,7 @@ _current: Session | None = None
 
 
 def current(workdir: str | os.PathLike[str] | None = None) -> Session:
-    """Return the session, made at the first call."""
+    """Return the session, which is created at the first call."""
     global _current
     if _current is None:
         _current = Session(None if workdir is None else Path(workdir))
@@ -221,17 +218,17 @@ def current(workdir: str | os.PathLike[str] | None = None) -> Session:
 
 def _alone() -> WorkerEnv:
     """Return the environment of a process that podrun did not start."""
-    # The pid in place of an attempt: the name of a token is made of it.
+    # The pid in place of the attempt makes the token's name unique.
     return WorkerEnv("alone", os.getpid(), "localhost", 0, 1, (), "", Path(os.devnull))
 
 
 def _script() -> str:
-    """Return the name of the program: `own` of own.py, `python` of a notebook or a prompt."""
+    """Return the name of the program: `own` for own.py, `python` for a notebook or prompt."""
     return Path(sys.argv[0]).stem if sys.argv and sys.argv[0].endswith(".py") else "python"
 
 
 def _number(name: str, value: Any) -> float:
     array = np.asarray(value)
     if array.size != 1 or (array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16"):
-        raise TypeError(f"podrun.report: {name} is no number, but {array.dtype}[{','.join(map(str, array.shape))}]")
+        raise TypeError(f"podrun.report: {name} is not a number, but {array.dtype}[{','.join(map(str, array.shape))}]")
     return float(array.reshape(()))

@@ -126,5 +126,5 @@ def test_mistakes(fresh: Callable[[], None], monkeypatch: pytest.MonkeyPatch) ->
         data.Batches(X, 2)[0]
     alone = session.current()
     monkeypatch.setattr(alone, "env", replace(alone.env, num_processes=3))
-    with pytest.raises(ValueError, match="a batch of 4 cannot be shared by 3 processes"):
+    with pytest.raises(ValueError, match="a batch of 4 cannot be divided equally over 3 processes"):
         data.Batches(X, 4)

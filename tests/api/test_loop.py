@@ -181,7 +181,7 @@ def test_a_state_that_is_never_set(fresh: Fresh, capfd: pytest.CaptureFixture[st
     with pytest.raises(UserError, match="the state has not changed up to step 3") as refused:
         for _ in podrun.steps(10, {"w": make(), "name": "x"}, save_every=3):
             pass
-    assert "put the new state in `train.state` at each step" in str(refused.value)
+    assert "assign the new state to `train.state` in each step" in str(refused.value)
     assert "step 1 has not changed the state" in capfd.readouterr().out
     assert saved() == []
 
@@ -283,7 +283,7 @@ def test_a_state_that_changes_its_form(fresh: Fresh) -> None:
 
 
 def test_what_is_reported_must_be_a_number(fresh: Fresh) -> None:
-    with pytest.raises(TypeError, match=r"podrun.report: loss is no number, but float64\[2\]"):
+    with pytest.raises(TypeError, match=r"podrun.report: loss is not a number, but float64\[2\]"):
         podrun.report(1, loss=np.zeros(2))
     with pytest.raises(TypeError, match="'str' object cannot be interpreted as an integer"):
         podrun.report("1", loss=1)  # type: ignore[arg-type]

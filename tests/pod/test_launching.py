@@ -139,7 +139,7 @@ def test_a_run_is_stopped(here: Sandbox) -> None:
     """With a checkpoint; as a context manager does it, too."""
     with podrun.launch("small.yaml", slice="cpu-1x1", simulate=True, overrides={"steps": 10_000_000}) as run:
         assert next(event for event in run.events() if event["event"] == "step")["step"] >= 1
-        with pytest.raises(TimeoutError, match="goes on after 0 s"):
+        with pytest.raises(TimeoutError, match="has not ended after 0 s"):
             run.wait(0)
     assert run.wait(0) == 143
     assert any(event["event"] == "checkpoint" for event in run.events())
