@@ -85,7 +85,7 @@ def refuse(name: str, key: str, reason: str) -> NoReturn:
     """Raise UserError for a plug-in that does not fulfil docs/plugins.md."""
     module = sys.modules.get(name.partition(":")[0])
     file = getattr(module, "__file__", None)
-    raise UserError(f"{key} {name}{f' ({file})' if file else ''}: {reason}; see docs/plugins.md for what is expected")
+    raise UserError(f"{key} {name}{f' ({file})' if file else ''}: {reason}; docs/plugins.md says what is expected")
 
 
 def expect(value: Any, kind: type, name: str, key: str) -> Any:

@@ -97,7 +97,7 @@ def test_batches_of_tokens(module: Path, change: str, reason: str) -> None:
     message = refusal(job())
     assert message.startswith(f"data.name mine:tokens ({module}): its validation examples ")
     assert reason in message
-    assert message.endswith("; see docs/plugins.md for what is expected")
+    assert message.endswith("; docs/plugins.md says what is expected")
 
 
 @pytest.mark.parametrize(

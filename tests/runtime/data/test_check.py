@@ -59,7 +59,7 @@ def refused(config: Config, data: Any) -> str:
     """Return why the data is refused, without what is around it."""
     with pytest.raises(UserError) as raised:
         checked(data, config)
-    start, end = "data.name a:b: ", "; see docs/plugins.md for what is expected"
+    start, end = "data.name a:b: ", "; docs/plugins.md says what is expected"
     text = str(raised.value)
     assert text.startswith(start) and text.endswith(end)
     return text.removeprefix(start).removesuffix(end)

@@ -92,7 +92,7 @@ def test_data_may_still_come() -> None:
     patient = blocked_data(store, grace=3600, stopping=True)
     for _ in range(3):
         patient.check(yes, lambda: saves.append(1))
-    blocked_data(store, stopping=True).look(no, lambda: saves.append(1))
+    blocked_data(store, stopping=True).check(no, lambda: saves.append(1))
     assert saves == []
     assert store.values == {}
 

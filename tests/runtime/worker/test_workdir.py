@@ -65,7 +65,7 @@ def test_a_lock_that_is_none(tmp_path: Path, plant: Callable[[Path, Path], None]
     victim.write_text("years of work")
     plant(tmp_path / ".podrun-lock", victim)
     with pytest.raises(
-        UserError, match=r"\.podrun-lock there is (a link|no file), put there by .*remove it, or choose"
+        UserError, match=r"\.podrun-lock there is (a link|not a file), put there by .*remove it, or choose"
     ):
         claim_it(tmp_path)
     assert victim.read_text() == "years of work"
@@ -139,7 +139,7 @@ def test_files_that_are_none(tmp_path: Path, plant: Callable[[Path, Path], None]
         else:
             check_owner(Workdir(tmp_path / "w"), replace(env_of(tmp_path), owner="ann@desk:/train.yaml"))
 
-    refusal = rf"{name} there is (a link|no file), put there by .*; remove it, or choose another"
+    refusal = rf"{name} there is (a link|not a file), put there by .*; remove it, or choose another"
     with pytest.raises(UserError, match=refusal):
         use()
     assert victim.read_text() == "alias ll='ls -l'\n"
