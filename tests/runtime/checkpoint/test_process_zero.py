@@ -78,12 +78,12 @@ def test_other_processes_are_told_why_not(tmp_path: Path, saved: Path, monkeypat
     """A checkpoint of another job ends all of them with the reason."""
     shutil.copytree(saved / "checkpoints", tmp_path / "checkpoints")
     told: list[bytes] = []
-    monkeypatch.setattr(process_zero, "tell", lambda text: told.append(text) or text)
+    monkeypatch.setattr(process_zero, "broadcast_text", lambda text: told.append(text) or text)
     with pytest.raises(UserError) as here:
         restore(tmp_path, optimizer={"name": "sgd"})
     (text,) = told
     monkeypatch.setattr(process_zero.jax, "process_index", lambda: 1)
-    monkeypatch.setattr(process_zero, "tell", lambda _: text)
+    monkeypatch.setattr(process_zero, "broadcast_text", lambda _: text)
     elsewhere = tmp_path / "another-host"
     elsewhere.mkdir()
     with pytest.raises(RefusedError) as there:

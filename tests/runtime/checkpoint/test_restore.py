@@ -215,7 +215,7 @@ def test_another_process_cannot_read_it(tmp_path: Path, saved: Path, monkeypatch
         restored, notes = restore(tmp_path, checkpoints)
     assert restored is not None
     assert restored.step == 10
-    assert notes[0].startswith("process 1 cannot read checkpoint 20; the run goes on")
+    assert notes[0].startswith("process 1 cannot read checkpoint 20; the run continues")
 
 
 def test_what_has_changed(tmp_path: Path, saved: Path) -> None:
