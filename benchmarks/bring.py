@@ -172,7 +172,7 @@ def run_bring(key: str, known_hosts: str, data: str, *addresses: str) -> None:
     """Bring the data as a start does, reading it included, and print what was sent."""
     from podrun.launcher.pod.pod import Host, Pod, Ssh
     from podrun.launcher.pod.slices import parse_slice
-    from podrun.launcher.staging.bring import Brought, bring_data
+    from podrun.launcher.staging.distribute_data import Brought, bring_data
     from podrun.launcher.staging.find_data import find_data
     from podrun.launcher.transport.ssh.transport import SshTransport
     from podrun.runtime.config import Config
@@ -215,7 +215,7 @@ def on_disk(hosts: Hosts) -> int:
 
 def pieces_there(hosts: Hosts, name: str, data: Path) -> int:
     """Return the bytes of whole pieces that a host has, looked at from outside."""
-    from podrun.launcher.agent.data_set import PIECE
+    from podrun.launcher.agent.prepare.data_set import PIECE
 
     total = 0
     for path in data.iterdir():

@@ -21,10 +21,10 @@ def _group(name: str, files: str, tests: str) -> Group:
 GROUPS = [
     _group(
         "failure, policy",
-        "launcher/supervise/cause.py launcher/supervise/failures.py launcher/supervise/patience.py "
-        "launcher/supervise/awake.py",
-        "launcher/supervise/test_failure.py launcher/supervise/test_failures.py launcher/supervise/test_patience.py "
-        "launcher/supervise/test_awake.py",
+        "launcher/attempt/cause.py launcher/attempt/failures.py launcher/attempt/stop_deadline.py "
+        "launcher/attempt/suspend_clock.py",
+        "launcher/attempt/test_failure.py launcher/attempt/test_failures.py launcher/attempt/test_stop_deadline.py "
+        "launcher/attempt/test_suspend_clock.py",
     ),
     _group("plan", "launcher/plan/plan.py", "launcher/plan/test_values.py launcher/plan/test_plan.py"),
     _group(
@@ -32,9 +32,11 @@ GROUPS = [
         "launcher/pod/slices.py launcher/pod/ranges.py launcher/pod/pod.py launcher/pod/traits.py",
         "launcher/pod",
     ),
-    _group("protocol", "launcher/agent/protocol.py launcher/agent/schema.py", "launcher/agent/test_protocol.py"),
+    _group(
+        "protocol", "launcher/agent/base/protocol.py launcher/agent/base/schema.py", "launcher/agent/test_protocol.py"
+    ),
     _group("session", "launcher/remote/session.py", "launcher/remote/test_session.py"),
-    _group("heartbeat", "launcher/supervise/heartbeat.py", "launcher/supervise/test_heartbeat.py"),
+    _group("heartbeat", "launcher/attempt/heartbeat.py", "launcher/attempt/test_heartbeat.py"),
     _group(
         "known hosts",
         "launcher/transport/ssh/known_hosts.py launcher/transport/ssh/host_key.py",

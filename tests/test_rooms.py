@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.agent import protocol
+from podrun.launcher.agent.base import protocol
 from podrun.runtime import contract
 from podrun.runtime.contract import WorkerEnv
 
@@ -37,8 +37,9 @@ FLOORS = {
             "templates",
             "datasets",
         ),
-        *("preflight", "request", "supervise", "engines", "kubernetes", "compare", "commands", "cli"),
+        *("preflight", "request", "attempt", "run", "engines", "kubernetes", "compare", "commands", "cli"),
     ),
+    "launcher/agent": ("base", "host", "prepare", "run", "results", "query", "main"),
     "runtime": (
         *(
             "contract",
@@ -64,7 +65,10 @@ FLOORS = {
     ),
 }
 """Rooms from the lowest to the highest. A file of the runtime that stands alone is a room, too."""
-SHARED = {"protocol", "schema", "places", "private", "extract", "data_set", "google"}
+SHARED = {
+    *("base/protocol", "base/schema", "base/places", "base/private"),
+    *("prepare/extract", "prepare/data_set", "host/google"),
+}
 """Files of the agent that the launcher imports: what both sides say, where things are on a host, what data travels as, how
 Google's metadata server is asked, and two rules that both sides keep, whose files are whose and which links stay inside a
 folder."""
@@ -131,8 +135,8 @@ def test_an_upward_import_is_found(tmp_path: Path) -> None:
     for line in ("from ..cli.guard import guard", "def f():\n    from ..cli import guard"):
         arrows = {"pod/pod": imports("launcher", path, ast.parse(line))}
         assert climbs("launcher", arrows) == ["pod/pod imports cli/guard, which is above it"]
-    arrows = {"pod/pod": imports("launcher", path, ast.parse("from ..agent.relay import relay"))}
-    assert climbs("launcher", arrows) == ["pod/pod imports agent/relay, which is the agent's own"]
+    arrows = {"pod/pod": imports("launcher", path, ast.parse("from ..agent.run.relay import relay"))}
+    assert climbs("launcher", arrows) == ["pod/pod imports agent/run/relay, which is the agent's own"]
 
 
 @pytest.mark.parametrize("package", FLOORS)

@@ -7,19 +7,19 @@ import sys
 from importlib import import_module
 from typing import List
 
-from .private import keep_private
-from .protocol import MARK, NURSERY
-from .watchdog import end_with_connection
+from .base.private import keep_private
+from .base.protocol import MARK, NURSERY
+from .base.watchdog import end_with_connection
 
 _REQUESTS = {
-    "prepare": ("prepare", "prepare"),
-    "bring": ("bring", "bring"),
-    "execute": ("execute", "execute"),
-    "clean": ("clean", "clean"),
-    "checkpoints": ("checkpoints", "checkpoints"),
-    "bucket": ("bucket", "try_bucket"),
-    "files": ("send_files", "send_files"),
-    "profile": ("profile_order", "profile"),
+    "prepare": ("prepare.prepare", "prepare"),
+    "bring": ("prepare.receive_data", "bring"),
+    "execute": ("run.execute", "execute"),
+    "clean": ("run.clean", "clean"),
+    "checkpoints": ("results.checkpoints", "checkpoints"),
+    "bucket": ("results.bucket", "try_bucket"),
+    "files": ("results.send_files", "send_files"),
+    "profile": ("run.profile_order", "profile"),
 }
 """Commands that read requests from stdin: the module, which is imported only then, and its function."""
 _ANSWERS = {"facts": 0, "listen": 2, "reach": 1, "share": 1, "see": 1}
@@ -29,27 +29,27 @@ _ANSWERS = {"facts": 0, "listen": 2, "reach": 1, "share": 1, "see": 1}
 def main(argv: List[str]) -> None:
     keep_private()
     if argv == [NURSERY]:
-        from .nursery import nursery
+        from .run.forkserver import forkserver
 
-        argv = nursery()
+        argv = forkserver()
     os.write(1, MARK)
     command, args = argv[0] if argv else "", argv[1:]
     if command == "run" and len(args) == 1:
-        from .relay import run
+        from .run.relay import run
 
         run()
         os._exit(0)  # taking the interpreter apart would touch, and so copy, all the memory that copies share
     elif command == "attach" and len(args) == 1:
-        from .relay import relay
+        from .run.relay import relay
 
         relay(os.path.expanduser(args[0]), b"")
         os._exit(0)
     elif command == "sweep" and len(args) == 2:
-        from .sweep import sweep
+        from .run.sweep import sweep
 
         sweep(*args)
     elif command == "rest" and len(args) == 1:
-        from .rest import rest
+        from .run.unsent_output import rest
 
         end_with_connection()
         rest(*args)
@@ -58,7 +58,7 @@ def main(argv: List[str]) -> None:
         module, function = _REQUESTS[command]
         sys.exit(getattr(import_module("." + module, __package__), function)())
     elif _ANSWERS.get(command) == len(args):
-        from .answer import COMMANDS
+        from .query import COMMANDS
 
         end_with_connection()
         COMMANDS[command](*args)

@@ -22,7 +22,7 @@ from .process import PIPE_CLOSED
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from ..remote.ahead import HeadStart
+    from ..remote.prestart import HeadStart
     from ..request.request import Request
 
 _EXAMPLES = """\b

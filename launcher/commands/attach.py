@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from podrun.runtime.contract import EventKind, ExitCode, UserError
 
+from ..run.background import attach_hint, failure_message, report_end, take_over
+from ..run.signals import Signals
 from ..rundir.follow import Output, follow
 from ..rundir.runs import find_run
 from ..rundir.submitted import end_of, goes_on, is_final, pending_words
-from ..supervise.background import attach_hint, failure_message, report_end, take_over
-from ..supervise.signals import Signals
 from ..view.live_console import make_console
 
 

@@ -11,9 +11,9 @@ from podrun.runtime.config import Launch
 from ..plan.plan import Program
 from ..pod.pod import Pod
 from ..pod.run_id import new_run_id
+from ..run.attempts import run_attempts
 from ..rundir.runs import RunDirectory
 from ..rundir.spec import Label, RunSpec
-from ..supervise.run import run_attempts
 from ..view.live_console import make_console
 
 PROGRAM = ("python", "-m", "podrun.runtime.bandwidth")
@@ -27,7 +27,7 @@ def measure_bandwidth(pod: Pod) -> int:
         spec = RunSpec(new_run_id(), pod, Program(PROGRAM, Launch()), cwd / "workdir", cwd, label=label)
         if not pod.traits.needs_staging:
             return run_attempts(spec, RunDirectory.create(spec), make_console(as_json=False))
-        from ..supervise.pack import with_code
+        from ..run.pack import with_code
 
         spec, bundles = with_code(replace(spec, workdir=pod.workdir_on_hosts(Path("bandwidth"))))
         return run_attempts(spec, RunDirectory.create(spec), make_console(as_json=False), bundles)

@@ -20,7 +20,7 @@ from ..request.hosts import HostSelection, select_hosts
 from ..rundir.old_runs import OldRun, old_run, old_runs, remove, remove_unfinished
 from ..rundir.runs import RunDirectory
 from ..transport.base import Transport, load_transport
-from ..view.leftovers import Leftovers, as_table, counted, kept_lines, summary
+from ..view.cleanup import Leftovers, as_table, counted, kept_lines, summary
 from ..view.printable import in_one_line
 from ..view.times import parse_duration
 

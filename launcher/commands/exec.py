@@ -15,7 +15,7 @@ from ..pod.in_thread import InThread
 from ..preflight.base import name_hosts
 from ..remote.execution import Execution, Result
 from ..request.hosts import HostSelection, select_hosts
-from ..supervise.signals import Signals
+from ..run.signals import Signals
 from ..transport.base import load_transport
 
 _LOOK = 0.1  # seconds between two checks for Ctrl-C

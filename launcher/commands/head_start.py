@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from podrun.runtime.contract import UserError
 
 if TYPE_CHECKING:
-    from ..remote.ahead import HeadStart
+    from ..remote.prestart import HeadStart
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def _start(slice: str, count: int) -> HeadStart | None:
     from ..inventory.simulated import simulated_pod
     from ..pod.run_id import new_run_id
     from ..pod.slices import parse_slice, several_slices
-    from ..remote.ahead import HeadStart
+    from ..remote.prestart import HeadStart
 
     try:
         return HeadStart(simulated_pod(several_slices(parse_slice(slice), count)), new_run_id())

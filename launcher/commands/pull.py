@@ -11,9 +11,9 @@ from podrun.runtime.config import bucket_url
 from podrun.runtime.contract import ExitCode, UserError
 
 from ..pod.errors import HostError
-from ..results.bring import Progress, Say
 from ..results.pull_run import PULLED, Pulled, default_folder, pull_bucket, pull_run
 from ..results.selection import near_kind, parse_selection, selects
+from ..results.transfer import Progress, Say
 from ..rundir.runs import RunDirectory, all_runs, find_run
 from ..transport.base import load_transport
 from ..view.overwritten import OverwrittenLine

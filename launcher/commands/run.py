@@ -12,16 +12,16 @@ from ..plan.plan import Program
 from ..pod.run_id import new_run_id
 from ..pod.secret_values import read_secrets
 from ..request.request import Request, make_workdir, owner_of_workdir, resolve_request
+from ..run.attempts import run_attempts
 from ..rundir.runs import RunDirectory
 from ..rundir.spec import RunSpec
 from ..rundir.work_tree import note_work_tree
-from ..supervise.run import run_attempts
 from ..view.live_console import make_console
 
 if TYPE_CHECKING:
-    from ..remote.ahead import HeadStart
+    from ..remote.prestart import HeadStart
+    from ..run.renewal import Renewal
     from ..staging.bundle import Bundle
-    from ..supervise.renewal import Renewal
 
 
 def run(request: Request, ahead: HeadStart | None = None, renewal: Renewal | None = None) -> int:
@@ -52,7 +52,7 @@ def run(request: Request, ahead: HeadStart | None = None, renewal: Renewal | Non
     )
     bundles: tuple[Bundle, ...] = ()
     if pod.traits.needs_staging:
-        from ..supervise.pack import with_code
+        from ..run.pack import with_code
 
         spec, bundles = with_code(spec)
     if request.pull is not None:
@@ -73,7 +73,7 @@ def run(request: Request, ahead: HeadStart | None = None, renewal: Renewal | Non
     directory = RunDirectory.create(spec)
     note_work_tree(directory.work_tree, spec.cwd)
     if request.detach:
-        from ..supervise.background import start_in_background
+        from ..run.background import start_in_background
 
         return start_in_background(directory, bundles, request.json)
     transport = ahead if ahead and ahead.pod == pod else None

@@ -8,12 +8,12 @@ import time
 
 from podrun.runtime.contract import Event, ExitCode, UserError
 
+from ..run.background import take_over
+from ..run.cleanup import end_leftovers
+from ..run.submission import end_job
 from ..rundir.follow import follow
 from ..rundir.runs import RunDirectory, all_runs, find_run
 from ..rundir.submitted import end_of, is_final
-from ..supervise.background import take_over
-from ..supervise.leftovers import end_leftovers
-from ..supervise.submission import end_job
 from ..transport.slurm.job import SlurmError
 
 _LIMIT = 180.0  # seconds; a save that has begun may take a minute

@@ -15,11 +15,11 @@ from ..pod.secret_values import read_secrets
 from ..request.queue_checks import queue_mistakes
 from ..request.queue_options import with_queue_options
 from ..request.request import Request, owner_of_workdir, resolve_request
+from ..run.pack import with_code
+from ..run.submission import sbatch_words, script_of, submit_run
 from ..rundir.runs import RunDirectory
 from ..rundir.spec import RunSpec
 from ..rundir.submitted import pending_words
-from ..supervise.pack import with_code
-from ..supervise.submission import sbatch_words, script_of, submit_run
 
 
 def submit(request: Request, typed: str) -> int:

@@ -16,7 +16,7 @@ from ..engines.tpu.gcloud import StoppedError, TpuName, configured_project
 from ..engines.tpu.order import Order, make_order
 from ..engines.tpu.queued import Queued, Stage, Vm
 from ..engines.tpu.service import Standing, list_zone, look
-from ..supervise.signals import Signals
+from ..run.signals import Signals
 from ..view.text_table import text_table
 from ..view.times import duration, moment
 

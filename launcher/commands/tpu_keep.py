@@ -14,7 +14,7 @@ from ..inventory.pod_request import PodRequest
 from ..pod.pod import Pod
 from ..pod.slices import parse_slice
 from ..request.request import Request, resolve_request
-from ..supervise.signals import Signals
+from ..run.signals import Signals
 from .run import run
 from .tpu import TpuRequest, agree, hints, tell
 

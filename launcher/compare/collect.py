@@ -9,7 +9,7 @@ from typing import Any
 from podrun.runtime.config import Config
 from podrun.runtime.contract import Workdir
 
-from ..agent.schema import Malformed, count, loads, number, record
+from ..agent.base.schema import Malformed, count, loads, number, record
 from ..pod.errors import HostError
 from ..rundir import run_summary
 from ..rundir.events import LIMIT

@@ -103,8 +103,8 @@ def _with_code(specs: list[RunSpec]) -> tuple[list[RunSpec], tuple[Bundle, ...]]
     """Add the code to the specs: all variants run its present version. Raises UserError if it cannot be sent."""
     if not specs[0].pod.traits.needs_staging:
         return specs, ()
+    from ..run.pack import with_code
     from ..staging.requirements import worker_python
-    from ..supervise.pack import with_code
 
     first, bundles = with_code(specs[0])
     assert first.code is not None

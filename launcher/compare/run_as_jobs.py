@@ -14,11 +14,11 @@ from podrun.runtime.contract import ExitCode, UserError
 
 from ..inventory.slurm_options import BatchOptions
 from ..pod.run_id import new_run_id
+from ..run.signals import Signals
+from ..run.submission import end_job, sbatch_words, submit_run
 from ..rundir.runs import RunDirectory
 from ..rundir.spec import RunSpec
 from ..rundir.submitted import end_of, goes_on, pending_words, waits
-from ..supervise.signals import Signals
-from ..supervise.submission import end_job, sbatch_words, submit_run
 from ..transport.slurm.job import SlurmError
 from .collect import collect
 from .comparison import Comparison

@@ -10,10 +10,10 @@ from podrun.runtime.contract import Event, EventKind, ExitCode, UserError
 
 from ..pod.run_id import new_run_id
 from ..request.request import make_workdir
+from ..run.attempts import run_attempts
+from ..run.signals import Signals
 from ..rundir.runs import RunDirectory
 from ..rundir.spec import RunSpec
-from ..supervise.run import run_attempts
-from ..supervise.signals import Signals
 from ..view.console import Console, PlainConsole
 from ..view.live_console import LiveConsole
 from .collect import collect

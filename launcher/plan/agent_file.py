@@ -8,8 +8,8 @@ import zipfile
 from functools import lru_cache
 from pathlib import Path
 
-from ..agent.places import agent_path
-from ..agent.protocol import ISOLATED
+from ..agent.base.places import agent_path
+from ..agent.base.protocol import ISOLATED
 from ..pod.pod import Pod
 
 _FOLDER = Path(__file__).parents[1] / "agent"
@@ -27,7 +27,7 @@ _START = (
 _RECEIVE = (
     "import hashlib,io,os,sys,zipfile; os.umask(0o077); p=os.path.expanduser(sys.argv[1]); d=sys.stdin.buffer.read(); "
     "hashlib.sha256(d).hexdigest()[:16] in p or sys.exit('not all of it arrived'); m={}; "
-    "z=zipfile.ZipFile(io.BytesIO(d)); [exec(z.read('podrun_agent/%s.py'%n),m) for n in ('private','compiled')]; "
+    "z=zipfile.ZipFile(io.BytesIO(d)); [exec(z.read('podrun_agent/base/%s.py'%n),m) for n in ('private','compiled')]; "
     "m['private_path'](*os.path.split(os.path.dirname(p))); d=m['with_compiled'](d); t=p+'.'+os.urandom(8).hex(); "
     "f=os.open(t,os.O_WRONLY|os.O_CREAT|os.O_EXCL,0o600); os.write(f,d)==len(d) or sys.exit('No space left on device'); "
     "os.close(f); os.rename(t,p)"
@@ -42,8 +42,8 @@ def agent_file() -> tuple[str, bytes]:
     """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        for path in sorted(_FOLDER.glob("*.py")):
-            _add(archive, f"podrun_agent/{path.name}", path.read_bytes())
+        for path in sorted(_FOLDER.rglob("*.py")):
+            _add(archive, f"podrun_agent/{path.relative_to(_FOLDER)}", path.read_bytes())
     data = buffer.getvalue()
     return f"{hashlib.sha256(data).hexdigest()[:16]}.pyz", data
 

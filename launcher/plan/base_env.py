@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from podrun.runtime.contract import ENV_ADDRESS
 
-from ..agent.protocol import MULTISLICE
+from ..agent.base.protocol import MULTISLICE
 from ..pod.pod import Host, Pod
 
 MEGASCALE_PORT = "8081"

@@ -7,7 +7,7 @@ from typing import Any
 
 from podrun.runtime.config import bucket_url
 
-from ..agent.protocol import ENV_MAIN_PID
+from ..agent.base.protocol import ENV_MAIN_PID
 from ..pod.pod import Pod
 
 # `exec` keeps the pid: a program's own processes tell by it which of them is the one that is waited for.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from ..agent.places import data_set_folder
+from ..agent.base.places import data_set_folder
 
 if TYPE_CHECKING:
     from podrun.runtime.config import Config, Section

@@ -27,8 +27,8 @@ from podrun.runtime.contract import (
 )
 from podrun.runtime.injection import parse_checked
 
-from ..agent.places import agent_folder, environments_folder
-from ..agent.protocol import INSTRUMENT
+from ..agent.base.places import agent_folder, environments_folder
+from ..agent.base.protocol import INSTRUMENT
 from ..pod.pod import Host, Pod
 from ..pod.slices import Slice
 from .agent_file import agent_command

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from podrun.runtime.contract import WorkerEnv
 
-from ..agent.protocol import INSTRUMENT
+from ..agent.base.protocol import INSTRUMENT
 
 INSTRUMENT_FOLDER = Path(__file__).parents[1] / INSTRUMENT
 """Folder of the files that help a program's Python, on this machine."""

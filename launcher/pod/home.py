@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from podrun.runtime.contract import UserError
 
-from ..agent.private import UnsafeError, private_path
+from ..agent.base.private import UnsafeError, private_path
 
 
 def podrun_home() -> Path:

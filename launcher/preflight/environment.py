@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..agent.protocol import EXTENSION
+from ..agent.base.protocol import EXTENSION
 from ..pod.pod import Pod
 from ..staging.runtime_packages import lacking, least_pythons, space_needed
 from .base import FactsByHost, Finding, group, is_known

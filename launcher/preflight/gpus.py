@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-from ..agent.protocol import MISSING
+from ..agent.base.protocol import MISSING
 from ..pod.gpu_slices import declared_model
 from ..pod.pod import Pod
 from .base import Facts, FactsByHost, Finding, group, is_known, judge_each, minority_findings

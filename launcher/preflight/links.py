@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..agent.protocol import IFNAME
+from ..agent.base.protocol import IFNAME
 from ..pod.pod import Pod
 from .base import Facts, FactsByHost, Finding, group, is_known, minority_findings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..agent.protocol import MISSING
+from ..agent.base.protocol import MISSING
 from ..pod.pod import Pod
 from ..view.text_table import wrap
 from .base import Facts, Finding, group, is_known, name_hosts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..agent.protocol import MISSING
+from ..agent.base.protocol import MISSING
 from ..pod.pod import Pod
 from ..staging.runtime_packages import BELOW, NEEDED, NEW_FLAX, NEW_JAX, TENSORBOARD
 from .base import Facts, FactsByHost, Finding, group, is_known, judge_each, minority_findings, name_hosts

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from ..agent.protocol import LIMIT, Lines
+from ..agent.base.protocol import LIMIT, Lines
 from ..transport.base import Channel
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from podrun.runtime.safe_name import as_files
 
-from ..agent.protocol import FILES_LIMIT, FROM_FILES, LIMIT, PIECE, Malformed, parse
-from ..agent.schema import short
+from ..agent.base.protocol import FILES_LIMIT, FROM_FILES, LIMIT, PIECE, Malformed, parse
+from ..agent.base.schema import short
 from ..pod.errors import HostError
 from ..pod.pod import Host, Pod
 from ..transport.base import Transport

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..agent.protocol import MARK
+from ..agent.base.protocol import MARK
 from ..plan.agent_file import NO_AGENT, agent_command, agent_file, receive_command
 from ..pod.errors import HostError
 from ..pod.pod import Host, Pod

@@ -9,8 +9,8 @@ from typing import Any
 
 from podrun.runtime.contract import events_stream, output_stream
 
-from ..agent import protocol
-from ..agent.protocol import GONE, UNBEGUN, Malformed
+from ..agent.base import protocol
+from ..agent.base.protocol import GONE, UNBEGUN, Malformed
 from ..plan.plan import DETACHED_LEASE, HostPlan, attached_lease
 from ..pod.errors import HostError, IncompleteWriteError
 from ..pod.pod import Pod

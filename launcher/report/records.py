@@ -10,7 +10,7 @@ from typing import Any
 
 from podrun.runtime.contract import Event, EventKind
 
-from ..agent.schema import Malformed, count, loads, record
+from ..agent.base.schema import Malformed, count, loads, record
 from ..rundir.events import LIMIT, parse_event
 from ..rundir.runs import RunDirectory
 

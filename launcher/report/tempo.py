@@ -1,6 +1,6 @@
 """Find how fast each process is, and how long the others wait for it. PURE.
 
-Who keeps them waiting is not judged here: the supervisor has named it, or nobody (`supervise/stragglers.py`).
+Who keeps them waiting is not judged here: the supervisor has named it, or nobody (`attempt/stragglers.py`).
 """
 
 from __future__ import annotations

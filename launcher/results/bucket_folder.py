@@ -10,7 +10,7 @@ from podrun.runtime.contract import UserError
 from podrun.runtime.safe_name import as_files
 from podrun.runtime.storage.bucket_client import Bucket, BucketError, MissingObjectError, RefusedError
 
-from ..agent.protocol import FILES_LIMIT
+from ..agent.base.protocol import FILES_LIMIT
 from ..pod.errors import HostError
 from ..remote.download import FileFailedError, Listing
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from podrun.runtime.contract import Event, EventKind, UserError, profile_folder, profile_order
 
-from ..agent.places import agent_folder
+from ..agent.base.places import agent_folder
 from ..pod.errors import HostError
 from ..pod.pod import Host, Pod
 from ..remote.ask import ask

@@ -22,11 +22,11 @@ from ..rundir.runs import RunDirectory
 from ..rundir.spec import RunSpec
 from ..transport.base import Transport, load_transport
 from ..view.times import size
-from .bring import Bringing, Brought, Progress, Say
 from .bucket_folder import BucketFolder
 from .folder import HomeFolder, digest_of
 from .selection import Selection, checkpoint_path, find_steps
 from .source import Source
+from .transfer import Bringing, Brought, Progress, Say
 
 PULLED = Path("pulled")
 """Folder for the folders that results are brought to, unless the user names one."""

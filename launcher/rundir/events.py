@@ -9,8 +9,8 @@ from typing import Any
 
 from podrun.runtime.contract import ErrorKind, Event, EventKind
 
-from ..agent.protocol import USAGE
-from ..agent.schema import (
+from ..agent.base.protocol import USAGE
+from ..agent.base.schema import (
     Check,
     Malformed,
     count,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from podrun.runtime.contract import Event
 
-from ..agent.schema import Lines
+from ..agent.base.schema import Lines
 from .echo import Echo, echoed_log
 from .events import LIMIT, parse_event
 from .runs import RunDirectory

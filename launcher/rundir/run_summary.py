@@ -10,7 +10,7 @@ from pathlib import Path
 
 from podrun.runtime.contract import Event, EventKind
 
-from ..agent.schema import Malformed, anything, each, loads, printable, record, text
+from ..agent.base.schema import Malformed, anything, each, loads, printable, record, text
 from .events import LIMIT
 from .run_state import reduce_events
 from .runs import RunDirectory

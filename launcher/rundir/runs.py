@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from podrun.runtime.contract import Event, EventKind, UserError, output_stream
 
-from ..agent.schema import Malformed, count, each, loads, record, table, text
+from ..agent.base.schema import Malformed, count, each, loads, record, table, text
 from ..plan.plan import LaunchPlan
 from ..pod.home import podrun_home, private, private_folder
 from ..pod.pod import Host, Pod

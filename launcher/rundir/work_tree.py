@@ -9,7 +9,7 @@ import threading
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from ..agent.schema import Malformed, count, loads, record, text
+from ..agent.base.schema import Malformed, count, loads, record, text
 from .events import LIMIT
 
 _WAIT = 20.0  # seconds for git, which reads every file of a large work tree

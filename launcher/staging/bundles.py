@@ -16,7 +16,7 @@ from typing import Any
 from podrun.runtime.contract import UserError
 from podrun.runtime.safe_name import why_unsafe
 
-from ..agent.extract import stays_inside
+from ..agent.prepare.extract import stays_inside
 from .bundle import GZIP, Bundle
 from .packed import keep_packed, key_of, packed
 from .private_files import is_private_content

@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..agent.protocol import Frames, Malformed, parse
+from ..agent.base.protocol import Frames, Malformed, parse
 from ..pod.errors import HostError
 from ..pod.pod import Host
 from ..remote.conversation import last_words, lines, send, send_frame
 from ..transport.base import Channel
-from .preparations import EndedError, Refusal
+from .end_early import EndedError, Refusal
 
 SILENCE = 300.0  # seconds without a frame after which a host is given up; a waiting agent sends one every few seconds
 _CHUNK = 1 << 18

@@ -13,7 +13,7 @@ from podrun.runtime.config import NamedFiles, files_of
 from podrun.runtime.contract import UserError
 from podrun.runtime.safe_name import why_unsafe
 
-from ..agent.data_set import PIECE
+from ..agent.prepare.data_set import PIECE
 from ..plan.data_set import DataFile, DataKey, DataSet, megabytes
 from .known_digests import forget_unused, known, remember
 from .project_files import shown

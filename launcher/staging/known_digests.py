@@ -14,7 +14,7 @@ import os
 import time
 from pathlib import Path
 
-from ..agent.data_set import PIECE
+from ..agent.prepare.data_set import PIECE
 from ..plan.data_set import DataFile
 from ..pod.home import private_folder
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..agent.protocol import FROM_PREPARE, short
+from ..agent.base.protocol import FROM_PREPARE, short
 from ..plan.container import container_request
 from ..pod.errors import HostError
 from ..pod.fan_out import fan_out
@@ -19,7 +19,7 @@ from ..remote.open_agent import open_agent
 from ..transport.base import Transport
 from .bundle import Bundle
 from .conversation import HostConversation
-from .preparations import Channels, EndedError, Refusal
+from .end_early import Channels, EndedError, Refusal
 from .requirements import environment_request, requirements_text
 
 __all__ = ["EndedError", "Prepared", "prepare_hosts"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from podrun.runtime.contract import UserError
 
-from ..agent.places import environment_python
+from ..agent.base.places import environment_python
 from ..pod.pod import Pod
 from .runtime_packages import lacking, space_needed
 

@@ -13,7 +13,7 @@ from typing import IO
 from ..pod.errors import HostError
 from ..pod.pod import Host, Pod
 from .base import Transport
-from .nursery import Copy, Nursery, split_command
+from .forkserver import Copy, Nursery, split_command
 from .open_files import restore_limit
 from .process_channel import ProcessChannel
 

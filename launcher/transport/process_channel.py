@@ -7,7 +7,7 @@ import subprocess
 from typing import IO
 
 from .base import Channel
-from .nursery import Copy
+from .forkserver import Copy
 
 _END = 2.0  # seconds for a command to end after its stdin was closed
 _STDERR = 1 << 16  # bytes

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from podrun.launcher.agent.main import MARK
-from podrun.launcher.agent.relay import GONE
+from podrun.launcher.agent.run.relay import GONE
 from podrun.launcher.pod.pod import Host
 from podrun.launcher.transport.base import Channel, Transport
 

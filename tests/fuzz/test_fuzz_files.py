@@ -14,9 +14,9 @@ from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.remote.download import FileFailedError, RemoteFolder
-from podrun.launcher.results.bring import Bringing, Brought
 from podrun.launcher.results.folder import HomeFolder
 from podrun.launcher.results.selection import Selection
+from podrun.launcher.results.transfer import Bringing, Brought
 from podrun.runtime.contract import UserError
 from podrun.runtime.safe_name import as_files
 

@@ -14,7 +14,19 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from podrun.launcher.agent.protocol import ANSWERS, FROM_AGENT, FROM_PREPARE, TO_AGENT, Malformed, parse, parse_answer
+from podrun.launcher.agent.base.protocol import (
+    ANSWERS,
+    FROM_AGENT,
+    FROM_PREPARE,
+    TO_AGENT,
+    Malformed,
+    parse,
+    parse_answer,
+)
+from podrun.launcher.attempt import failures
+from podrun.launcher.attempt.outcome import Outcome
+from podrun.launcher.attempt.supervisor import Supervisor
+from podrun.launcher.attempt.view import View
 from podrun.launcher.plan.plan import LaunchPlan, Program, make_plan
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Host, Pod
@@ -22,16 +34,12 @@ from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.preflight.run_preflight import run_preflight
 from podrun.launcher.preflight.table import render
 from podrun.launcher.remote.ask import ask
+from podrun.launcher.run.report import end_event, report
 from podrun.launcher.rundir.logs import Logs
 from podrun.launcher.rundir.read_state import read_state
 from podrun.launcher.rundir.runs import Recorder, RunDirectory
 from podrun.launcher.rundir.spec import start_event
 from podrun.launcher.staging.prepare import Prepared, prepare_hosts
-from podrun.launcher.supervise import failures
-from podrun.launcher.supervise.attempt import Supervisor
-from podrun.launcher.supervise.outcome import Outcome
-from podrun.launcher.supervise.report import end_event, report
-from podrun.launcher.supervise.view import View
 from podrun.launcher.view.console import JsonConsole, PlainConsole
 from podrun.runtime.config import Launch
 

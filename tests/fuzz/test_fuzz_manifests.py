@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from podrun.launcher.agent.checkpoint_files import list_checkpoints
+from podrun.launcher.agent.results.checkpoint_files import list_checkpoints
 from podrun.launcher.commands.checkpoints import as_table
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.remote.download import Listing
-from podrun.launcher.results.bring import Bringing, Brought
 from podrun.launcher.results.folder import HomeFolder
 from podrun.launcher.results.selection import Selection
+from podrun.launcher.results.transfer import Bringing, Brought
 from podrun.runtime.checkpoint.damage import DamagedCheckpointError
 from podrun.runtime.checkpoint.manifest import Verification, verify
 from podrun.runtime.contract import CHECKPOINT_MANIFEST

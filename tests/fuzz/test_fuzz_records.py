@@ -21,9 +21,9 @@ from podrun.launcher.plan.plan import Program
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.request import hosts
+from podrun.launcher.run import background
 from podrun.launcher.rundir.runs import RunDirectory
 from podrun.launcher.rundir.spec import RunSpec
-from podrun.launcher.supervise import background
 from podrun.launcher.view.terminal import guarded_streams
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import UserError

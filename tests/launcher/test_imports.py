@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from tests.conftest import Sandbox
 
 ROOT = Path(__file__).parents[2]
-AGENT = sorted((ROOT / "launcher" / "agent").glob("*.py"))
+AGENT_FOLDER = ROOT / "launcher" / "agent"
+AGENT = sorted(AGENT_FOLDER.rglob("*.py"))
 STANDARD = set(sys.stdlib_module_names) - {"graphlib", "tomllib", "zoneinfo"}
 """Modules that are standard in Python 3.8 already."""
 NEWER_THAN_3_8 = {
@@ -59,7 +60,7 @@ def third_party(modules: frozenset[str]) -> set[str]:
 @pytest.mark.parametrize(
     "module",
     [
-        *("cli.root", "commands.run", "supervise.run", "supervise.background", "supervise.attempt", "plan.plan"),
+        *("cli.root", "commands.run", "run.attempts", "run.background", "attempt.supervisor", "plan.plan"),
         *("request.train_file", "view.live_console", "preflight.rules"),
     ],
 )
@@ -94,7 +95,7 @@ def test_the_head_start_of_a_simulated_pod_imports_nothing_that_takes_long() -> 
 
 def test_what_starts_in_a_job_of_slurm_imports_nothing_that_takes_long() -> None:
     """The agents start meanwhile: each import here delays them."""
-    modules = imported("import podrun.launcher.supervise.job_start, podrun.launcher.remote.ahead")
+    modules = imported("import podrun.launcher.run.job_start, podrun.launcher.remote.prestart")
     assert third_party(modules) == set()
     assert not {"importlib.metadata", "asyncio", "multiprocessing"} & (modules - imported("pass"))
 
@@ -103,7 +104,7 @@ def test_a_program_needs_neither_the_schema_of_train_yaml_nor_that_of_a_pod_file
     """Of what podrun imports for a user's program, they took half of the time."""
     words = ["--slurm=time=10", "--slice=cpu-2x1", "--dry-run", "--", "python", "-c", "pass"]
     run = f"with contextlib.suppress(SystemExit): main({words})"
-    for statements in (["import podrun.launcher.supervise.in_job"], ["from podrun.launcher.cli.root import main", run]):
+    for statements in (["import podrun.launcher.run.in_job"], ["from podrun.launcher.cli.root import main", run]):
         modules = imported("import contextlib", *statements)
         assert "podrun.launcher.rundir.spec" in modules
         assert not {"pydantic", "yaml", "importlib.metadata"} & (modules - imported("pass"))
@@ -148,8 +149,9 @@ def test_the_agent_is_plain_python_3_8(path: Path) -> None:
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             assert (node.module or "").partition(".")[0] in STANDARD, f"line {node.lineno}"
         elif isinstance(node, ast.ImportFrom):
-            names = [node.module] if node.module else [alias.name for alias in node.names]
-            assert node.level == 1 and {*names} <= {p.stem for p in AGENT}, f"line {node.lineno}"
+            folder = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+            inside = folder == AGENT_FOLDER or AGENT_FOLDER in folder.parents
+            assert inside and (folder.is_dir() or folder.with_suffix(".py").is_file()), f"line {node.lineno}"
         elif isinstance(node, ast.Attribute):
             assert node.attr not in NEWER_THAN_3_8, f"line {node.lineno}: {node.attr}"
     is_lazy = any(isinstance(n, ast.ImportFrom) and n.module == "__future__" for n in tree.body)
@@ -176,7 +178,7 @@ print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 
 def import_all(python: str, agent: Path) -> set[str]:
     """Top-level modules that an isolated interpreter has after importing all of the agent."""
-    modules = [path.stem for path in AGENT if path.stem != "__init__"]
+    modules = [".".join(p.relative_to(AGENT_FOLDER).with_suffix("").parts) for p in AGENT if p.stem != "__init__"]
     command = [python, "-I", "-S", "-c", IMPORT_ALL, str(agent), *modules]
     done = subprocess.run(command, capture_output=True, text=True, env={})
     assert done.returncode == 0, done.stderr

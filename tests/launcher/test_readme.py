@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.agent.google import ENV_SERVER
+from podrun.launcher.agent.host.google import ENV_SERVER
 from podrun.launcher.pod.home import install_command
 from podrun.runtime.config.files import IDX_FILES
 

@@ -9,7 +9,7 @@ import pytest
 
 from podrun.launcher.inventory.simulated import simulated_pod
 from podrun.launcher.pod.slices import parse_slice
-from podrun.launcher.remote.ahead import HeadStart
+from podrun.launcher.remote.prestart import HeadStart
 
 from ..conftest import Sandbox
 from ..hosts import wait_until

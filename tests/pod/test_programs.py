@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.agent.processes import namespaces_work
+from podrun.launcher.agent.base.processes import namespaces_work
 
 from ..conftest import Sandbox
 from .conftest import processes_of

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from podrun.launcher.agent import safe_name as agents
+from podrun.launcher.agent.base import safe_name as agents
 from podrun.runtime import safe_name
 from podrun.runtime.safe_name import UnsafeNameError, as_files, open_inside, path_inside, why_unsafe
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.agent import port
+from podrun.launcher.agent.host import port
 from podrun.launcher.pod.pod import Host, Pod, Ssh
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.preflight.run_preflight import Report, run_preflight

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from podrun.launcher.agent.google import ENV_SERVER
+from podrun.launcher.agent.host.google import ENV_SERVER
 
 from ..launcher.inventory.plugin import install
 from ..metadata_server import serving, tpu_worker

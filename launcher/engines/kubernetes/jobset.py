@@ -16,7 +16,7 @@ from typing import Any
 from podrun.runtime.config import Config, Launch
 from podrun.runtime.contract import ENV_COORDINATOR, ENV_WORKDIR, ExitCode
 
-from ...agent.protocol import MULTISLICE
+from ...agent.base.protocol import MULTISLICE
 from ...plan.base_env import MEGASCALE_PORT, base_env
 from ...plan.plan import Program
 from ...pod.pod import Pod

@@ -28,7 +28,7 @@ from podrun.runtime.contract import (
     failure_code,
 )
 
-from ...agent.schema import Lines, Malformed
+from ...agent.base.schema import Lines, Malformed
 from ...plan.base_env import RUNTIME
 from ...plan.container import WITH_PID
 from ...plan.plan import OWN_PYTHON

@@ -11,7 +11,7 @@ from urllib.error import HTTPError
 
 from podrun.runtime.contract import UnavailableError, UserError
 
-from ...agent.google import ENV_SERVER, FLAVOR, ask_metadata, metadata_server
+from ...agent.host.google import ENV_SERVER, FLAVOR, ask_metadata, metadata_server
 from ...inventory.base import Listing
 from ...inventory.tpu_slice import slice_of_topology, slice_of_type
 from ...inventory.worker import check_slices, check_worker

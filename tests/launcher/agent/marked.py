@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-IMPORTS = "import json, os, signal, subprocess, sys, time\nfrom podrun.launcher.agent.processes import *\n"
+IMPORTS = "import json, os, signal, subprocess, sys, time\nfrom podrun.launcher.agent.base.processes import *\n"
 
 
 def wait_until(true: Callable[[], object], seconds: float = 15.0) -> bool:

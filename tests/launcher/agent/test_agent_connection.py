@@ -17,11 +17,12 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.agent import project_copy, serve
-from podrun.launcher.agent.lock import HostLock
+from podrun.launcher.agent.host.lock import HostLock
+from podrun.launcher.agent.host.notice import Notice
 from podrun.launcher.agent.main import MARK
-from podrun.launcher.agent.notice import Notice
-from podrun.launcher.agent.standby import Standbys
+from podrun.launcher.agent.prepare import project_copy
+from podrun.launcher.agent.run import serve
+from podrun.launcher.agent.run.prewarmed import Standbys
 from podrun.launcher.plan.agent_file import agent_file
 
 from ...pythons import other_python

@@ -8,9 +8,9 @@ import os
 import time
 from pathlib import Path
 
-from podrun.launcher.agent.clean import IN_USE, list_environments
-from podrun.launcher.agent.old_data import prune_data
-from podrun.launcher.agent.store import environments_of, lock_path, prune, remove_environments
+from podrun.launcher.agent.prepare.old_data import prune_data
+from podrun.launcher.agent.prepare.store import environments_of, lock_path, prune, remove_environments
+from podrun.launcher.agent.run.clean import IN_USE, list_environments
 
 DAY = 24 * 3600.0
 

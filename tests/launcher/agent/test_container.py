@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.agent.container import container_env, inside
-from podrun.launcher.agent.login_folder import expand_process
-from podrun.launcher.agent.packages import InterpreterError, ask_interpreter
-from podrun.launcher.agent.worker import worker_env
+from podrun.launcher.agent.base.container import container_env, inside
+from podrun.launcher.agent.base.login_folder import expand_process
+from podrun.launcher.agent.prepare.packages import InterpreterError, ask_interpreter
+from podrun.launcher.agent.run.worker import worker_env
 from podrun.launcher.plan.container import container_request, worker_inside
 from podrun.launcher.pod.container import Container
 from podrun.launcher.pod.pod import Host, Pod
@@ -83,7 +83,7 @@ def test_environment_of_a_worker_in_an_image(tmp_path: Path, monkeypatch: pytest
 def test_an_interpreter_that_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str | None, why: str
 ) -> None:
-    monkeypatch.setattr("podrun.launcher.agent.packages._LIMIT", 1.0)
+    monkeypatch.setattr("podrun.launcher.agent.prepare.packages._LIMIT", 1.0)
     if program:
         (tmp_path / "apptainer").write_text(program)
         (tmp_path / "apptainer").chmod(0o755)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.agent import devices, facts
+from podrun.launcher.agent.host import devices
+from podrun.launcher.agent.prepare import facts
 
 from .child import OPEN, process
 
@@ -54,7 +55,7 @@ def test_who_has_a_device_is_named(code: str, fake_devices: Path) -> None:
 def test_a_run_that_has_the_host_is_named(tmp_path: Path) -> None:
     """In a network namespace of its own, where no other run can be."""
     code = (
-        "from podrun.launcher.agent.lock import HostLock, current_holder; import sys; home = sys.argv[1];"
+        "from podrun.launcher.agent.host.lock import HostLock, current_holder; import sys; home = sys.argv[1];"
         "a = current_holder(home); l = HostLock(home); l.take('r-7'); print(a, current_holder(home))"
     )
     done = subprocess.run(

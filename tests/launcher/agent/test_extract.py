@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.agent.extract import DamagedError, extract
+from podrun.launcher.agent.prepare.extract import DamagedError, extract
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.agent import facts
-from podrun.launcher.agent import packages as packages_module
+from podrun.launcher.agent.prepare import facts
+from podrun.launcher.agent.prepare import packages as packages_module
 
 from ...pythons import other_python
 from ..preflight.pods import VERSION, healthy

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.agent import facts, protocol
-from podrun.launcher.agent.gpus import read_gpus
-from podrun.launcher.agent.private import user_name
+from podrun.launcher.agent.base import protocol
+from podrun.launcher.agent.base.private import user_name
+from podrun.launcher.agent.host.gpus import read_gpus
+from podrun.launcher.agent.prepare import facts
 from podrun.launcher.preflight.base import Finding
 from podrun.launcher.preflight.rules import apply_rules
 from podrun.launcher.preflight.run_preflight import Report

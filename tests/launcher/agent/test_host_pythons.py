@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from podrun.launcher.attempt.supervisor import Supervisor
 from podrun.launcher.inventory.simulated import simulated_pod
 from podrun.launcher.plan.plan import Program, make_plan
 from podrun.launcher.pod.pod import Pod
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.preflight.run_preflight import run_preflight
 from podrun.launcher.rundir.logs import Logs, log_path
-from podrun.launcher.supervise.attempt import Supervisor
 from podrun.launcher.transport.local import LocalTransport
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import ExitCode
 
 from ...pythons import other_python
-from ..supervise.test_leases import Watching
+from ..attempt.test_leases import Watching
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.agent import facts, protocol
-from podrun.launcher.agent.links import parse_nvlink, read_links
+from podrun.launcher.agent.base import protocol
+from podrun.launcher.agent.host.links import parse_nvlink, read_links
+from podrun.launcher.agent.prepare import facts
 from podrun.launcher.preflight.links import links_text, selected
 from podrun.launcher.preflight.rules import apply_rules
 

@@ -16,7 +16,7 @@ OTHER = 65534
 
 PROGRAM = """
 import json, os, socket, subprocess, sys, time
-from podrun.launcher.agent.lock import HostLock, claimed_by_others, current_holder
+from podrun.launcher.agent.host.lock import HostLock, claimed_by_others, current_holder
 
 ADDRESS = "\\0podrun-host"
 home, elsewhere = sys.argv[1:3]
@@ -48,7 +48,7 @@ def bind(listen=None, fill=0):
 
 def take(run, where=home):
     # As another agent of this user.
-    code = "import sys; from podrun.launcher.agent.lock import HostLock; print(HostLock(sys.argv[1]).take(sys.argv[2]))"
+    code = "import sys; from podrun.launcher.agent.host.lock import HostLock; print(HostLock(sys.argv[1]).take(sys.argv[2]))"
     done = subprocess.run([sys.executable, "-c", code, where, run], capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
@@ -120,7 +120,7 @@ def test_names_of_sockets_with_ends_of_lines(tmp_path: Path) -> None:
 
 def test_what_cannot_be_found_out_ends_no_agent(tmp_path: Path) -> None:
     """Whatever asking about other users' sockets raises."""
-    code = "from podrun.launcher.agent import lock\nlock.owner_of = lambda _: [][0]\n"
+    code = "from podrun.launcher.agent.host import lock\nlock.owner_of = lambda _: [][0]\n"
     facts = run(code + "print(json.dumps(facts()))", str(tmp_path), f"{tmp_path}/elsewhere")
     assert (facts["claim"], facts["taken"], facts["after"]) == (None, None, "None")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.agent import memory
-from podrun.launcher.agent.memory import Kills, available, count_in, has_killed, kills, usage
+from podrun.launcher.agent.host import memory
+from podrun.launcher.agent.host.memory import Kills, available, count_in, has_killed, kills, usage
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from podrun.launcher.agent import google
-from podrun.launcher.agent.google import ENV_SERVER, is_google
-from podrun.launcher.agent.notice import Notice
+from podrun.launcher.agent.host import google
+from podrun.launcher.agent.host.google import ENV_SERVER, is_google
+from podrun.launcher.agent.host.notice import Notice
 
 from ...hosts import wait_until
 from ...metadata_server import Metadata, serving, tpu_worker

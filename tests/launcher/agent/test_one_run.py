@@ -12,9 +12,9 @@ import pytest
 from .marked import Marked, line
 
 LOCK = """
-from podrun.launcher.agent.lock import HostLock
+from podrun.launcher.agent.host.lock import HostLock
 home = sys.argv[1]
-TAKE = "import sys, time; from podrun.launcher.agent.lock import HostLock; lock = HostLock(sys.argv[1]);"
+TAKE = "import sys, time; from podrun.launcher.agent.host.lock import HostLock; lock = HostLock(sys.argv[1]);"
 TAKE += "print(lock.take(sys.argv[-1]), lock.take(sys.argv[-1]), sep='|', flush=True);"
 
 def start(run, then=""):

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.agent import peers
-from podrun.launcher.agent.data_files import DataFiles
-from podrun.launcher.agent.data_set import FROM_BRING, PIECE, File
-from podrun.launcher.agent.peers import BrokenError, Server, fetch
-from podrun.launcher.agent.protocol import Malformed, parse
+from podrun.launcher.agent.base.protocol import Malformed, parse
+from podrun.launcher.agent.prepare import peers
+from podrun.launcher.agent.prepare.data_files import DataFiles
+from podrun.launcher.agent.prepare.data_set import FROM_BRING, PIECE, File
+from podrun.launcher.agent.prepare.peers import BrokenError, Server, fetch
 
 pytestmark = pytest.mark.timeout(120)
 SECRET = b"s" * 32

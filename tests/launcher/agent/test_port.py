@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.agent import port as port_module
-from podrun.launcher.agent.port import RefusedError, probe, release, reserve_port
+from podrun.launcher.agent.host import port as port_module
+from podrun.launcher.agent.host.port import RefusedError, probe, release, reserve_port
 
 
 def number(sock: socket.socket) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.agent.private import UnsafeError, is_private, private_path
+from podrun.launcher.agent.base.private import UnsafeError, is_private, private_path
 from podrun.launcher.plan.agent_file import agent_file
 from tests.conftest import Sandbox
 
@@ -149,7 +149,7 @@ def test_an_agent_that_somebody_swapped(sandbox: Sandbox, swap: Callable[[Path, 
     done = sandbox.podrun("exec", *POD, "--", "echo", "fine")
     assert not trace.exists()
     assert done.returncode == 0 and "fine" in done.stdout, done.stderr
-    assert b"podrun_agent/serve.py" in (agents / agent_file()[0]).read_bytes()
+    assert b"podrun_agent/run/serve.py" in (agents / agent_file()[0]).read_bytes()
     assert is_private(str(agents)) and is_private(str(agents / agent_file()[0]))
 
 

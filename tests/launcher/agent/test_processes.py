@@ -62,7 +62,7 @@ def test_processes_that_fork_while_they_are_killed(marked: Marked) -> None:
 def test_a_process_that_was_not_seen(marked: Marked) -> None:
     """Processes that fork and end while /proc is read are not seen there, nor are their children; the kernel knows them."""
     code = """
-import podrun.launcher.agent.processes as p
+import podrun.launcher.agent.base.processes as p
 child = subprocess.Popen(["sleep", "60"])
 blind, real = [1, 1, 1], p.descendants
 p.descendants = lambda *spare: [] if blind and blind.pop() else real()
@@ -74,7 +74,7 @@ print(p.kill_descendants(child.poll), child.returncode, real(), len(blind), flus
 @pytest.mark.long
 def test_what_does_not_die_is_told(marked: Marked) -> None:
     """After a time it must be stuck in the kernel: nobody waits for it for ever."""
-    code = "import podrun.launcher.agent.processes as p; p.STUCK = 0.3\n"
+    code = "import podrun.launcher.agent.base.processes as p; p.STUCK = 0.3\n"
     code += "calls = []; print(p.kill_until_none(lambda: [2 ** 22 + 1], lambda: calls.append(1)), len(calls) > 3)"
     assert line(marked.start(code)) == "[4194305] True"
 
@@ -151,7 +151,7 @@ time.sleep(60)
 @needs_root
 def test_the_first_process_of_a_namespace(marked: Marked) -> None:
     """It has none of the agent's files open, reaps what is orphaned, and ends with the agent, whatever signals it gets."""
-    agent = marked.start("import podrun.launcher.agent.processes as p\n" + FIRST)
+    agent = marked.start("import podrun.launcher.agent.base.processes as p\n" + FIRST)
     printed = line(agent)
     if printed == "no namespace":
         pytest.skip("no PID namespaces here")
@@ -166,7 +166,7 @@ def test_the_first_process_of_a_namespace(marked: Marked) -> None:
 def test_the_trial_of_a_namespace_is_made_once(marked: Marked) -> None:
     """A copy of the process knows its outcome."""
     code = """
-import podrun.launcher.agent.processes as p
+import podrun.launcher.agent.base.processes as p
 before = p.namespaces_work()
 p.libc = None
 if os.fork() == 0:

@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 
 def ask(folder: Path, profile: str, steps: int) -> str | None:
     request = {"dir": str(folder), "order": "0.profile", "trace": f"0.profile-{profile}", "id": profile, "steps": steps}
-    program = "from podrun.launcher.agent.profile_order import profile; profile()"
+    program = "from podrun.launcher.agent.run.profile_order import profile; profile()"
     done = subprocess.run(
         [sys.executable, "-c", program], input=json.dumps(request) + "\n", capture_output=True, text=True, check=True
     )

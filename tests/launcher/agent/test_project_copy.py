@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.agent.project_copy import STAMP, copy_code, remove_code
+from podrun.launcher.agent.prepare.project_copy import STAMP, copy_code, remove_code
 
 
 @pytest.fixture

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.agent import serve
-from podrun.launcher.agent.lock import HostLock, current_holder
-from podrun.launcher.agent.news import News
-from podrun.launcher.agent.notice import Notice
-from podrun.launcher.agent.port import RefusedError
-from podrun.launcher.agent.processes import enter_pid_namespace, namespaces_work
-from podrun.launcher.agent.serve import Agent
-from podrun.launcher.agent.standby import Standbys
+from podrun.launcher.agent.base.processes import enter_pid_namespace, namespaces_work
+from podrun.launcher.agent.host.lock import HostLock, current_holder
+from podrun.launcher.agent.host.notice import Notice
+from podrun.launcher.agent.host.port import RefusedError
+from podrun.launcher.agent.run import serve
+from podrun.launcher.agent.run.outbox import News
+from podrun.launcher.agent.run.prewarmed import Standbys
+from podrun.launcher.agent.run.serve import Agent
 
 PROCESS = {"process": 0, "argv": ["true"], "env": {}, "path": {}, "threads": None, "cwd": "."}
 PROCESS |= {"output": "0.out", "events": "0.events", "beat": "0.beat", "profile": "0.profile"}
@@ -83,7 +83,7 @@ def test_folders_in_use_are_marked_again_and_again(agent: Agent, monkeypatch: py
 
 def other_agent(home: Path, run: str) -> str:
     """Return what another agent is told that takes the host."""
-    code = "import sys; from podrun.launcher.agent.lock import HostLock; print(HostLock(sys.argv[1]).take(sys.argv[2]))"
+    code = "import sys; from podrun.launcher.agent.host.lock import HostLock; print(HostLock(sys.argv[1]).take(sys.argv[2]))"
     return subprocess.run([sys.executable, "-c", code, str(home), run], capture_output=True, text=True).stdout.strip()
 
 
@@ -177,7 +177,7 @@ def test_a_file_that_cannot_be_read_is_not_waited_for(tmp_path: Path, monkeypatc
         number = next(errors)
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("podrun.launcher.agent.news.open_stream", fail)
+    monkeypatch.setattr("podrun.launcher.agent.run.outbox.open_stream", fail)
     with pytest.raises(OSError, match="Too many"):
         news.send(connection)
     news.send(connection)

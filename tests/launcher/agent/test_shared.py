@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.agent import shared
+from podrun.launcher.agent.host import shared
 
 from .child import process
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.agent import standby
-from podrun.launcher.agent.standby import Standbys
-from podrun.launcher.agent.worker import Worker
+from podrun.launcher.agent.run import prewarmed as standby
+from podrun.launcher.agent.run.prewarmed import Standbys
+from podrun.launcher.agent.run.worker import Worker
 
 ECHO = ["sh", "-c", 'read -r orders && echo "$orders" > orders']
 

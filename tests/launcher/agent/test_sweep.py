@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.agent.sweep import processes_of
+from podrun.launcher.agent.run.sweep import processes_of
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_sweep_ends_what_has_the_runs_marks(sleeper: Callable[..., int]) -> No
         sleeper(f"PODRUN_RUN_ID={run}", "PODRUN_HOST=host-1"),
     }
     assert set(processes_of(run, "host-1")) == ours
-    code = f"from podrun.launcher.agent.sweep import sweep; sweep({run!r}, 'host-1')"
+    code = f"from podrun.launcher.agent.run.sweep import sweep; sweep({run!r}, 'host-1')"
     env = {**os.environ, "PODRUN_RUN_ID": run, "PODRUN_HOST": "host-1"}  # it does not end itself
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     answer = json.loads(done.stdout)

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.agent import protocol, usage
-from podrun.launcher.agent.usage import Usage, counters, memory, parse_devices, rates
+from podrun.launcher.agent.base import protocol
+from podrun.launcher.agent.host import usage
+from podrun.launcher.agent.host.usage import Usage, counters, memory, parse_devices, rates
 
 
 def test_counts_become_rates() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.agent.login_folder import expand_process
-from podrun.launcher.agent.protocol import MULTISLICE
-from podrun.launcher.agent.worker import Worker, worker_env
+from podrun.launcher.agent.base.login_folder import expand_process
+from podrun.launcher.agent.base.protocol import MULTISLICE
+from podrun.launcher.agent.run.worker import Worker, worker_env
 
 
 def worker_spec(**changes: Any) -> dict[str, Any]:

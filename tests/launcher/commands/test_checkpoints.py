@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.agent import checkpoint_files, checkpoints
-from podrun.launcher.agent.checkpoint_files import list_checkpoints, verify
-from podrun.launcher.agent.protocol import parse_answer
+from podrun.launcher.agent.base.protocol import parse_answer
+from podrun.launcher.agent.results import checkpoint_files, checkpoints
+from podrun.launcher.agent.results.checkpoint_files import list_checkpoints, verify
 from podrun.launcher.commands.checkpoints import as_table
 from podrun.runtime import contract
 from tests.conftest import Sandbox

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.agent.protocol import ANSWERS, FACTS, Malformed, parse_answer
+from podrun.launcher.agent.base.protocol import ANSWERS, FACTS, Malformed, parse_answer
 from podrun.launcher.commands.clean import _remove_here
 from podrun.launcher.rundir import old_runs
 from podrun.launcher.rundir.old_runs import OldRun
-from podrun.launcher.view.leftovers import Leftovers, as_table
+from podrun.launcher.view.cleanup import Leftovers, as_table
 
 from .conftest import Make
 

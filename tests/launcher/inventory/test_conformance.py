@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.agent.google import ENV_SERVER
+from podrun.launcher.agent.host.google import ENV_SERVER
 from podrun.launcher.inventory.base import INVENTORIES
 from podrun.launcher.inventory.conformance import InventoryConformance
 from podrun.launcher.inventory.hosts_from import SOURCES

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.agent.protocol import MULTISLICE
+from podrun.launcher.agent.base.protocol import MULTISLICE
 from podrun.launcher.inventory.find import find_pod
 from podrun.launcher.inventory.pod_request import PodRequest
 from podrun.launcher.plan.base_env import multislice_coordinator, multislice_env

@@ -7,7 +7,7 @@ import uuid
 from copy import deepcopy
 from typing import Any
 
-from podrun.launcher.agent.packages import PACKAGES
+from podrun.launcher.agent.prepare.packages import PACKAGES
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.preflight.base import Facts

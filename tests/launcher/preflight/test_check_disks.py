@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.agent import facts as facts_of_host
+from podrun.launcher.agent.prepare import facts as facts_of_host
 from podrun.launcher.preflight.environment import check_environment
 from podrun.launcher.preflight.rules import apply_rules
 from podrun.launcher.staging.runtime_packages import pinned

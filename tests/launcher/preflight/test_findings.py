@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.agent.packages import PACKAGES
+from podrun.launcher.agent.prepare.packages import PACKAGES
 from podrun.launcher.pod.container import Container
 from podrun.launcher.preflight.devices import format_age
 from podrun.launcher.preflight.rules import apply_rules, fatal_findings

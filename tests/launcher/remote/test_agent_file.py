@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.agent.compiled import with_compiled
+from podrun.launcher.agent.base.compiled import with_compiled
 from podrun.launcher.agent.main import MARK
 from podrun.launcher.plan import agent_file as agent_file_module
 from podrun.launcher.plan.agent_file import agent_command, agent_file
@@ -79,9 +79,11 @@ def test_the_same_sources_give_the_same_file(monkeypatch: pytest.MonkeyPatch, tm
     sources = Path(agent_file_module.__file__).parents[1] / "agent"
     copy = tmp_path / "agent"
     copy.mkdir()
-    for path in sorted(sources.glob("*.py"), reverse=True):
-        (copy / path.name).write_bytes(path.read_bytes())
-        os.utime(copy / path.name, (10**9, 10**9))
+    for path in sorted(sources.rglob("*.py"), reverse=True):
+        copied = copy / path.relative_to(sources)
+        copied.parent.mkdir(exist_ok=True)
+        copied.write_bytes(path.read_bytes())
+        os.utime(copied, (10**9, 10**9))
     (copy / "__pycache__").mkdir()
     (copy / "notes.txt").write_text("not Python")
     first = agent_file()
@@ -89,13 +91,13 @@ def test_the_same_sources_give_the_same_file(monkeypatch: pytest.MonkeyPatch, tm
     agent_file.cache_clear()
     try:
         assert agent_file() == first
-        (copy / "lock.py").write_text("# changed")
+        (copy / "host" / "lock.py").write_text("# changed")
         agent_file.cache_clear()
         assert agent_file()[0] != first[0]
     finally:
         agent_file.cache_clear()
     with zipfile.ZipFile(io.BytesIO(first[1])) as archive:
-        names = {f"podrun_agent/{path.name}" for path in sources.glob("*.py")}
+        names = {f"podrun_agent/{path.relative_to(sources)}" for path in sources.rglob("*.py")}
         assert set(archive.namelist()) == names
 
 
@@ -123,8 +125,8 @@ compiled_here = []
 compiles = builtins.compile
 builtins.compile = lambda source, name, *rest, **more: compiled_here.append(name) or compiles(source, name, *rest, **more)
 sys.path.insert(0, sys.argv[1])
-import podrun_agent.serve
-print(len(compiled_here), podrun_agent.serve.__loader__.get_source("podrun_agent.serve")[:14])
+import podrun_agent.run.serve as serve
+print(len(compiled_here), serve.__loader__.get_source(serve.__name__)[:14])
 """
 
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from podrun.launcher.agent import port
+from podrun.launcher.agent.host import port
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Pod
 from podrun.launcher.remote.ask import ask, asking

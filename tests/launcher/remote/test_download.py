@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.agent.protocol import LIMIT, PIECE
+from podrun.launcher.agent.base.protocol import LIMIT, PIECE
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.remote import download

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.agent.protocol import PREEMPTED
+from podrun.launcher.agent.base.protocol import PREEMPTED
+from podrun.launcher.attempt.agent_reuse import KeptAgents
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.remote.session import Session
-from podrun.launcher.supervise.kept import KeptAgents
 from podrun.launcher.transport.process_channel import ProcessChannel
 
-from ..supervise.test_ends import plan_of
-from ..supervise.test_leases import Recorded
+from ..attempt.test_ends import plan_of
+from ..attempt.test_leases import Recorded
 
 pytestmark = pytest.mark.timeout(60)
 

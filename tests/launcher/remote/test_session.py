@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.agent.protocol import GONE
+from podrun.launcher.agent.base.protocol import GONE
 from podrun.launcher.plan.plan import DETACHED_LEASE
 from podrun.launcher.pod.errors import HostError, IncompleteWriteError
 from podrun.launcher.remote import session as module
 
-from ..supervise.test_ends import plan_of
+from ..attempt.test_ends import plan_of
 from .pretended import HELLO, READY, STOPPED, FakeChannel, World, until
 
 pytestmark = pytest.mark.timeout(60)

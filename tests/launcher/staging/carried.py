@@ -11,7 +11,7 @@ from podrun.launcher.plan.data_set import DataSet
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
-from podrun.launcher.staging.bring import Brought, bring_data
+from podrun.launcher.staging.distribute_data import Brought, bring_data
 from podrun.launcher.staging.find_data import find_data
 from podrun.launcher.transport.local import LocalTransport
 from podrun.launcher.transport.process_channel import ProcessChannel

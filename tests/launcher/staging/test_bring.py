@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.agent.data_set import PIECE
+from podrun.launcher.agent.prepare.data_set import PIECE
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Host
 from podrun.launcher.staging.find_data import find_data

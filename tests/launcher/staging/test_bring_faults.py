@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.agent.data_files import DataFiles
-from podrun.launcher.agent.data_set import PIECE, File
-from podrun.launcher.agent.peers import BrokenError, Server, fetch, listen
+from podrun.launcher.agent.prepare.data_files import DataFiles
+from podrun.launcher.agent.prepare.data_set import PIECE, File
+from podrun.launcher.agent.prepare.peers import BrokenError, Server, fetch, listen
 from podrun.launcher.pod.errors import HostError
-from podrun.launcher.staging.bring import Brought, Pieces
+from podrun.launcher.staging.distribute_data import Brought, Pieces
 from podrun.launcher.staging.routes import Routes
 
 from .carried import Carried

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.agent import facts
-from podrun.launcher.agent.store import DONE
+from podrun.launcher.agent.prepare import facts
+from podrun.launcher.agent.prepare.store import DONE
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.fan_out import WINDOW
 from podrun.launcher.pod.pod import Host, Pod
-from podrun.launcher.staging import preparations
+from podrun.launcher.staging import end_early
 from podrun.launcher.staging import prepare as prepare_module
-from podrun.launcher.staging.preparations import EndedError, Refusal
+from podrun.launcher.staging.end_early import EndedError, Refusal
 from podrun.launcher.transport.local import LocalTransport
 from podrun.launcher.transport.process_channel import ProcessChannel
 
@@ -118,7 +118,7 @@ class Rejecting(LocalTransport):
 
 def test_hosts_that_failed_are_not_hidden_by_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An unreachable host has failed, however late that shows; one that was not tried has not."""
-    monkeypatch.setattr(preparations, "SETTLE", 0.1)
+    monkeypatch.setattr(end_early, "SETTLE", 0.1)
     refusal = Refusal()
     monkeypatch.setattr(prepare_module, "Refusal", lambda: refusal)
     pod = replace(Case(tmp_path).pod, hosts=tuple(Host(f"h{n}", f"h{n}") for n in range(WINDOW + 9)))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.agent.data_set import PIECE
+from podrun.launcher.agent.prepare.data_set import PIECE
 from podrun.launcher.staging import find_data as module
 from podrun.launcher.staging.find_data import find_data
 from podrun.launcher.staging.known_digests import forget_unused

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from podrun.launcher.run.pack import _name_private
 from podrun.launcher.staging.bundles import project_bundle
 from podrun.launcher.staging.private_files import is_private_name
-from podrun.launcher.supervise.pack import _name_private
 
 from .test_code_sync import git, write
 

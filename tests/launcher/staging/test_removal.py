@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.agent import store
+from podrun.launcher.agent.prepare import store
 
 from .prepared import Case
 

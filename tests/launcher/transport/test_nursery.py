@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.agent.processes import stat_fields
+from podrun.launcher.agent.base.processes import stat_fields
 from podrun.launcher.plan.agent_file import agent_command
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.remote.ask import ask
 from podrun.launcher.remote.open_agent import open_agent
 from podrun.launcher.transport import process_channel
 from podrun.launcher.transport.base import Channel
+from podrun.launcher.transport.forkserver import Copy
 from podrun.launcher.transport.local import LocalTransport
-from podrun.launcher.transport.nursery import Copy
 from podrun.launcher.transport.process_channel import ProcessChannel
 
 from ..agent.marked import wait_until

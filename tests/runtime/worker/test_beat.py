@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.agent.progress import read_beat
+from podrun.launcher.agent.run.progress import read_beat
 from podrun.runtime.contract import Beat, Phase
 from podrun.runtime.worker.beat import BeatFile
 from podrun.runtime.worker.progress import Reporter

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.agent import google
-from podrun.launcher.agent.google import ENV_SERVER
+from podrun.launcher.agent.host import google
+from podrun.launcher.agent.host.google import ENV_SERVER
 from podrun.launcher.engines.tpu import metadata
 from podrun.launcher.inventory.find import find_pod
 from podrun.launcher.inventory.pod_request import PodRequest

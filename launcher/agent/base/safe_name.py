@@ -1,0 +1,1 @@
+../../../runtime/safe_name.py

@@ -1,0 +1,71 @@
+"""Read lines and parts of a known length from the launcher. The command ends when its stdin ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any, Dict, Tuple
+
+CHUNK = 1 << 16
+
+
+class GoneError(Exception):
+    """The launcher, or the connection to it, is gone."""
+
+
+class Stdin:
+    """Buffered stdin. The buffer is our own, so that callers can use `select` on the descriptor as well."""
+
+    def __init__(self, fd: int = 0) -> None:
+        self.fd = fd
+        self._unread = b""
+
+    def frame(self) -> Dict[str, Any]:
+        """Return the next line as a frame. Raises GoneError."""
+        while b"\n" not in self._unread:
+            self.fill()
+        line, _, self._unread = self._unread.partition(b"\n")
+        frame: Dict[str, Any] = json.loads(line)
+        return frame
+
+    def take(self, size: int) -> bytes:
+        """Return at least one and at most `size` bytes. Raises GoneError."""
+        if not self._unread:
+            self.fill()
+        data, self._unread = self._unread[:size], self._unread[size:]
+        return data
+
+    def fill(self) -> None:
+        """Wait for more data. Raises GoneError at the end."""
+        data = os.read(self.fd, CHUNK)
+        if not data:
+            raise GoneError()
+        self._unread += data
+
+
+class Part:
+    """A file of the next `size` bytes of stdin."""
+
+    def __init__(self, stdin: Stdin, size: int) -> None:
+        self._stdin = stdin
+        self._left = size
+
+    def read(self, size: int = CHUNK) -> bytes:
+        """Return up to `size` bytes; empty at the end of the part. Raises GoneError if stdin ends before that."""
+        if self._left == 0:
+            return b""
+        data = self._stdin.take(min(size, self._left))
+        self._left -= len(data)
+        return data
+
+
+def read_line(fd: int, data: bytes = b"") -> Tuple[bytes, bytes]:
+    """Return the first line of `fd`, and the bytes that were read beyond it. `data` was read before."""
+    while b"\n" not in data:
+        chunk = os.read(fd, CHUNK)
+        if not chunk:
+            sys.exit("the connection ended before the spec arrived")
+        data += chunk
+    line, _, rest = data.partition(b"\n")
+    return line, rest

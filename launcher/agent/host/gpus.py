@@ -1,0 +1,119 @@
+"""Ask nvidia-smi what a host's GPUs are, how they are, and who computes on them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+from ..base.private import user_name
+from .usage import MEBIBYTE, number, nvidia_smi
+
+LIMIT = 10.0  # seconds; without persistence mode it starts the driver first, which takes some of them for each GPU
+_MOST = 64  # rows of an answer that are read
+_COMMAND = 200  # characters of a command line that are reported
+_FORMAT = "--format=csv,noheader,nounits"
+_GPUS = "index,uuid,memory.total,memory.free,ecc.mode.current,ecc.errors.uncorrected.volatile.total,name"
+_USERS = "gpu_uuid,pid,process_name"
+
+Row = Dict[str, Any]
+
+
+def read_gpus(env: Mapping[str, str], limit: float = LIMIT) -> Optional[Row]:
+    """Return the GPUs that workers with these variables may use as `rows`, and the processes that compute on them as `users`.
+
+    `why` is what nvidia-smi complains of, `late` whether it gave no answer within `limit` seconds, after which nothing waits
+    for it. Sizes are in bytes, `errors` are uncorrected ECC errors since the driver was loaded, None is what a GPU does not
+    tell. None instead of all that if there is no nvidia-smi, without which all works.
+
+    Source: `nvidia-smi --help-query-gpu` and `--help-query-compute-apps`.
+    """
+    program = nvidia_smi()
+    if program is None:
+        return None
+    deadline = time.monotonic() + limit
+    try:
+        gpus = _start([program, "--query-gpu=" + _GPUS, _FORMAT])
+        users = _start([program, "--query-compute-apps=" + _USERS, _FORMAT])
+    except OSError as error:
+        return {"rows": [], "users": [], "why": "it cannot be started: %s" % error.strerror, "late": False}
+    answer, of_users = _answer(gpus, deadline), _answer(users, deadline)
+    if answer is None:
+        return {"rows": [], "users": [], "why": "no answer within %g s" % limit, "late": True}
+    rows = _visible(parse_gpus(answer), env.get("CUDA_VISIBLE_DEVICES"))
+    return {"rows": rows, "users": _users(of_users or "", rows), "why": _complaint(answer), "late": False}
+
+
+def parse_gpus(answer: str) -> List[Row]:
+    """Return a row for each GPU of an answer; lines that are none are left out."""
+    rows = []
+    for line in answer.splitlines()[:_MOST]:
+        words = [word.strip() for word in line.split(",", 6)]
+        if len(words) < 7 or number(words[0]) is None:
+            continue
+        total, free = (None if size is None else size * MEBIBYTE for size in map(number, words[2:4]))
+        ecc = words[4] if words[4] in ("Enabled", "Disabled") else None
+        row = {"index": number(words[0]), "uuid": words[1], "name": words[6][:_COMMAND], "memory": total, "free": free}
+        rows.append(dict(row, ecc=ecc, errors=number(words[5])))
+    return rows
+
+
+def _complaint(answer: str) -> Optional[str]:
+    """Return the first line that is no GPU's: of one that is lost, or of all."""
+    lines = [line.strip()[:_COMMAND] for line in answer.splitlines()[:_MOST] if line.strip()]
+    return next((line for line in lines if not parse_gpus(line)), None if lines else "it lists no GPU")
+
+
+def _start(argv: Sequence[str]) -> "subprocess.Popen[bytes]":
+    null = subprocess.DEVNULL
+    return subprocess.Popen(argv, stdin=null, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def _answer(question: "subprocess.Popen[bytes]", deadline: float) -> Optional[str]:
+    """Return what was printed; None if that took too long. A process that hangs in the driver is not waited for."""
+    try:
+        output, _ = question.communicate(timeout=max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        question.kill()
+        return None
+    return output.decode("utf-8", "replace")
+
+
+def _visible(rows: List[Row], chosen: Optional[str]) -> List[Row]:
+    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves; all, if it is not set or names parts of GPUs."""
+    if chosen is None:
+        return rows
+    names = [name.strip() for name in chosen.split(",") if name.strip()]
+    visible = [
+        row
+        for name in names
+        for row in rows
+        if name == str(row["index"]) or (name[:4] == "GPU-" == row["uuid"][:4] and row["uuid"].startswith(name))
+    ]
+    return visible or rows
+
+
+def _users(answer: str, rows: Sequence[Row]) -> List[Row]:
+    """Return the processes that compute on these GPUs, of all users."""
+    numbers = {row["uuid"]: row["index"] for row in rows}
+    users = []
+    for line in answer.splitlines()[:_MOST]:
+        words = [word.strip() for word in line.split(",", 2)]
+        pid = number(words[1]) if len(words) == 3 else None
+        if pid is not None and words[0] in numbers:
+            users.append(dict(_describe(pid, words[2]), gpu=numbers[words[0]], pid=pid))
+    return users
+
+
+def _describe(pid: int, name: str) -> Row:
+    """Return user and command of a process; `name` and None if the number is one of another PID namespace."""
+    folder = "/proc/%d" % pid
+    try:
+        with open(folder + "/cmdline", "rb") as file:
+            command = file.read().rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
+        if not command.startswith(name):
+            return {"user": None, "command": name[:_COMMAND]}
+        return {"user": user_name(os.stat(folder).st_uid), "command": command[:_COMMAND]}
+    except OSError:
+        return {"user": None, "command": name[:_COMMAND]}

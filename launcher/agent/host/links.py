@@ -1,0 +1,118 @@
+"""Look at what carries data between GPUs: network interfaces, InfiniBand ports and NVLink."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import socket
+import struct
+import subprocess
+from typing import Any, Dict, List, Mapping, Optional
+
+from ..base.protocol import IFNAME
+from .usage import nvidia_smi
+
+_LIMIT = 10.0  # seconds for nvidia-smi
+_MOST = 256  # interfaces and ports that are reported
+_ADDRESS_OF = 0x8915  # SIOCGIFADDR of linux/sockios.h
+_GPU = re.compile(r"GPU (\d{1,4}): ")
+_LINK = re.compile(r"\s+Link \d{1,4}: (<inactive>|[\d.]+ GB/s)")
+
+Row = Dict[str, Any]
+
+
+def read_links(address: Optional[str], env: Mapping[str, str], folder: str = "/sys/class") -> Row:
+    """Return `interfaces` by name, `used`, that of this host's `address` for the others, `chosen`, what NCCL is told to use,
+    `infiniband` ports and `nvlink` links.
+
+    Speeds are in Mb/s, None where the kernel does not know. Sources: sysfs-class-net and sysfs-class-infiniband of the
+    kernel's documentation, `nvidia-smi nvlink --help`.
+    """
+    names = sorted(_names(os.path.join(folder, "net")))[:_MOST]
+    return {
+        "interfaces": [{"name": name, "speed": _speed(os.path.join(folder, "net", name))} for name in names],
+        "used": next((name for name in names if address and address in _addresses(name)), None),
+        "chosen": env.get(IFNAME) or None,
+        "infiniband": _ports(os.path.join(folder, "infiniband")),
+        "nvlink": _nvlink(),
+    }
+
+
+def parse_nvlink(answer: str) -> List[Row]:
+    """Return the links of each GPU that has some: how many there are, and how many are active."""
+    rows: List[Row] = []
+    for line in answer.splitlines():
+        gpu, link = _GPU.match(line), _LINK.match(line)
+        if gpu:
+            rows.append({"gpu": int(gpu.group(1)), "links": 0, "active": 0})
+        elif link and rows:
+            rows[-1]["links"] += 1
+            rows[-1]["active"] += link.group(1) != "<inactive>"
+    return [row for row in rows if row["links"]]
+
+
+def _nvlink() -> List[Row]:
+    program = nvidia_smi()
+    if program is None:
+        return []
+    null = subprocess.DEVNULL
+    try:
+        asked = subprocess.Popen([program, "nvlink", "--status"], stdin=null, stdout=subprocess.PIPE, stderr=null)
+        output, _ = asked.communicate(timeout=_LIMIT)
+    except OSError:
+        return []
+    except subprocess.TimeoutExpired:  # it hangs in the driver, which is told of its list of GPUs; it is not waited for
+        asked.kill()
+        return []
+    return parse_nvlink(output.decode("utf-8", "replace"))
+
+
+def _ports(folder: str) -> List[Row]:
+    ports = []
+    for device in sorted(_names(folder))[:_MOST]:
+        below = os.path.join(folder, device, "ports")
+        for number in sorted(_names(below))[:_MOST]:
+            place = os.path.join(below, number)
+            state = (_read(os.path.join(place, "state")) or "").rpartition(": ")[2]
+            if state:
+                ports.append(
+                    {"port": "%s/%s" % (device, number), "state": state, "rate": _read(os.path.join(place, "rate"))}
+                )
+    return ports
+
+
+def _addresses(name: str) -> List[str]:
+    """Return the addresses of a network interface."""
+    addresses = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            answer = fcntl.ioctl(sock.fileno(), _ADDRESS_OF, struct.pack("256s", os.fsencode(name)[:15]))
+            addresses.append(socket.inet_ntoa(answer[20:24]))
+        except OSError:  # it has none of IPv4
+            pass
+    for line in (_read("/proc/net/if_inet6") or "").splitlines():
+        words = line.split()
+        if words[-1] == name:
+            addresses.append(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(words[0])))
+    return addresses
+
+
+def _speed(place: str) -> Optional[int]:
+    text = _read(os.path.join(place, "speed")) or ""
+    return int(text) if text.isdigit() and int(text) else None
+
+
+def _names(folder: str) -> List[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _read(path: str) -> Optional[str]:
+    try:
+        with open(path, errors="replace") as file:
+            return file.read(1 << 16).strip()
+    except OSError:  # also of an interface that is down, whose speed cannot be read
+        return None

@@ -1,0 +1,126 @@
+"""Measure what is used of this host from time to time: cores, memory, network, and GPUs where there is `nvidia-smi`."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+
+from ..base.connection import Connection
+
+if TYPE_CHECKING:
+    import subprocess
+
+EVERY = 10.0  # seconds between two measurements
+FIRST = 2.0  # seconds from the start of the workers to the first one
+LONGEST = 1 << 16  # bytes of the answer of nvidia-smi that are read
+QUERY = ("--query-gpu=utilization.gpu,memory.used,memory.total", "--format=csv,noheader,nounits")
+MEBIBYTE = 1 << 20
+Counters = Tuple[float, int, int, int, int]
+"""A time, and what has been counted up to it: ticks of all cores, idle ones among them, bytes received, bytes sent."""
+
+
+class Usage:
+    """Sends the launcher a frame `usage` every ten seconds while workers run. What cannot be measured is never an error."""
+
+    def __init__(self) -> None:
+        self.due = 0.0
+        self.before: Optional[Counters] = None
+        self.query: Optional[subprocess.Popen[bytes]] = None
+        self.devices: List[Dict[str, Any]] = []
+
+    def send(self, connection: Connection) -> None:
+        """Send a measurement if it is time. The first call only begins to count."""
+        now = time.monotonic()
+        if connection.offsets is None or connection.unsent or now < self.due:
+            return
+        before, self.before = self.before, counters(now)
+        self.due = now + (FIRST if before is None else EVERY)
+        self.ask_devices()
+        if before is not None and self.before is not None:
+            connection.send(dict(rates(before, self.before), type="usage", devices=self.devices, **memory()))
+
+    def ask_devices(self) -> None:
+        """Take the answer to the last question to nvidia-smi, and ask again. Nothing waits for it."""
+        if self.query is not None:
+            if self.query.poll() is None:
+                return
+            assert self.query.stdout is not None
+            with self.query.stdout as answer:
+                self.devices = parse_devices(answer.read(LONGEST).decode("utf-8", "replace"))
+            self.query = None
+        program = nvidia_smi()
+        if program is not None:
+            import subprocess  # here, because most agents have no GPU
+
+            null = subprocess.DEVNULL
+            try:
+                self.query = subprocess.Popen([program, *QUERY], stdin=null, stdout=subprocess.PIPE, stderr=null)
+            except OSError:
+                pass
+
+
+def counters(now: float) -> Optional[Counters]:
+    """Return the counters of the machine; None where /proc does not have them."""
+    try:
+        with open("/proc/stat") as file:
+            ticks = [int(word) for word in file.readline().split()[1:9]]
+        with open("/proc/net/dev") as file:
+            rows = [line.partition(":") for line in file.readlines()[2:]]
+        cards = [row.split() for name, _, row in rows if name.strip() != "lo"]
+        received, sent = (sum(int(card[column]) for card in cards) for column in (0, 8))
+        return now, sum(ticks), ticks[3] + ticks[4], received, sent
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def rates(before: Counters, after: Counters) -> Dict[str, float]:
+    """Return the share of all cores that was used between two looks, and bytes a second over the network."""
+    seconds, ticks, idle, received, sent = (max(0.0, float(b - a)) for a, b in zip(before, after))
+    return {
+        "cpu": round(1 - min(1.0, idle / ticks), 3) if ticks else 0.0,
+        "received": round(received / seconds) if seconds else 0,
+        "sent": round(sent / seconds) if seconds else 0,
+    }
+
+
+def memory() -> Dict[str, int]:
+    """Return the bytes of memory in use, and those of the machine; 0 where they are not known."""
+    values = {}
+    try:
+        with open("/proc/meminfo") as file:
+            for line in file:
+                name, _, rest = line.partition(":")
+                if name in ("MemTotal", "MemAvailable"):
+                    values[name] = int(rest.split()[0]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    total = values.get("MemTotal", 0)
+    return {"memory": max(0, total - values.get("MemAvailable", total)), "memory_total": total}
+
+
+def nvidia_smi() -> Optional[str]:
+    """Return the path of nvidia-smi, if this host has one."""
+    folders = os.environ.get("PATH", "").split(os.pathsep)
+    paths = (os.path.join(folder, "nvidia-smi") for folder in folders if os.path.isabs(folder))
+    return next((path for path in paths if os.access(path, os.X_OK)), None)
+
+
+def parse_devices(answer: str) -> List[Dict[str, Any]]:
+    """Return a row for each GPU: `busy` from 0 to 1, bytes of memory in use, and in all; None where there is no number."""
+    rows = []
+    for line in answer.splitlines():
+        busy, used, total = [*(number(word) for word in line.split(",")), None, None, None][:3]
+        rows.append(
+            {
+                "busy": None if busy is None else busy / 100,
+                "memory": None if used is None else used * MEBIBYTE,
+                "memory_total": None if total is None else total * MEBIBYTE,
+            }
+        )
+    return rows
+
+
+def number(word: str) -> Optional[int]:
+    word = word.strip()
+    return int(word) if word.isascii() and word.isdigit() and len(word) < 12 else None

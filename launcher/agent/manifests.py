@@ -1,1 +1,0 @@
-../../runtime/manifests.py

@@ -1,0 +1,1 @@
+"""Prepare the host: code, environments and data, and the facts about them."""

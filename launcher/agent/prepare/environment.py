@@ -1,0 +1,215 @@
+"""Virtual environments for the requirements of runs: each is built once and shared by all runs that need the same."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import socket
+import time
+from typing import Any, Dict, List, Optional, Set, Tuple
+
+from ..base.disk import ROOM, check_space, free_space, human
+from ..base.places import environments_folder
+from ..base.private import UnsafeError, is_private, private_path
+from ..base.problem import Problem, cannot_write
+from ..base.protocol import EXTENSION
+from ..base.tool import Say, ToolError, Tools
+from .copy_environment import COPYABLE, copy_environment
+from .store import DONE, in_use, lock_path
+
+BUILD_LIMIT = 1800.0  # seconds for one command of a build
+LOCK_LIMIT = 2400.0  # seconds to wait for another build of the same environment
+_ASK_LIMIT = 60.0  # seconds for an interpreter to report its version
+_FULL = 20 * 10**6  # bytes left below which a failed build is blamed on the disk, whatever its message
+_VERSION = "import sys; print('.'.join(map(str, sys.version_info[:3])), sys.implementation.name)"
+
+
+class Environments:
+    """The environments below `home`."""
+
+    def __init__(self, home: str, tools: Tools, say: Say) -> None:
+        self._folder = environments_folder(home)
+        self._tools = tools
+        self._say = say
+        for_workers = ("PYTHONPATH", "PYTHONHOME")  # pip would count the packages there as installed
+        self._env = {name: value for name, value in tools.env.items() if name not in for_workers}
+        self._env.update(PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_NO_INPUT="1", GIT_TERMINAL_PROMPT="0")
+
+    def folder(self, key: str) -> str:
+        return os.path.join(self._folder, key)
+
+    def ensure(self, key: str, text: str, python: str, space: int) -> str:
+        """Return the interpreter of the environment `key`; build it if it is missing, unfinished, or of another Python.
+
+        `space`: bytes that it needs if it is built from scratch. Raises Problem.
+        """
+        folder = self.folder(key)
+        with _Lock(lock_path(self._folder, key), self._tools, self._say):
+            version = self._version(python)
+            if version is None:
+                raise _no_python(python)
+            inside = os.path.join(folder, "bin", "python")
+            if not (is_private(folder) and _built_with(folder) == version == self._version(inside)):
+                self._build(folder, text, python, version, space)
+                _write(os.path.join(folder, DONE), json.dumps({"python": version}))
+            in_use(folder)
+            return inside
+
+    def _version(self, python: str) -> Optional[str]:
+        try:
+            return self._tools.run([python, "-I", "-S", "-c", _VERSION], _silent, _ASK_LIMIT)
+        except ToolError:
+            return None
+
+    def _build(self, folder: str, text: str, python: str, version: str, space: int) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        wanted = folder + ".txt"
+        _write(wanted, text)
+        inside = os.path.join(folder, "bin", "python")
+        uv = _find_uv(self._env)
+        install = [uv, "pip", "install", "--python", inside] if uv else [inside, "-m", "pip", "install"]
+        smaller = self._smaller(text, version)
+        if smaller is not None:
+            check_space(self._folder, min(space, EXTENSION), "an extended virtual environment")
+            self._say("extending the virtual environment of fewer requirements")
+            copy_environment(smaller, folder, leave_out=DONE)
+        else:
+            check_space(self._folder, space, "the virtual environment")
+            self._say("building the virtual environment with %s" % ("uv" if uv else "pip"))
+            make = [uv, "venv", "--python", python, folder] if uv else [python, "-m", "venv", folder]
+            self._step("cannot make a virtual environment with %s" % python, make, _REMEDY_VENV)
+        self._step("cannot install the requirements", [*install, "-r", wanted], _REMEDY_INSTALL)
+        os.replace(wanted, os.path.join(folder, "requirements.txt"))
+
+    def _smaller(self, text: str, version: str) -> Optional[str]:
+        """Return an environment of the same Python whose requirements are a subset of these, if there is one."""
+        for built_with, folder in extendable(self._folder, text):
+            if built_with == version == self._version(os.path.join(folder, "bin", "python")):
+                in_use(folder)
+                return folder
+        return None
+
+    def _step(self, failure: str, argv: List[str], remedy: str) -> None:
+        try:
+            self._tools.run(argv, self._say, BUILD_LIMIT, self._env)
+        except ToolError as error:
+            left = free_space(self._folder)
+            if left < _FULL or os.strerror(errno.ENOSPC) in str(error):
+                raise Problem(
+                    "the disk is full: %s left at %s, while %s ran" % (human(left), self._folder, " ".join(argv[:4])),
+                    ROOM,
+                )
+            raise Problem("%s: %s %s" % (failure, " ".join(argv[:4]), error), remedy)
+
+
+_REMEDY_VENV = "install uv, or Python's venv (on Debian and Ubuntu the package python3-venv), on the host"
+_REMEDY_INSTALL = "see the last lines above; try the same requirements in a fresh environment on one host"
+
+
+def extendable(envs: str, text: str) -> List[Tuple[str, str]]:
+    """Return (built with, folder) of complete environments for a subset of the lines of `text`, the largest first."""
+    wanted = {line.rstrip() for line in text.splitlines()}
+    candidates = []
+    for name in os.listdir(envs) if os.path.isdir(envs) else []:
+        folder = os.path.join(envs, name)
+        built_with = _built_with(folder)
+        if built_with is not None and is_private(folder):
+            lines = _read_lines(os.path.join(folder, "requirements.txt"))
+            if lines and lines < wanted and all(map(COPYABLE.match, lines)):
+                candidates.append((len(lines), built_with, folder))
+    return [(built_with, folder) for _, built_with, folder in sorted(candidates, reverse=True)]
+
+
+def find_python(python: str, env: Dict[str, str]) -> str:
+    """Return the absolute path of the workers' interpreter. Raises Problem if there is none."""
+    program = shutil.which(os.path.expanduser(python), path=env.get("PATH"))
+    if program is None:
+        raise _no_python(python)
+    return os.path.abspath(program)
+
+
+def _no_python(python: str) -> Problem:
+    return Problem("there is no Python at %r" % python, "give its absolute path with `python:` in the pod file")
+
+
+def _find_uv(env: Dict[str, str]) -> Optional[str]:
+    """Return the path of uv. Also searches where its installer puts it, which a non-interactive shell has not in PATH."""
+    install_folders = [os.path.expanduser(folder) for folder in ("~/.local/bin", "~/.cargo/bin")]
+    return shutil.which("uv", path=os.pathsep.join([env.get("PATH", os.defpath), *install_folders]))
+
+
+def _built_with(folder: str) -> Optional[str]:
+    try:
+        with open(os.path.join(folder, DONE), encoding="utf-8") as file:
+            version: str = json.load(file)["python"]
+            return version
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _read_lines(path: str) -> Set[str]:
+    """Return the lines of a requirements.txt without comments and blanks; empty if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return {line.rstrip() for line in file if line.strip() and not line.lstrip().startswith("#")}
+    except (OSError, ValueError):
+        return set()
+
+
+def _write(path: str, text: str) -> None:
+    """Write a file atomically: readers see all of it or nothing. Raises Problem."""
+    try:
+        with open(path + ".new", "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(path + ".new", path)
+    except OSError as error:
+        raise cannot_write(path, error)
+
+
+def _silent(line: str) -> None:
+    pass
+
+
+class _Lock:
+    """Allow one build at a time, also among hosts that share the folder. The system releases it when its holder ends."""
+
+    def __init__(self, path: str, tools: Tools, say: Say) -> None:
+        self._path = path
+        self._tools = tools
+        self._say = say
+        self._fd = -1
+
+    def __enter__(self) -> None:
+        try:
+            private_path(*os.path.split(os.path.dirname(self._path)))
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._wait()
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, ("%s, pid %d" % (socket.gethostname(), os.getpid())).encode(), 0)
+        except UnsafeError as error:
+            raise Problem(*str(error).split("; ", 1))
+        except OSError as error:
+            raise cannot_write(self._path, error)
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + LOCK_LIMIT
+        told = False
+        while True:
+            try:
+                return fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.pread(self._fd, 200, 0).decode(errors="replace") or "another process"
+            if time.monotonic() > deadline:
+                raise Problem("%s has been building this environment for too long" % holder, "end that process")
+            if not told:
+                self._say("waiting for %s, which builds the same environment" % holder)
+                told = True
+            self._tools.wait(0.2)
+
+    def __exit__(self, *_: Any) -> None:
+        os.close(self._fd)

@@ -1,0 +1,216 @@
+"""Gather the facts of one host from the kernel and the workers' interpreter, without touching an accelerator."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import resource
+import socket
+import threading
+import time
+from typing import Any, Callable, Dict, Optional
+
+from ..base.address import is_own, peer_address, resolve_or_raise
+from ..base.boot import boot_id
+from ..base.places import environments_folder
+from ..host.devices import device_nodes, holders, lock_file
+from ..host.gpus import read_gpus
+from ..host.links import read_links
+from ..host.lock import claimed_by_others, current_holder
+from .packages import InterpreterError, ask_interpreter
+from .store import is_complete
+
+Facts = Dict[str, Any]
+
+LIMIT = 15.0  # seconds for a fact: a dead network file system or name server never answers
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
+_DRIVER = "/proc/driver/nvidia/version"
+_HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
+
+
+def gather(request: Facts, devices: str = "/dev", interpreter: Optional[Callable[[], Facts]] = None) -> Facts:
+    """Return facts by name; a fact that cannot be determined is `{"error": reason}`. Never raises.
+
+    `request` may have: `python` the workers' interpreter (default python3), `env` its environment variables, `home` podrun's
+    folder, `workdir`, `platform` (cpu, cuda or tpu), `internal` the address for the other hosts, if it is not that of the
+    connection, `container` whose image `python` is in. Paths may begin with `~/`. If `python` is built only when a run
+    starts, `python_before` is the interpreter it will be built with, and `requirements` the text of its requirements.
+    `devices` is the folder of device nodes. `interpreter` gives the facts of `python`, if it has been asked already.
+
+    `clock` is `{"received", "answered"}`: this host's time when the question arrived and when the answer left.
+    """
+    received = time.time()
+    env: Dict[str, str] = dict(request.get("env") or {})
+    nodes = device_nodes(devices)
+    questions: Dict[str, Callable[[], Any]] = {
+        "system": _system,
+        "interpreter": interpreter or (lambda: _interpreter(request, env)),
+        "driver": _driver,
+        "disk_home": lambda: _disk(request.get("home") or "~/.podrun"),
+        "disk_tmp": lambda: _disk("/tmp"),
+        "machine": _machine,
+        "disk_workdir": lambda: _disk(request.get("workdir")),
+        "memory": _memory,
+        "devices": lambda: nodes,
+        "holders": lambda: holders(path for paths in nodes.values() for path in paths),
+        "gpus": lambda: read_gpus(dict(os.environ, **env)) if request.get("platform") == "cuda" else None,
+        "links": lambda: _links(request, env),
+        "lock_file": lock_file,
+        "run": lambda: current_holder(os.path.expanduser(request.get("home") or "~/.podrun")),
+        "claim": claimed_by_others,
+        "host_name": lambda: _host_name(request.get("internal")),
+        "proxies": lambda: _proxies(dict(os.environ, **env)),
+        "huge_pages": _huge_pages,
+        "limits": _limits,
+    }
+    facts = _ask_all(questions)
+    facts["clock"] = {"received": received, "answered": time.time()}
+    return facts
+
+
+def _ask_all(questions: Dict[str, Callable[[], Any]]) -> Facts:
+    """Ask all questions at once, each in its own thread: a question that hangs costs only its own answer."""
+    facts: Facts = {}
+
+    def ask(name: str, question: Callable[[], Any]) -> None:
+        try:
+            facts[name] = question()
+        except Exception as error:  # one failed question must not cost the other facts
+            facts[name] = {"error": str(error) or type(error).__name__}
+
+    threads = [threading.Thread(target=ask, args=item, daemon=True) for item in questions.items()]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + LIMIT
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    late = {"error": "no answer within %g s" % LIMIT}
+    answered = dict(facts)  # a late thread may still write
+    return {name: answered.get(name, late) for name in questions}
+
+
+def _interpreter(request: Facts, env: Dict[str, str]) -> Facts:
+    """Return version, executable and packages of the workers' interpreter.
+
+    `packages` is None if a run will install them, because the environment is missing, unfinished, or of another Python.
+    `extends`: a run will extend an environment of fewer requirements. Raises InterpreterError.
+    """
+    python, before = request.get("python") or "python3", request.get("python_before")
+    if not before or before == python:
+        return ask_interpreter(python, env, request.get("container"))
+    base = ask_interpreter(before, env)
+    built = _ask_environment(python, env)
+    if built is not None and built["version"] == base["version"]:
+        return built
+    return dict(base, packages=None, extends=_can_extend(request, base["version"]))
+
+
+def _ask_environment(python: str, env: Dict[str, str]) -> Optional[Facts]:
+    """Return the facts of an environment's interpreter; None if the environment is missing or unfinished."""
+    if not is_complete(os.path.dirname(os.path.dirname(os.path.expanduser(python)))):
+        return None  # an interrupted build leaves an interpreter without packages
+    try:
+        return ask_interpreter(python, env)
+    except InterpreterError:
+        return None
+
+
+def _can_extend(request: Facts, version: str) -> bool:
+    from .environment import extendable
+
+    envs = environments_folder(os.path.expanduser(request.get("home") or "~/.podrun"))
+    versions = [built_with.split() for built_with, _ in extendable(envs, request.get("requirements") or "")]
+    return any(words[:1] == [version] for words in versions)
+
+
+def _system() -> Facts:
+    return {
+        "host": socket.gethostname(),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+    }
+
+
+def _machine() -> str:
+    """Return an id that differs between machines, and between containers with their own networks on one machine."""
+    return "%s %s" % (boot_id(), os.readlink("/proc/self/ns/net"))
+
+
+def _driver() -> Optional[str]:
+    """Return the version of NVIDIA's kernel module; None if it is not loaded."""
+    try:
+        with open(_DRIVER) as file:
+            text = file.readline()
+    except FileNotFoundError:
+        return None
+    match = re.search(r"Kernel Module.*?\s(\d+\.\d+[.\d]*)", text)
+    return match.group(1) if match else text.strip()
+
+
+def _disk(path: Optional[str]) -> Optional[Facts]:
+    """Return the space in the nearest existing folder above `path`; None for a workdir that is not a local folder."""
+    if not path or "://" in path:
+        return None
+    place = os.path.abspath(os.path.expanduser(path))
+    while not os.path.exists(place) and place != "/":
+        place = os.path.dirname(place)
+    space = os.statvfs(place)
+    return {
+        "path": os.path.expanduser(path),
+        "folder": place,
+        "free": space.f_bavail * space.f_frsize,
+        "total": space.f_blocks * space.f_frsize,
+        "files": space.f_favail if space.f_files else None,  # some file systems have no limit
+        "writable": os.access(place, os.W_OK | os.X_OK),
+    }
+
+
+def _memory() -> Facts:
+    with open("/proc/meminfo") as file:
+        kilobytes = {name: int(rest.split()[0]) for name, rest in (line.split(":", 1) for line in file)}
+    return {"total": kilobytes["MemTotal"] * 1024, "available": kilobytes["MemAvailable"] * 1024}
+
+
+def _host_name(internal: Optional[str]) -> Facts:
+    """Resolve this host's own name: `addresses`, and `used`, the first of them that is an address of this host.
+
+    Programs take `used` for the address at which others reach them. `peers` is the real one, if it is known.
+    """
+    name = socket.gethostname()
+    peers = peer_address(internal)
+    try:
+        addresses = resolve_or_raise(name)
+    except OSError as error:
+        return {"name": name, "addresses": [], "used": None, "peers": peers, "why": error.strerror or str(error)}
+    return {"name": name, "addresses": addresses, "used": next(filter(is_own, addresses), None), "peers": peers}
+
+
+def _links(request: Facts, env: Dict[str, str]) -> Optional[Facts]:
+    if request.get("platform") != "cuda":
+        return None
+    return read_links(peer_address(request.get("internal")), dict(os.environ, **env))
+
+
+def _proxies(env: Dict[str, str]) -> Facts:
+    """Return the names of proxy variables that are set, not their values, which may hold a password."""
+    names = sorted(name for name in env if name.lower() in _PROXIES and env[name])
+    return {"set": names, "no_proxy": env.get("no_proxy") or env.get("NO_PROXY") or env.get("no_grpc_proxy")}
+
+
+def _huge_pages() -> str:
+    """Return the setting of transparent huge pages: `always`, `madvise` or `never`."""
+    with open(_HUGE_PAGES) as file:
+        text = file.read()
+    return text.partition("[")[2].partition("]")[0] or text.strip()
+
+
+def _limits() -> Facts:
+    """Return the soft limits; None is unlimited."""
+
+    def soft(which: int) -> Optional[int]:
+        value = resource.getrlimit(which)[0]
+        return None if value == resource.RLIM_INFINITY else value
+
+    return {"nofile": soft(resource.RLIMIT_NOFILE), "memlock": soft(resource.RLIMIT_MEMLOCK)}

@@ -1,0 +1,40 @@
+"""Give files of the store their names: a set is a folder of hard links to them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Callable, List, Tuple
+
+from ..base.private import is_private
+from ..base.safe_name import path_inside
+from .store import beside, remove
+
+Names = List[Tuple[str, str]]
+"""Pairs of a path inside the set, and the SHA-256 of its file."""
+
+
+def is_complete(folder: str, names: Names, path_of: Callable[[str], str]) -> bool:
+    """Return whether the set in `folder` has all its names, for the files of today. `path_of` tells where a file is."""
+    for name, sha256 in names:
+        try:
+            if not os.path.samestat(os.lstat(os.path.join(folder, name)), os.lstat(path_of(sha256))):
+                return False
+        except OSError:
+            return False
+    return is_private(folder)
+
+
+def make_set(folder: str, names: Names, path_of: Callable[[str], str]) -> None:
+    """Make the set in place of one that is not complete. Raises OSError."""
+    unfinished = beside(folder, "new")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        for name, sha256 in names:
+            path = path_inside(unfinished, name, any_characters=True)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.link(path_of(sha256), path)
+        remove(folder)
+        os.rename(unfinished, folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)

@@ -1,0 +1,58 @@
+"""Remove data that was brought to this host and that no run has used for long."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from typing import List, Tuple
+
+from ..base.places import DATA_FILES, DATA_SETS, data_folder
+from .store import KEEP, RECENT, remove
+
+_UNFINISHED = 7 * 24 * 3600.0  # seconds after which the pieces of a file that nobody has completed are removed
+
+
+def prune_data(home: str, keep: List[str]) -> int:
+    """Remove sets that were not used for long, except the newest and those in `keep`, and files that no set has.
+
+    Returns how many sets were removed.
+    """
+    removed = 0
+    sets = sorted(((used, folder) for folder, used in sets_of(home)), reverse=True)
+    newest = max((used for used, _ in sets), default=0.0)  # the file system's clock, not this host's
+    for place, (used, folder) in enumerate(sets):
+        if place >= KEEP["data"] and newest - used > RECENT and folder not in keep:
+            removed += remove(folder)
+    remove_unused_files(home)
+    return removed
+
+
+def sets_of(home: str) -> List[Tuple[str, float]]:
+    """Return the complete sets, each with the time of its last use."""
+    try:
+        with os.scandir(os.path.join(data_folder(home), DATA_SETS)) as entries:
+            return [(entry.path, entry.stat().st_mtime) for entry in entries if "." not in entry.name]
+    except OSError:
+        return []
+
+
+def remove_unused_files(home: str) -> None:
+    """Remove files that no set has any more, and what nobody has completed for long, unless data is being brought now."""
+    folder = os.path.join(data_folder(home), DATA_FILES)
+    try:
+        fd = os.open(os.path.join(data_folder(home), "lock"), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                status = entry.stat(follow_symlinks=False)
+                unfinished = entry.name.endswith(".part")
+                if time.time() - status.st_mtime > _UNFINISHED if unfinished else status.st_nlink == 1:
+                    os.unlink(entry.path)
+    except OSError:
+        pass  # locked by another run, or already gone
+    finally:
+        os.close(fd)

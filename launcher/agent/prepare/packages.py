@@ -1,0 +1,131 @@
+"""Ask the workers' interpreter, which may differ from the agent's, for its version and installed packages."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from typing import Any, Dict, List, Tuple
+
+from ..base.container import Container, container_env, inside
+
+PACKAGES = [
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "numpy",
+    "pydantic",
+    "pyyaml",
+    "tensorboardX",
+    "libtpu",
+    "jax-cuda12-plugin",
+    "jax-cuda12-pjrt",
+    "jax-cuda13-plugin",
+    "jax-cuda13-pjrt",
+]
+_LIMIT = 12.0  # seconds; a network file system may be slow, and a dead one never answers
+# Reads the names of pip's records: importing JAX would take seconds and touch the accelerators, and importlib.metadata more
+# than twice as long as the interpreter's start. It is asked once a folder has other records. Runs on any Python.
+_SCRIPT = """
+import json, os, re, sys
+
+def plain(name):
+    return re.sub("[-_.]+", "-", name).lower()
+
+def by_pip(folder):
+    names = {}
+    for entry in os.listdir(folder):
+        stem, kind = os.path.splitext(entry)
+        name, _, release = stem.rpartition("-")
+        if kind in (".egg", ".egg-info", ".egg-link"):
+            raise EnvironmentError
+        if kind == ".dist-info" and os.path.isfile(os.path.join(folder, entry, "METADATA")):
+            names[plain(name)] = release
+    return names
+
+packages = {}
+for folder in filter(os.path.exists, sys.path):
+    try:
+        names = by_pip(folder)
+    except EnvironmentError:
+        try:
+            from importlib.metadata import version
+        except ImportError:
+            break
+        for name in set(sys.argv[1:]).difference(packages):
+            try:
+                packages[name] = version(name) or "unknown"
+            except Exception:
+                pass
+        break
+    for name in sys.argv[1:]:
+        if plain(name) in names:
+            packages.setdefault(name, names[plain(name)])
+packages = dict((name, packages.get(name, "missing")) for name in sys.argv[1:])
+print("")
+print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "executable": sys.executable, "packages": packages}))
+"""
+
+
+class InterpreterError(Exception):
+    """The interpreter does not answer; the message says why."""
+
+
+def ask_interpreter(python: str, env: Dict[str, str], container: Container = None) -> Dict[str, Any]:
+    """Return version, executable, and packages (name to version or `missing`). Raises InterpreterError.
+
+    In a container `python` is looked for there.
+    """
+    full_env = dict(os.environ, **env)
+    command, program = _find(python, container, full_env)
+    try:
+        # From /, because Python also imports from its current folder.
+        process = subprocess.run(
+            [*command, "-c", _SCRIPT, *PACKAGES],
+            cwd="/",
+            env=container_env(container, full_env, env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            timeout=_LIMIT,
+        )
+    except OSError as error:
+        raise InterpreterError("%s cannot be started: %s" % (program, error.strerror))
+    except subprocess.TimeoutExpired:
+        raise InterpreterError("%s does not answer within %g s" % (program, _LIMIT))
+    try:
+        answer: Dict[str, Any] = json.loads(process.stdout.decode(errors="replace").splitlines()[-1])
+        return dict(answer, packages=dict(answer["packages"]))
+    except (ValueError, IndexError, KeyError, TypeError):
+        raise InterpreterError("%s does not work: %s" % (program, _error_line(process)))
+
+
+def _find(python: str, container: Container, env: Dict[str, str]) -> Tuple[List[str], str]:
+    """Return the command of the interpreter, and its name in messages. Raises InterpreterError."""
+    first = container["command"][0] if container else os.path.expanduser(python)
+    program = shutil.which(first, path=env.get("PATH"))
+    if program is None:
+        raise InterpreterError(_missing_reason(first))
+    if container is None:
+        return [program], program
+    return inside(container, [python]), "%s of %s" % (python, container["command"][-1])
+
+
+def _missing_reason(path: str) -> str:
+    if os.sep not in path:
+        return "there is no %r in PATH" % path
+    if os.path.isdir(path):
+        return "%s is a folder" % path
+    if os.path.exists(path):
+        return "%s may not be executed by this user" % path
+    if os.path.islink(path):
+        return "%s is a link to %s, which does not exist" % (path, os.path.realpath(path))
+    return "%s does not exist" % path
+
+
+def _error_line(process: "subprocess.CompletedProcess[bytes]") -> str:
+    lines: List[str] = process.stderr.decode(errors="replace").strip().splitlines()
+    return lines[-1][:200] if lines else "it ended with exit code %d" % process.returncode

@@ -1,0 +1,195 @@
+"""`agent prepare`: unpack code and build the environment for a run, then report the host's facts.
+
+The launcher sends a request (one JSON line), then for each needed bundle a line {"bundle", "bytes"} and the bytes, and
+after `ready`, which is sent only if it asked for facts, an empty object. Answers:
+
+    need {bundles} | progress {phase, message} | alive | ready | done {python, facts, pruned} | error {what, remedy}
+
+Where the agent starts ahead of the request, a line {"expected": {"python"}} may come before: the interpreter is asked then.
+The command ends with its stdin, whatever it is doing, and kills every process that it has started.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from typing import Any, Dict, List, Optional
+
+from ..base.container import container_env, inside
+from ..base.places import BUNDLES, bundle_folder
+from ..base.private import UnsafeError, private_path
+from ..base.problem import Problem, cannot_write
+from ..base.processes import adopt_orphans, kill_descendants, reap
+from ..base.protocol import ENV_PROJECT
+from ..base.stdin import GoneError, Part, Stdin
+from ..base.tool import ToolError, Tools
+from .environment import Environments, find_python
+from .launcher import Launcher
+from .packages import InterpreterError, ask_interpreter
+from .store import missing, prune, unpack
+
+SETUP_LIMIT = 1800.0  # seconds for one setup command
+IMAGE_LIMIT = 1800.0  # seconds for an image to be brought, and to be started
+
+
+def prepare() -> None:
+    adopt_orphans()
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, _end)
+    launcher = Launcher(Stdin())
+    problem: Optional[Problem] = None
+    finished = False
+    try:
+        launcher.answer("done", **Preparation(launcher).run())
+        finished = True  # background processes of setup commands keep running
+    except GoneError:
+        pass
+    except Problem as error:
+        problem = error
+    except OSError as error:
+        problem = cannot_write(str(error.filename or "podrun's folder"), error)
+    finally:
+        if not finished:
+            _kill_all()
+    if problem is not None:
+        launcher.answer_if_there("error", what=problem.what, remedy=problem.remedy)
+    if not finished:
+        sys.exit(1)
+
+
+def _end(number: int, frame: Any) -> None:
+    raise GoneError()
+
+
+def _kill_all() -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    kill_descendants(reap)
+
+
+class Asked:
+    """The interpreter, asked in the background while the launcher still reads the job."""
+
+    def __init__(self, python: str) -> None:
+        self._python = python
+        self._answer: Any = InterpreterError("it has not been asked")
+        self._thread = threading.Thread(target=self._ask, daemon=True)
+        self._thread.start()
+
+    def _ask(self) -> None:
+        try:
+            self._answer = ask_interpreter(self._python, {})
+        except Exception as error:
+            self._answer = error
+
+    def is_of(self, request: Dict[str, Any]) -> bool:
+        """Return whether it is the interpreter of the request, in the environment of the request."""
+        bare = not (request["env"] or request["setup"] or request["container"])
+        return bool(bare and request["python"] == self._python)
+
+    def answer(self) -> Dict[str, Any]:
+        """Return its facts. Raises InterpreterError."""
+        self._thread.join()
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        answer: Dict[str, Any] = self._answer
+        return answer
+
+
+class Preparation:
+    """The steps that carry out one request."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
+        self._asked: Optional[Asked] = None
+        request = launcher.stdin.frame()
+        if "expected" in request:
+            self._asked = Asked(request["expected"]["python"])
+            request = launcher.stdin.frame()
+        self._request = request
+        self._home = home = os.path.abspath(os.path.expanduser(request["home"]))
+        self._env: Dict[str, str] = dict(os.environ, **request["env"])
+        try:
+            private_path(home, BUNDLES)
+        except UnsafeError as error:
+            raise Problem(*str(error).split("; ", 1))
+        except OSError as error:
+            raise cannot_write(home, error)
+        self._tools = Tools(launcher.stdin, self._env, home, launcher.alive)
+        self._used: List[str] = []
+
+    def run(self) -> Dict[str, Any]:
+        """Prepare the host and return the fields of `done`. Raises Problem, GoneError."""
+        self._receive_bundles()
+        python = self._find_python()
+        self._set_up()
+        facts = self._facts(python)
+        return {"python": python, "facts": facts, "pruned": prune(self._home, self._used)}
+
+    def _receive_bundles(self) -> None:
+        names: List[str] = self._request["bundles"]
+        needed = missing(self._home, names)
+        self._launcher.answer("need", bundles=needed)
+        for _ in needed:
+            head = self._launcher.stdin.frame()
+            unpack(self._home, head["bundle"], Part(self._launcher.stdin, head["bytes"]))
+        self._used += [bundle_folder(self._home, name) for name in names]
+
+    def _find_python(self) -> str:
+        """Return the workers' interpreter; it is in a virtual environment if there are requirements."""
+        if self._request["container"]:
+            return self._try_container(self._request["container"])
+        python = find_python(self._request["python"], self._env)
+        wanted: Optional[Dict[str, Any]] = self._request["requirements"]
+        if wanted is None:
+            return python
+        environments = Environments(self._home, self._tools, self._say("environment"))
+        inside = environments.ensure(wanted["key"], wanted["text"], python, wanted["space"])
+        folder = environments.folder(wanted["key"])
+        self._used.append(folder)
+        self._env["VIRTUAL_ENV"] = folder
+        self._env["PATH"] = os.pathsep.join([os.path.join(folder, "bin"), self._env.get("PATH", os.defpath)])
+        return inside
+
+    def _try_container(self, container: Dict[str, Any]) -> str:
+        """Start the interpreter in the image, which may first have to be brought. Return it. Raises Problem."""
+        python: str = self._request["python"]
+        image = container["command"][-1]
+        env = container_env(container, self._env, self._request["env"])
+        say = self._say("environment")
+        say("starting %s of the image %s" % (python, image))
+        try:
+            self._tools.run(inside(container, [python, "-c", ""]), say, IMAGE_LIMIT, env)
+        except ToolError as error:
+            raise Problem(
+                "cannot start %s of the image %s: %s %s" % (python, image, container["command"][0], error),
+                "try it there by hand: %s" % " ".join(inside(container, [python, "--version"])),
+            )
+        return python
+
+    def _set_up(self) -> None:
+        if self._request["project"] is not None:
+            self._env[ENV_PROJECT] = bundle_folder(self._home, self._request["project"])
+        for command in self._request["setup"]:
+            self._launcher.answer("progress", phase="setup", message=command)
+            try:
+                self._tools.run(["sh", "-c", command], self._say("setup"), SETUP_LIMIT, user_command=True)
+            except ToolError as error:
+                raise Problem("the setup command `%s` %s" % (command, error), "see `setup:` in the pod file")
+
+    def _facts(self, python: str) -> Optional[Dict[str, Any]]:
+        wanted: Optional[Dict[str, Any]] = self._request["facts"]
+        if wanted is None:
+            return None
+        from .facts import gather
+
+        self._launcher.answer("ready")
+        self._launcher.stdin.frame()  # the launcher measures the clock difference from the time it sent this
+        request = dict(self._request, **dict(wanted, python=python))
+        asked = self._asked if self._asked and self._asked.is_of(request) else None
+        return gather(request, interpreter=None if asked is None else asked.answer)
+
+    def _say(self, phase: str) -> Any:
+        return lambda line: self._launcher.answer("progress", phase=phase, message=line)

@@ -1,0 +1,208 @@
+"""`agent bring`: get data from other hosts or from the launcher, and pass it on to other hosts.
+
+The launcher sends a request (one JSON line: what the set is, the secret of this transfer), then `role`, then `sources`, then
+the pieces that this host asks for, each after a line {"piece", "bytes"}, and {"end"} when no host needs this one any more.
+Answers:
+
+    store {id} | changed {message} | holds {missing, total, address} | want {pieces} | got {bytes, source} | note {message}
+    | alive | complete {received} | done {pruned} | error {what, remedy}
+
+The role is `wait` for a host that shares its home with another that gets the data. The command ends with its stdin. What has
+come stays, and the next one goes on with it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import threading
+from collections import deque
+from typing import Any, Deque, Dict, List, Set
+
+from ..base.address import only_address, peer_address
+from ..base.disk import ROOM
+from ..base.places import data_set_folder
+from ..base.private import UnsafeError
+from ..base.problem import Problem, cannot_write
+from ..base.stdin import GoneError, Part, Stdin
+from .data_files import DataFiles, DigestError, store_id
+from .data_set import File
+from .launcher import Launcher
+from .old_data import prune_data
+from .peers import BrokenError, Server, fetch, listen
+
+_AHEAD = 4  # pieces that are asked of the launcher before the first of them has come
+_TICK = 1.0  # seconds between two reports
+LAUNCHER = "the launcher"
+"""Name of the launcher among the sources."""
+
+
+def bring() -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, _end)
+    code = 1
+    try:
+        Bringing(Launcher(Stdin())).run()
+        code = 0
+    except GoneError:
+        pass
+    os._exit(code)  # threads may wait for other hosts
+
+
+def _end(number: int, frame: Any) -> None:
+    raise GoneError()
+
+
+def _problem(error: Exception) -> Problem:
+    """Return what the launcher is told of an error."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, DigestError):
+        return Problem("the data did not arrive as it was sent: %s" % error, "run podrun again")
+    if isinstance(error, UnsafeError):
+        return Problem(*str(error).split("; ", 1))
+    if not isinstance(error, OSError):
+        return Problem("the transfer ended with %s: %s" % (type(error).__name__, error), "run podrun again")
+    problem = cannot_write(str(error.filename or "the data"), error)
+    if error.errno == errno.ENOSPC:
+        problem.remedy = ROOM
+    return problem
+
+
+class Bringing:
+    """One transfer to this host, and from it to others."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
+        self._request = request = launcher.stdin.frame()
+        self._home = os.path.abspath(os.path.expanduser(request["home"]))
+        self._secret = bytes.fromhex(request["secret"])
+        files = [File(f["sha256"], f["size"], tuple(f["pieces"])) for f in request["files"]]
+        self._files = DataFiles(self._home, request["set"], [(n, s) for n, s in request["names"]], files)
+        self._received: Dict[str, int] = {}
+        self._source = LAUNCHER
+
+    def run(self) -> None:
+        """Get the data, and pass it on until the launcher says that nobody needs it. Raises GoneError."""
+        try:
+            self._run()
+        except (Problem, OSError, DigestError) as error:
+            self._give_up(error)
+            raise GoneError()
+
+    def _give_up(self, error: Exception) -> None:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            self._files.discard()
+        problem = _problem(error)
+        self._launcher.answer_if_there("error", what=problem.what, remedy=problem.remedy)
+
+    def _run(self) -> None:
+        self._files.open()
+        self._launcher.answer("store", id=store_id(self._home))
+        if self._launcher.stdin.frame()["role"] != "wait":
+            self._hold()
+            server = self._serve()
+            sources = self._launcher.stdin.frame()["sources"]
+            threading.Thread(target=self._fetch, args=(sources,), name="fetch", daemon=True).start()
+            threading.Thread(target=self._tick, name="tick", daemon=True).start()
+            self._take_pieces()
+            self._files.end()
+            if server:
+                server.close()
+        else:
+            self._take_pieces()
+        keep = data_set_folder(self._home, self._request["set"])
+        self._launcher.answer("done", pruned=prune_data(self._home, [keep]))
+
+    def _hold(self) -> None:
+        """Find out what is here already."""
+        self._files.scan(self._launcher.alive)
+        for message in self._files.changed:
+            self._launcher.answer("changed", message=message)
+        if not self._files.missing():
+            self._files.complete()
+
+    def _serve(self) -> "Server | None":
+        """Listen for other hosts, and report what is missing here."""
+        internal = self._request["internal"]
+        listener = listen(only_address(internal) or peer_address(internal), self._request["ports"])
+        address = None
+        if listener:
+            host, port = listener.getsockname()[:2]
+            address = "%s:%d" % ("[%s]" % host if ":" in host else host, port)
+        pieces = self._files.pieces
+        missing = sum(pieces[number].size for number in self._files.missing())
+        self._launcher.answer("holds", missing=missing, total=sum(piece.size for piece in pieces), address=address)
+        return Server(listener, self._secret, self._files) if listener else None
+
+    def _take_pieces(self) -> None:
+        """Write the pieces that the launcher sends, until it says that this is the end."""
+        while True:
+            frame = self._launcher.stdin.frame()
+            if "end" in frame:
+                return
+            part = Part(self._launcher.stdin, frame["bytes"])
+            data = b"".join(iter(part.read, b""))
+            self._write(frame["piece"], data, LAUNCHER)
+
+    # --- the thread that gets what is missing ---
+
+    def _fetch(self, sources: List[Dict[str, str]]) -> None:
+        try:
+            for source in sources:
+                self._fetch_from(source)
+            self._source = LAUNCHER
+            self._fetch_from_launcher()
+            if self._received:
+                self._files.complete()
+            self._launcher.answer("complete", received=self._received)
+        except GoneError:
+            pass
+        except Exception as error:  # whatever it is: else this host would say for ever that it lives
+            self._give_up(error)
+
+    def _fetch_from(self, source: Dict[str, str]) -> None:
+        """Get what is missing from another host, as far as that goes."""
+        missing = self._files.missing()
+        if not missing:
+            return
+        self._source = source["host"]
+        try:
+            for number, data in fetch(source["address"], self._secret, missing, lambda n: self._files.pieces[n].size):
+                self._write(number, data, source["host"])
+        except (BrokenError, DigestError) as error:
+            what = "cannot get data from %s at %s: %s" % (source["host"], source["address"], error)
+            self._launcher.answer("note", message=what)
+
+    def _fetch_from_launcher(self) -> None:
+        wanted: Deque[int] = deque(self._files.missing())
+        asked: Set[int] = set()
+        known = 0
+        while wanted or asked:
+            batch = [wanted.popleft() for _ in range(min(len(wanted), _AHEAD - len(asked)))]
+            if batch:
+                self._launcher.answer("want", pieces=batch)
+                asked.update(batch)
+            news = self._files.wait_for_news(known, _TICK)
+            known += len(news)
+            asked.difference_update(news)
+            if self._files.ended:
+                raise GoneError()
+
+    def _write(self, number: int, data: Any, source: str) -> None:
+        self._files.write(number, data)
+        self._received[source] = self._received.get(source, 0) + len(data)
+
+    def _tick(self) -> None:
+        """Report progress. The launcher takes silence for a dead host."""
+        told = -1
+        while not self._files.wait_for_end(_TICK):
+            got = sum(self._received.values())
+            try:
+                if got != told:
+                    self._launcher.answer("got", bytes=got, source=self._source)
+                    told = got
+                self._launcher.alive()
+            except GoneError:
+                return

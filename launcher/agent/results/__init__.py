@@ -1,0 +1,1 @@
+"""List, verify and send what runs have left on this host: checkpoints and other files."""

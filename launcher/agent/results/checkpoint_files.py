@@ -1,0 +1,152 @@
+"""Read the checkpoints of a workdir: names, size, loss, config, and whether all files are what the manifest says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+from typing import Any, Dict, List, Optional, Tuple
+
+from ..base.manifests import LIMIT, files_in, first_unlisted, parse_manifest
+from ..base.safe_name import UnsafeNameError, open_inside
+
+MANIFEST = "podrun-manifest.json"
+PINNED = "podrun-pinned"
+LOSS = "metrics/metrics"
+"""Names in a checkpoint, as in `runtime.contract`."""
+NAME = re.compile(r"([0-9]{1,18})(\.(aside|damaged)-[0-9]+)?", re.ASCII)
+_META = "meta/metadata"
+_CHUNK = 1 << 20
+_SHOWN = 5  # differences of a checkpoint that are shown
+
+
+def names_of(folder: str) -> List[str]:
+    """Return the names of all checkpoints by step, those that were set aside after the one in use."""
+    return sorted((name for name in os.listdir(folder) if NAME.fullmatch(name)), key=lambda name: (step_of(name), name))
+
+
+def step_of(name: str) -> int:
+    return int(name.partition(".")[0])
+
+
+def list_checkpoints(folder: str) -> List[Dict[str, Any]]:
+    """Return what is known of each checkpoint, with all files compared with its manifest."""
+    rows = []
+    before: Any = None
+    for name in names_of(folder):
+        path = os.path.join(folder, name)
+        config, loss = _read(path, _META, "config"), _read(path, LOSS, "loss")
+        try:
+            time = os.stat(path).st_mtime
+        except OSError:
+            continue  # a run has removed it meanwhile
+        row = {"name": name, "step": step_of(name), "time": time, "bytes": _size(path)}
+        row["loss"] = _finite(loss)
+        row["pinned"] = os.path.exists(os.path.join(path, PINNED))
+        try:
+            row["verified"], row["problem"] = verify(path)
+        except Exception as error:  # the others are listed nevertheless
+            row["verified"], row["problem"] = False, "its files cannot be compared: %s" % type(error).__name__
+        row["changes"] = _changes(before, config) if before is not None and config is not None else []
+        before = config if config is not None else before
+        rows.append(row)
+    return rows
+
+
+def _finite(loss: Any) -> Optional[float]:
+    """Return a loss that can be shown; None for anything else."""
+    try:
+        number = float(loss) if type(loss) in (int, float) else math.nan
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _read(path: str, file: str, key: str) -> Any:
+    """Return a value of a file of JSON; None if it cannot be read."""
+    try:
+        with open(open_inside(path, file), "rb") as opened:
+            return json.loads(opened.read(LIMIT))[key]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _size(path: str) -> int:
+    total = 0
+    for above, _, names in os.walk(path):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(above, name)).st_size
+            except OSError:
+                pass
+    return total
+
+
+def verify(path: str) -> Tuple[bool, Optional[str]]:
+    """Return whether all files are what the manifest says, and else the first that is not; (False, None): no manifest."""
+    if not os.path.lexists(os.path.join(path, MANIFEST)):
+        return False, None
+    try:
+        with open(open_inside(path, MANIFEST), "rb") as opened:
+            data = opened.read(LIMIT + 1)
+        if len(data) > LIMIT:
+            return False, "%s has more than %d bytes" % (MANIFEST, LIMIT)
+        files = parse_manifest(data)
+    except OSError as error:
+        return False, "%s cannot be read: %s" % (MANIFEST, error.strerror)
+    except ValueError as why:
+        return False, "%s %s" % (MANIFEST, why)
+    for name, (size, sha) in files.items():
+        try:
+            with open(open_inside(path, name), "rb") as file:
+                now = os.fstat(file.fileno()).st_size
+                if now != size:
+                    return False, "%s has %d bytes, not %d" % (name, now, size)
+                if _digest(file, size) != sha:
+                    return False, "%s has changed" % name
+        except FileNotFoundError:
+            return False, "%s is missing" % name
+        except UnsafeNameError as why:
+            return False, "%s %s" % (MANIFEST, why)
+        except OSError as error:
+            return False, "%s cannot be read: %s" % (name, error.strerror)
+    try:
+        unlisted = first_unlisted(files, files_in(path))
+    except OSError as error:
+        return False, "%s cannot be read: %s" % (error.filename, error.strerror)
+    return unlisted is None, None if unlisted is None else "%s does not list %s" % (MANIFEST, unlisted)
+
+
+def _digest(file: Any, size: int) -> str:
+    """Return the SHA-256 of the first `size` bytes of a file, which may be growing."""
+    sha = hashlib.sha256()
+    while size > 0:
+        chunk = file.read(min(_CHUNK, size))
+        if not chunk:
+            break
+        sha.update(chunk)
+        size -= len(chunk)
+    return sha.hexdigest()
+
+
+def _changes(before: Any, after: Any) -> List[str]:
+    """Return `key: before -> after` for the values in which two configs differ."""
+    try:
+        one, two = _flat(before, ""), _flat(after, "")
+        keys = [key for key in sorted({**one, **two}) if one.get(key) != two.get(key)]
+        rows = ["%s: %s -> %s" % (key, json.dumps(one.get(key)), json.dumps(two.get(key))) for key in keys]
+    except (RecursionError, ValueError) as error:  # nested without end, or a number of thousands of digits
+        return ["the config cannot be compared: %s" % type(error).__name__]
+    more = ["and %d more" % (len(rows) - _SHOWN)] if len(rows) > _SHOWN else []
+    return [row if len(row) <= 120 else row[:117] + "..." for row in rows[:_SHOWN]] + more
+
+
+def _flat(value: Any, prefix: str) -> Dict[str, Any]:
+    if not isinstance(value, dict):
+        return {prefix: value}
+    rows: Dict[str, Any] = {}
+    for key, inner in value.items():
+        rows.update(_flat(inner, "%s.%s" % (prefix, key) if prefix else str(key)))
+    return rows

@@ -1,0 +1,34 @@
+"""Serve one attempt of a run after another, over one connection: an agent outlives an attempt that failed."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from typing import Optional
+
+from ..base.connection import Connection, Frame
+from ..base.processes import kill_descendants, reap
+from ..base.run_folder import open_folder, use_log
+from ..host.lock import HostLock
+from ..host.notice import Notice
+from .prewarmed import Standbys
+from .serve import Agent
+
+
+def serve_attempts(spec: Frame, listener: socket.socket, standbys: Standbys) -> None:
+    """Serve the attempt of `spec`, and each that the launcher asks for next. Returns when no process is left."""
+    lock, notice = HostLock(spec["home"]), Notice()
+    connection: Optional[Connection] = None
+    next_spec: Optional[Frame] = spec
+    try:
+        while next_spec is not None:
+            agent = Agent(next_spec, listener, lock, standbys, notice, connection)
+            agent.serve()
+            listener.close()
+            connection, next_spec = agent.connection, agent.next_spec
+            if next_spec is not None:
+                listener, log = open_folder(next_spec)
+                use_log(log)
+    finally:
+        kill_descendants(reap)
+        sys.stdout.flush()

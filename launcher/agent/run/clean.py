@@ -1,0 +1,192 @@
+"""`agent clean`: list or remove what finished runs have left on this host. One JSON line in, one out.
+
+The request: {"home", "host", "older_than", "run", "remove"}. `host` is the launcher's name for this host: hosts may share
+a home, so only folders of that name belong to it. `run` limits the search to one run. `remove` names the runs whose
+leftovers are removed, if they still are leftovers; null removes nothing. Sets of data that was brought are listed with the
+environments, under another `kind`.
+
+The answer: {"folders": [{"run", "path", "bytes", "age"}], "processes": [{"run", "pid", "command"}], "environments":
+[{"kind", "path", "bytes", "age", "due"}], "removed", "left", "pruned"}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from typing import Any, Dict, List, Optional, Set
+
+from ..base.places import RUNS, hosts_folder
+from ..base.processes import all_pids, kill_until_none, stat_fields
+from ..base.protocol import ENV_HOST, ENV_RUN
+from ..base.stdin import read_line
+from ..prepare.old_data import prune_data, sets_of
+from ..prepare.store import environments_of, prune, remove_environments
+
+_MARK = ENV_RUN.encode() + b"="
+IN_USE = 900.0  # seconds since its last use for which an environment counts as used: runs mark theirs more often
+_WORDS = 200  # characters of a command line that are reported
+
+
+def clean() -> None:
+    request = json.loads(read_line(0)[0])
+    home = os.path.abspath(os.path.expanduser(request["home"]))
+    leftovers = Leftovers(home, request["host"], request["older_than"], request["run"])
+    environments = [] if request["run"] else list_environments(home, request["older_than"])
+    answer: Dict[str, Any] = {"folders": leftovers.folders(), "processes": leftovers.processes()}
+    answer.update(environments=environments, removed=0, left=[], pruned=0)
+    if request["remove"] is not None:
+        answer.update(leftovers.remove(set(request["remove"])))
+        if request["run"] is None:
+            due = [environment["path"] for environment in environments if environment["due"]]
+            answer["pruned"] = remove_environments(due) + prune(home, []) + prune_data(home, [])
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+def list_environments(home: str, older_than: float) -> List[Dict[str, Any]]:
+    """Return environments and sets of data: size, seconds since their last use, whether they are `due` for removal."""
+    rows = []
+    for kind, folders in (("environment", environments_of(home)), ("data set", sets_of(home))):
+        for path, used in folders:
+            age = max(0.0, time.time() - used)
+            due = age >= max(older_than, IN_USE)
+            rows.append({"kind": kind, "path": path, "bytes": _measure(path)[0], "age": age, "due": due})
+    return rows
+
+
+class Leftovers:
+    """Folders and processes of runs that no longer have an agent on this host."""
+
+    def __init__(self, home: str, host: str, older_than: float, run: Optional[str]) -> None:
+        self._home = home
+        self._host = host
+        self._older_than = older_than
+        self._run = run
+
+    def folders(self) -> List[Dict[str, Any]]:
+        """Return folders that nothing was written to for `older_than` seconds, with output that no launcher has fetched."""
+        alive = runs_with_agent()
+        rows = []
+        for run in _names(os.path.join(self._home, RUNS)):
+            if run in alive or self._run not in (None, run):
+                continue
+            hosts = hosts_folder(self._home, run)
+            for name in _names(hosts):
+                path = os.path.join(hosts, name)
+                host, _, attempt = name.rpartition(".")
+                if host != self._host or not attempt.isdigit() or os.path.islink(path):
+                    continue
+                size, newest = _measure(path)
+                age = time.time() - newest
+                if age >= self._older_than:
+                    rows.append({"run": run, "path": path, "bytes": size, "age": age})
+        return rows
+
+    def processes(self) -> List[Dict[str, Any]]:
+        """Return this user's processes that name a run in their environment; for root, too, only its own."""
+        alive = runs_with_agent()
+        rows = []
+        ancestors = _ancestors()
+        for pid in all_pids():
+            run = None if pid in ancestors else _run_of(pid, self._host)
+            if run is not None and run not in alive and self._run in (None, run):
+                rows.append({"run": run, "pid": pid, "command": _command(pid)})
+        return rows
+
+    def remove(self, runs: Set[str]) -> Dict[str, Any]:
+        """Rescan and remove what `runs` left behind; skip runs that have an agent by now."""
+
+        def pids() -> List[int]:
+            return [p["pid"] for p in self.processes() if p["run"] in runs]
+
+        left = kill_until_none(pids, lambda: None)
+        removed = 0
+        for folder in self.folders():
+            if folder["run"] in runs:
+                shutil.rmtree(folder["path"], ignore_errors=True)
+                removed += not os.path.exists(folder["path"])
+                _remove_empty(os.path.dirname(folder["path"]))
+        return {"removed": removed, "left": left}
+
+
+def runs_with_agent() -> Set[str]:
+    """Return the runs, of any user, with an agent or relay on this host. Its command line ends with `run RUN`."""
+    runs = set()
+    for pid in all_pids():
+        try:
+            with open("/proc/%d/cmdline" % pid, "rb") as file:
+                words = file.read().rstrip(b"\0").split(b"\0")
+            if len(words) > 3 and words[-2] == b"run" and words[-3].endswith(b".pyz") and stat_fields(pid)[0] != b"Z":
+                runs.add(words[-1].decode(errors="replace"))
+        except OSError:
+            continue
+    return runs
+
+
+def _run_of(pid: int, host: str) -> Optional[str]:
+    """Return the run that started a live process of this user as `host`; None if there is none."""
+    try:
+        if os.stat("/proc/%d" % pid).st_uid != os.geteuid() or stat_fields(pid)[0] == b"Z":
+            return None
+        with open("/proc/%d/environ" % pid, "rb") as file:
+            environ = file.read().split(b"\0")
+    except OSError:
+        return None
+    runs = [entry[len(_MARK) :] for entry in environ if entry.startswith(_MARK)]
+    if not runs or ENV_HOST.encode() + b"=" + os.fsencode(host) not in environ:
+        return None
+    return runs[0].decode(errors="replace")
+
+
+def _ancestors() -> Set[int]:
+    """Return the pids of this process and its ancestors: podrun may be called in the environment of a run."""
+    pids: Set[int] = set()
+    pid = os.getpid()
+    while pid > 0 and pid not in pids:
+        pids.add(pid)
+        try:
+            pid = int(stat_fields(pid)[1])
+        except OSError:
+            break
+    return pids
+
+
+def _command(pid: int) -> str:
+    try:
+        with open("/proc/%d/cmdline" % pid, "rb") as file:
+            return file.read().replace(b"\0", b" ").decode(errors="replace").strip()[:_WORDS]
+    except OSError:
+        return ""
+
+
+def _measure(folder: str) -> "tuple[int, float]":
+    """Return the size of a folder in bytes, and the time of the last write in it."""
+    size, newest = 0, os.lstat(folder).st_mtime
+    for place, folders, files in os.walk(folder):
+        for name in folders + files:
+            try:
+                status = os.lstat(os.path.join(place, name))
+            except OSError:
+                continue
+            size += status.st_size
+            newest = max(newest, status.st_mtime)
+    return size, newest
+
+
+def _names(folder: str) -> List[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _remove_empty(hosts: str) -> None:
+    """Remove the run's hosts folder and then the run's folder, if they are empty."""
+    for folder in (hosts, os.path.dirname(hosts)):
+        try:
+            os.rmdir(folder)
+        except OSError:
+            return

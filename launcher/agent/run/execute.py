@@ -1,0 +1,122 @@
+"""`agent execute`: run one user command, pass on its output as it comes, and end with its exit code.
+
+The request is a line on stdin: {"argv", "env", "cwd"}. If stdin ends before the command does, the command is killed with
+everything that it has started. Background processes of a command that ends by itself keep running.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import select
+import signal
+from typing import Any, Dict, List, Optional
+
+from ..base.processes import adopt_orphans, ended_children, kill_descendants, reap
+from ..base.stdin import read_line
+from .worker import become_worker
+
+CHUNK = 1 << 16
+NOT_FOUND, NOT_PERMITTED = 127, 126  # as in shells
+_AFTER = 32  # reads of output after the command has ended: its background processes may write into the pipe forever
+
+
+class GoneError(Exception):
+    """The launcher has gone away, so the command is to be killed."""
+
+
+def execute() -> int:
+    """Run the command of the request and return its exit code; 128 + N for signal N."""
+    request = json.loads(read_line(0)[0])
+    adopt_orphans()
+    wake, wake_in = os.pipe()
+    for fd in (wake, wake_in):
+        os.set_blocking(fd, False)
+    signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, _end)
+    try:
+        return _Command(request).follow(wake)
+    except GoneError:
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        kill_descendants(reap)
+        return 1
+
+
+def _end(number: int, frame: Any) -> None:
+    raise GoneError()
+
+
+class _Command:
+    def __init__(self, request: Dict[str, Any]) -> None:
+        argv = [os.path.expanduser(request["argv"][0]), *request["argv"][1:]]
+        request = dict(request, argv=argv, cwd=os.path.expanduser(request["cwd"]))
+        self._code: Optional[int] = None
+        self._output, output_in = os.pipe()
+        os.set_blocking(self._output, False)
+        failure, failure_in = os.pipe()  # closed by a successful exec
+        agent = os.getpid()
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+                become_worker(agent, False, request, dict(os.environ, **request["env"]), output_in)
+            except OSError as error:
+                os.write(failure_in, b"%d" % (error.errno or errno.EIO))
+            finally:
+                os._exit(NOT_FOUND)
+        os.close(output_in)
+        os.close(failure_in)
+        number = os.read(failure, 100)
+        os.close(failure)
+        if number:
+            self._refuse(request["argv"], int(number))
+
+    def _refuse(self, argv: List[str], number: int) -> None:
+        os.waitpid(self._pid, 0)
+        self._code = NOT_PERMITTED if number == errno.EACCES else NOT_FOUND
+        _write(os.fsencode("podrun: cannot start %s: %s\n" % (argv[0], os.strerror(number))))
+
+    def follow(self, wake: int) -> int:
+        """Relay output until the command has ended; return its exit code. Raises GoneError."""
+        sources = [0, wake, self._output]
+        while self._code is None:
+            ready = select.select(sources, [], [])[0]
+            if 0 in ready and not os.read(0, CHUNK):
+                raise GoneError()
+            if self._output in ready and not self._relay():
+                sources.remove(self._output)
+            if wake in ready:
+                os.read(wake, CHUNK)
+                self._reap()
+        for _ in range(_AFTER):
+            if not self._relay():
+                break
+        return self._code
+
+    def _reap(self) -> None:
+        """Reap children that have ended: the command, and orphaned descendants of it."""
+        for pid, code in ended_children():
+            if pid == self._pid:
+                self._code = 128 - code if code < 0 else code
+
+    def _relay(self) -> bool:
+        """Pass on the next part of the output. Returns False if there is none. Raises GoneError."""
+        try:
+            data = os.read(self._output, CHUNK)
+        except BlockingIOError:
+            return False
+        _write(data)
+        return bool(data)
+
+
+def _write(data: bytes) -> None:
+    """Write all data to stdout. Raises GoneError."""
+    try:
+        while data:
+            data = data[os.write(1, data) :]
+    except OSError:
+        raise GoneError()

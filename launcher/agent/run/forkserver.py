@@ -1,0 +1,144 @@
+"""Start further agents on one machine as copies of this process: a copy shares its memory, which a new Python must fill.
+
+The launcher of simulated hosts sends requests as packets over stdin, a Unix socket. The first packet from here is the
+agent's mark. In a copy all is as in an agent that was started alone.
+
+    request  [number, arguments] with the descriptors of stdin, stdout and stderr   start an agent
+             [number, null]                                                         kill it
+    answer   [number, "started", pid] | [number, "failed", reason] | [number, "ended", exit code]
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import gc
+import json
+import os
+import select
+import signal
+import socket
+from typing import Any, Dict, List, Optional, Tuple
+
+from ..base.processes import ended_children, namespaces_work, stat_fields
+from ..base.protocol import MARK
+from . import attempts, relay, serve
+
+__all__ = ["attempts", "forkserver", "relay", "serve"]  # the modules that every agent of a run needs, imported once
+
+_PACKET = 1 << 16
+_FILES = 3
+_CODE = 4  # word of the command line
+_ARG_START = 45  # field of /proc/PID/stat, from the state on; the next is its end
+
+
+def forkserver() -> List[str]:
+    """Serve requests until the launcher is gone. Returns only in the copies, with the arguments of each."""
+    namespaces_work()
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    wake, wake_in = os.pipe()
+    for fd in (wake, wake_in):
+        os.set_blocking(fd, False)
+    signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, fileno=0)
+    gc.collect()
+    gc.freeze()  # a collection in a copy must not touch, and so copy, what is shared
+    copies = _Copies(sock)
+    sources: List[Any] = [sock, wake]
+    try:
+        sock.send(MARK)
+        while True:
+            ready = select.select(sources, [], [])[0]
+            if wake in ready:
+                os.read(wake, 4096)
+                copies.reap()
+            if sock in ready:
+                number, args, files = _receive(sock)
+                if args is None:
+                    copies.kill(number)
+                elif copies.start(number, files):
+                    for fd in (wake, wake_in):
+                        os.close(fd)
+                    _show_command(args)
+                    return args
+    except OSError:
+        os._exit(0)  # the launcher is gone; the agents see that for themselves
+
+
+class _Copies:
+    """The processes that this one has started."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._pids: Dict[int, int] = {}  # by the launcher's number
+
+    def start(self, number: int, files: List[int]) -> bool:
+        """Fork. Returns True in the copy, which has `files` as its stdin, stdout and stderr then."""
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._answer(number, "failed", error.strerror)
+            pid = -1
+        if pid == 0:
+            _be_alone(self._sock, files)
+            return True
+        for file in files:
+            os.close(file)
+        if pid > 0:
+            self._pids[number] = pid
+            self._answer(number, "started", pid)
+        return False
+
+    def kill(self, number: int) -> None:
+        if number in self._pids:
+            os.kill(self._pids[number], signal.SIGKILL)
+
+    def reap(self) -> None:
+        ended = dict(ended_children())
+        for number, pid in list(self._pids.items()):
+            if pid in ended:
+                del self._pids[number]
+                self._answer(number, "ended", ended[pid])
+
+    def _answer(self, *answer: Any) -> None:
+        self._sock.send(json.dumps(answer).encode())
+
+
+def _be_alone(sock: socket.socket, files: List[int]) -> None:
+    """Turn a fork into what a new process would be: its own session, streams and signals."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setsid()
+    sock.detach()
+    for target, file in enumerate(files):
+        os.dup2(file, target)
+        os.close(file)
+
+
+def _show_command(args: List[str]) -> None:
+    """Let /proc/PID/cmdline say what this copy does: `ps` shows it, and an agent is known by it.
+
+    The kernel shows the memory in which the command line was. The code that starts an agent gives way: it has been read.
+    """
+    with open("/proc/self/cmdline", "rb") as file:
+        old = file.read()
+    words = old.split(b"\0")[:-1]
+    words[-1:] = [os.fsencode(arg) for arg in args]
+    room = len(old) - sum(len(word) + 1 for word in words) + len(words[_CODE])
+    words[_CODE] = words[_CODE][:room].ljust(room)
+    new = b"".join(word + b"\0" for word in words)
+    begin, end = map(int, stat_fields(os.getpid())[_ARG_START:][:2])
+    if len(new) == len(old) == end - begin:  # else there is no room, or this process may not ask
+        ctypes.memmove(begin, new, len(new))
+
+
+def _receive(sock: socket.socket) -> Tuple[int, Optional[List[str]], List[int]]:
+    """Return number, arguments and descriptors of the next request. Raises ConnectionError at the end."""
+    files = array.array("i")
+    data, ancillary, _, _ = sock.recvmsg(_PACKET, socket.CMSG_LEN(_FILES * files.itemsize))
+    if not data:
+        raise ConnectionError()
+    for _, _, received in ancillary:
+        files.frombytes(received)
+    number, args = json.loads(data)
+    return number, args, list(files)

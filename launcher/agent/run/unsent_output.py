@@ -1,0 +1,44 @@
+"""`agent rest DIR`: send the output that an agent could not send before it died, as the frames it would have sent."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from ..base import protocol
+from ..base.connection import CHUNK
+from ..base.stdin import read_line
+from .outbox import open_stream
+
+
+def rest(directory: str) -> None:
+    """Read an `attach` frame with the launcher's offsets, and write all `output` beyond them.
+
+    All processes that the agent started must have ended before, so that the files no longer grow.
+    """
+    request = protocol.parse(read_line(0)[0], protocol.TO_AGENT)
+    try:
+        os.chdir(os.path.expanduser(directory))
+        streams = sorted(name for name in os.listdir(".") if name.endswith((".events", ".out")))
+    except OSError as error:
+        sys.exit("cannot read %s: %s" % (directory, error.strerror))
+    for stream in streams:
+        try:
+            _send(stream, request["offsets"].get(stream, 0))
+        except OSError as error:  # the others can still be read
+            print("cannot read %s: %s" % (stream, error.strerror), file=sys.stderr)
+
+
+def _send(stream: str, offset: int) -> None:
+    with open_stream(stream) as file:
+        file.seek(offset)
+        while True:
+            data = file.read(CHUNK)
+            if not data:
+                return
+            text = data.decode("utf-8", "surrogateescape")
+            frame = {"type": "output", "stream": stream, "offset": offset, "data": text}
+            sys.stdout.buffer.write(json.dumps(frame).encode() + b"\n")
+            sys.stdout.buffer.flush()
+            offset += len(data)

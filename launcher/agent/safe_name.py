@@ -1,1 +1,0 @@
-../../runtime/safe_name.py

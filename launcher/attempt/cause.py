@@ -1,0 +1,255 @@
+"""PURE: find the first cause among the failures of N processes and their hosts."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from podrun.runtime.contract import ErrorKind, Event, ExitCode, failure_code
+
+from ..agent.base.protocol import PREEMPTED, UNHEARD
+
+LAUNCHER = "the launcher"
+"""Name in place of a host's if the launcher's own machine is to blame."""
+
+_SIGNAL_HINTS: dict[int, str] = {
+    signal.SIGSEGV: " (a crash in native code)",
+}
+# Last output of a process after the loss of a peer, from JAX's coordination service, gloo, and torch's store and NCCL.
+_PEER_IS_GONE = re.compile(
+    rb"JAX distributed service detected fatal errors|coordination service|CoordinationService"
+    rb"|gloo[^\n]*(?:failed|error|closed|reset|timed? ?out)|(?:reset|closed) by peer"
+    rb"|Did the remote server shutdown|NCCL[^\n]*(?:remote|aborted|timed? ?out)",
+    re.IGNORECASE,
+)
+
+
+class Sign(Enum):
+    """Possible origin of a failure."""
+
+    CAUSE = auto()
+    """The failure itself: it may be the first cause."""
+    UNHEARD = auto()
+    """The agent heard nothing from the launcher: the link to the host is cut, or the launcher was asleep."""
+    EXITED = auto()
+    """Exit code or exception of a user program, which may mean anything, even the loss of a peer."""
+    ABORTED = auto()
+    """SIGABRT: a crash, or JAX ended the process after the loss of a peer."""
+    ASKED = auto()
+    """Preemption: some process was sent SIGTERM, and JAX made all of them save and stop."""
+    PEER_LOST = auto()
+    """The loss of a peer."""
+    SILENT = auto()
+    """Silence: the host does not answer."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Failure of one process, or of its host."""
+
+    host: str
+    process: int | None
+    what: str
+    """One-line description: `ValueError: boom in step 5`."""
+    code: int
+    """Exit code that podrun ends with if this is the first cause."""
+    sign: Sign = Sign.CAUSE
+    details: str = ""
+    """A traceback, or a message of several lines."""
+    late: bool = False
+    """True if it came after the process had been asked to stop, so it cannot be why the run ended."""
+    dropped: bool = False
+    """True if only the connection to the host was lost while it was prepared: another one may well do."""
+
+    @property
+    def consequence(self) -> bool:
+        """Return True if it followed, or may have followed, from another failure, for which to wait a moment."""
+        return self.late or self.sign in (Sign.ABORTED, Sign.ASKED, Sign.PEER_LOST)
+
+    @property
+    def who(self) -> str:
+        return self.host if self.process is None else f"{self.host} (process {self.process})"
+
+    def __str__(self) -> str:
+        return f"{self.who}: {self.what}"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Facts about an attempt once everything has been stopped."""
+
+    failures: Sequence[Failure]
+    """Failures in the order in which they were seen, at least one."""
+    hosts: int = 0
+    """Number of hosts in the pod."""
+    signalled: Sequence[tuple[str, int | None]] = ()
+    """Processes (host, number) that were sent SIGTERM themselves, the earliest first."""
+    peer_loss_reporters: Collection[tuple[str, int | None]] = ()
+    """Processes whose last output is JAX's report of a lost peer."""
+    slept: float = 0.0
+    """Seconds for which the launcher itself was asleep shortly before."""
+
+
+def first_cause(evidence: Evidence) -> Failure:
+    """Return the failure that the others followed from.
+
+    A failure that explains itself comes first, in the order in which they were seen. If all of them blame
+    another process, it is a silent host, or the process that was sent a signal, or the first that was seen.
+    """
+    first = min(evidence.failures, key=lambda failed: _rank(failed, evidence))
+    if first.sign is Sign.UNHEARD and evidence.slept:
+        what = f"was asleep for {evidence.slept:.0f} s (stopped, or its machine suspended), so the hosts ended the run"
+        return Failure(LAUNCHER, None, what, ExitCode.UNAVAILABLE, Sign.UNHEARD)
+    if first.sign is Sign.ASKED and first.process is not None and evidence.signalled:
+        host, process = evidence.signalled[0]  # its own end may say nothing: another one has saved for all
+        return replace(first, host=host, process=process)
+    silent = {failed.host for failed in evidence.failures if failed.sign is Sign.SILENT}
+    if first.sign is Sign.SILENT and len(silent) == evidence.hosts > 1:
+        what = f"heard nothing from any of the {len(silent)} hosts: its own network is down, or theirs ({first.what})"
+        return Failure(LAUNCHER, None, what, ExitCode.UNAVAILABLE)
+    return first
+
+
+def _rank(failed: Failure, evidence: Evidence) -> tuple[int, int]:
+    """Rank a failure: the lower, the more likely the first cause; the second number is the order of signals."""
+    who = (failed.host, failed.process)
+    if failed.sign is Sign.SILENT:
+        return (2 if failed.late else 0), 0
+    if failed.late:
+        return 5, 0
+    if failed.sign is Sign.UNHEARD and evidence.slept:
+        return 0, 1  # what has failed by itself meanwhile comes first
+    if failed.sign is Sign.ASKED and failed.process is None:  # its machine asked for the stop of all
+        return 3, -1
+    if failed.sign is Sign.ASKED and who in evidence.signalled:
+        return 3, evidence.signalled.index(who)
+    if failed.sign in (Sign.EXITED, Sign.ABORTED):
+        elsewhere = any(
+            (other.sign is Sign.SILENT and other.host != failed.host)
+            or (other.sign is Sign.UNHEARD and evidence.slept)  # the hosts do not end at the same moment
+            for other in evidence.failures
+        )
+        if who not in evidence.peer_loss_reporters and not elsewhere:
+            program = any(
+                other.sign is Sign.EXITED for other in evidence.failures
+            )  # a user program may abort by itself
+            return (1 if failed.sign is Sign.ABORTED and not program else 0), 0
+    elif failed.sign not in (Sign.ASKED, Sign.PEER_LOST):
+        return 0, 0
+    return 4, 0
+
+
+def is_peer_loss(output: bytes) -> bool:
+    """Return True if the end of a process's output is JAX's report of a lost peer."""
+    return _PEER_IS_GONE.search(output) is not None
+
+
+def from_error(host: str, process: int, error: Event) -> Failure:
+    """Return the failure that a worker's error event explains."""
+    kind = ErrorKind(error["kind"])
+    message = str(error["message"])
+    lines = message.strip().splitlines() or [kind.value]
+    at = f" in step {error['step']}" if error.get("step") is not None else ""
+    details = message if kind in (ErrorKind.CONFIG, ErrorKind.UNAVAILABLE) else str(error.get("traceback", ""))
+    if kind is ErrorKind.NOT_FINITE:
+        at = ""  # its message names the step
+    if kind is ErrorKind.PEER_LOST:
+        what = f"lost another process{at}: {lines[0]}"
+        return Failure(host, process, what, kind.exit_code, Sign.PEER_LOST, details)
+    code = failure_code(int(error.get("code") or kind.exit_code))
+    sign = Sign.EXITED if error.get("program") else Sign.CAUSE
+    return Failure(host, process, f"{lines[0]}{at}", code, sign, details)
+
+
+def from_exit(
+    host: str,
+    process: int,
+    code: int,
+    step: int | None,
+    phase: str | None,
+    is_program: bool = False,
+    out_of_memory: bool | None = None,
+    memory: str = "",
+    full: str = "",
+) -> Failure:
+    """Return the failure of a process without an error event; `code` is negative for a signal.
+
+    A user program has phases if it uses podrun's loop; only then its exit codes are podrun's. For a SIGKILL: `out_of_memory`
+    says whether the kernel counts it as its own, None if that is not known, and `memory` how much there was.
+    `full` says which disk of the host was full then.
+    """
+    is_foreign = is_program and phase is None
+    when = "" if is_foreign else _when(step, phase)
+    lack = f": {full}" if full else ""
+    if code == ExitCode.PREEMPTED and not is_foreign:
+        saved = ", and saved first" if step is not None else ", before its first step: there was nothing to save"
+        what = f"was asked to stop from outside{when}{saved}"
+        return Failure(host, process, what, code, Sign.ASKED)
+    if code == ExitCode.DONE:
+        return Failure(host, process, f"exited with code 0{when}, before training was done", ExitCode.FAILED)
+    if code > 0:
+        lost = code == ExitCode.PEER_LOST and not is_program
+        sign = Sign.PEER_LOST if lost else Sign.EXITED if is_program else Sign.CAUSE
+        return Failure(host, process, f"exited with code {code}{when}{lack}", failure_code(code), sign)
+    number = -code
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    sign = Sign.ABORTED if number == signal.SIGABRT else Sign.CAUSE
+    what = f"was ended by {name}{when}{_SIGNAL_HINTS.get(number, '')}{lack}"
+    if number == signal.SIGKILL:
+        what = _describe_kill(when, out_of_memory, memory)
+    return Failure(host, process, what, failure_code(128 + number), sign)
+
+
+def _describe_kill(when: str, out_of_memory: bool | None, memory: str) -> str:
+    if out_of_memory:
+        return f"was killed by the kernel{when}: out of memory ({memory})"
+    by = "out of memory, or killed by somebody"
+    if out_of_memory is not None:
+        by = "killed by somebody, not by the kernel for lack of memory"
+    return f"was ended by SIGKILL{when} ({by})"
+
+
+def from_lost_agent(host: str, reason: str) -> Failure:
+    """Return the failure of a host whose agent has ended or been given up; `reason` is the agent's own if it gave one."""
+    sign = Sign.UNHEARD if UNHEARD in reason else Sign.CAUSE
+    return Failure(host, None, reason, ExitCode.UNAVAILABLE, sign)
+
+
+def preempted_host(
+    host: str, reason: str, steps: Sequence[int | None], codes: Sequence[int | None], saved: int | None = None
+) -> Failure:
+    """Return the failure of a host whose agent stopped because its machine asked for it.
+
+    Args:
+        host: the host.
+        reason: what its agent said.
+        steps: the last step of each of its processes.
+        codes: the exit code of each.
+        saved: step of the newest checkpoint, which another host may have saved for all.
+    """
+    why = reason.removeprefix(PREEMPTED)
+    step = max((step for step in steps if step is not None), default=None)
+    if step is not None and saved is not None and saved >= step:
+        step, codes = saved, ()
+    if any(code != ExitCode.PREEMPTED for code in codes):
+        end = ", and did not save in time" if step is not None else ""
+    else:
+        end = ", and saved first" if step is not None else ", before its first step: there was nothing to save"
+    at = "" if step is None else f" after step {step}"
+    return Failure(host, None, f"was asked to stop ({why}){at}{end}", ExitCode.PREEMPTED, Sign.ASKED)
+
+
+def silent_host(host: str, silence: float, trouble: str, late: bool = False) -> Failure:
+    """Return the failure of a silent host; `trouble`: why it could not be reached again."""
+    what = f"has not answered for {silence:.0f} s{f' ({trouble})' if trouble else ''}: it is down, or its network is"
+    return Failure(host, None, what, ExitCode.UNAVAILABLE, Sign.SILENT, late=late)
+
+
+def _when(step: int | None, phase: str | None) -> str:
+    return f" after step {step}" if step is not None else f" during {phase}" if phase else " before it said anything"

@@ -1,0 +1,88 @@
+"""Collect the failures of one attempt, and decide when they are enough."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import replace
+
+from .cause import Evidence, Failure, Sign, first_cause, is_peer_loss
+from .suspend_clock import AwakeClock
+
+SETTLE = 2.0  # seconds to wait for the cause when only consequences have been seen
+SAVE_GRACE = 60.0  # seconds for a save that has begun when a stop is asked for
+
+
+class Failures:
+    """Collect failures; `cause` returns the first cause."""
+
+    def __init__(self, clock: AwakeClock, printed: Callable[[str, int], bytes] = lambda host, process: b"") -> None:
+        """Collect none yet. `printed`: returns what a process of a host has printed last."""
+        self.seen: list[Failure] = []
+        """In the order in which they happened, as far as that is known."""
+        self._times: list[float] = []  # at which they happened
+        self.signalled: list[tuple[str, int | None]] = []
+        """Processes that have reported a SIGTERM."""
+        self._clock = clock
+        self._printed = printed
+        self._settle_until = 0.0
+        self._stopping = False
+        self._user_stops = False
+
+    def __bool__(self) -> bool:
+        return bool(self.seen)
+
+    def add(self, failed: Failure, since: float | None = None) -> None:
+        """Add what a process says of itself, which is late if it was asked to stop by then; see `exited`.
+
+        `since`: the time.monotonic() at which it happened, if that was noticed only later.
+        """
+        late = self._stopping and (self._user_stops or failed.process is not None)
+        if not self.seen:
+            self._settle_until = self._clock.now() + SETTLE
+        happened = time.monotonic() if since is None else since
+        position = bisect_right(self._times, happened)
+        self._times.insert(position, happened)
+        self.seen.insert(position, replace(failed, late=failed.late or late))
+
+    def names(self, host: str) -> bool:
+        """Return True if the host itself is known to have failed, or its agent."""
+        return any(f.host == host and f.process is None for f in self.seen)
+
+    def stop(self, user: bool) -> None:
+        """Note that processes are asked to stop from now on, by the `user` or because of a failure."""
+        self._stopping, self._user_stops = True, user
+
+    def exited(self, host: str, process: int, asked: bool) -> None:
+        """Note that a process has ended, and whether it had been `asked` to stop before.
+
+        Its report may have come late, over a new connection, and still be the first cause.
+        """
+        if not asked and not self._user_stops:
+            self.seen = [replace(f, late=False) if (f.host, f.process) == (host, process) else f for f in self.seen]
+
+    def decided(self, saving: bool) -> bool:
+        """Return True if there is a first cause, or no hope for one any more.
+
+        `saving`: processes that were preempted may finish their save first.
+        """
+        if not self.seen or not all(f.consequence or self._blames_peer(f) for f in self.seen):
+            return bool(self.seen)
+        patience = SAVE_GRACE if saving and all(f.sign is Sign.ASKED for f in self.seen) else 0.0
+        return self._clock.now() > self._settle_until + patience
+
+    @property
+    def only_consequences(self) -> bool:
+        return all(f.consequence for f in self.seen)
+
+    def cause(self, hosts: int, slept: float) -> Failure:
+        """Return the first cause of all that was seen, which is something."""
+        reporters = [(f.host, f.process) for f in self.seen if self._blames_peer(f)]
+        return first_cause(Evidence(self.seen, hosts, self.signalled, reporters, slept))
+
+    def _blames_peer(self, failed: Failure) -> bool:
+        """Return True for a process that may have failed by itself, and says that it has lost another one."""
+        if failed.process is None or failed.sign not in (Sign.ABORTED, Sign.EXITED):
+            return False
+        return is_peer_loss(failed.what.encode()) or is_peer_loss(self._printed(failed.host, failed.process))

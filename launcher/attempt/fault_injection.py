@@ -1,0 +1,120 @@
+"""Inject the faults that only the launcher can, and keep account of which have struck (`podrun --inject`)."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+
+from podrun.runtime.contract import Event, EventKind
+from podrun.runtime.injection import LINK_DOWN, PHASE, SECONDS, SIGNALS, STEP, Injection, parse_checked
+
+from ..transport.base import Transport
+from ..transport.faulty_transport import SeverableTransport
+from .frames import Observer
+from .outcome import Outcome
+
+_SOMEBODY = re.compile(r" \((out of memory, or )?killed by somebody[^()]*\)")
+
+
+class Rehearsal:
+    """The injected faults of a run. It observes all events, and passes them on."""
+
+    def __init__(
+        self, injections: Sequence[str], observer: Observer, transport: Transport, struck: Collection[str] = ()
+    ) -> None:
+        """Begin with those that have not struck yet; `struck` are texts of those that have."""
+        self._left = {
+            text: injection for text in injections if text not in struck for injection in parse_checked([text])
+        }
+        self._observer = observer
+        self.transport = SeverableTransport(transport)
+        self._attempt = 0
+        self._struck_now: dict[int, str] = {}  # faults of this attempt by the process that was struck
+        self._running: dict[int, int] = {}  # pid by process
+        self._timers: list[threading.Timer] = []
+        self._lock = threading.Lock()
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """Return the faults that have not struck."""
+        return tuple(self._left)
+
+    def event(self, event: Event) -> None:
+        self._observer.event(event)
+        kind = event["event"]
+        if "injected" in event:
+            self._left.pop(str(event["injected"]), None)
+            if "process" in event:
+                self._struck_now[event["process"]] = str(event["injected"])
+        elif kind == EventKind.HOST and event["phase"] == "started":
+            self._started(event["process"], event["pid"])
+        elif kind == EventKind.EXIT:
+            self._running.pop(event["process"], None)
+        elif kind in (EventKind.STEP, EventKind.PHASE):
+            for injection in [i for i in self._left.values() if _is_due(i, event)]:
+                self._strike(injection)
+
+    @contextmanager
+    def during(self, attempt: int) -> Iterator[None]:
+        """Strike in this attempt, and no more after it."""
+        self._attempt = attempt
+        self._struck_now.clear()
+        try:
+            yield
+        finally:
+            self._running.clear()
+            for timer in self._timers:
+                timer.cancel()
+            self._timers.clear()
+
+    def explain(self, outcome: Outcome) -> Outcome:
+        """Return the outcome of an attempt with podrun itself as the one who has killed a process."""
+        cause = outcome.cause
+        if cause is None or cause.process not in self._struck_now:
+            return outcome
+        what = _SOMEBODY.sub(f" (by podrun: --inject {self._struck_now[cause.process]})", cause.what)
+        return replace(outcome, cause=replace(cause, what=what))
+
+    def _started(self, process: int, pid: int) -> None:
+        self._running[process] = pid
+        for injection in self._left.values():
+            if injection.time == SECONDS and injection.process == process:
+                timer = threading.Timer(float(injection.at), partial(self._strike, injection))
+                timer.daemon = True
+                timer.start()
+                self._timers.append(timer)
+
+    def _strike(self, injection: Injection) -> None:
+        """Strike, unless it has already, or the process has ended."""
+        assert injection.process is not None and injection.host is not None
+        with self._lock:
+            pid = self._running.get(injection.process)
+            if pid is None or self._left.pop(str(injection), None) is None:
+                return
+            self._struck_now[injection.process] = str(injection)
+        message = f"rehearsal: injected fault strikes (attempt {self._attempt}): {injection}"
+        note = {"event": EventKind.NOTE, "time": time.time(), "message": message, "injected": str(injection)}
+        self._observer.event(note)
+        if injection.kind == LINK_DOWN:
+            cut = partial(self.transport.cut, injection.host, injection.parameter or 0.0)
+            threading.Thread(target=cut, name="link-down", daemon=True).start()
+        else:
+            try:
+                os.kill(pid, SIGNALS[injection.kind])
+            except ProcessLookupError:
+                pass
+
+
+def _is_due(injection: Injection, event: Event) -> bool:
+    """Return True if an event of a worker says that it is time to cut the link to its host."""
+    if injection.kind != LINK_DOWN or injection.process != event["process"]:
+        return False
+    if injection.time == STEP:
+        return event["event"] == EventKind.STEP and bool(event["step"] >= injection.at)
+    return injection.time == PHASE and bool(event.get("phase") == injection.at)

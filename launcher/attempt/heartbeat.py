@@ -1,0 +1,69 @@
+"""Keep the leases of all agents alive, and notice silent hosts."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from ..remote.session import Session
+from .suspend_clock import AwakeClock
+
+_EVERY = 2.5  # seconds between two rounds of pings; agents answer each
+MOST = 250  # pings in a round, so that pings of a thousand hosts do not take the time in which they should get on
+
+
+class Heartbeat:
+    """Thread that renews the leases, so that none depends on how long it takes to show or record an event."""
+
+    def __init__(self, active: Callable[[], list[Session]], lease: float, patience: float | None = None) -> None:
+        """Start the thread. `active`: the sessions to keep alive; `lease`: seconds that agents live without a ping.
+
+        `patience`: seconds for a host to answer, if that is not the lease.
+        """
+        self._active = active
+        self._lease = lease
+        self._every = min(_EVERY, lease / 4)
+        self._patience = (patience or lease) - self._every
+        self._next = 0  # session that is pinged first in the next round
+        self._clock = AwakeClock(limit=2 * self._every)
+        self._finished = threading.Event()
+        threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
+
+    def stop(self) -> None:
+        self._finished.set()
+
+    def slept(self, within: float) -> float:
+        """Return the seconds of this process's last sleep, 0 if there was none or it ended longer than `within` ago."""
+        return self._clock.slept(within)
+
+    def _run(self) -> None:
+        awake = time.monotonic()
+        while not self._finished.wait(self._every):
+            now = time.monotonic()
+            self._clock.now()
+            if self._clock.slept(within=self._every):  # the launcher slept; the hosts were not silent
+                awake = now
+            sessions = self._active()
+            for session in self._due(sessions):
+                session.ping()
+                self._clock.now()
+            self._give_up([s for s in sessions if not s.has_stopped], now, awake)
+
+    def _due(self, sessions: list[Session]) -> list[Session]:
+        """Return the sessions to ping in this round: all, or of very many the next ones."""
+        first = self._next if self._next < len(sessions) else 0
+        self._next = first + MOST
+        return sessions[first : self._next]
+
+    def _give_up(self, sessions: list[Session], now: float, awake: float) -> None:
+        """Give up hosts that were silent for too long, unless all are: then this machine is cut off."""
+        # Silence is an unanswered ping: with a thousand hosts on a busy machine the pings themselves may be late.
+        silent = [s for s in sessions if now - max(s.unanswered_since or now, awake) > self._patience]
+        if not silent:
+            return
+        cut_off = len(silent) == len(sessions)
+        if cut_off and now - max(s.heard for s in silent) <= self._lease:
+            return
+        for session in silent:
+            session.give_up(f"has not answered for {now - session.heard:.0f} s: it is down, or its network is")

@@ -1,0 +1,130 @@
+"""Watch the progress of all processes from outside, on the launcher's clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from podrun.runtime.config import Launch
+from podrun.runtime.contract import ExitCode
+
+from . import hang
+from .cause import Failure
+from .hang import Pace, Standing
+from .outcome import Process
+from .stragglers import Late, Stragglers
+from .suspend_clock import AwakeClock
+
+_LOOK = 0.25  # seconds between two looks at all processes
+_COMPARE = 1.0  # seconds between two comparisons of their waiting: agents send no more beats than that
+
+
+@dataclass
+class _Idle:
+    """Since when a process has shown no progress."""
+
+    since: float
+    signs: int
+
+
+class ProgressWatch:
+    """Notice that all processes are stuck, and say which one the others wait for.
+
+    Time in which the launcher sleeps, or in which a host does not answer, counts for nobody: that is another failure.
+    """
+
+    def __init__(self, processes: Iterable[Process], clock: AwakeClock, launch: Launch, is_program: bool) -> None:
+        self._processes = list(processes)
+        self._clock = clock
+        self._timeout = launch.stall_timeout or (None if is_program else hang.STALL_TIMEOUT)
+        self._is_program = is_program
+        self._pace = Pace()
+        self._stragglers = Stragglers()
+        self._compared = clock.now()
+        self._looked = clock.now()
+        self._stuck: list[Standing] = []  # all processes, when they were last looked at
+        self._idle: dict[int, _Idle] = {}
+
+    def is_stuck(self, hears: Callable[[str], bool]) -> bool:
+        """Return True if no process has made progress for longer than it may. `hears` tells whether a host answers."""
+        now = self._clock.now()
+        passed = now - self._looked
+        if self._timeout is None or passed < _LOOK:
+            return False
+        self._looked = now
+        alive = [p for p in self._processes if p.exit_code is None]
+        for process in alive:
+            idle = self._idle.setdefault(process.process, _Idle(now, process.signs))
+            if process.signs != idle.signs:
+                idle.since, idle.signs = max(idle.since, now - process.age), process.signs
+            elif not hears(process.host):
+                idle.since += passed
+        leader = next((p for p in alive if p.beat is not None), None)
+        if leader is not None and leader.beat is not None:
+            self._pace.see(leader.beat.completed, leader.beat.phase, now)
+        if not self._is_program and any(p.beat is None for p in alive):
+            return False  # it could not make its beat file
+        self._stuck = self._standings()
+        return hang.is_stuck(self._stuck, self._timeout, self._pace.slowest, self._is_program)
+
+    def late(self) -> dict[str, Any] | None:
+        """Return the fields of an event if it has changed which process keeps the others waiting."""
+        now = self._clock.now()
+        if now - self._compared < _COMPARE:
+            return None
+        self._compared = now
+        beats = {(p.host, p.process): p.beat for p in self._processes if p.exit_code is None and p.beat}
+        before = self._stragglers.late
+        if not self._stragglers.see(beats, time.time()):
+            return None
+        late = self._stragglers.late
+        if _key(late) == _key(before):
+            return None
+        told, behind = (late, late.behind) if late else (before, 0.0)
+        assert told is not None
+        return {
+            "host": told.host,
+            "process": told.process,
+            "behind": round(behind, 6),
+            "step_seconds": round(told.step_seconds, 6),
+            "since": told.since,
+        }
+
+    def failure(self) -> Failure:
+        """Return the failure of the process that the others wait for. Call it when `is_stuck`."""
+        assert self._timeout is not None
+        now = {p.process: p for p in self._processes}
+        # Where they stood then: one that was stopped goes on to print its stacks, and others may have ended meanwhile.
+        stuck, why = hang.culprit(
+            [replace(s, state=now[s.process].state, load=now[s.process].load) for s in self._stuck]
+        )
+        seconds = self._timeout
+        if not self._is_program:
+            seconds = hang.limit(stuck.phase, self._timeout, self._pace.slowest)
+        what = hang.describe(stuck, why, self._timeout, seconds, self._is_program)
+        return Failure(stuck.host, stuck.process, what, ExitCode.STALLED)
+
+    def _standings(self) -> list[Standing]:
+        return [
+            _standing(p, self._looked - self._idle[p.process].since)
+            for p in self._processes
+            if p.exit_code is None and p.process in self._idle
+        ]
+
+
+def least_far(processes: Sequence[Process]) -> list[Process]:
+    """Return those that the other processes wait for: they are stopped, or have come least far; all if nothing shows it."""
+    standings = {p.process: _standing(p) for p in processes}
+    stopped = [p for p in processes if standings[p.process].stopped]
+    least = min(standing.position for standing in standings.values())
+    return stopped or [p for p in processes if standings[p.process].position == least]
+
+
+def _standing(p: Process, idle: float = 0.0) -> Standing:
+    return Standing(p.host, p.process, p.beat.phase if p.beat else p.phase, idle, p.beat, p.state, p.load)
+
+
+def _key(late: Late | None) -> tuple[str, int] | None:
+    return (late.host, late.process) if late else None

@@ -1,0 +1,128 @@
+"""Start the agents of a pod before the launcher is ready for them: they start while it imports, and checks the job.
+
+Interpreters of the workers take longer to import JAX than the launcher to find a mistake, and both are idle while they wait
+for each other; `srun` and `ssh` take their time as well. The job may turn out to be wrong, or its workers to need another
+environment: then what was started ends.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+
+from ..agent.base.protocol import MARK
+from ..plan.agent_file import agent_command
+from ..plan.base_env import RUNTIME, base_env, names_of
+from ..pod.errors import HostError
+from ..pod.pod import Host, Pod
+from ..transport.base import Channel, Transport, load_transport
+from .conversation import send_frame
+from .open_agent import Unread, open_agent
+
+PREPARE = ("prepare",)
+_PATIENCE = 5.0  # seconds for agents that nobody wants any more to be started and ended
+
+
+class HeadStart(Transport):
+    """The transport of a pod, on whose hosts agents have been started ahead for the first attempt of one run."""
+
+    def __init__(self, pod: Pod, run_id: str) -> None:
+        """Start them in threads, unless they are so many that they would only wait for each other."""
+        self.pod = pod
+        self.run_id = run_id
+        self._inner = load_transport(pod)
+        self.window = self._inner.window
+        self._is_closed = False
+        self._remark: Future[str | None] = Future()
+        threading.Thread(target=self._ask_remark, name="remark", daemon=True).start()
+        commands = [PREPARE, ("run", run_id)] if pod.traits.needs_staging else [("run", run_id)]
+        agents = [[_Agent(number, host, args) for args in commands] for number, host in enumerate(pod.hosts)]
+        if len(agents) > self.window:
+            agents = []
+        self._agents = {(agent.host.name, agent_command(pod, *agent.args)): agent for row in agents for agent in row}
+        if pod.traits.is_one_machine:  # there they would compete for its cores
+            agents = [[agent for row in agents for agent in row]]
+        for row in agents:
+            threading.Thread(target=self._start, args=[row], name="ahead", daemon=True).start()
+
+    def open(self, host: Host, argv: Sequence[str]) -> Channel:
+        agent = self._agents.pop((host.name, tuple(argv)), None)
+        return agent.channel.result() if agent else self._inner.open(host, argv)
+
+    def why_over(self, patience: float = 0.0) -> str | None:
+        return self._inner.why_over(patience)
+
+    def remark(self) -> str | None:
+        return self._remark.result()
+
+    def _ask_remark(self) -> None:
+        try:
+            self._remark.set_result(self._inner.remark())
+        except Exception as error:
+            self._remark.set_exception(error)
+
+    def close(self) -> None:
+        self._is_closed = True
+        started = wait([agent.channel for agent in self._agents.values()], _PATIENCE).done
+        for channel in started:
+            if channel.exception() is None:
+                channel.result().close()
+        self._agents.clear()
+        self._inner.close()
+
+    def _start(self, agents: Sequence[_Agent]) -> None:
+        """Start agents one after the other. What goes wrong with one is told when it is asked for."""
+        failed: Exception | None = None
+        for agent in agents:
+            try:
+                if failed:
+                    raise failed
+                agent.channel.set_result(self._open(agent))
+            except Exception as error:
+                failed = error
+                agent.channel.set_exception(error)
+
+    def _open(self, agent: _Agent) -> Channel:
+        if self._is_closed:
+            raise HostError(agent.host.name, "it is not needed any more")
+        channel = Unread(open_agent(self._inner, self.pod, agent.host, *agent.args), MARK)
+        frame = self._expected(agent)
+        if frame is not None and not send_frame(channel, frame):
+            channel.close()
+            raise HostError(agent.host.name, "its agent has ended before it was needed")
+        return channel
+
+    def _expected(self, agent: _Agent) -> dict[str, object] | None:
+        """Return what the agent is told ahead of its orders."""
+        if self.pod.traits.is_one_machine:
+            return self._workers(agent.number)
+        if agent.args == PREPARE and self.pod.python and self.pod.requirements is None and self.pod.container is None:
+            return {"expected": {"python": self.pod.python}}
+        return None
+
+    def _workers(self, number: int) -> dict[str, object]:
+        """Return what the worker of a host will be, unless the job says otherwise; it may import at once."""
+        devices = range(self.pod.slice.devices_per_host)
+        worker = {
+            "process": number,
+            "argv": [self.pod.python, *RUNTIME],
+            "env": base_env(self.pod, devices),
+            "path": {},
+            "threads": len(devices),
+            "names": names_of(self.pod, self.pod.hosts[number]),
+            "cwd": os.getcwd(),
+        }
+        return {"type": "ahead", "processes": [worker], "count": len(self.pod.hosts)}
+
+
+@dataclass
+class _Agent:
+    """An agent that is started ahead, by the arguments of its command."""
+
+    number: int
+    host: Host
+    args: tuple[str, ...]
+    channel: Future[Channel] = field(default_factory=Future)

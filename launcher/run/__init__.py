@@ -1,0 +1,1 @@
+"""Run attempt after attempt: policy, restarts, hosts of the next attempt, cleanup."""

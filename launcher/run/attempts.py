@@ -1,0 +1,371 @@
+"""Run all attempts of a run: prepare the hosts, start them, restart them after a failure, report."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from podrun.runtime.contract import EventKind, ExitCode, UserError
+
+from ..attempt.agent_reuse import KeptAgents
+from ..attempt.cause import LAUNCHER, Failure
+from ..attempt.fault_injection import Rehearsal
+from ..attempt.frames import Observer
+from ..attempt.outcome import Outcome
+from ..attempt.supervisor import Supervisor
+from ..attempt.view import View
+from ..plan.plan import LaunchPlan
+from ..pod.masking import Mask
+from ..pod.pod import Host
+from ..pod.secret_values import read_secrets
+from ..preflight.base import name_hosts
+from ..rundir.adoption import Adoption
+from ..rundir.logs import Logs
+from ..rundir.runs import Recorder, RunDirectory
+from ..rundir.saved import saved_on_record
+from ..rundir.spec import RunSpec, start_event
+from ..transport.base import Transport, load_transport
+from ..view.console import Console
+from .cleanup import Leftovers
+from .history import Progress, budget_of, recorded_attempts, restart_event
+from .host_assignment import can_do_without, describe_change, why_not_fewer
+from .job_time import SIGNAL, JobTime
+from .policy import NO_FAILURE, Attempt, Ending, Restart, Stop, decide, why_not_renewed
+from .preparation import Preparation
+from .rejoin import Lookout
+from .renewal import Renewal, renewed, why_taken
+from .report import end_event, report
+from .signals import Signals
+from .wait_for_hosts import Comeback, sleep
+
+if TYPE_CHECKING:
+    from ..staging.bundle import Bundle
+
+
+Prepare = Callable[[], Outcome | None]
+"""Prepares the hosts of an attempt; returns its outcome if that failed."""
+_CERTAIN = 5.0  # seconds to wait for the reason why the hosts were taken away
+
+
+def run_attempts(
+    spec: RunSpec,
+    directory: RunDirectory,
+    console: Console,
+    bundles: Sequence[Bundle] = (),
+    *,
+    adopt: bool = False,
+    transport: Transport | None = None,
+    job_time: JobTime | None = None,
+    renewal: Renewal | None = None,
+) -> int:
+    """Run the spec to its end, restarts included, and return the exit code.
+
+    Args:
+        bundles: the code for remote hosts.
+        adopt: another launcher began an attempt and is gone; take that over first.
+        transport: that of the pod, closed here at the end; made if it is not given.
+        job_time: that of the SLURM job in which the run is, whose signal ends it; a run that has attempts goes on.
+        renewal: creates the machines of the pod again if they are taken away. They are new at the start, too.
+
+    Raises:
+        UserError: another podrun supervises this run, or a secret is missing.
+    """
+    with ExitStack() as stack:
+        more = () if job_time is None else (SIGNAL,)
+        signals = stack.enter_context(
+            Signals(*more)
+        )  # entered first, so that a Ctrl-C during the cleanup changes nothing
+        stack.enter_context(directory.supervise())
+        secrets = read_secrets(spec.pod)
+        logs = stack.enter_context(Logs(directory.logs))
+        recorder = Recorder(directory.events)
+        stack.callback(recorder.close)
+        transport = transport or load_transport(spec.pod)
+        stack.callback(transport.close)
+        view = View(console, recorder, lambda: bool(signals.received), signals.note, Mask(secrets.values()))
+        stack.callback(view.close)
+        run = _Run(spec, directory, view, logs, signals, transport, secrets, job_time, renewal)
+        stack.callback(run.close)
+        try:
+            try:
+                code = run.execute(bundles, adopt)
+            finally:
+                run.dismiss()
+        except UserError as error:  # recorded, so that nobody waits for the run
+            directory.record_end(str(error).partition("\n")[0], ExitCode.BAD_CONFIG)
+            raise
+    if view.stuck:
+        os._exit(code)  # Python would wait for the stuck console again
+    return code
+
+
+def _announcement(outcome: Outcome, plan: LaunchPlan, decision: Restart) -> str:
+    where = "" if plan.is_program or outcome.unprepared else " from the last checkpoint"
+    when = f", in {decision.after:g} s" if decision.after else ""
+    return f"{outcome.cause}\n{decision.label}{where}{when}" if outcome.cause else f"{decision.label}{where}"
+
+
+class _Run:
+    def __init__(
+        self,
+        spec: RunSpec,
+        directory: RunDirectory,
+        view: View,
+        logs: Logs,
+        signals: Signals,
+        transport: Transport,
+        secrets: Mapping[str, str],
+        job_time: JobTime | None,
+        renewal: Renewal | None,
+    ) -> None:
+        self._spec = spec
+        self._job_time = job_time
+        self._directory = directory
+        self._view = view
+        self._logs = logs
+        self._signals = signals
+        self._transport = transport
+        self._secrets = secrets
+        self._renewal = renewal
+        self._progress = Progress(view)
+        self._attempts: list[Attempt] = []
+        """Attempts that were followed by another."""
+        self._resized = False  # the last attempt was stopped to take hosts back
+        self._unfit: set[str] = set()
+        """Hosts that answer, but could not be prepared while the run could do without them."""
+        self._is_new_here = True  # no attempt was made by this process
+        self._kept = KeptAgents()
+        self._rehearsal: Rehearsal | None = None
+        if spec.inject:
+            self._rehearsal = Rehearsal(spec.inject, self._progress, transport, directory.struck())
+            self._transport = self._rehearsal.transport
+        self._leftovers = Leftovers(directory, self._transport, logs, self._note)
+        self._bundles: Sequence[Bundle] = ()
+        self._later: list[Transport] = []
+        """Connections to machines that were created while the run went on."""
+
+    def execute(self, bundles: Sequence[Bundle], adopt: bool) -> int:
+        self._bundles = bundles
+        hosts = self._directory.hosts(self._spec.pod) if adopt else None
+        last = self._directory.attempt()
+        plan = self._plan((last or 0) if adopt else 0 if last is None else last + 1, hosts)
+        adoption = self._directory.adoption(plan) if adopt else None
+        if last is not None:
+            self._attempts = recorded_attempts(self._directory.read_events(), self._progress)
+        prepare: Prepare | None = None if adopt else partial(self._prepare_first, plan)
+        while True:
+            outcome = self._attempt(plan, adoption, prepare)
+            following = self._next(plan, outcome)
+            if isinstance(following, Outcome):
+                outcome = following
+                break
+            (plan, prepare), adoption = following, None
+        self._kept.dismiss()
+        if outcome.cause or outcome.interrupted_by is not None:
+            patience = 0.0 if self._job_time else _CERTAIN  # a job is not over before this process, which is in it
+            outcome.over = outcome.over or self._transport.why_over(patience) or ""
+        if self._spec.pull:
+            from .pull_results import pull_results
+
+            pull_results(self._transport, self._directory, self._spec.pull, self._note, self._signals.received)
+        if self._rehearsal and self._rehearsal.left:
+            left = ", ".join(self._rehearsal.left)
+            self._tell(EventKind.NOTE, message=f"rehearsal: not reached, so not injected: {left}")
+        if self._renewal:
+            self._note(self._renewal.remark)
+        outcome.left_behind = [*outcome.left_behind, *self._leftovers.unconfirmed]
+        attempt = self._progress.attempt(outcome, plan, time.time())
+        if self._job_time and (onward := self._job_time.after(outcome, [*self._attempts, attempt], self._spec.pod)):
+            self._view.event(restart_event(replace(attempt, ending=onward.ending), onward.words, time.time()))
+            return ExitCode.DONE
+        if self._job_time and (advice := self._job_time.advice(outcome, self._spec.pod)):
+            self._note(advice)
+        self._view.event(end_event(outcome, plan, time.time()))
+        self._view.print_directly(lambda: report(outcome, plan, self._directory, self._view))
+        return outcome.code
+
+    @property
+    def _preparation(self) -> Preparation:
+        return Preparation(self._transport, self._bundles, self._signals, self._tell)
+
+    def _prepare_first(self, plan: LaunchPlan) -> Outcome | None:
+        """Prepare hosts on which nothing was prepared yet. New machines may not let anybody log in yet."""
+        if self._renewal:
+            comeback = Comeback(self._spec.pod, plan.job, self._transport, self._note, what="start")
+            if failed := comeback.wait(self._is_stopped):
+                return Outcome(failed.code, failed, [failed], unprepared=True)
+        return self._preparation.prepare_first(plan)
+
+    def _attempt(self, plan: LaunchPlan, adoption: Adoption | None, prepare: Prepare | None) -> Outcome:
+        """Run one attempt, or go on with an adopted one, and end its view."""
+        if adoption is None:
+            remark = self._transport.remark() if self._is_new_here else None
+            self._is_new_here = False
+            try:
+                self._directory.begin(plan)
+            except OSError as error:
+                what = f"cannot write to {self._directory.path}: {error.strerror}"
+                failed = Failure(LAUNCHER, None, what, ExitCode.FAILED)
+                return Outcome(failed.code, failed, [failed], unprepared=True)
+            self._progress.event(start_event(plan, self._directory.logs, time.time()))
+            if remark:
+                self._note(remark)
+            if plan.attempt == 0 and (why := why_not_fewer(plan.pod, plan.job)):
+                self._note(f"`min_hosts` in the pod file does not help this job, which needs all hosts: {why}")
+        else:
+            self._tell(EventKind.NOTE, message="another supervisor has taken the run over")
+        try:
+            return (prepare() if prepare else None) or self._supervise(plan, adoption)
+        finally:
+            self._view.stop()
+
+    def _next(self, plan: LaunchPlan, outcome: Outcome) -> tuple[LaunchPlan, Prepare | None] | Outcome:
+        """Return the plan of the next attempt, and how its hosts are prepared; or how the run ends."""
+        attempt = self._progress.attempt(outcome, plan, time.time(), self._resized)
+        if attempt.ending is Ending.UNPREPARED and self._can_do_without(outcome):
+            attempt = replace(attempt, ending=Ending.UNFIT)
+        if following := self._renew_if_taken(plan, outcome, attempt):
+            return following
+        decision = decide([*self._attempts, attempt], budget_of(plan))
+        if isinstance(decision, Stop) or self._signals.received:
+            if isinstance(decision, Stop) and decision.why:
+                self._note(f"no restart: {decision.why}")
+            return outcome
+        if self._transport.why_over():
+            self._note("no restart: the hosts are not to be had any more")
+            return outcome
+        ended = time.monotonic()
+        self._attempts.append(attempt)
+        self._view.event(restart_event(attempt, _announcement(outcome, plan, decision), time.time()))
+        sleep(decision.after, self._is_stopped)
+        pod = self._spec.pod
+        if attempt.ending is Ending.UNFIT:
+            self._give_up(outcome)
+        comeback = Comeback(pod, plan.job, self._transport, self._note, unfit=self._unfit)
+        if (pod.can_replace or (plan.code and not self._kept.hold(plan))) and (
+            failed := comeback.wait(self._is_stopped)
+        ):
+            lost = replace(self._attempts.pop(), ending=Ending.LOST)
+            return self._renew_if_taken(plan, outcome, lost) or outcome.without_restart(failed.code, [failed])
+        hosts = comeback.hosts
+        if not self._signals.received and not self._leftovers.clear(plan, outcome, hosts, self._is_stopped, ended):
+            return outcome
+        if self._signals.received:
+            number = self._signals.received[0]
+            return outcome.without_restart(128 + number, interrupted_by=number)
+        self._spec = replace(self._spec, inject=self._rehearsal.left if self._rehearsal else ())
+        if change := describe_change(pod, plan.pod.hosts, hosts):
+            self._note(change)
+        next_plan = self._plan(plan.attempt + 1, hosts)
+        if not comeback.waited and change is None:
+            return next_plan, None
+        # The disk of a host that was away, or what `setup:` mounts there, may be new.
+        return next_plan, partial(self._preparation.prepare_again, next_plan, outcome, self._can_do_without)
+
+    def _renew_if_taken(
+        self, plan: LaunchPlan, outcome: Outcome, attempt: Attempt
+    ) -> tuple[LaunchPlan, Prepare] | Outcome | None:
+        """Go on with new machines if the old ones are gone: return as `_next`; None if they are there."""
+        renewal = self._renewal
+        if renewal is None or not (why := why_taken(renewal, attempt, self._note, self._stops)):
+            return None
+        self._attempts.append(replace(attempt, ending=Ending.TAKEN))
+        outcome.left_behind = []  # the machines are gone, with all that ran on them
+        if enough := why_not_renewed(self._attempts):
+            self._note(f"no restart: {enough}")
+            outcome.over = why
+            return outcome
+        cause = f"{outcome.cause}\n" if outcome.cause else ""
+        self._view.event(
+            restart_event(self._attempts[-1], f"{cause}{why}; the run goes on when it is back", time.time())
+        )
+        pod = renewed(renewal, self._note, self._stops)
+        if isinstance(pod, Failure):
+            return outcome.without_restart(pod.code, [pod])
+        if pod is None or self._signals.received:
+            number = self._signals.received[0]
+            return outcome.without_restart(128 + number, interrupted_by=number)
+        self._kept.dismiss()
+        self._transport.close()
+        self._spec = replace(self._spec, pod=replace(self._spec.pod, hosts=pod.hosts, ssh=pod.ssh))
+        self._directory.write_spec(self._spec)
+        self._transport = load_transport(self._spec.pod)
+        self._later.append(self._transport)
+        self._leftovers = Leftovers(self._directory, self._transport, self._logs, self._note)
+        next_plan = self._plan(plan.attempt + 1, None)
+        return next_plan, partial(self._prepare_first, next_plan)
+
+    def _plan(self, attempt: int, hosts: Sequence[Host] | None) -> LaunchPlan:
+        return self._spec.plan(attempt, self._secrets, hosts, saved_on_record(self._spec, self._directory))
+
+    def _can_do_without(self, outcome: Outcome) -> bool:
+        """Return whether another attempt can be made without the hosts that kept this one from starting."""
+        failed = {failure.host for failure in outcome.failures}
+        return can_do_without(self._spec.pod, self._spec.job, failed, self._unfit)
+
+    def _give_up(self, outcome: Outcome) -> None:
+        """Note as unfit the hosts that answer and still could not be prepared. Of the others nothing more is known."""
+        failed = {failure.host for failure in outcome.failures}
+        pod = self._spec.pod
+        asked = [host for host in pod.all_hosts if host.name in failed]
+        away = Comeback(pod, self._spec.job, self._transport, self._note).away(asked, self._is_stopped, quiet=True)
+        self._unfit |= failed - (away or {}).keys()
+        if unfit := sorted(failed & self._unfit):
+            self._note(f"{name_hosts(unfit)}: has no part in this run any more, because it could not be prepared")
+
+    def _is_stopped(self) -> bool:
+        return bool(self._signals.received)
+
+    def _stops(self) -> int:
+        """Return how often the user has asked to stop."""
+        return len(self._signals.received)
+
+    def close(self) -> None:
+        """Close the connections to machines that the run did not begin with."""
+        for transport in self._later:
+            transport.close()
+
+    def dismiss(self) -> None:
+        """End the agents that were kept for another attempt."""
+        self._kept.dismiss()
+
+    def _tell(self, kind: EventKind, **fields: object) -> None:
+        self._progress.event({"event": kind, "time": time.time(), **fields})
+
+    def _note(self, text: str) -> None:
+        self._tell(EventKind.NOTE, message=text)
+
+    def _supervise(self, plan: LaunchPlan, adoption: Adoption | None) -> Outcome:
+        free = (Ending.PREEMPTED, *NO_FAILURE)
+        failed = sum(attempt.ending not in free for attempt in self._attempts)
+        self._kept.wanted = failed < budget_of(plan).failures
+        observer = self._rehearsal or self._progress
+        lookout = self._look_out(plan, observer)
+        supervisor = Supervisor(plan, self._transport, self._logs, lookout or observer, adoption, self._kept)
+        self._kept.dismiss()  # those of hosts that have no part in this attempt
+        rehearsal = self._rehearsal.during(plan.attempt) if self._rehearsal else nullcontext()
+        explain: Callable[[Outcome], Outcome] = self._rehearsal.explain if self._rehearsal else lambda outcome: outcome
+        with self._signals.to(supervisor.interrupt), rehearsal:
+            if lookout is None:
+                return explain(supervisor.run())
+            lookout.watch(supervisor)
+            try:
+                return explain(supervisor.run())
+            finally:
+                lookout.close()
+                self._resized = lookout.has_stopped and not self._signals.received
+
+    def _look_out(self, plan: LaunchPlan, observer: Observer) -> Lookout | None:
+        """Return a lookout if the attempt lacks hosts of the pod."""
+        pod = self._spec.pod
+        self._resized = False
+        if len(plan.hosts) == len(pod.hosts):
+            return None
+        missing = [host for host in pod.all_hosts if host not in plan.pod.hosts and host.name not in self._unfit]
+        comeback = Comeback(pod, plan.job, self._transport, self._note)
+        return Lookout(missing, lambda hosts: comeback.away(hosts, self._is_stopped, quiet=True), observer, self._note)

@@ -1,0 +1,107 @@
+"""Keep what each attempt of a run has achieved, for the policy. Its budgets are the run's, so it outlives a supervisor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+
+from podrun.runtime.contract import Event, EventKind, ExitCode, Phase
+
+from ..attempt.cause import LAUNCHER, Sign
+from ..attempt.frames import Observer
+from ..attempt.outcome import Outcome
+from ..plan.plan import LaunchPlan
+from .policy import Attempt, Budget, Ending
+
+PREEMPTIONS = 100
+"""Restarts after preemptions, if the job is to be restarted at all and does not say how many."""
+_BEFORE_TRAINING = (Phase.CONNECT, Phase.SETUP, Phase.RESTORE, Phase.COMPILE)
+
+
+def budget_of(plan: LaunchPlan) -> Budget:
+    """Return the restarts that a job asks for."""
+    failures, preemptions = plan.launch.max_restarts, plan.launch.max_preemptions
+    return Budget(failures, (PREEMPTIONS if failures else 0) if preemptions is None else preemptions)
+
+
+class Progress:
+    """Note how far an attempt gets, from its events, and pass them on."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._started: float | None = None
+        self._ended: float | None = None
+        self._uses_loop = False
+        self._trained = False
+        self._saved: int | None = None
+
+    def event(self, event: Event) -> None:
+        self.note(event)
+        self._observer.event(event)
+
+    def note(self, event: Event) -> None:
+        """Take an event into account."""
+        kind = event["event"]
+        if kind == EventKind.START:
+            self._begin()
+        elif kind == EventKind.HOST and event["phase"] == "started":
+            self._started = self._started or event["time"]
+        elif kind == EventKind.EXIT:
+            self._ended = self._ended or event["time"]
+        elif kind == EventKind.PHASE and event["phase"] not in (Phase.CONNECT, Phase.SETUP):
+            self._uses_loop = True
+            self._trained |= event["phase"] not in _BEFORE_TRAINING
+        elif kind == EventKind.STEP:
+            self._uses_loop = self._trained = True
+        elif kind in (EventKind.CHECKPOINT, EventKind.RESUME):
+            self._saved = event["step"]
+
+    def _begin(self) -> None:
+        self._started = self._ended = self._saved = None
+        self._uses_loop = self._trained = False
+
+    def attempt(self, outcome: Outcome, plan: LaunchPlan, time: float, resized: bool = False) -> Attempt:
+        """Return what the attempt has achieved, with its outcome. `resized`: podrun itself has stopped it."""
+        cause = outcome.cause
+        return Attempt(
+            ending=Ending.RESIZED if resized and cause is None and not outcome.finished else _ending(outcome, plan),
+            code=int(outcome.code),
+            what=cause.what if cause else "",
+            trained=self._trained,
+            saved=self._saved,
+            seconds=max(0.0, (self._ended or time) - self._started) if self._started else 0.0,
+            silent_program=plan.is_program and not self._uses_loop,
+        )
+
+
+def _ending(outcome: Outcome, plan: LaunchPlan) -> Ending:
+    cause = outcome.cause
+    if outcome.finished or (cause is None and outcome.interrupted_by is None):
+        return Ending.DONE
+    if cause is None:
+        return Ending.STOPPED
+    if cause.host == LAUNCHER:
+        return Ending.ASLEEP if cause.sign is Sign.UNHEARD else Ending.LAUNCHER
+    if outcome.unprepared:
+        return Ending.UNPREPARED
+    if outcome.code == ExitCode.BAD_CONFIG and not plan.is_program:
+        return Ending.CONFIG
+    if cause.sign is Sign.ASKED:
+        return Ending.PREEMPTED
+    return Ending.LOST if cause.process is None else Ending.FAILED
+
+
+def restart_event(attempt: Attempt, message: str, time: float) -> Event:
+    """Return the event that records an attempt that is followed by another."""
+    return {"event": EventKind.RESTART, "time": time, "message": message, **asdict(attempt)}
+
+
+def recorded_attempts(events: Iterable[Event], progress: Progress) -> list[Attempt]:
+    """Return the attempts that were followed by another; have `progress` note the events of the one that was not."""
+    attempts = []
+    for event in events:
+        progress.note(event)
+        if event["event"] == EventKind.RESTART and event["ending"] in list(Ending):
+            fields = {name: event[name] for name in Attempt.__dataclass_fields__}
+            attempts.append(Attempt(**{**fields, "ending": Ending(event["ending"])}))
+    return attempts

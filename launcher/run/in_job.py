@@ -1,0 +1,112 @@
+"""Supervise a submitted run inside its SLURM job, each time that the job starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from podrun.runtime.contract import ExitCode, UserError, failure_code
+
+from ..inventory.find import find_pod
+from ..inventory.pod_request import PodRequest
+from ..inventory.slurm import ThisJob
+from ..pod.pod import Pod
+from ..rundir.runs import RunDirectory
+from ..staging.bundle import Bundle
+from ..transport.slurm.batch import nodes_without, put_back, submit_next
+from ..transport.slurm.job import SlurmError
+from ..view.live_console import make_console
+from .attempts import run_attempts
+from .job_time import JobTime, Onward
+
+if TYPE_CHECKING:
+    from ..inventory.base import Listing
+    from ..remote.prestart import HeadStart
+
+
+def supervise(directory: RunDirectory, nodes: Listing | None = None, ahead: HeadStart | None = None) -> int:
+    """Run the submitted run on the nodes of this job, from where it stopped in the one before. Raises UserError.
+
+    `nodes`: they, if SLURM has been asked already. `ahead`: the transport to them, if agents have been started there.
+    """
+    spec = directory.spec()
+    job = os.environ.get("SLURM_JOB_ID", "")
+    pod = _on_nodes(spec.pod, nodes)
+    spec = replace(spec, pod=pod)
+    directory.record_job(job)  # it may have been submitted by hand
+    directory.write_spec(spec)
+    options = _options(directory)
+    job_time = JobTime(
+        directory, job, lambda node: nodes_without(job, node, options, str(directory.job_script)) if options else ""
+    )
+    bundles = _bundles(directory)
+    code = run_attempts(spec, directory, make_console(False), bundles, transport=ahead, job_time=job_time)
+    if job_time.onward is None:
+        return code
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # SLURM sends it as soon as the job is put back
+    try:
+        put_back(job, job_time.onward.excluded)
+    except SlurmError as error:
+        return _submit_again(directory, job, options, job_time.onward, str(error))
+    return ExitCode.DONE
+
+
+def _options(directory: RunDirectory) -> list[str]:
+    """Return the arguments that sbatch got; none if their record cannot be read."""
+    try:
+        return [str(word) for word in json.loads(directory.job_options.read_bytes())]
+    except (OSError, ValueError, TypeError):
+        return []
+
+
+def _submit_again(directory: RunDirectory, job: str, options: Sequence[str], onward: Onward, refused: str) -> int:
+    """Let another job go on after this one, which SLURM does not put back into the queue, as with `no-requeue`."""
+    try:
+        if not options:
+            raise SlurmError(f"{directory.job_options} is missing, or damaged")
+        following = submit_next(job, options, str(directory.job_script), onward.excluded)
+    except SlurmError as error:
+        back = f"SLURM does not put the job {job} back into the queue ({refused})"
+        what = f"{onward.why}; {back}, and takes no other: {str(error).partition(chr(10))[0]}"
+        directory.record_end(f"{what}; the same command goes on from the newest checkpoint", ExitCode.PREEMPTED)
+        print(f"podrun: failed: {what} [exit code {int(ExitCode.PREEMPTED)}]", file=sys.stderr, flush=True)
+        return ExitCode.PREEMPTED
+    with suppress(OSError):  # a full disk; the job records itself when it starts
+        directory.record_job(following)
+    print(f"podrun: the SLURM job {following} goes on after this one", flush=True)
+    return ExitCode.DONE
+
+
+def _on_nodes(pod: Pod, known: Listing | None) -> Pod:
+    """Return the pod with the nodes of this job. Raises UserError if they are not what the slice needs."""
+    nodes = find_pod(PodRequest(pod.slice.name, inventories={"slurm": ThisJob(len(pod.spares), known)}))
+    return replace(pod, hosts=nodes.hosts, spares=nodes.spares, slurm_job=nodes.slurm_job)
+
+
+def _bundles(directory: RunDirectory) -> Sequence[Bundle]:
+    """Return the code as it was when the run was submitted. Raises UserError."""
+    try:
+        bundles: list[Bundle] = pickle.loads(directory.bundles.read_bytes())
+    except (OSError, pickle.UnpicklingError, EOFError) as error:
+        why = (error.strerror or error) if isinstance(error, OSError) else f"it is damaged ({error})"
+        raise UserError(f"cannot read the code of the run, {directory.bundles}: {why}") from None
+    return bundles
+
+
+def supervise_and_say(directory: RunDirectory, nodes: Listing | None, ahead: HeadStart | None) -> int:
+    """Supervise the run, say and record why it could not begin, and return the exit code of this process."""
+    try:
+        code = int(supervise(directory, nodes, ahead))
+    except UserError as error:
+        print(f"podrun: {error}", file=sys.stderr, flush=True)
+        if directory.path.is_dir() and directory.supervisor() is None and directory.end() is None:
+            directory.record_end(str(error).partition("\n")[0], ExitCode.BAD_CONFIG)
+        code = int(ExitCode.BAD_CONFIG)
+    return failure_code(code) if code else 0

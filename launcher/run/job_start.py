@@ -1,0 +1,93 @@
+"""Start a submitted run inside its SLURM job; the batch script calls it, each time that the job starts.
+
+Only what starts the agents is imported at first: they start while the rest is, and SLURM names the nodes while that is.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from podrun.runtime.contract import UserError
+
+from ..inventory.base import Listing
+from ..inventory.slurm import ThisJob, from_option
+from ..pod.container import Container
+from ..pod.pod import Pod
+from ..pod.slices import parse_slice
+from ..view.terminal import guarded_streams
+
+if TYPE_CHECKING:
+    from ..remote.prestart import HeadStart
+
+
+class Nodes(threading.Thread):
+    """Asks SLURM for the nodes of this job."""
+
+    def __init__(self) -> None:
+        super().__init__(name="nodes", daemon=True)
+        self._listing: Listing | None = None
+        self.start()
+
+    def run(self) -> None:
+        with suppress(UserError):  # told when it is met again
+            self._listing = from_option(ThisJob())
+
+    def listing(self) -> Listing | None:
+        """Wait for the answer. None if something is wrong."""
+        self.join()
+        return self._listing
+
+
+def start_agents(directory: Path, nodes: Nodes) -> HeadStart | None:
+    """Start the agents of a run on the nodes of this job; None if something is wrong, which is found again, and told."""
+    from ..remote.prestart import HeadStart
+
+    try:
+        recorded = json.loads((directory / "spec.json").read_bytes())["pod"]
+        slice = parse_slice(recorded["slice"]["name"])
+        home, python = str(recorded["home"]), str(recorded["python"])
+        container = Container(**recorded["container"]) if recorded["container"] else None
+        requirements = Path(recorded["requirements"]) if recorded["requirements"] else None
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, UserError):
+        return None
+    if (listing := nodes.listing()) is None:
+        return None
+    pod = Pod(
+        slice,
+        listing.hosts[: slice.hosts],
+        "slurm",
+        "cpu",
+        slurm_job=listing.slurm_job,
+        home=home,
+        python=python,
+        container=container,
+        requirements=requirements,
+    )
+    return HeadStart(pod, directory.name)
+
+
+def main() -> None:
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until the run takes it
+    directory = Path(sys.argv[1])
+    nodes = Nodes()
+    ahead = start_agents(directory, nodes)
+    try:
+        from ..rundir.runs import RunDirectory
+        from .in_job import supervise_and_say
+
+        code = supervise_and_say(RunDirectory(directory), nodes.listing(), ahead)
+    finally:
+        if ahead:
+            ahead.close()
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    with guarded_streams():
+        main()

@@ -1,0 +1,47 @@
+"""Pack what a run takes to remote hosts: its code, and the data that its job brings."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..agent.base.places import bundle_folder
+from ..plan.plan import Code, Program
+from ..rundir.spec import RunSpec
+from ..staging.bundle import Bundle
+from ..staging.bundles import podrun_bundle, project_bundle
+from ..staging.project_files import IGNORE_FILE, shown
+from ..staging.requirements import check_runtime_packages, worker_python
+
+
+def with_code(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
+    """Return the spec for remote hosts, and their bundles. Says on stderr what it reads, if that takes long.
+
+    Raises UserError if the project or the data cannot be sent, or if the requirements lack packages of podrun's runtime.
+    """
+    if not isinstance(spec.job, Program):
+        check_runtime_packages(spec.pod)
+    project, subfolder = project_bundle(spec.cwd)
+    if project.private:
+        _name_private(project.private)
+    podrun = podrun_bundle()
+    home = spec.pod.home
+    code = Code(bundle_folder(home, project.name), subfolder, bundle_folder(home, podrun.name), worker_python(spec.pod))
+    spec = replace(spec, code=code)
+    if not isinstance(spec.job, Program) and spec.job.brings_data:
+        from ..staging.find_data import find_data
+
+        data = find_data(spec.job, lambda text: print(f"podrun: {text}", file=sys.stderr, flush=True))
+        spec = replace(spec, data=data, job=data.on_hosts(spec.job, home))
+    return spec, (project, podrun)
+
+
+def _name_private(names: Sequence[str]) -> None:
+    shown_names = ", ".join(map(shown, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    print(
+        f"podrun: not sent to the hosts, for they hold keys or passwords: {shown_names}; `!{shown(names[0])}` in "
+        f"{IGNORE_FILE} sends such a file all the same, and `secrets:` of a pod file passes single values",
+        file=sys.stderr,
+        flush=True,
+    )

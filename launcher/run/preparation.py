@@ -1,0 +1,110 @@
+"""Prepare the hosts of an attempt: in a thread, so that a Ctrl-C need not wait, and again where a host needs time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from podrun.runtime.contract import EventKind
+
+from ..attempt.outcome import Outcome
+from ..attempt.suspend_clock import ASLEEP, AwakeClock
+from ..plan.plan import LaunchPlan
+from ..pod.in_thread import InThread
+from ..transport.base import Transport
+from .signals import Signals
+from .wait_for_hosts import FIRST_PAUSE, LIMIT, LONGEST_PAUSE, PATIENCE, minutes, sleep
+
+if TYPE_CHECKING:
+    from ..staging.bundle import Bundle
+
+_TRIES = 4  # preparations for the first attempt, if each but the last loses a connection
+
+
+class Tell(Protocol):
+    def __call__(self, kind: EventKind, **fields: object) -> None: ...
+
+
+class Preparation:
+    """Prepare remote hosts; hosts of a pod on this machine need none."""
+
+    def __init__(self, transport: Transport, bundles: Sequence[Bundle], signals: Signals, tell: Tell) -> None:
+        self._transport = transport
+        self._bundles = bundles
+        self._signals = signals
+        self._tell = tell
+        self._clock = AwakeClock(ASLEEP)
+
+    def prepare(self, plan: LaunchPlan) -> Outcome | None:
+        """Stage code and environment on remote hosts. Return the outcome if that failed."""
+        if plan.code is None:
+            return None
+        from .stage import stage_hosts  # imports what only remote hosts need
+
+        def tell(host: str, phase: str, message: str) -> None:
+            phase = "setup-commands" if phase == "setup" else phase  # the workers have a phase `setup` as well
+            self._tell(EventKind.HOST, host=host, phase=phase, message=message)
+
+        def note(message: str, **fields: object) -> None:
+            self._tell(EventKind.NOTE, message=message, **fields)
+
+        if self._signals.received:
+            return self._unprepared()
+        staging = InThread(lambda: stage_hosts(plan, self._transport, self._bundles, tell, note), "prepare")
+        while not staging.wait(0.1):
+            self._clock.now()  # all the time, so that it notices a sleep
+            if self._signals.received:
+                self._transport.close()  # the hosts end their work with the connection
+                staging.wait(5)
+                return self._unprepared()
+        failures = staging.result()
+        if not failures:
+            return None
+        return Outcome(failures[0].code, failures[0], failures, unprepared=True)
+
+    def prepare_first(self, plan: LaunchPlan) -> Outcome | None:
+        """Prepare for the first attempt, and again, a few times, where nothing was wrong but a connection that was lost."""
+        pause = FIRST_PAUSE
+        for tries_left in reversed(range(_TRIES)):
+            outcome = self.prepare(plan)
+            if (
+                outcome is None
+                or not outcome.failures
+                or not all(f.dropped for f in outcome.failures)
+                or not tries_left
+            ):
+                break
+            self._tell(EventKind.NOTE, message=f"cannot start yet: {outcome.cause}; podrun prepares again")
+            sleep(pause, self._is_stopped)
+            pause *= 2
+        return outcome
+
+    def _is_stopped(self) -> bool:
+        self._clock.now()
+        return bool(self._signals.received)
+
+    def _unprepared(self) -> Outcome:
+        """Return the outcome of a preparation that the user has ended."""
+        number = self._signals.received[0]
+        return Outcome(128 + number, interrupted_by=number, unprepared=True)
+
+    def prepare_again(
+        self, plan: LaunchPlan, last_outcome: Outcome, can_do_without: Callable[[Outcome], bool]
+    ) -> Outcome | None:
+        """Prepare for a restart: a host that has come back may not have mounted everything yet, so this has some time.
+
+        It has less if `can_do_without` the hosts that are not ready.
+        """
+        started, pause = self._clock.now(), FIRST_PAUSE
+        last_cause = ""
+        while (outcome := self.prepare(plan)) is not None:
+            limit = PATIENCE if can_do_without(outcome) else LIMIT
+            if outcome.cause is None or self._clock.now() - started > limit:
+                return last_outcome.without_restart(outcome.code, outcome.failures, outcome.interrupted_by)
+            if last_cause != (last_cause := str(outcome.cause)):
+                patience = f"{PATIENCE:g} s, and then goes on without" if limit == PATIENCE else minutes(LIMIT)
+                what = f"podrun prepares again, up to {patience}; Ctrl-C ends the run"
+                self._tell(EventKind.NOTE, message=f"cannot restart yet: {last_cause}; {what}")
+            sleep(pause, self._is_stopped)
+            pause = min(2 * pause, LONGEST_PAUSE)
+        return None

@@ -1,0 +1,75 @@
+"""Look out for lost hosts while a run goes on with fewer, and stop it at a checkpoint to take them back."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from podrun.runtime.contract import Event, EventKind
+
+from ..attempt.frames import Observer
+from ..pod.pod import Host
+from ..preflight.base import name_hosts
+
+EVERY = 20.0  # seconds between two tries
+
+
+class Interruptible(Protocol):
+    def interrupt(self, number: int) -> None: ...
+
+
+class Lookout:
+    """An observer of an attempt that lacks hosts: passes events on, and stops the attempt when one could take part again.
+
+    The stop comes with a checkpoint, so that nothing is lost by it, and a run that saves none is left alone.
+    """
+
+    def __init__(
+        self,
+        missing: Sequence[Host],
+        away: Callable[[Sequence[Host]], dict[str, str] | None],
+        observer: Observer,
+        note: Callable[[str], None],
+        every: float = EVERY,
+    ) -> None:
+        """Begin to look. `away` returns which hosts do not answer; None: nobody wants to know any more."""
+        self._missing = missing
+        self._away = away
+        self._observer = observer
+        self._note = note
+        self._every = every
+        self._ended = threading.Event()
+        self._back: list[str] = []
+        self._attempt: Interruptible | None = None
+        self.has_stopped = False
+        """True if it has asked the attempt to stop."""
+        self.thread = threading.Thread(target=self._look, name="lookout", daemon=True)
+        self.thread.start()
+
+    def watch(self, attempt: Interruptible) -> None:
+        """Name the attempt to stop."""
+        self._attempt = attempt
+
+    def event(self, event: Event) -> None:
+        self._observer.event(event)
+        if event["event"] == EventKind.CHECKPOINT and self._back and self._attempt and not self.has_stopped:
+            self.has_stopped = True
+            self._note(
+                f"{name_hosts(self._back)}: back; the run stops at this checkpoint to go on with all that answer"
+            )
+            self._attempt.interrupt(signal.SIGTERM)
+
+    def close(self) -> None:
+        self._ended.set()
+
+    def _look(self) -> None:
+        while not self._ended.wait(self._every):
+            away = self._away(self._missing)
+            if away is None:
+                return
+            back = [host.name for host in self._missing if host.name not in away]
+            if new := set(back) - set(self._back):
+                self._note(f"{name_hosts(sorted(new))}: back; the run takes it back at its next checkpoint")
+            self._back = back

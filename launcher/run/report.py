@@ -1,0 +1,131 @@
+"""Report how a run ended: the paths of the results, or the first cause and its evidence."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from podrun.runtime.config import bucket_url
+from podrun.runtime.contract import Event, EventKind, ExitCode, Workdir
+
+from ..attempt.cause import Failure
+from ..attempt.outcome import Outcome
+from ..attempt.view import View
+from ..plan.plan import LaunchPlan, Program
+from ..pod.masking import Mask
+from ..pod.traits import location
+from ..rundir.logs import tail
+from ..rundir.runs import RunDirectory
+
+_TAIL = 12  # lines of the first cause's output that are shown
+
+
+def end_event(outcome: Outcome, plan: LaunchPlan, time: float) -> Event:
+    cause = outcome.cause
+    return {
+        "event": EventKind.END,
+        "time": time,
+        "code": int(outcome.code),
+        "host": cause.host if cause else None,
+        "process": cause.process if cause else None,
+        "message": last_line(outcome, plan),
+        "left_behind": outcome.left_behind,
+    }
+
+
+def last_line(outcome: Outcome, plan: LaunchPlan) -> str:
+    over = f"; {outcome.over}" if outcome.over else ""
+    if outcome.cause:
+        return f"failed: {outcome.cause}{over} [exit code {outcome.code}]"
+    if outcome.interrupted_by is not None:
+        resume = "" if plan.is_program and outcome.saved_step is None else _resume(outcome)
+        return f"interrupted{resume}{over} [exit code {outcome.code}]"
+    return "done"
+
+
+def _resume(outcome: Outcome) -> str:
+    """Say what the same command will do: promise only what is known."""
+    if outcome.saved_step is not None:
+        return f"; the checkpoint of step {outcome.saved_step} is complete; the same command resumes the run"
+    if outcome.no_checkpoint:
+        return "; there is no checkpoint yet, so the same command begins anew"
+    return "; the same command goes on from the newest checkpoint, if there is one"
+
+
+def report(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory, view: View) -> None:
+    """Print the paths of the results; after a failure the first cause, its evidence, and the cause again."""
+    if outcome.cause is None:
+        if outcome.interrupted_by is None:
+            view.say(_result_paths(plan, directory))
+        view.say(f"podrun: {last_line(outcome, plan)}")
+        _print_left_behind(outcome.left_behind, plan)
+        return
+    lines = _evidence(outcome, outcome.cause, plan, directory)
+    _print_left_behind(outcome.left_behind, plan)
+    text = "\n".join([*lines, f"podrun: {last_line(outcome, plan)}"])
+    print(Mask(plan.secrets.values()).text(text), file=sys.stderr, flush=True)
+
+
+def _result_paths(plan: LaunchPlan, directory: RunDirectory) -> str:
+    """Return the paths of the results."""
+    logs = f"logs         {directory.logs}"
+    if isinstance(plan.job, Program):
+        return logs
+    workdir = Workdir(plan.workdir)
+    lines = [f"metrics      {_place(plan, workdir.metrics)}", f"checkpoints  {_place(plan, workdir.checkpoints)}"]
+    if plan.job.log.tensorboard:
+        lines.append(f"tensorboard  {_tensorboard_hint(plan, workdir.tensorboard)}")
+    if not plan.pod.traits.files_are_here or bucket_url.url(workdir.path):
+        lines.append(f"             `podrun pull {plan.run_id}` brings them here")
+    return "\n".join([*lines, logs])
+
+
+def _place(plan: LaunchPlan, path: Path) -> str:
+    """Return where a path of process 0 is for this machine."""
+    return bucket_url.url(path) or location(str(path), plan.pod.transport, plan.hosts[0].host.name)
+
+
+def _tensorboard_hint(plan: LaunchPlan, folder: Path) -> str:
+    """Return a command that works here, or the folder and what to install: podrun needs no TensorBoard to write its files."""
+    if plan.pod.traits.files_are_here and not bucket_url.url(folder) and shutil.which("tensorboard"):
+        return f"tensorboard --logdir {shlex.quote(str(folder))}"
+    return f"{_place(plan, folder)}  (pip install tensorboard; tensorboard --logdir ...)"
+
+
+def _evidence(outcome: Outcome, cause: Failure, plan: LaunchPlan, directory: RunDirectory) -> list[str]:
+    if cause.code == ExitCode.BAD_CONFIG:
+        lines = cause.details.splitlines()
+        return lines if len(lines) > 1 else []  # a single line is the last line too
+    log = _log_of(cause, plan, directory)
+    shown = cause.details.strip().splitlines()[-_TAIL:] or (tail(log, _TAIL) if log else [])
+    lines = [f"{cause.host} | {line}" for line in shown]
+    if outcome.others:
+        lines.append(f"meanwhile: {outcome.others}")
+    others = [f for f in outcome.failures if f is not cause and f.who != cause.who]
+    if others:
+        lines.append("after that: " + "; ".join(dict.fromkeys(map(_first_line, others[:4]))))
+    return [*lines, f"log: {log}"] if log and log.exists() else lines
+
+
+def _log_of(cause: Failure, plan: LaunchPlan, directory: RunDirectory) -> Path | None:
+    """Return the log of the failed process; None if the cause is not of one host."""
+    for host in plan.hosts:
+        if host.host.name == cause.host:
+            process = host.processes[0].process_id if cause.process is None else cause.process
+            return directory.log(plan.log_name(host, process))
+    return None
+
+
+def _first_line(failed: Failure) -> str:
+    text = str(failed).partition("\n")[0]  # what to do about it follows
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def _print_left_behind(left_behind: Sequence[str], plan: LaunchPlan) -> None:
+    for row in left_behind:
+        print(f"podrun: could not confirm that nothing is left on {row}", file=sys.stderr, flush=True)
+    if left_behind:
+        print(f"podrun: `podrun stop {plan.run_id}` tries again", file=sys.stderr, flush=True)

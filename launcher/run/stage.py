@@ -1,0 +1,118 @@
+"""Stage code and environment on remote hosts before a start, and check that the hosts agree."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from podrun.runtime.contract import ExitCode
+
+from ..attempt.cause import Failure
+from ..plan.data_set import count_files, megabytes
+from ..plan.plan import LaunchPlan
+from ..pod.errors import HostError
+from ..preflight.base import Finding, name_hosts
+from ..preflight.rules import apply_rules, fatal_findings
+from ..staging.bundle import Bundle
+from ..staging.prepare import EndedError, Prepared, prepare_hosts
+from ..staging.project_files import shown
+from ..transport.base import Transport
+
+_WARNINGS = 3  # number of warnings that a start shows
+
+Tell = Callable[[str, str, str], None]
+"""Called with (host, phase, message) from several threads."""
+
+Note = Callable[..., None]
+"""Called with (message, **fields): news for the user that concerns no single host."""
+
+
+def stage_hosts(
+    plan: LaunchPlan, transport: Transport, bundles: Sequence[Bundle], tell: Tell, note: Note
+) -> list[Failure]:
+    """Stage code and environment. Return the failures that keep the hosts from starting."""
+    assert plan.code is not None
+    pod = plan.pod
+    env = {**pod.env, **plan.launch.env, **plan.secrets}
+    answers = prepare_hosts(
+        pod,
+        transport,
+        bundles,
+        project=plan.code.project.rpartition("/")[2],
+        subfolder=plan.code.subfolder,
+        env=env,
+        facts={"platform": pod.platform, "workdir": None if plan.is_program else str(plan.workdir)},
+        tell=tell,
+    )
+    failures = [
+        Failure(host, None, answer.reason, ExitCode.UNAVAILABLE, dropped=answer.dropped)
+        for host, answer in answers.items()
+        if isinstance(answer, HostError) and not isinstance(answer, EndedError)
+    ]
+    if failures:
+        if ended := [host for host, answer in answers.items() if isinstance(answer, EndedError)]:
+            note(f"ended the preparation of {name_hosts(ended)}; the next start goes on with what is there")
+        return failures
+    prepared = {host: answer for host, answer in answers.items() if not isinstance(answer, HostError)}
+    note(_what_was_sent(prepared, bundles), sent={host: list(p.sent) for host, p in prepared.items()})
+    if left_out := [name for bundle in bundles for name in bundle.left_out]:
+        names = ", ".join(map(shown, left_out[:5])) + (", ..." if len(left_out) > 5 else "")
+        note(
+            f"not sent: {names} (links that lead out of the project and on the hosts would lead elsewhere, or paths that "
+            "are too long)"
+        )
+    facts = {host: p.facts or {} for host, p in prepared.items()}
+    findings = apply_rules(pod, facts, program=plan.is_program)
+    _warn(findings, note)
+    failures = [
+        Failure(name_hosts(finding.hosts), None, finding.what, ExitCode.UNAVAILABLE, details=finding.remedy)
+        for finding in fatal_findings(findings)
+    ]
+    return failures or _bring(plan, transport, tell, note)
+
+
+def _bring(plan: LaunchPlan, transport: Transport, tell: Tell, note: Note) -> list[Failure]:
+    """Bring the job's data to the hosts. Return the failures."""
+    if plan.data is None:
+        return []
+    from ..staging.distribute_data import Brought, bring_data
+
+    start = time.monotonic()
+    answers = bring_data(plan.pod, transport, plan.data, lambda host, text: tell(host, "data", text), note)
+    hosts = [answer for answer in answers.values() if isinstance(answer, Brought)]
+    if any(host.received for host in hosts):
+        sent, passed_on = sum(host.from_launcher for host in hosts), sum(host.from_hosts for host in hosts)
+        receivers = sum(bool(host.received) for host in hosts)
+        note(
+            f"data brought to {receivers} of {len(answers)} hosts in {time.monotonic() - start:.1f} s: "
+            f"{megabytes(sent)} sent from here, {megabytes(passed_on)} from host to host"
+        )
+    elif hosts:
+        note(f"the data is on all hosts already ({count_files(len(plan.data.names))}, {megabytes(plan.data.size)})")
+    return [
+        Failure(host, None, answer.reason, ExitCode.UNAVAILABLE, dropped=answer.dropped)
+        for host, answer in answers.items()
+        if isinstance(answer, HostError)
+    ]
+
+
+def _warn(findings: Sequence[Finding], note: Note) -> None:
+    warnings = [finding for finding in findings if not finding.fatal]
+    for finding in warnings[:_WARNINGS]:
+        note(f"warning: {finding}{f' ({finding.remedy})' if finding.remedy else ''}")
+    if len(warnings) > _WARNINGS:
+        note(f"and {len(warnings) - _WARNINGS} more warnings; `podrun check` shows all")
+
+
+def _what_was_sent(prepared: Mapping[str, Prepared], bundles: Sequence[Bundle]) -> str:
+    rows = []
+    for bundle in bundles:
+        count = sum(bundle.name in p.sent for p in prepared.values())
+        if count:
+            kind = bundle.name.partition("-")[0]
+            rows.append(f"{kind} ({bundle.files} files, {_size(len(bundle.data))}) to {count} of {len(prepared)} hosts")
+    return f"code sent: {'; '.join(rows)}" if rows else "the code on all hosts is up to date"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"

@@ -1,0 +1,98 @@
+"""Submit a run to SLURM, and end one that was submitted."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from podrun.runtime.contract import UserError
+
+from ..inventory.slurm_options import BatchOptions
+from ..plan.batch_script import batch_options, batch_script
+from ..pod.home import podrun_home
+from ..rundir.runs import RunDirectory
+from ..rundir.spec import RunSpec
+from ..rundir.work_tree import note_work_tree
+from ..staging.bundle import Bundle
+from ..transport.slurm.batch import PATIENCE, QUEUE, cancel_pending, signal_script, submit
+from ..transport.slurm.job import SlurmError
+
+_NAME = 60  # characters of a job's name
+_TERMINATED = 128 + signal.SIGTERM
+
+
+def script_of(spec: RunSpec) -> str:
+    """Return the batch script of a run."""
+    directory = podrun_home() / "runs" / spec.run_id
+    argv = [sys.executable, "-m", "podrun.launcher.run.job_start", str(directory)]
+    return batch_script(spec.run_id, spec.command, spec.cwd, podrun_home(), argv)
+
+
+def sbatch_words(spec: RunSpec, options: BatchOptions, name: str) -> list[str]:
+    """Return the arguments of sbatch for a run; `name` is what its job is called after."""
+    output = RunDirectory(podrun_home() / "runs" / spec.run_id).job_output
+    return batch_options(options, spec.pod, f"podrun-{name}"[:_NAME], output)
+
+
+def submit_run(spec: RunSpec, bundles: Sequence[Bundle], words: Sequence[str]) -> RunDirectory:
+    """Submit a run, and return its directory. Raises UserError, and leaves no run then.
+
+    `words` are the arguments of sbatch. If SLURM takes no job for a while, that is said.
+    """
+    directory = RunDirectory.create(spec)
+    try:
+        directory.write(directory.bundles, pickle.dumps(list(bundles)))
+        directory.write(directory.job_script, script_of(spec).encode())
+        directory.write(directory.job_options, json.dumps(list(words)).encode())
+        directory.events.touch(mode=0o600)
+        job = submit(words, str(directory.job_script), _say_that_it_waits)
+    except SlurmError as error:
+        _remove(directory)
+        raise UserError(f"SLURM has not taken the job: {error}") from None
+    except KeyboardInterrupt:  # while the queue is full
+        _remove(directory)
+        raise
+    except OSError as error:
+        _remove(directory)
+        raise UserError(f"cannot write {error.filename or directory.path}: {error.strerror}") from None
+    with suppress(OSError):  # a full disk; the job records itself when it starts
+        directory.record_job(job)
+    QUEUE.forget()
+    note_work_tree(directory.work_tree, spec.cwd)
+    return directory
+
+
+def end_job(directory: RunDirectory, job: str, now: bool) -> bool:
+    """End a run that was submitted: in the queue, or by a signal to the podrun in its job. Raises SlurmError.
+
+    Returns whether all of it has ended; else its podrun is about to end it, `now` or once the state is saved.
+    """
+    cancel_pending(job)
+    QUEUE.forget()
+    state = QUEUE.job(job)
+    if state is None:
+        raise SlurmError("squeue does not answer, so nobody knows whether it has ended; ask for its end again")
+    if state.is_over:
+        if (end := directory.end()) is None or end["code"]:  # that of an attempt before, if any
+            what = f"its job {job} was still in the queue of SLURM, and is taken out of it"
+            directory.record_end(what, _TERMINATED, stopped=True)
+        return True
+    for _ in range(2 if now else 1):
+        signal_script(job)
+        time.sleep(0.5)
+    return False
+
+
+def _say_that_it_waits() -> None:
+    what = f"SLURM has not taken the job yet: its queue may be full; podrun tries for {PATIENCE:g} s"
+    print(f"podrun: {what}", file=sys.stderr, flush=True)
+
+
+def _remove(directory: RunDirectory) -> None:
+    shutil.rmtree(directory.path, ignore_errors=True)

@@ -1,0 +1,158 @@
+"""Wait before a restart until every host can be reached, so that one that reboots does not use up the restarts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+
+from podrun.runtime.contract import ExitCode
+
+from ..attempt.cause import Failure
+from ..attempt.suspend_clock import ASLEEP, AwakeClock
+from ..pod.errors import HostError
+from ..pod.fan_out import fan_out
+from ..pod.in_thread import InThread
+from ..pod.pod import Host, Pod
+from ..preflight.base import name_hosts
+from ..remote.conversation import deadline, drain
+from ..transport.base import Transport
+from .host_assignment import Job, seat
+
+LIMIT = 600.0  # seconds for a host to come back; documented in docs/hosts.md
+PATIENCE = 20.0  # seconds, if the run can go on without the host
+ANSWER = 30.0  # seconds for a login shell to run one command: it may wait for a file system that is not mounted yet
+_SILENCE = 3.0  # seconds without an answer until the user is told the hosts
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0  # seconds between two tries
+
+
+class Comeback:
+    """Wait for the hosts of a pod."""
+
+    def __init__(
+        self,
+        pod: Pod,
+        job: Job,
+        transport: Transport,
+        note: Callable[[str], None],
+        limit: float = LIMIT,
+        unfit: Collection[str] = (),
+        what: str = "restart",
+    ) -> None:
+        """Begin. `unfit`: names of hosts that answer, but could not be prepared, and get no part in the next attempt.
+
+        `what` waits for them, for messages.
+        """
+        self._pod = pod
+        self._job = job
+        self._transport = transport
+        self._note = note
+        self._limit = limit
+        self._unfit = frozenset(unfit)
+        self._what = what
+        self._clock = AwakeClock(ASLEEP)
+        self._told: set[str] = set()
+        """Hosts that the user knows are waited for."""
+        self.waited = False
+        """True if a host was unreachable or slow to answer, and may have lost its preparation."""
+        self.hosts = pod.hosts
+        """Hosts of the next attempt."""
+
+    def wait(self, stopped: Callable[[], bool]) -> Failure | None:
+        """Return when enough hosts answer, or when `stopped`; else, after the limit, which one does not.
+
+        All are enough; and after a while those with which the pod can go on.
+        """
+        start = self._clock.now()
+        pause = FIRST_PAUSE
+        while (away := self.away(self._fit(self._pod.hosts), stopped)) is not None:
+            if back := sorted(self._told - away.keys()):
+                self._note(f"{name_hosts(back)}: back")
+            self._told &= away.keys()
+            if not away and not self._unfit:
+                return None
+            passed = self._clock.now() - start
+            if not away or (self._pod.can_replace and passed > min(PATIENCE, self._limit)):
+                spares = self.away(self._fit(self._pod.spares), stopped)
+                if spares is None:
+                    return None
+                if hosts := seat(self._pod, self._job, away.keys() | spares.keys() | self._unfit):
+                    self.hosts = hosts
+                    return None
+                away = away or spares
+            if passed > self._limit:
+                host, reason = next(iter(away.items()))
+                return Failure(
+                    host, None, f"did not come back within {minutes(self._limit)}: {reason}", ExitCode.UNAVAILABLE
+                )
+            self._tell(away)
+            sleep(pause, partial(self._is_over, stopped))
+            pause = min(2 * pause, LONGEST_PAUSE)
+        return None
+
+    def _is_over(self, stopped: Callable[[], bool]) -> bool:
+        """Return whether the user has stopped the wait. Asked all the time, so that the clock notices a sleep."""
+        self._clock.now()
+        return stopped()
+
+    def _fit(self, hosts: Sequence[Host]) -> list[Host]:
+        return [host for host in hosts if host.name not in self._unfit]
+
+    def _tell(self, away: Mapping[str, str]) -> None:
+        self.waited = True
+        if away.keys() - self._told:
+            self._told |= away.keys()
+            limit = f"{PATIENCE:g} s if it can go on without" if self._pod.can_replace else minutes(self._limit)
+            reason = next(iter(away.values()))
+            self._note(f"the {self._what} waits for {name_hosts(away)} ({reason}), up to {limit}; Ctrl-C ends the run")
+
+    def away(self, hosts: Sequence[Host], stopped: Callable[[], bool], quiet: bool = False) -> dict[str, str] | None:
+        """Return which of the hosts cannot be reached, with the reason; None if `stopped`, for which nobody waits.
+
+        `quiet`: nobody is told of a slow one.
+        """
+        silent: dict[str, str] = {}
+
+        def ask(host: Host) -> None:
+            silent[host.name] = "no answer yet"
+            try:
+                self._try(host)
+            finally:
+                silent.pop(host.name)
+
+        asking = InThread(lambda: fan_out(ask, hosts), "comeback")
+        patience = time.monotonic() + _SILENCE
+        while not asking.wait(0.1):
+            if self._is_over(stopped):
+                return None
+            if not quiet and time.monotonic() > patience and (waiting := silent.copy()):
+                self._tell(waiting)
+        if stopped():
+            return None
+        return {
+            host.name: answer.reason if isinstance(answer, HostError) else str(answer)
+            for host, answer in zip(hosts, asking.result(), strict=True)
+            if answer is not None
+        }
+
+    def _try(self, host: Host) -> None:
+        channel = self._transport.open(host, ["true"])
+        try:
+            with deadline(ANSWER, channel.close) as late:
+                drain(channel)
+            if late.is_set():
+                raise HostError(host.name, f"did not answer within {ANSWER:g} s")
+            if channel.exit_code() is None:
+                raise HostError(host.name, channel.why_not_started() or "the connection ended")
+        finally:
+            channel.close()
+
+
+def sleep(seconds: float, stopped: Callable[[], bool]) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not stopped():
+        time.sleep(0.1)
+
+
+def minutes(seconds: float) -> str:
+    return f"{seconds / 60:g} min"

@@ -1,1 +1,0 @@
-"""Supervise a run: attempts, restarts, stops, first causes."""

@@ -1,0 +1,150 @@
+"""Start agents on this machine as copies of one process, which share its memory (with `agent/run/forkserver.py`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import socket
+import subprocess
+import threading
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from typing import IO, Any
+
+from ..agent.base.places import AGENTS
+from ..agent.base.protocol import ISOLATED, MARK, NURSERY
+from .open_files import restore_limit
+
+_START = 60.0  # seconds for a Python to start, and to copy itself
+_END = 2.0  # seconds to end after its socket was closed
+_PACKET = 1 << 16
+
+
+def split_command(argv: Sequence[str]) -> tuple[list[str], list[str]] | None:
+    """Split the command of an agent, `python -I -S -c CODE FILE ARGS`, before its arguments. None for another command."""
+    is_agent = tuple(argv[1:4]) == ISOLATED and len(argv) > 6 and posixpath.dirname(argv[5]).endswith("/" + AGENTS)
+    return (list(argv[:6]), list(argv[6:])) if is_agent else None
+
+
+class Nursery:
+    """A process that is an agent already, and starts others as copies of itself. It ends with this object."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        """Start it; `command` starts an agent. Raises OSError: an agent that is started alone will say the reason."""
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            process = subprocess.Popen(
+                [*command, NURSERY],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        restore_limit(process.pid)
+        self.command = command
+        self.close = weakref.finalize(self, _end, self._socket, process)
+        self._socket.settimeout(_START)
+        if self._socket.recv(_PACKET) != MARK:
+            raise ConnectionError("it has ended")
+        self._socket.settimeout(None)
+        self._sending = threading.Lock()
+        self._copies: dict[int, Copy] = {}
+        self._count = 0
+        self._thread = threading.Thread(target=_hear, args=(self._socket, self._copies), name="nursery", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_open(self) -> bool:
+        return self._thread.is_alive()
+
+    def start(self, args: Sequence[str], stderr: int) -> Copy:
+        """Start an agent with `args`. Raises OSError."""
+        with ExitStack() as theirs, ExitStack() as ours:
+            stdin, to_stdin = os.pipe()
+            theirs.callback(os.close, stdin)
+            write = ours.enter_context(open(to_stdin, "wb", buffering=0))
+            from_stdout, stdout = os.pipe()
+            theirs.callback(os.close, stdout)
+            read = ours.enter_context(open(from_stdout, "rb", buffering=0))
+            with self._sending:
+                self._count += 1
+                number = self._count
+                copy = self._copies[number] = Copy(self, number, write, read)
+                socket.send_fds(self._socket, [json.dumps([number, args]).encode()], [stdin, stdout, stderr])
+            copy.pid = copy.started.result(_START)
+            ours.pop_all()
+            return copy
+
+    def kill(self, number: int) -> None:
+        try:
+            self._socket.send(json.dumps([number, None]).encode())
+        except OSError:
+            pass
+
+
+class Copy:
+    """One agent that a nursery has started, with the part of Popen's interface that a channel uses."""
+
+    def __init__(self, nursery: Nursery, number: int, stdin: IO[bytes], stdout: IO[bytes]) -> None:
+        self.stdin = stdin
+        self.stdout = stdout
+        self.pid = 0
+        self.started: Future[int] = Future()
+        self.ended: Future[int | None] = Future()
+        self._nursery = nursery
+        self._number = number
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Return the exit code, or minus the signal; None if the nursery is gone. Raises subprocess.TimeoutExpired."""
+        try:
+            return self.ended.result(timeout)
+        except TimeoutError:
+            raise subprocess.TimeoutExpired(NURSERY, timeout or 0.0) from None
+
+    def kill(self) -> None:
+        self._nursery.kill(self._number)
+
+
+def _hear(sock: socket.socket, copies: dict[int, Copy]) -> None:
+    """Tell the copies what the nursery answers, until it is gone. Runs in a thread, which keeps no copy alive."""
+    while answer := _next(sock):
+        _tell(copies, *json.loads(answer))
+    for number in list(copies):
+        if not copies[number].started.done():
+            _tell(copies, number, "failed", "it has ended")
+        else:
+            _tell(copies, number, "ended", None)
+
+
+def _tell(copies: dict[int, Copy], number: int, kind: str, value: Any) -> None:
+    if kind == "started":
+        copies[number].started.set_result(value)
+        return
+    copy = copies.pop(number)
+    if kind == "failed":
+        copy.started.set_exception(OSError(value))
+    copy.ended.set_result(value if kind == "ended" else None)
+
+
+def _next(sock: socket.socket) -> bytes:
+    try:
+        return sock.recv(_PACKET)
+    except OSError:
+        return b""
+
+
+def _end(sock: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    """Close the socket, at which the nursery ends. Its copies go on."""
+    try:
+        sock.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass  # it is gone already
+    sock.close()
+    try:
+        process.wait(_END)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

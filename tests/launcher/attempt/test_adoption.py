@@ -1,0 +1,31 @@
+"""Taking over an attempt of another launcher."""
+
+from __future__ import annotations
+
+from podrun.launcher.attempt.cause import is_peer_loss
+from podrun.launcher.attempt.supervisor import Supervisor
+from podrun.launcher.attempt.view import View
+from podrun.launcher.rundir.logs import Logs
+from podrun.launcher.rundir.runs import Recorder
+from podrun.launcher.transport.local import LocalTransport
+from podrun.launcher.view.console import NoConsole
+
+from ..rundir.made import begin, make, started
+
+
+def test_the_last_words_of_an_attempt_before_count_no_more() -> None:
+    """Also for a launcher that takes over: what a process mourned in the attempt before says nothing about this one."""
+    directory = make()
+    begin(directory, 0)
+    with Logs(directory.logs) as logs:
+        logs.write("host-0", b"JAX distributed service detected fatal errors\n")
+        begin(directory, 1)
+        started(directory)
+        logs.write("host-0", b"double free\n")
+        logs.write("host-1", b"JAX distributed service detected fatal errors\n")
+        plan = directory.spec().plan(1, {})
+        recorder = Recorder(directory.events)
+        view = View(NoConsole(), recorder)
+        supervisor = Supervisor(plan, LocalTransport(plan.pod), logs, view, directory.adoption(plan))
+        assert [is_peer_loss(supervisor._end_of_log(f"host-{n}", n)) for n in range(2)] == [False, True]
+        recorder.close()

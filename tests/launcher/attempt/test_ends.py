@@ -1,0 +1,234 @@
+"""Ends of attempts when something happens in their last seconds."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podrun.launcher.attempt.cause import LAUNCHER
+from podrun.launcher.attempt.outcome import Outcome
+from podrun.launcher.attempt.supervisor import Supervisor
+from podrun.launcher.inventory.simulated import simulated_pod
+from podrun.launcher.plan.plan import LaunchPlan, Program, make_plan
+from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.rundir.logs import Logs, log_path
+from podrun.launcher.transport.local import LocalTransport
+from podrun.runtime.config import Launch
+from podrun.runtime.contract import ExitCode
+
+from ...hosts import wait_until
+from .test_leases import Watching
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def plan_of(slice: str, folder: Path, *command: str, lease: float = 10.0) -> LaunchPlan:
+    pod = replace(simulated_pod(parse_slice(slice)), home=str(folder), python=sys.executable)
+    program = Program(command, Launch())
+    plan = make_plan(pod, program, run_id="r-1", attempt=0, workdir=folder / "work", cwd=folder)
+    return replace(plan, lease=lease)
+
+
+def run_supervisor(
+    plan: LaunchPlan, logs: Logs, react: Callable[[Supervisor, dict[str, Any]], None] = lambda supervisor, event: None
+) -> Outcome:
+    """One attempt; `react` is called with each of its events."""
+    watching = Watching()
+    supervisor = Supervisor(plan, LocalTransport(plan.pod), logs, watching)
+    watching.react = lambda event: react(supervisor, event)
+    return supervisor.run()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    return folder
+
+
+def test_an_agent_that_is_asked_to_end_by_somebody_else(tmp_path: Path, folder: Path) -> None:
+    """Its processes were stopped before they had finished, and podrun had not asked for it: that is no success."""
+    pids: list[int] = []
+
+    def react(supervisor: Supervisor, event: dict[str, Any]) -> None:
+        if event.get("phase") == "hello":
+            pids.append(event["pid"])
+        elif event.get("phase") == "started":
+            os.kill(pids[0], signal.SIGTERM)
+
+    with Logs(folder) as logs:
+        outcome = run_supervisor(plan_of("cpu-1x1", tmp_path, "sleep", "60"), logs, react)
+    assert outcome.code == ExitCode.PREEMPTED and outcome.cause is not None
+    assert outcome.cause.what == "was asked to stop (SIGTERM to its agent)"
+
+
+def test_an_agent_that_is_killed_before_the_others_go(tmp_path: Path, folder: Path) -> None:
+    """A program that finds no coordinator fails before it is certain that the agent there is gone, which is the cause."""
+    pids: dict[str, int] = {}
+    seen = tmp_path / "seen"
+    program = 'while test "$PODRUN_PROCESS_ID" = 1 && ! test -e "$0"; do sleep 0.05; done; exit 3'
+
+    def react(supervisor: Supervisor, event: dict[str, Any]) -> None:
+        if event.get("phase") == "hello":
+            pids[event["host"]] = event["pid"]
+        elif event.get("phase") == "ready" and len(supervisor._ready) == 2:
+            os.kill(pids["host-0"], signal.SIGKILL)
+        elif event.get("phase") == "started" and event["host"] == "host-1":
+            wait_until(lambda: supervisor._sessions["host-0"].ended is not None, "the end of the connection", 20)
+            seen.touch()
+
+    with Logs(folder) as logs:
+        outcome = run_supervisor(plan_of("cpu-2x1", tmp_path, "sh", "-c", program, str(seen)), logs, react)
+    assert outcome.cause is not None and str(outcome.cause).startswith("host-0: its agent is gone"), outcome.failures
+    assert outcome.code == ExitCode.UNAVAILABLE and outcome.left_behind == []
+
+
+class SlowLogs(Logs):
+    """Takes the output of the second host only some leases after the first host has confirmed its end.
+
+    Output that comes before the process's exit is taken at once: as long as it is not, nobody could know that all are done.
+    """
+
+    def __init__(self, folder: Path, lease: float) -> None:
+        super().__init__(folder)
+        self.lease = lease
+        self.second_exited, self.first_stopped = threading.Event(), threading.Event()
+        self.was_slow = False
+
+    def write(self, name: str, data: bytes) -> None:
+        if name == "host-1" and self.second_exited.wait(3):
+            assert self.first_stopped.wait(60)
+            threading.Event().wait(2.5 * self.lease)
+            self.was_slow = True
+        super().write(name, data)
+
+
+@pytest.mark.long
+def test_output_that_takes_longer_than_a_lease(tmp_path: Path) -> None:
+    """After it has confirmed its end a host keeps its agent until all others have, too."""
+    lease = 4.0  # seconds; a busy machine may be late with a renewal
+
+    def react(supervisor: Supervisor, event: dict[str, Any]) -> None:
+        if event["event"] == "exit" and event["host"] == "host-1":
+            logs.second_exited.set()
+        elif event.get("phase") in ("stopped", "lost") and event["host"] == "host-0":
+            logs.first_stopped.set()
+
+    for number in range(20):  # whether the agent sees the end or the output first is chance
+        base = tmp_path / str(number)
+        (folder := base / "logs").mkdir(parents=True)
+        with SlowLogs(folder, lease) as logs:
+            outcome = run_supervisor(plan_of("cpu-2x1", base, "echo", "x", lease=lease), logs, react)
+        assert (outcome.code, outcome.failures, outcome.left_behind) == (ExitCode.DONE, [], [])
+        assert log_path(folder, "host-1").read_bytes() == b"x\n"
+        if logs.was_slow:
+            return
+    pytest.fail("the output always came before the end")
+
+
+def test_a_log_that_cannot_be_opened(tmp_path: Path, folder: Path) -> None:
+    """It is the launcher's trouble: the agent is there, its processes end in order, and what they printed stays there."""
+    folder.rmdir()
+    plan = plan_of("cpu-1x1", tmp_path, "echo", "kept")
+    with Logs(folder) as logs:
+        outcome = run_supervisor(plan, logs)
+    assert [failed.host for failed in outcome.failures] == [LAUNCHER] and outcome.code == ExitCode.FAILED
+    assert outcome.cause is not None
+    assert outcome.cause.what.startswith("cannot write what host-0 prints to its log: No such file")
+    assert outcome.left_behind == []
+    assert (Path(plan.hosts[0].directory) / "0.out").read_bytes() == b"kept\n"
+
+
+class PatientLogs(Logs):
+    """Takes output slower than it is printed; `began` is called with the first of it."""
+
+    began: Callable[[], None]
+
+    def write(self, name: str, data: bytes) -> None:
+        if not self.size(name):
+            self.began()
+        threading.Event().wait(0.005)
+        super().write(name, data)
+
+
+def test_a_line_of_which_the_rest_was_not_waited_for(tmp_path: Path, folder: Path) -> None:
+    """Ctrl-C twice: what came of a line is in the log as it was printed, and nothing is written into its middle."""
+    events: list[dict[str, Any]] = []
+
+    def react(supervisor: Supervisor, event: dict[str, Any]) -> None:
+        def stop_twice() -> None:
+            supervisor.interrupt(signal.SIGINT)
+            supervisor.interrupt(signal.SIGINT)
+
+        events.append(event)
+        logs.began = stop_twice
+
+    with PatientLogs(folder) as logs:
+        command = "head -c 50000000 /dev/zero | tr '\\0' x; sleep 60"
+        outcome = run_supervisor(plan_of("cpu-1x1", tmp_path, "sh", "-c", command), logs, react)
+    assert outcome.code == 128 + signal.SIGINT
+    assert any("bytes of what host-0 printed are not here" in str(event.get("message")) for event in events)
+    assert set(log_path(folder, "host-0").read_bytes()) == set(b"x")
+
+
+@pytest.mark.parametrize("damage", ["mkdir 0.events", "ln -s 0.events 0.events", "mkfifo 0.events"])
+def test_a_program_that_has_damaged_its_event_file(tmp_path: Path, folder: Path, damage: str) -> None:
+    """Its exit code is known all the same, and that nothing is left; the user is told that it reports nothing more."""
+    notes: list[str] = []
+
+    def react(supervisor: Supervisor, event: dict[str, Any]) -> None:
+        if event["event"] == "note":
+            notes.append(event["message"])
+
+    with Logs(folder) as logs:
+        command = f'cd "$PODRUN_DIR" && rm -f 0.events && {damage} && exit 3'
+        outcome = run_supervisor(plan_of("cpu-1x1", tmp_path, "sh", "-c", command), logs, react)
+    assert outcome.cause is not None and outcome.cause.what == "exited with code 3"
+    assert (outcome.code, outcome.left_behind) == (3, [])
+    (note,) = notes
+    assert note.startswith("what process 0 on host-0 reports cannot be read any more")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
+def test_a_process_that_cannot_say_that_the_disk_is_full(tmp_path: Path, folder: Path) -> None:
+    """What it would say goes to the same disk: its agent looks, and tells which it is and how full."""
+    home = tmp_path / "hosts"
+    home.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755,size=8m", "none", str(home)], check=True)
+    try:
+        plan = plan_of("cpu-1x1", home, "sh", "-c", 'cat /dev/zero > "$PODRUN_DIR/filler" 2> /dev/null; exit 1')
+        with Logs(folder) as logs:
+            outcome = run_supervisor(plan, logs)
+        assert outcome.cause is not None
+        pattern = rf"exited with code 1: the disk of {home} is full \(\d+ kB of 8 MB are free\)"
+        assert re.fullmatch(pattern, outcome.cause.what), outcome.cause.what
+    finally:
+        subprocess.run(["umount", "-l", str(home)], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
+def test_an_agent_that_has_no_room_for_its_folder(tmp_path: Path, folder: Path) -> None:
+    """It says so before it is an agent."""
+    home = tmp_path / "hosts"
+    home.mkdir()
+    plan = plan_of("cpu-1x1", home, "true")
+    with Logs(folder) as logs:
+        assert run_supervisor(plan, logs).code == 0  # the agent's file is there from now on
+        files = sum(1 for _ in home.rglob("*"))
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"mode=755,size=8m,nr_inodes={files + 2}", "none", str(home)])
+        try:
+            outcome = run_supervisor(plan, logs)
+        finally:
+            subprocess.run(["umount", "-l", str(home)], check=True)
+    assert outcome.cause is not None and outcome.code == ExitCode.UNAVAILABLE
+    assert re.search(r"cannot .*No space left on device", outcome.cause.what), outcome.cause.what

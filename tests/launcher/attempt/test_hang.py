@@ -1,0 +1,231 @@
+"""Decide when a pod is stuck, and whom the others wait for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from podrun.launcher.attempt.hang import Pace, Standing, culprit, describe, is_stuck, limit
+from podrun.launcher.attempt.outcome import Process
+from podrun.launcher.attempt.suspend_clock import AwakeClock
+from podrun.launcher.attempt.watch import ProgressWatch, least_far
+from podrun.runtime.config import Launch
+from podrun.runtime.contract import Beat, Phase
+
+
+def standing(
+    process: int = 0,
+    phase: Phase = Phase.TRAIN,
+    idle: float = 100.0,
+    at: tuple[int, int, int, int] = (20, 4, 0, 19),
+    borrows: bool = False,
+    **more: Any,
+) -> Standing:
+    """Return where a process stands; `at`: arrived, entered, part, completed."""
+    arrived, entered, part, completed = at
+    beat = Beat(1, phase, entered, part, arrived, completed, borrows=borrows)
+    return Standing(f"host-{process}", process, phase, idle, beat, **more)
+
+
+@pytest.mark.parametrize(
+    ("phase", "slowest", "seconds"),
+    [
+        (None, 0.0, 1200.0),
+        (Phase.SETUP, 0.0, 1200.0),
+        (Phase.RESTORE, 0.0, 1200.0),
+        (Phase.COMPILE, 500.0, 1800.0),
+        (Phase.TRAIN, 0.0, 60.0),
+        (Phase.TRAIN, 5.9, 60.0),
+        (Phase.TRAIN, 30.0, 300.0),
+        (Phase.EVALUATE, 30.0, 600.0),
+        (Phase.SAVE, 0.0, 1200.0),
+        (Phase.SAMPLE, 0.0, 1200.0),
+        (Phase.DONE, 0.0, 600.0),
+    ],
+)
+def test_limit_of_a_phase(phase: Phase | None, slowest: float, seconds: float) -> None:
+    """Phases that may take long have long limits; that of a step grows with the steps."""
+    assert limit(phase, 60.0, slowest) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("standings", "slowest", "stuck"),
+    [
+        ([], 0.0, False),
+        ([standing(0, idle=61), standing(1, idle=61)], 0.0, True),
+        ([standing(0, idle=61), standing(1, idle=59)], 0.0, False),
+        ([standing(0, idle=61), standing(1, idle=61)], 7.0, False),  # steps are slow
+        ([standing(0, Phase.SAVE, idle=300), standing(1, idle=299)], 0.0, False),  # process 1 waits for a save
+        ([standing(0, Phase.SAVE, idle=1201), standing(1, idle=1200)], 0.0, True),
+        ([standing(0, Phase.SAMPLE, idle=300), standing(1, Phase.DONE, idle=1100)], 0.0, False),
+    ],
+)
+def test_stuck(standings: list[Standing], slowest: float, stuck: bool) -> None:
+    """A pod is stuck when nobody has moved for longer than the own phase allows."""
+    assert is_stuck(standings, 60.0, slowest, is_program=False) is stuck
+
+
+def test_user_program_is_stuck_after_its_silence() -> None:
+    """The limit of a user program is the same whatever it does."""
+    silent = [Standing("host-0", 0, Phase.SAVE, 61.0), Standing("host-1", 1, None, 61.0)]
+    assert is_stuck(silent, 60.0, 0.0, is_program=True)
+    assert not is_stuck(silent, 62.0, 0.0, is_program=True)
+
+
+SAVED, NEXT = (20, 5, 0, 20), (21, 5, 0, 20)
+BEFORE, COMPILES, FIRST = (0, 3, 0, 0), (0, 3, 1, 0), (1, 3, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("standings", "process", "why"),
+    [
+        ([standing(0), standing(1, state="T")], 1, "it is stopped (SIGSTOP, or a debugger)"),
+        (
+            [standing(0), standing(1, at=(19, 4, 0, 18))],
+            1,
+            "it has stopped before step 20, to which host-0 (process 0) has come",
+        ),
+        (
+            [standing(0), standing(1, at=(19, 4, 0, 18)), standing(2), standing(3, at=(19, 4, 0, 18))],
+            1,
+            "it has stopped before step 20, to which 2 others have come; so have 1 more",
+        ),
+        (  # one process makes one step less: it is at the next evaluation already
+            [standing(0), standing(1, Phase.EVALUATE, at=(19, 5, 0, 19))],
+            1,
+            "it has stopped before step 20, to which host-0 (process 0) has come",
+        ),
+        (
+            [standing(0, Phase.SAVE, at=SAVED), standing(1, at=NEXT)],
+            0,
+            "it has stopped before step 21, to which host-1 (process 1) has come",
+        ),
+        (
+            [standing(0, Phase.SAMPLE, at=SAVED), standing(1, Phase.DONE, at=(20, 6, 0, 20))],
+            0,
+            "it has stopped there, while host-1 (process 1) has come to phase done",
+        ),
+        (
+            [standing(0, Phase.EVALUATE, at=(20, 5, 3, 20)), standing(1, Phase.EVALUATE, at=(20, 5, 2, 20))],
+            1,
+            "it has stopped there, while host-0 (process 0) has come further in this phase",
+        ),
+        (
+            [standing(0), standing(1, at=(20, 4, 0, 20))],
+            0,
+            "it has stopped there, while host-1 (process 1) has come further in this phase",
+        ),
+        ([standing(0), standing(1)], 0, "all 2 processes have come to step 20, and all wait"),
+        ([standing(0, load=0.0), standing(1, load=0.98)], 1, "it computes while the others wait"),
+        ([standing(0, load=0.9), standing(1, load=0.98)], 0, "all 2 processes have come to step 20, and all wait"),
+        (
+            [standing(0, state="S"), standing(1, state="D")],
+            1,
+            "it waits for a disk or a network file system (state D)",
+        ),
+        ([Standing("host-0", 0, None, 61.0), Standing("host-1", 1, None, 61.0)], 0, ""),
+        (  # it never came to compile, so it is not the other one that keeps the pod waiting
+            [standing(0, Phase.COMPILE, at=COMPILES, load=1.0), standing(1, Phase.COMPILE, at=BEFORE, load=0.0)],
+            1,
+            "it has stopped there, while host-0 (process 0) has come further in this phase",
+        ),
+        (
+            [standing(0, Phase.COMPILE, at=COMPILES, load=1.0), standing(1, Phase.COMPILE, at=COMPILES, load=0.0)],
+            1,
+            "it does nothing, while host-0 (process 0) has come to compile, and compiles still",
+        ),
+        (
+            [
+                standing(0, Phase.COMPILE, at=COMPILES, load=1.0),
+                standing(1, Phase.COMPILE, at=COMPILES, load=0.0, borrows=True),
+                standing(2, Phase.COMPILE, at=COMPILES, load=0.0, borrows=True),
+            ],
+            0,
+            "2 others have come to wait for a program that it compiles",
+        ),
+        (
+            [
+                standing(0, Phase.COMPILE, at=COMPILES, load=1.0),
+                standing(1, Phase.COMPILE, at=COMPILES, load=0.0, borrows=True),
+                standing(2, Phase.COMPILE, at=BEFORE, load=0.0),
+            ],
+            2,
+            "it has stopped there, while 2 others have come further in this phase",
+        ),
+        (
+            [standing(0, Phase.COMPILE, at=FIRST, load=0.0), standing(1, Phase.COMPILE, at=COMPILES, load=1.0)],
+            1,
+            "it has stopped before step 1, to which host-0 (process 0) has come",
+        ),
+        (  # the program of the evaluation
+            [standing(0, Phase.EVALUATE, at=SAVED), standing(1, Phase.EVALUATE, at=SAVED, borrows=True)],
+            0,
+            "host-1 (process 1) has come to wait for a program that it compiles",
+        ),
+    ],
+)  # fmt: skip
+def test_culprit(standings: list[Standing], process: int, why: str) -> None:
+    """The culprit is stopped, has come less far, or differs in what it does; or nothing tells the processes apart."""
+    stuck, reason = culprit(standings)
+    assert (stuck.process, reason) == (process, why)
+
+
+def test_description() -> None:
+    """The line says how long, where, why, which limit, and what to do."""
+    step = describe(standing(1, idle=61.2), "it is stopped", 60.0, 60.0, is_program=False)
+    assert step == (
+        "no progress for 61 s in phase train after step 20: it is stopped (limit: 60 s, from launch.stall_timeout=60); "
+        "the logs have the stacks of all processes; raise launch.stall_timeout if it only needs longer"
+    )
+    save = describe(standing(1, Phase.SAVE, idle=1201), "", 60.0, 1200.0, is_program=False)
+    assert "(limit: 1200 s, from launch.stall_timeout=60 x 20)" in save
+    program = describe(Standing("host-0", 0, None, 61.0), "", 60.0, 60.0, is_program=True)
+    assert program.startswith("no progress for 61 s and no output (limit: 60 s, launch.stall_timeout); ")
+
+
+def test_pace() -> None:
+    """The slowest recent step counts, without what happens between steps."""
+    pace = Pace()
+    assert pace.slowest == 0.0
+    for completed, phase, now in ((1, Phase.COMPILE, 0.0), (1, Phase.TRAIN, 9.0), (2, Phase.TRAIN, 12.0)):
+        pace.see(completed, phase, now)
+    assert pace.slowest == 3.0
+    pace.see(2, Phase.SAVE, 13.0)
+    pace.see(2, Phase.TRAIN, 300.0)
+    pace.see(12, Phase.TRAIN, 305.0)
+    assert pace.slowest == 3.0
+    for completed in range(13, 33):
+        pace.see(completed, Phase.TRAIN, 293.0 + completed)
+    assert pace.slowest == 1.0
+
+
+@pytest.mark.parametrize(
+    ("parts", "states", "blamed"),
+    [((1, 0, 1), "SSS", [1]), ((1, 1, 1), "SSS", [0, 1, 2]), ((1, 0, 1), "SST", [2]), ((0, 0, 1), "SSS", [0, 1])],
+)
+def test_who_has_not_joined(parts: tuple[int, ...], states: str, blamed: list[int]) -> None:
+    """Processes that have come to the meeting wait for the others, and one that is stopped is to blame in any case."""
+    processes = [
+        Process(f"host-{i}", i, Phase.CONNECT, beat=Beat(1, Phase.CONNECT, 1, part, 0, 0), state=state)
+        for i, (part, state) in enumerate(zip(parts, states, strict=True))
+    ]
+    assert [p.process for p in least_far(processes)] == blamed
+
+
+def test_who_was_stuck_is_judged_by_where_it_stood_then() -> None:
+    """A stopped process goes on to print its stacks: by the time these are here, it is somewhere else."""
+    times = iter(range(0, 1000, 4))
+    clock = AwakeClock(5.0, lambda: float(next(times)))
+    beat = Beat(1, Phase.TRAIN, 4, 0, 4, 4)
+    processes = [Process(f"host-{n}", n, beat=beat) for n in range(2)]
+    watch = ProgressWatch(processes, clock, Launch(stall_timeout=3), is_program=False)
+    while not watch.is_stuck(lambda host: True):
+        pass
+    processes[1].state = "T"
+    processes[1].beat, processes[1].signs = replace(beat, phase=Phase.EVALUATE, arrived=5), 7
+    processes[0].exit_code = 1
+    failure = watch.failure()
+    assert failure.process == 1
+    assert "in phase train after step 4: it is stopped (SIGSTOP, or a debugger) (limit: 3 s" in failure.what

@@ -1,0 +1,98 @@
+"""The report at the end of a run."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from podrun.launcher.attempt.cause import Failure
+from podrun.launcher.attempt.outcome import Outcome
+from podrun.launcher.attempt.view import View
+from podrun.launcher.inventory.simulated import simulated_pod
+from podrun.launcher.plan.plan import LaunchPlan, make_plan
+from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.run.report import last_line, report
+from podrun.launcher.rundir.runs import RunDirectory
+from podrun.launcher.view.console import PlainConsole
+from podrun.runtime.config import Config
+from podrun.runtime.contract import ExitCode
+
+
+def plan_of(job: Config) -> LaunchPlan:
+    pod = simulated_pod(parse_slice("cpu-1x2"))
+    return make_plan(pod, job, run_id="r", attempt=0, workdir=Path("/w"), cwd=Path("/"))
+
+
+@pytest.mark.parametrize("installed", [True, False])
+@pytest.mark.parametrize("tensorboard", [True, False])
+def test_where_everything_is(
+    tensorboard: bool, installed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that were not written are not named, and a command that is not installed not without saying so."""
+    if installed:
+        (tmp_path / "tensorboard").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    job = Config.model_validate({"steps": 3, "batch_size": 64, "log": {"tensorboard": tensorboard}})
+    plan = plan_of(job)
+    out = io.StringIO()
+    report(Outcome(0), plan, RunDirectory(Path("/runs/r")), cast(View, PlainConsole(out)))
+    said = out.getvalue().splitlines()
+    missing = "/w/tensorboard  (pip install tensorboard; tensorboard --logdir ...)"
+    board = [f"tensorboard  {'tensorboard --logdir /w/tensorboard' if installed else missing}"] if tensorboard else []
+    assert said == [
+        "metrics      /w/metrics.jsonl",
+        "checkpoints  /w/checkpoints",
+        *board,
+        "logs         /runs/r/logs",
+        "podrun: done",
+    ]
+
+
+def test_results_on_a_host_say_so() -> None:
+    """Their paths are no paths of this machine; the command that brings them is named."""
+    job = Config.model_validate({"steps": 3, "batch_size": 64, "log": {"tensorboard": True}})
+    plan = plan_of(job)
+    plan = replace(plan, pod=replace(plan.pod, transport="ssh"))
+    out = io.StringIO()
+    report(Outcome(0), plan, RunDirectory(Path("/runs/r")), cast(View, PlainConsole(out)))
+    assert out.getvalue().splitlines() == [
+        "metrics      host-0:/w/metrics.jsonl",
+        "checkpoints  host-0:/w/checkpoints",
+        "tensorboard  host-0:/w/tensorboard  (pip install tensorboard; tensorboard --logdir ...)",
+        "             `podrun pull r` brings them here",
+        "logs         /runs/r/logs",
+        "podrun: done",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        ({"saved_step": 7}, "; the checkpoint of step 7 is complete; the same command resumes the run"),
+        ({"no_checkpoint": True}, "; there is no checkpoint yet, so the same command begins anew"),
+        ({}, "; the same command goes on from the newest checkpoint, if there is one"),
+    ],
+)
+def test_what_the_same_command_will_do(outcome: dict[str, Any], words: str) -> None:
+    """An interrupted run promises no more than there is."""
+    plan = plan_of(Config.model_validate({"steps": 3, "batch_size": 64}))
+    stopped = Outcome(130, interrupted_by=2, **outcome)
+    assert last_line(stopped, plan) == f"interrupted{words} [exit code 130]"
+
+
+def test_the_same_trouble_of_many_hosts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last line says what to do; of each other host one line says what happened."""
+    failures = [
+        Failure(f"h{i}", None, f"h{i} refused the login of me\nput the key there", ExitCode.UNAVAILABLE)
+        for i in range(3)
+    ]
+    plan = plan_of(Config.model_validate({"steps": 3, "batch_size": 64}))
+    outcome = Outcome(ExitCode.UNAVAILABLE, cause=failures[0], failures=failures)
+    report(outcome, plan, RunDirectory(tmp_path), cast(View, PlainConsole(io.StringIO())))
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert first == "after that: h1: h1 refused the login of me; h2: h2 refused the login of me"
+    assert rest == ["podrun: failed: h0: h0 refused the login of me", "put the key there [exit code 69]"]
