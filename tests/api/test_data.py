@@ -116,7 +116,7 @@ def test_records_of_grain(fresh: Callable[[], None], tmp_path: Path) -> None:
 
 
 def test_mistakes(fresh: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"one length are needed, not of \[9, 10\]"):
+    with pytest.raises(ValueError, match=r"must have the same length, but they have \[9, 10\]"):
         data.Batches((X, X[:9]), 2)
     with pytest.raises(TypeError, match="map has no length and no items; give arrays"):
         data.Batches({"x": map(float, X[0])}, 2)
