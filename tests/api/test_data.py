@@ -122,7 +122,7 @@ def test_mistakes(fresh: Callable[[], None], monkeypatch: pytest.MonkeyPatch) ->
         data.Batches({"x": map(float, X[0])}, 2)
     with pytest.raises(ValueError, match="a batch of 0"):
         data.Batches(X, 0)
-    with pytest.raises(IndexError, match="from 1 on"):
+    with pytest.raises(IndexError, match="counted from 1"):
         data.Batches(X, 2)[0]
     alone = session.current()
     monkeypatch.setattr(alone, "env", replace(alone.env, num_processes=3))
