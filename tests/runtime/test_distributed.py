@@ -62,7 +62,7 @@ def test_a_workdir_of_another_projects_train_yaml(tmp_path: Path) -> None:
     mine, theirs = (replace(ENV, owner=f"{user}:/home/{user}/train.yaml") for user in ("ann", "bob"))
     for env in (mine, mine, ENV):  # ENV: the user chose the workdir
         check_owner(Workdir(tmp_path), env)
-    with pytest.raises(UserError, match=r"ann:/home/ann/train\.yaml; choose another with --workdir NAME, or say"):
+    with pytest.raises(UserError, match=r"ann:/home/ann/train\.yaml; choose another with --workdir NAME, or give"):
         check_owner(Workdir(tmp_path), theirs)
 
 
@@ -95,7 +95,7 @@ def test_joining_twice_or_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_podrun_of_another_version() -> None:
     """A variable that the launcher does not set is one that it does not know."""
-    with pytest.raises(UserError, match=r"PODRUN_RUN_ID is not set: podrun here, in .* is of another version"):
+    with pytest.raises(UserError, match=r"PODRUN_RUN_ID is not set: podrun here, in .* has another version"):
         WorkerEnv.from_env({"PODRUN_COORDINATOR": "h:1"})
     with pytest.raises(UserError, match="is not set: this program is started by podrun"):
         WorkerEnv.from_env({})
