@@ -37,7 +37,7 @@ FLOORS = {
             "templates",
             "datasets",
         ),
-        *("preflight", "request", "attempt", "run", "engines", "kubernetes", "compare", "commands", "cli"),
+        *("preflight", "request", "attempt", "run", "engines", "kubernetes", "supervise", "compare", "commands", "cli"),
     ),
     "launcher/agent": ("base", "host", "prepare", "run", "results", "query", "main"),
     "runtime": (
@@ -156,7 +156,7 @@ def test_no_engine_imports_another() -> None:
         if file in engine and target in engine and engine[file] != engine[target]
     ]
     assert rows == []
-    assert {"engines/tpu", "engines/kubernetes"} <= set(engine.values())
+    assert {"engines/tpu", "engines/kubernetes", "engines/slurm"} <= set(engine.values())
 
 
 def test_only_two_files_of_the_api_import_the_launcher() -> None:

@@ -106,18 +106,19 @@ def pod_request(where: Mapping[str, Any], train: Path | None = None) -> PodReque
     return PodRequest(where["slice"], where["pod"], given, more, train, where["num_slices"])
 
 
-def with_slurm_options(args: Sequence[str]) -> list[str]:
-    """Return the arguments with `--slurm` and its value as one word; it may have none: what follows may be a job.
+def with_joined_values(args: Sequence[str]) -> list[str]:
+    """Return the arguments with an option that may have a value, such as `--slurm`, and its value as one word.
 
-    `partition=gpu` behind it is its value, `steps=20` an override of the job.
+    It may have none: what follows may be a job. `partition=gpu` behind it is its value, `steps=20` an override of the job.
     """
+    may_have = {option_of(name) for name, inventory in INVENTORIES.items() if (inventory.metavar or "").startswith("[")}
     words: list[str] = []
     rest = iter(range(len(args)))
     for number in rest:
         words.append(args[number])
-        if args[number] != "--slurm":
+        if args[number] not in may_have:
             continue
-        words[-1] = "--slurm="
+        words[-1] += "="
         following = args[number + 1] if number + 1 < len(args) else ""
         if "=" in following and not following.startswith("-") and not _is_override(following):
             words[-1] += args[next(rest)]

@@ -16,7 +16,7 @@ from ..view.terminal import guarded_streams
 from . import compare, job, pods, render, runs, tpu
 from .guard import PROGRAM, TYPED, typed_program
 from .guard import guard as _guard
-from .options import complete_job, complete_slice, pod_options, pod_request, with_slurm_options
+from .options import complete_job, complete_slice, pod_options, pod_request, with_joined_values
 from .process import PIPE_CLOSED
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class _DefaultRun(click.Group):
             ctx.meta[PROGRAM] = tuple(args[at + 1 :])
             args = args[:at] or ["run"]
         args = ["--pull=" if word == "--pull" else word for word in args]  # what follows is a job, not its folder
-        args = with_slurm_options(args)
+        args = with_joined_values(args)
         known = {"--help", "-h", "--version", *self.commands}
         if args and args[0] not in known:
             self._check_spelling(ctx, args[0])
@@ -255,10 +255,12 @@ def run(
 
 
 def _run_or_submit(request: Request, ahead: HeadStart | None) -> int:
-    if options := request.where.inventories.get("slurm"):
+    from ..request.queue_options import queue_name
+
+    if queue := queue_name(request):
         from ..commands.submit import submit
 
-        return submit(request, options)
+        return submit(request, queue)
     from ..commands.run import run as run_request
 
     return run_request(request, ahead)

@@ -63,11 +63,11 @@ def compare(request: CompareRequest) -> int:
 
 
 def _run(comparison: Comparison, quiet: bool) -> list[table.Measurement]:
-    if comparison.queue is None:
+    if comparison.submission is None:
         return run_variants(comparison, quiet=quiet)
     try:
-        return run_as_jobs(comparison, comparison.queue, quiet=quiet)
-    except UserError:  # SLURM takes none of them
+        return run_as_jobs(comparison, comparison.submission, quiet=quiet)
+    except UserError:  # the queue takes none of them
         results = comparison.folders.results
         with suppress(OSError):
             (results / TABLE).unlink()

@@ -15,6 +15,7 @@ from ..pod.errors import HostError
 from ..pod.fold import fold
 from ..pod.pod import Host, Pod
 from ..request.hosts import HostSelection, select_hosts
+from ..rundir.queues import load_queue
 from ..rundir.runs import RunDirectory
 
 
@@ -30,10 +31,10 @@ class SshRequest:
 def ssh(request: SshRequest) -> int:
     """Replace this process by OpenSSH's client, whose exit code is podrun's. Raises UserError."""
     pod, run = select_hosts(request.selection, "ssh")
-    if pod.slurm_job:
-        node = find_host(pod, request.host, run).address
-        shell = f"srun --jobid={pod.slurm_job} --overlap --nodelist={node} --pty bash"
-        raise UserError(f"the hosts are nodes of the SLURM job {pod.slurm_job}; `{shell}` opens a shell there")
+    if pod.queue_job:
+        queue = load_queue(pod.transport)
+        shell = queue.shell(pod.queue_job, find_host(pod, request.host, run).address)
+        raise UserError(f"the hosts are nodes of the {queue.title} job {pod.queue_job}; `{shell}` opens a shell there")
     if not pod.traits.has_login:
         raise UserError(f"the hosts of {pod.slice.name} are processes on this machine: there is nothing to log in to")
     host = find_host(pod, request.host, run)

@@ -18,7 +18,7 @@ from ..rundir.read_state import read_state
 from ..rundir.run_state import ProcessState, RunState
 from ..rundir.run_summary import RunStatus, Summary, summarize
 from ..rundir.runs import RunDirectory, find_run
-from ..rundir.submitted import pending_words
+from ..rundir.submitted import pending_words, queue_of
 from ..view.phases import phase_words
 from ..view.text_table import shorten, text_table
 from ..view.times import duration, moment
@@ -119,8 +119,8 @@ def _facts(directory: RunDirectory, summary: Summary, details: RunState) -> list
         facts.append(("checkpoint", f"step {details.checkpoint['step']}, at {moment(details.checkpoint['time'])}"))
     if summary.supervisor is not None:
         facts.append(("supervisor", f"pid {summary.supervisor} on {directory.elsewhere() or 'this machine'}"))
-    if job := directory.job():
-        facts.append(("SLURM job", job))
+    if (job := directory.job()) and (queue := queue_of(directory)):
+        facts.append((f"{queue.title} job", job))
     facts.append(("logs", str(directory.logs)))
     return facts
 

@@ -10,11 +10,10 @@ from podrun.runtime.contract import Event, ExitCode, UserError
 
 from ..run.background import take_over
 from ..run.cleanup import end_leftovers
-from ..run.submission import end_job
 from ..rundir.follow import follow
+from ..rundir.queues import QueueError, load_queue
 from ..rundir.runs import RunDirectory, all_runs, find_run
-from ..rundir.submitted import end_of, is_final
-from ..transport.slurm.job import SlurmError
+from ..rundir.submitted import end_of, is_final, queue_of
 
 _LIMIT = 180.0  # seconds; a save that has begun may take a minute
 
@@ -42,12 +41,13 @@ def stop(name: str | None, now: bool) -> int:
 
 def _stop_job(directory: RunDirectory, job: str, now: bool) -> int:
     """End a run that was submitted. Raises UserError."""
+    queue = queue_of(directory) or load_queue(directory.spec().pod.transport)  # a damaged spec says so
     try:
-        if end_job(directory, job, now):
+        if queue.end(directory, job, now):
             return _report(directory.end() or {"message": "ended"})
-        print(f"stopping {directory.run_id} (SLURM job {job}) ...", flush=True)
-    except SlurmError as error:
-        raise UserError(f"{directory.run_id} is the SLURM job {job}: {error}") from None
+        print(f"stopping {directory.run_id} ({queue.title} job {job}) ...", flush=True)
+    except QueueError as error:
+        raise UserError(f"{directory.run_id} is the {queue.title} job {job}: {error}") from None
     return _await_end(directory)
 
 

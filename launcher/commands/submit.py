@@ -1,56 +1,53 @@
-"""`podrun --slurm=partition=gpu,time=2:00:00 train.yaml`: submit a run to SLURM, from where no job is."""
+"""`podrun --slurm=partition=gpu,time=2:00:00 train.yaml`: submit a run to a queue, from where no job is."""
 
 from __future__ import annotations
 
 import json
-import shlex
 from dataclasses import replace
 from pathlib import Path
 
 from podrun.runtime.contract import ExitCode, UserError
 
-from ..inventory.slurm_options import BatchOptions
 from ..pod.run_id import new_run_id
 from ..pod.secret_values import read_secrets
-from ..request.queue_checks import queue_mistakes
-from ..request.queue_options import with_queue_options
+from ..request.queue_options import Submission, with_queue_options
 from ..request.request import Request, owner_of_workdir, resolve_request
 from ..run.pack import with_code
-from ..run.submission import sbatch_words, script_of, submit_run
+from ..rundir.queues import Queue
 from ..rundir.runs import RunDirectory
 from ..rundir.spec import RunSpec
 from ..rundir.submitted import pending_words
 
 
-def submit(request: Request, typed: str) -> int:
-    """Submit the run with these options, and return at once. Raises UserError with all mistakes, before anything is made."""
-    options, spec = _resolve(request, typed)
+def submit(request: Request, name: str) -> int:
+    """Submit the run to the queue of that name, and return at once. Raises UserError with all mistakes first."""
+    submission, spec = _resolve(request, name)
+    queue = submission.queue
     spec, bundles = with_code(spec)
     if request.pull is not None:
         from ..results.pull_run import default_folder
 
         spec = replace(spec, pull=Path(request.pull or default_folder(spec)).expanduser().absolute())
     read_secrets(spec.pod)
-    words = sbatch_words(spec, options, request.label.name or request.name)
+    arguments = queue.arguments(spec, submission.options, request.label.name or request.name)
     if request.dry_run:
-        script = script_of(spec)
-        shown = {"sbatch": words, "script": script}
-        print(json.dumps(shown, indent=1) if request.json else f"{shlex.join(['sbatch', *words])} <<'END'\n{script}END")
+        record, text = queue.preview(spec, arguments)
+        print(json.dumps(record, indent=1) if request.json else text)
         return ExitCode.DONE
-    _say(submit_run(spec, bundles, words), request.json)
+    _say(queue, name, queue.submit(spec, bundles, arguments), request.json)
     return ExitCode.DONE
 
 
-def _resolve(request: Request, typed: str) -> tuple[BatchOptions, RunSpec]:
+def _resolve(request: Request, name: str) -> tuple[Submission, RunSpec]:
     """Return what was typed, checked. Raises UserError."""
-    request, options, problems = with_queue_options(request, typed)
+    request, submission, problems = with_queue_options(request, name)
     resolved, mistakes = resolve_request(request)
     if not request.dry_run:
-        problems += queue_mistakes(options, resolved.pod if resolved else None)
+        problems += submission.queue.mistakes(submission.options, resolved.pod if resolved else None)
     if problems or resolved is None:
         raise UserError("\n".join([*problems, *mistakes]))
     pod, job, workdir = resolved.pod, resolved.job, resolved.workdir
-    return options, RunSpec(
+    return submission, RunSpec(
         new_run_id(),
         pod,
         job,
@@ -63,13 +60,13 @@ def _resolve(request: Request, typed: str) -> tuple[BatchOptions, RunSpec]:
     )
 
 
-def _say(directory: RunDirectory, as_json: bool) -> None:
+def _say(queue: Queue, name: str, directory: RunDirectory, as_json: bool) -> None:
     run, job = directory.run_id, directory.job()
     if as_json:
-        print(json.dumps({"run": run, "slurm_job": job, "directory": str(directory.path)}))
+        print(json.dumps({"run": run, f"{name}_job": job, "directory": str(directory.path)}))
         return
     print(
-        f"podrun: {pending_words(directory) or f'{run} is the SLURM job {job}'}\n"
+        f"podrun: {pending_words(directory) or f'{run} is the {queue.title} job {job}'}\n"
         f"  podrun attach {run}    watch it\n  podrun status {run}    where it is in the queue\n"
         f"  podrun stop {run}      end it, or take it out of the queue"
     )

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 from podrun.runtime.config import Config
 from podrun.runtime.contract import UserError
 
-from ..inventory.slurm_options import BatchOptions
 from ..pod.secret_values import read_secrets
-from ..request.queue_checks import queue_mistakes
-from ..request.queue_options import with_queue_options
+from ..request.queue_options import Submission, queue_name, with_queue_options
 from ..request.request import Request, ResolvedRequest, resolve_request
 from ..rundir.spec import RunSpec
 from .files import Files, SharedFiles, files_of
@@ -36,8 +34,8 @@ class Comparison:
     folders: Folders
     files: Files
     """Access to the workdirs."""
-    queue: BatchOptions | None = None
-    """Options for SLURM if each variant is a job of its own there; None otherwise."""
+    submission: Submission | None = None
+    """Queue in which each variant is a job of its own; None: they run one after another."""
 
     @property
     def slice(self) -> str:
@@ -56,19 +54,19 @@ def plan_comparison(request: Request, over: Sequence[str]) -> Comparison:
     if request.train is None or request.train.suffix == ".py":
         raise UserError("compare takes a train.yaml: of a program of your own podrun knows neither steps nor losses")
     variants = find_variants(over, request.overrides)
-    queue, problems = None, list[str]()
-    if typed := request.where.inventories.get("slurm"):
-        request, queue, problems = with_queue_options(request, str(typed))
+    submission, problems = None, list[str]()
+    if queue := queue_name(request):
+        request, submission, problems = with_queue_options(request, queue)
     resolved = _resolve_all(request, variants, problems)
     first = resolved[0]
-    if queue and (mistakes := queue_mistakes(queue, first.pod)):
+    if submission and (mistakes := submission.queue.mistakes(submission.options, first.pod)):
         raise UserError("\n".join(mistakes))
     read_secrets(first.pod)
-    files = SharedFiles() if queue else files_of(first.pod)
+    files = SharedFiles() if submission else files_of(first.pod)
     folders = new_folders(first.workdir, request.workdir is not None, first.pod, [v.folder for v in variants], files)
     specs = [_spec(one, folders.runs / variant.folder) for variant, one in zip(variants, resolved, strict=True)]
     specs, bundles = _with_code(specs)
-    return Comparison(request.name, tuple(zip(variants, specs, strict=True)), bundles, folders, files, queue)
+    return Comparison(request.name, tuple(zip(variants, specs, strict=True)), bundles, folders, files, submission)
 
 
 def _resolve_all(request: Request, variants: Sequence[Variant], known: Sequence[str]) -> list[ResolvedRequest]:

@@ -1,4 +1,4 @@
-"""Run the variants as jobs of SLURM, each as soon as it has nodes."""
+"""Run the variants as jobs of a queue, each as soon as it has nodes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from typing import TextIO
 
 from podrun.runtime.contract import ExitCode, UserError
 
-from ..inventory.slurm_options import BatchOptions
 from ..pod.run_id import new_run_id
+from ..request.queue_options import Submission
 from ..run.signals import Signals
-from ..run.submission import end_job, sbatch_words, submit_run
+from ..rundir.queues import Queue, QueueError
 from ..rundir.runs import RunDirectory
 from ..rundir.spec import RunSpec
 from ..rundir.submitted import end_of, goes_on, pending_words, waits
-from ..transport.slurm.job import SlurmError
 from .collect import collect
 from .comparison import Comparison
 from .files import Files
@@ -38,6 +37,7 @@ class _Job:
     variant: Variant
     spec: RunSpec
     directory: RunDirectory
+    queue: Queue
     begun: bool = False
     ended: bool = False
 
@@ -54,9 +54,9 @@ class _Job:
         job = self.directory.job()
         try:
             if job is not None:
-                end_job(self.directory, job, now)
-        except SlurmError as error:
-            say(f"{self.variant.name}: cannot end the SLURM job {job}: {error}")
+                self.queue.end(self.directory, job, now)
+        except QueueError as error:
+            say(f"{self.variant.name}: cannot end the {self.queue.title} job {job}: {error}")
 
     def measured(self, files: Files) -> Measurement:
         """Return what its run has left in its workdir, which `files` reads."""
@@ -66,14 +66,14 @@ class _Job:
         return Measurement(self.variant, state, reason, ExitCode.FAILED, self.directory.run_id, workdir)
 
 
-def run_as_jobs(comparison: Comparison, options: BatchOptions, *, quiet: bool) -> list[Measurement]:
+def run_as_jobs(comparison: Comparison, submission: Submission, *, quiet: bool) -> list[Measurement]:
     """Submit every variant, wait until all have ended, and return the measurements in the order of the variants.
 
     A variant that fails does not stop the others; Ctrl-C takes all out of the queue, and stops those that run. If the
-    terminal is lost, the jobs go on without this process. Raises UserError if SLURM does not take the first one.
+    terminal is lost, the jobs go on without this process. Raises UserError if the queue does not take the first one.
     """
     with Signals() as signals:
-        jobs = _Jobs(comparison, options, signals, sys.stderr if quiet else sys.stdout)
+        jobs = _Jobs(comparison, submission, signals, sys.stderr if quiet else sys.stdout)
         jobs.run()
     return jobs.measured()
 
@@ -81,9 +81,9 @@ def run_as_jobs(comparison: Comparison, options: BatchOptions, *, quiet: bool) -
 class _Jobs:
     """The jobs of a comparison."""
 
-    def __init__(self, comparison: Comparison, options: BatchOptions, signals: Signals, out: TextIO) -> None:
+    def __init__(self, comparison: Comparison, submission: Submission, signals: Signals, out: TextIO) -> None:
         self._comparison = comparison
-        self._options = options
+        self._submission = submission
         self._signals = signals
         self._out = out
         self._told_at = 0.0
@@ -91,12 +91,12 @@ class _Jobs:
         """Variants that were not submitted yet."""
         self._jobs: list[_Job] = []
         self._refused: dict[str, Measurement] = {}
-        self._full_at: int | None = None  # how many had ended when SLURM took no more
+        self._full_at: int | None = None  # how many had ended when the queue took no more
         self._stopped = 0  # how often the user's wish to stop was carried out
         self._deadline = float("inf")
 
     def run(self) -> None:
-        """Submit what SLURM takes, and watch it, until all have ended. Raises UserError for the first variant."""
+        """Submit what the queue takes, and watch it, until all have ended. Raises UserError for the first variant."""
         while True:
             self._submit()
             if not (self._going or self._waiting):
@@ -134,21 +134,22 @@ class _Jobs:
         print(text, file=self._out, flush=True)
 
     def _submit(self) -> None:
-        """Submit the next variants until SLURM takes no more; then the others follow when one has ended."""
+        """Submit the next variants until the queue takes no more; then the others follow when one has ended."""
         ended = len(self._jobs) - len(self._going)
+        queue = self._submission.queue
         while self._waiting and not self._signals.received and self._full_at != ended:
             variant, planned = self._waiting[0]
             spec = replace(planned, run_id=new_run_id())
-            words = sbatch_words(spec, self._options, self._comparison.name)
+            words = queue.arguments(spec, self._submission.options, self._comparison.name)
             try:
-                directory = submit_run(spec, self._comparison.bundles, words)
+                directory = queue.submit(spec, self._comparison.bundles, words)
             except UserError as error:
-                if not self._signals.received:  # Ctrl-C ends sbatch as well
+                if not self._signals.received:  # Ctrl-C ends the submission as well
                     self._refuse(variant, spec, error, ended)
                 continue
             self._waiting.popleft()
-            self._jobs.append(_Job(variant, spec, directory))
-            words_of_queue = pending_words(directory) or f"{spec.run_id} is the SLURM job {directory.job()}"
+            self._jobs.append(_Job(variant, spec, directory, queue))
+            words_of_queue = pending_words(directory) or f"{spec.run_id} is the {queue.title} job {directory.job()}"
             self._say(f"{variant.name}: {words_of_queue}")
 
     def _refuse(self, variant: Variant, spec: RunSpec, error: UserError, ended: int) -> None:

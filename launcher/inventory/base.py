@@ -28,8 +28,8 @@ class Listing:
     """`slots` is the most that a slice may have of them; else it has exactly as many."""
     transport: str = LISTED
     """Transport to the hosts."""
-    slurm_job: str | None = None
-    """Id of the SLURM job whose nodes these are."""
+    queue_job: str | None = None
+    """Id of the job whose nodes these are, in the queue that has the transport's name."""
     python: str | None = None
     """Interpreter on the hosts, unless the pod file names one."""
     spares: int = 0
@@ -88,7 +88,7 @@ INVENTORIES: Mapping[str, Inventory] = MappingProxyType(
             "engines.tpu.tpu_vm", "The hosts of a TPU VM, which gcloud knows; with --zone.", "NAME", knows_slice=True
         ),
         "slurm": Inventory(
-            "inventory.slurm",
+            "engines.slurm.inventory",
             "The nodes of the SLURM job that this runs in. With =partition=gpu,time=2:00:00 a job is submitted.",
             "[=OPTIONS]",
             knows_slice=True,

@@ -206,7 +206,7 @@ class _Search:
             listed.transport,
             _PLATFORMS[slice.kind],
             ssh=listed.ssh,
-            slurm_job=listed.slurm_job,
+            queue_job=listed.queue_job,
             python=listed.python,
             spares=spares,
         )

@@ -56,8 +56,8 @@ class Pod:
     platform: str
     """JAX platform on the hosts: `cpu`, `cuda` or `tpu`."""
     ssh: Ssh = Ssh()
-    slurm_job: str | None = None
-    """Id of the SLURM job whose nodes the hosts are."""
+    queue_job: str | None = None
+    """Id of the job whose nodes the hosts are, in the queue that has the transport's name."""
     home: str = "~/.podrun"
     """podrun's folder on the hosts, for agent, code, environments and runs. `~/` is the login directory."""
     python: str | None = None

@@ -8,63 +8,40 @@ from types import MappingProxyType
 
 @dataclass(frozen=True)
 class Traits:
-    """Properties of a transport."""
+    """Properties of a transport; if nothing else is said, of one to the nodes of a job."""
 
-    files_are_here: bool
-    """Hosts share this machine's file system: paths can be checked, and folders made, before a run starts."""
-    needs_staging: bool
-    """Code and environment must be staged on the hosts."""
-    is_exclusive: bool
-    """Only one run at a time holds a host."""
-    is_one_machine: bool
-    """All hosts are this machine: they connect over loopback, and share its cores."""
-    lists_hosts: bool
-    """The hosts are listed in a pod file or an option."""
-    has_login: bool
-    """A user can log in to a host by SSH."""
-    starts_containers: bool
-    """It can start the agent itself in a container image."""
-    in_pod_file: bool
-    """A pod file may choose it; the others belong to an inventory."""
     reached: str
     """Phrase that follows a pod's size in messages: `reached by ssh`."""
+    files_are_here: bool = False
+    """Hosts share this machine's file system: paths can be checked, and folders made, before a run starts."""
+    needs_staging: bool = True
+    """Code and environment must be staged on the hosts."""
+    is_exclusive: bool = False
+    """Only one run at a time holds a host. Not where a queue decides who has a node, or a part of it."""
+    is_one_machine: bool = False
+    """All hosts are this machine: they connect over loopback, and share its cores."""
+    lists_hosts: bool = True
+    """The hosts are listed in a pod file or an option."""
+    has_login: bool = False
+    """A user can log in to a host by SSH."""
+    starts_containers: bool = False
+    """It can start the agent itself in a container image."""
+    in_pod_file: bool = False
+    """A pod file may choose it; the others belong to an inventory."""
 
 
 TRAITS = MappingProxyType(
     {
         "local": Traits(
+            "simulated on this machine",
             files_are_here=True,
             needs_staging=False,
-            is_exclusive=False,
             is_one_machine=True,
             lists_hosts=False,
-            has_login=False,
-            starts_containers=False,
             in_pod_file=True,
-            reached="simulated on this machine",
         ),
-        "ssh": Traits(
-            files_are_here=False,
-            needs_staging=True,
-            is_exclusive=True,
-            is_one_machine=False,
-            lists_hosts=True,
-            has_login=True,
-            starts_containers=False,
-            in_pod_file=True,
-            reached="reached by ssh",
-        ),
-        "slurm": Traits(
-            files_are_here=False,
-            needs_staging=True,
-            is_exclusive=False,  # SLURM decides who has a node, or a part of it
-            is_one_machine=False,
-            lists_hosts=True,
-            has_login=False,
-            starts_containers=True,  # by pyxis
-            in_pod_file=False,
-            reached="reached by srun",
-        ),
+        "ssh": Traits("reached by ssh", is_exclusive=True, has_login=True, in_pod_file=True),
+        "slurm": Traits("reached by srun", starts_containers=True),
     }
 )
 """Maps the transport's name to its traits."""

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
-from podrun.runtime.contract import UserError
-
-from ..inventory.slurm_options import BatchOptions, parse_options
+from ..rundir.queues import QUEUES, Queue, load_queue
 from .request import Request
 
 
-def with_queue_options(request: Request, typed: str) -> tuple[Request, BatchOptions, list[str]]:
-    """Return the request for nodes that SLURM is to give, what the job is asked for with, and the mistakes in `typed`."""
-    problems: list[str] = []
-    try:
-        options = parse_options(typed)
-    except UserError as error:
-        problems.append(str(error))
-        options = BatchOptions(())
-    inventories = {**request.where.inventories, "slurm": options}
-    return replace(request, where=replace(request.where, inventories=inventories)), options, problems
+@dataclass(frozen=True)
+class Submission:
+    """A queue, and what a job in it is asked for with."""
+
+    queue: Queue
+    options: Any
+    """What `Queue.options` returned."""
+
+
+def queue_name(request: Request) -> str | None:
+    """Return the name of the queue that the run is to be submitted to; None if it is to start now."""
+    return next((name for name in QUEUES if request.where.inventories.get(name)), None)
+
+
+def with_queue_options(request: Request, name: str) -> tuple[Request, Submission, list[str]]:
+    """Return the request for nodes that a queue is to give, how the job is submitted, and the mistakes in its options."""
+    queue = load_queue(name)
+    options, problems = queue.options(str(request.where.inventories[name]))
+    inventories = {**request.where.inventories, name: options}
+    request = replace(request, where=replace(request.where, inventories=inventories))
+    return request, Submission(queue, options), problems

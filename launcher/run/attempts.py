@@ -34,7 +34,7 @@ from ..view.console import Console
 from .cleanup import Leftovers
 from .history import Progress, budget_of, recorded_attempts, restart_event
 from .host_assignment import can_do_without, describe_change, why_not_fewer
-from .job_time import SIGNAL, JobTime
+from .job_time import JobTime
 from .policy import NO_FAILURE, Attempt, Ending, Restart, Stop, decide, why_not_renewed
 from .preparation import Preparation
 from .rejoin import Lookout
@@ -69,14 +69,14 @@ def run_attempts(
         bundles: the code for remote hosts.
         adopt: another launcher began an attempt and is gone; take that over first.
         transport: that of the pod, closed here at the end; made if it is not given.
-        job_time: that of the SLURM job in which the run is, whose signal ends it; a run that has attempts goes on.
+        job_time: that of the job in which the run is, whose signal ends it; a run that has attempts goes on.
         renewal: creates the machines of the pod again if they are taken away. They are new at the start, too.
 
     Raises:
         UserError: another podrun supervises this run, or a secret is missing.
     """
     with ExitStack() as stack:
-        more = () if job_time is None else (SIGNAL,)
+        more = () if job_time is None else (job_time.signal,)
         signals = stack.enter_context(
             Signals(*more)
         )  # entered first, so that a Ctrl-C during the cleanup changes nothing

@@ -29,7 +29,7 @@ class Ending(StrEnum):
     LOST = "lost"  # a host or its agent was lost
     PREEMPTED = "preempted"  # all processes were asked to stop from outside, and saved
     RESIZED = "resized"  # podrun stopped it to go on with other hosts
-    TIME = "time"  # the time of its SLURM job was up
+    TIME = "time"  # the time of its job was up
     TAKEN = "taken"  # the machines were taken away, and the run goes on with new ones
     ASLEEP = "asleep"  # the launcher slept for so long that the hosts ended the attempt
     UNFIT = "unfit"  # nothing was started, because hosts were not ready that the run can do without

@@ -25,7 +25,7 @@ _LOOK_BACK = 2000  # events among which the last step is looked for
 class RunStatus(StrEnum):
     """Whether a run goes on, and if not, how it ended."""
 
-    PENDING = "pending"  # its SLURM job waits in the queue
+    PENDING = "pending"  # its job waits in a queue
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,6 +29,7 @@ from .spec import RunSpec
 _ATTEMPT = record({"attempt": count, "log_sizes": table(count)}, {"hosts": each(text)})
 _SUPERVISOR = record({"pid": count}, {"machine": text})
 _JOB = record({"job": text})
+_SPEC = record({"pod": record({"transport": text})})
 _LOOK = 0.3  # seconds; longer than any reader holds the lock
 
 
@@ -75,12 +77,12 @@ class RunDirectory:
 
     @property
     def job_script(self) -> Path:
-        """Return the path of the batch script of a run that was submitted to SLURM."""
+        """Return the path of the batch script of a run that was submitted to a queue."""
         return self.path / "job.sh"
 
     @property
     def job_options(self) -> Path:
-        """Return the path of the arguments that sbatch got with it."""
+        """Return the path of the arguments that the program which submits it got with it."""
         return self.path / "job_options.json"
 
     @property
@@ -115,7 +117,7 @@ class RunDirectory:
         self._write(path.name, data)
 
     def record_job(self, job: str) -> None:
-        """Record the SLURM job that the run was submitted as. Raises OSError."""
+        """Record the id of the job that the run was submitted as. Raises OSError."""
         self._write("job.json", json.dumps({"job": job}).encode())
 
     def job_recorded(self) -> float:
@@ -126,13 +128,21 @@ class RunDirectory:
             return 0.0
 
     def job(self) -> str | None:
-        """Return the id of the SLURM job that the run was submitted as; None for other runs."""
+        """Return the id of the job that the run was submitted as; None for other runs."""
         try:
             record = loads((self.path / "job.json").read_bytes(), LIMIT)
             _JOB(record)
         except (OSError, Malformed):
             return None
         return str(record["job"])
+
+    def transport(self) -> str | None:
+        """Return the name of the transport to the run's hosts; None if neither the spec nor the record can be read."""
+        try:
+            return _transport(self.path)
+        except (OSError, Malformed):
+            start = self.start()
+            return None if start is None else str(start["transport"])
 
     # --- attempts ---
 
@@ -283,6 +293,14 @@ class RunDirectory:
             with suppress(OSError):
                 path.unlink()  # on a full disk, the record of the run's end needs the space
             raise
+
+
+@lru_cache(maxsize=1024)
+def _transport(path: Path) -> str:
+    """Return what the spec of a run says, which does not change. Raises OSError, Malformed, which are not kept."""
+    spec = loads((path / "spec.json").read_bytes(), LIMIT)
+    _SPEC(spec)
+    return str(spec["pod"]["transport"])
 
 
 def _lock(file: int) -> bool:

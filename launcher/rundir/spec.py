@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from podrun.runtime.config import Config
 
 T = TypeVar("T")
+_ON_RECORD = {"queue_job": "slurm_job"}
+"""Fields of a pod that spec.json calls otherwise: as they were called when there was one queue."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,9 @@ class RunSpec:
         )
 
     def to_json(self) -> bytes:
-        return json.dumps(asdict(self), indent=1, default=_plain).encode()
+        recorded = asdict(self)
+        recorded["pod"] = {_ON_RECORD.get(name, name): value for name, value in recorded["pod"].items()}
+        return json.dumps(recorded, indent=1, default=_plain).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> RunSpec:
@@ -86,6 +90,8 @@ class RunSpec:
         try:
             recorded = json.loads(text)
             recorded["job"] = job = _job(recorded["job"])
+            names = {old: name for name, old in _ON_RECORD.items()}
+            recorded["pod"] = {names.get(name, name): value for name, value in recorded["pod"].items()}
             spec = _read(cls, recorded, Config=type(job))
         except (DaciteError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise ValueError(f"it is no specification of a run: {error}") from None

@@ -6,16 +6,22 @@ import time
 
 from podrun.runtime.contract import Event, EventKind, ExitCode
 
-from ..transport.slurm.batch import QUEUE, Job, why_ended
+from .queues import QUEUES, Queue, QueuedJob, load_queue
 from .runs import RunDirectory
 
 _LATE = 15.0  # seconds from the end of a job to that of podrun's record, over a network's file system
 
 
-def job_of(directory: RunDirectory) -> Job | None:
+def queue_of(directory: RunDirectory) -> Queue | None:
+    """Return the queue that has the run's job; None for a run without one, or if its records do not say which."""
+    name = None if directory.job() is None else directory.transport()
+    return load_queue(name) if name is not None and name in QUEUES else None
+
+
+def job_of(directory: RunDirectory) -> QueuedJob | None:
     """Return what the queue says of the run's job; None for a run without one, or if the queue does not answer here."""
-    job = directory.job()
-    return None if job is None else QUEUE.job(job, directory.job_recorded())
+    job, queue = directory.job(), queue_of(directory)
+    return None if job is None or queue is None else queue.job(job, directory.job_recorded())
 
 
 def waits(directory: RunDirectory) -> bool:
@@ -36,14 +42,15 @@ def goes_on(directory: RunDirectory) -> bool:
 
 
 def is_final(directory: RunDirectory, event: Event) -> bool:
-    """Return whether an event ends the run for certain: after a failure SLURM may put the job back into the queue."""
+    """Return whether an event ends the run for certain: after a failure the job may be put back into its queue."""
     return event["event"] == EventKind.END and (event["code"] == 0 or directory.job() is None)
 
 
 def end_of(directory: RunDirectory) -> Event | None:
-    """Return the event that says how the run ended. If its job is over and podrun has not said why, record what SLURM says.
+    """Return the event that says how the run ended; None if it goes on.
 
-    SLURM forgets its jobs after some minutes. An end after which SLURM put the job back into the queue is none.
+    If its job is over and podrun has not said why, what the queue says is recorded: SLURM forgets jobs after minutes.
+    An end after which the job was put back into the queue is none.
     """
     end = directory.end()
     job = directory.job()
@@ -51,12 +58,12 @@ def end_of(directory: RunDirectory) -> Event | None:
         return end
     if end is not None:
         return end if end["code"] == 0 or not waits(directory) else None
-    state = job_of(directory)
-    if state is None or not state.is_over or not _is_quiet(directory):
+    state, queue = job_of(directory), queue_of(directory)
+    if queue is None or state is None or not state.is_over or not _is_quiet(directory):
         return None
     end = directory.end()  # it may have come meanwhile
     if end is None and not waits(directory):
-        why = why_ended(job)
+        why = queue.why_ended(job)
         hint = (
             "" if directory.start() or "cancelled" in why else f", and podrun has not begun: see {directory.job_output}"
         )
@@ -75,7 +82,7 @@ def _is_quiet(directory: RunDirectory) -> bool:
 
 def pending_words(directory: RunDirectory) -> str | None:
     """Return `RUN waits in the queue of SLURM as job 4711: ...` with the reason; None for a run that does not wait."""
-    state, job = job_of(directory), directory.job()
-    if state is None or job is None or not state.is_pending:
+    state, job, queue = job_of(directory), directory.job(), queue_of(directory)
+    if state is None or job is None or queue is None or not state.is_pending:
         return None
-    return f"{directory.run_id} waits in the queue of SLURM as job {job}: {state.why_pending(job)}"
+    return f"{directory.run_id} waits in the queue of {queue.title} as job {job}: {state.why_pending(job)}"

@@ -77,7 +77,7 @@ TRANSPORTS: Mapping[str, str] = MappingProxyType(
     {
         "local": "transport.local:LocalTransport",
         "ssh": "transport.ssh.transport:SshTransport",
-        "slurm": "transport.slurm.transport:SlurmTransport",
+        "slurm": "engines.slurm.transport:SlurmTransport",
     }
 )
 """Maps each transport's name to its class, which is called with the pod."""

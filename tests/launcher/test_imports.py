@@ -95,7 +95,7 @@ def test_the_head_start_of_a_simulated_pod_imports_nothing_that_takes_long() -> 
 
 def test_what_starts_in_a_job_of_slurm_imports_nothing_that_takes_long() -> None:
     """The agents start meanwhile: each import here delays them."""
-    modules = imported("import podrun.launcher.run.job_start, podrun.launcher.remote.prestart")
+    modules = imported("import podrun.launcher.engines.slurm.job_start, podrun.launcher.remote.prestart")
     assert third_party(modules) == set()
     assert not {"importlib.metadata", "asyncio", "multiprocessing"} & (modules - imported("pass"))
 
@@ -104,7 +104,10 @@ def test_a_program_needs_neither_the_schema_of_train_yaml_nor_that_of_a_pod_file
     """Of what podrun imports for a user's program, they took half of the time."""
     words = ["--slurm=time=10", "--slice=cpu-2x1", "--dry-run", "--", "python", "-c", "pass"]
     run = f"with contextlib.suppress(SystemExit): main({words})"
-    for statements in (["import podrun.launcher.run.in_job"], ["from podrun.launcher.cli.root import main", run]):
+    for statements in (
+        ["import podrun.launcher.engines.slurm.in_job"],
+        ["from podrun.launcher.cli.root import main", run],
+    ):
         modules = imported("import contextlib", *statements)
         assert "podrun.launcher.rundir.spec" in modules
         assert not {"pydantic", "yaml", "importlib.metadata"} & (modules - imported("pass"))

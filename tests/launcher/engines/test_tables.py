@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from podrun.launcher.inventory.base import INVENTORIES
 from podrun.launcher.inventory.hosts_from import SOURCES
 from podrun.launcher.pod.container import ENGINES, ContainerEngine
 from podrun.launcher.pod.lazy import load
 from podrun.launcher.pod.traits import TRAITS
+from podrun.launcher.rundir.queues import QUEUES, Queue, load_queue
 from podrun.launcher.transport.base import TRANSPORTS, Transport
 
 
@@ -23,6 +25,16 @@ def test_each_transport_has_traits() -> None:
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_source_of_hosts(name: str) -> None:
     assert callable(load(SOURCES[name]))
+
+
+@pytest.mark.parametrize("name", QUEUES)
+def test_a_queue(name: str) -> None:
+    """Its name is that of an option which may have a value, the options of a job, and of the transport to its nodes."""
+    queue = load_queue(name)
+    assert isinstance(queue, Queue)
+    assert queue.title
+    assert (INVENTORIES[name].metavar or "").startswith("[")
+    assert name in TRANSPORTS
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -22,7 +22,7 @@ def _pod(slice: str, transport: str = "ssh") -> Pod:
     shape = parse_slice(slice)
     hosts = tuple(Host(f"h{number}", f"10.0.0.{number + 1}") for number in range(shape.hosts))
     pod = Pod(shape, hosts, transport, _PLATFORMS.get(shape.kind, shape.kind), workdir="/mnt/runs")
-    return replace(pod, slurm_job="4711") if transport == "slurm" else pod
+    return replace(pod, queue_job="4711") if transport == "slurm" else pod
 
 
 def _in_image(pod: Pod, engine: str, image: str) -> Pod:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from podrun.launcher.engines.slurm.options import BatchOptions
 from podrun.launcher.inventory.pod_request import PodRequest
-from podrun.launcher.inventory.slurm_options import BatchOptions
 from podrun.launcher.request.request import Request, resolve_request
 
 

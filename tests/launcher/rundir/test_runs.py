@@ -14,7 +14,7 @@ import pytest
 from podrun.launcher.rundir.runs import Recorder, all_runs, find_run
 from podrun.runtime.contract import UserError
 
-from .made import ID, make, spec_of
+from .made import ID, OTHER_FIELDS, make, record, spec_of
 
 
 def test_a_run_is_for_nobody_else_to_read() -> None:
@@ -98,6 +98,17 @@ def test_a_run_that_is_not_there(home: Path) -> None:
     assert find_run(None).run_id == ID
     with pytest.raises(UserError, match=rf"^there is no run '0000'; `podrun ps --all` lists them; the newest is {ID}$"):
         find_run("0000")  # in the middle of the id
+
+
+def test_the_transport_is_known_from_the_record_if_the_spec_is_damaged() -> None:
+    """By it the queue is known that has the run's job."""
+    directory = make()
+    (directory.path / "spec.json").write_text("{")
+    assert directory.transport() is None
+    record(directory, {"event": "start", **OTHER_FIELDS["start"], "transport": "slurm"})
+    assert directory.transport() == "slurm"
+    directory.write_spec(spec_of())
+    assert directory.transport() == "local"
 
 
 def test_one_supervisor_at_a_time() -> None:

@@ -105,6 +105,14 @@ def test_another_version_is_refused(change: Any) -> None:
         RunSpec.from_json(json.dumps(spec).encode())
 
 
+def test_the_job_of_a_queue_has_its_first_name_on_record() -> None:
+    """Records outlive a version of podrun: both write and read `slurm_job`."""
+    pod = replace(POD, transport="slurm", queue_job="4711")
+    text = RunSpec("r-1", pod, PROGRAM, Path("/w"), Path("/c")).to_json()
+    assert json.loads(text)["pod"]["slurm_job"] == "4711"
+    assert RunSpec.from_json(text).pod == pod
+
+
 def test_a_transport_of_another_version_is_refused() -> None:
     spec = json.loads(RunSpec("r-1", POD, PROGRAM, Path("/w"), Path("/c")).to_json())
     spec["pod"]["transport"] = "pigeon"

@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..inventory.slurm_options import BatchOptions
-from ..pod.pod import Pod
+from ...pod.pod import Pod
+from .options import BatchOptions
 
 _GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gres", "tres-per-node", "tres-per-job", "tres-per-task")
 _TASKS = ("ntasks", "ntasks-per-node", "ntasks-per-gpu")

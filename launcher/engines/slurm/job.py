@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from ...rundir.queues import QueueError
+
 _SOON = 3.0  # seconds in which SLURM usually answers
 LIMIT = 20.0  # seconds for an answer of SLURM's controller
 _ID = re.compile(r"\d{1,19}(_\d{1,19})?(\+\d{1,9})?")  # also of arrays, and of parts of a heterogeneous job
@@ -43,8 +45,8 @@ _ENDED = {
 _NO_ANSWER = re.compile(r"Unable to contact slurm controller|timed out|Connection refused|not answered within")
 
 
-class SlurmError(Exception):
-    """SLURM has not answered, or refused; the text says why, on one line, and `message` is all that its program says."""
+class SlurmError(QueueError):
+    """SLURM has not answered, or refused; `message` is all that its program says."""
 
     def __init__(self, why: str, message: str = "") -> None:
         super().__init__(why)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from podrun.runtime.contract import UserError
 
-from ..yamlfile.short import short
+from ...yamlfile.short import short
 
 LEAD = 120
 """Seconds before the time limit at which SLURM signals podrun, which saves then, and puts the job back into the queue."""

@@ -16,11 +16,11 @@ from podrun.runtime.contract import UserError
 
 from ...pod.errors import HostError
 from ...pod.pod import Host, Pod
-from ..base import Channel, Transport
-from ..open_files import restore_limit
-from ..process_channel import ProcessChannel
-from .errors import own_words, why_not_started
+from ...transport.base import Channel, Transport
+from ...transport.open_files import restore_limit
+from ...transport.process_channel import ProcessChannel
 from .job import is_job_id, plain_env, time_left, why_over
+from .srun_errors import own_words, why_not_started
 
 _OPTIONS = (
     "--nodes=1",
@@ -78,12 +78,12 @@ class SlurmTransport(Transport):
     """Opens channels by srun, inside the job whose nodes the pod's hosts are."""
 
     def __init__(self, pod: Pod) -> None:
-        if pod.slurm_job is None:
+        if pod.queue_job is None:
             raise UserError(
                 "the SLURM job of the run has not started yet, so it has no nodes; `podrun ps` says why it waits"
             )
-        assert is_job_id(pod.slurm_job)
-        self._job = pod.slurm_job
+        assert is_job_id(pod.queue_job)
+        self._job = pod.queue_job
         self._home = os.path.expanduser("~")
         folders = [] if pod.home.startswith("~/") else [pod.home]  # the login folder is there anyway
         self._container = pod.container.transport_options(folders) if pod.container else []

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 
 from podrun.runtime.contract import UserError
 
-from ..inventory.base import Listing
-from ..inventory.slurm import ThisJob, from_option
-from ..pod.container import Container
-from ..pod.pod import Pod
-from ..pod.slices import parse_slice
-from ..view.terminal import guarded_streams
+from ...inventory.base import Listing
+from ...pod.container import Container
+from ...pod.pod import Pod
+from ...pod.slices import parse_slice
+from ...view.terminal import guarded_streams
+from .inventory import ThisJob, from_option
 
 if TYPE_CHECKING:
-    from ..remote.prestart import HeadStart
+    from ...remote.prestart import HeadStart
 
 
 class Nodes(threading.Thread):
@@ -46,7 +46,7 @@ class Nodes(threading.Thread):
 
 def start_agents(directory: Path, nodes: Nodes) -> HeadStart | None:
     """Start the agents of a run on the nodes of this job; None if something is wrong, which is found again, and told."""
-    from ..remote.prestart import HeadStart
+    from ...remote.prestart import HeadStart
 
     try:
         recorded = json.loads((directory / "spec.json").read_bytes())["pod"]
@@ -63,7 +63,7 @@ def start_agents(directory: Path, nodes: Nodes) -> HeadStart | None:
         listing.hosts[: slice.hosts],
         "slurm",
         "cpu",
-        slurm_job=listing.slurm_job,
+        queue_job=listing.queue_job,
         home=home,
         python=python,
         container=container,
@@ -78,7 +78,7 @@ def main() -> None:
     nodes = Nodes()
     ahead = start_agents(directory, nodes)
     try:
-        from ..rundir.runs import RunDirectory
+        from ...rundir.runs import RunDirectory
         from .in_job import supervise_and_say
 
         code = supervise_and_say(RunDirectory(directory), nodes.listing(), ahead)

@@ -14,21 +14,22 @@ from typing import TYPE_CHECKING
 
 from podrun.runtime.contract import ExitCode, UserError, failure_code
 
-from ..inventory.find import find_pod
-from ..inventory.pod_request import PodRequest
-from ..inventory.slurm import ThisJob
-from ..pod.pod import Pod
-from ..rundir.runs import RunDirectory
-from ..staging.bundle import Bundle
-from ..transport.slurm.batch import nodes_without, put_back, submit_next
-from ..transport.slurm.job import SlurmError
-from ..view.live_console import make_console
-from .attempts import run_attempts
-from .job_time import JobTime, Onward
+from ...inventory.find import find_pod
+from ...inventory.pod_request import PodRequest
+from ...pod.pod import Pod
+from ...run.attempts import run_attempts
+from ...run.job_time import Onward
+from ...rundir.runs import RunDirectory
+from ...staging.bundle import Bundle
+from ...view.live_console import make_console
+from .batch import nodes_without, put_back, submit_next
+from .inventory import ThisJob
+from .job import SlurmError
+from .job_time import SlurmJobTime
 
 if TYPE_CHECKING:
-    from ..inventory.base import Listing
-    from ..remote.prestart import HeadStart
+    from ...inventory.base import Listing
+    from ...remote.prestart import HeadStart
 
 
 def supervise(directory: RunDirectory, nodes: Listing | None = None, ahead: HeadStart | None = None) -> int:
@@ -43,7 +44,7 @@ def supervise(directory: RunDirectory, nodes: Listing | None = None, ahead: Head
     directory.record_job(job)  # it may have been submitted by hand
     directory.write_spec(spec)
     options = _options(directory)
-    job_time = JobTime(
+    job_time = SlurmJobTime(
         directory, job, lambda node: nodes_without(job, node, options, str(directory.job_script)) if options else ""
     )
     bundles = _bundles(directory)
@@ -87,7 +88,7 @@ def _submit_again(directory: RunDirectory, job: str, options: Sequence[str], onw
 def _on_nodes(pod: Pod, known: Listing | None) -> Pod:
     """Return the pod with the nodes of this job. Raises UserError if they are not what the slice needs."""
     nodes = find_pod(PodRequest(pod.slice.name, inventories={"slurm": ThisJob(len(pod.spares), known)}))
-    return replace(pod, hosts=nodes.hosts, spares=nodes.spares, slurm_job=nodes.slurm_job)
+    return replace(pod, hosts=nodes.hosts, spares=nodes.spares, queue_job=nodes.queue_job)
 
 
 def _bundles(directory: RunDirectory) -> Sequence[Bundle]:

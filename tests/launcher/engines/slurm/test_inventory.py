@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from podrun.launcher.engines.slurm.inventory import gpus
+from podrun.launcher.engines.slurm.options import BatchOptions
 from podrun.launcher.inventory.find import PodRequest, find_pod
-from podrun.launcher.inventory.slurm import gpus
-from podrun.launcher.inventory.slurm_options import BatchOptions
 from podrun.launcher.pod.pod import Host
 from podrun.runtime.contract import UserError
 
@@ -47,7 +47,7 @@ def test_the_nodes_of_the_job(answers: Path) -> None:
     """In SLURM's order, with the addresses that its daemons use."""
     pod = find_pod(PodRequest("cpu-2x1", inventories={"slurm": ""}))
     assert pod.hosts == (Host("n1", "n1", "10.0.0.1"), Host("n2", "n2", "n2.example.org"))
-    assert (pod.transport, pod.slurm_job, pod.platform) == ("slurm", "7", "cpu")
+    assert (pod.transport, pod.queue_job, pod.platform) == ("slurm", "7", "cpu")
     assert pod.python and Path(pod.python).is_absolute()
 
 

@@ -9,11 +9,11 @@ import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ..inventory.slurm_options import BatchOptions, seconds
-from ..pod.home import podrun_home
-from ..pod.pod import Pod
-from ..pod.secret_values import read_secrets_file
-from ..transport.slurm.job import SlurmError, ask_slurm
+from ...pod.home import podrun_home
+from ...pod.pod import Pod
+from ...pod.secret_values import read_secrets_file
+from .job import SlurmError, ask_slurm
+from .options import BatchOptions, seconds
 
 _OWN_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/run")
 """Folders that every machine has for itself, unless a file system of a network is mounted there."""

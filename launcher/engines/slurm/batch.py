@@ -109,7 +109,7 @@ def submit(options: Sequence[str], script: str, waits: Callable[[], None] = lamb
     return job
 
 
-class Queue:
+class KnownJobs:
     """The jobs of this user that SLURM knows. One answer serves for a few seconds."""
 
     def __init__(self) -> None:
@@ -137,8 +137,8 @@ class Queue:
         self._asked = -_FRESH
 
 
-QUEUE = Queue()
-"""The queue, for all that look at runs in this process."""
+KNOWN_JOBS = KnownJobs()
+"""The jobs, for all that look at runs in this process."""
 
 
 def _ask_queue() -> dict[str, Job] | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from podrun.launcher.engines.slurm.batch_script import batch_options, batch_script
+from podrun.launcher.engines.slurm.options import parse_options
 from podrun.launcher.inventory.find import find_pod
 from podrun.launcher.inventory.pod_request import PodRequest
-from podrun.launcher.inventory.slurm_options import parse_options
-from podrun.launcher.plan.batch_script import batch_options, batch_script
 
 OUTPUT = Path("/home/me/.podrun/runs/r/job.out")
 

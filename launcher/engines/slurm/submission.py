@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import json
 import pickle
+import shlex
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from podrun.runtime.contract import UserError
 
-from ..inventory.slurm_options import BatchOptions
-from ..plan.batch_script import batch_options, batch_script
-from ..pod.home import podrun_home
-from ..rundir.runs import RunDirectory
-from ..rundir.spec import RunSpec
-from ..rundir.work_tree import note_work_tree
-from ..staging.bundle import Bundle
-from ..transport.slurm.batch import PATIENCE, QUEUE, cancel_pending, signal_script, submit
-from ..transport.slurm.job import SlurmError
+from ...pod.home import podrun_home
+from ...rundir.runs import RunDirectory
+from ...rundir.spec import RunSpec
+from ...rundir.work_tree import note_work_tree
+from ...staging.bundle import Bundle
+from .batch import KNOWN_JOBS, PATIENCE, cancel_pending, signal_script, submit
+from .batch_script import batch_options, batch_script
+from .job import SlurmError
+from .options import BatchOptions
 
 _NAME = 60  # characters of a job's name
 _TERMINATED = 128 + signal.SIGTERM
@@ -30,7 +32,7 @@ _TERMINATED = 128 + signal.SIGTERM
 def script_of(spec: RunSpec) -> str:
     """Return the batch script of a run."""
     directory = podrun_home() / "runs" / spec.run_id
-    argv = [sys.executable, "-m", "podrun.launcher.run.job_start", str(directory)]
+    argv = [sys.executable, "-m", "podrun.launcher.engines.slurm.job_start", str(directory)]
     return batch_script(spec.run_id, spec.command, spec.cwd, podrun_home(), argv)
 
 
@@ -38,6 +40,12 @@ def sbatch_words(spec: RunSpec, options: BatchOptions, name: str) -> list[str]:
     """Return the arguments of sbatch for a run; `name` is what its job is called after."""
     output = RunDirectory(podrun_home() / "runs" / spec.run_id).job_output
     return batch_options(options, spec.pod, f"podrun-{name}"[:_NAME], output)
+
+
+def preview(spec: RunSpec, words: Sequence[str]) -> tuple[Mapping[str, Any], str]:
+    """Return what would be submitted: for JSON, and as a command line for people."""
+    script = script_of(spec)
+    return {"sbatch": list(words), "script": script}, f"{shlex.join(['sbatch', *words])} <<'END'\n{script}END"
 
 
 def submit_run(spec: RunSpec, bundles: Sequence[Bundle], words: Sequence[str]) -> RunDirectory:
@@ -63,7 +71,7 @@ def submit_run(spec: RunSpec, bundles: Sequence[Bundle], words: Sequence[str]) -
         raise UserError(f"cannot write {error.filename or directory.path}: {error.strerror}") from None
     with suppress(OSError):  # a full disk; the job records itself when it starts
         directory.record_job(job)
-    QUEUE.forget()
+    KNOWN_JOBS.forget()
     note_work_tree(directory.work_tree, spec.cwd)
     return directory
 
@@ -74,8 +82,8 @@ def end_job(directory: RunDirectory, job: str, now: bool) -> bool:
     Returns whether all of it has ended; else its podrun is about to end it, `now` or once the state is saved.
     """
     cancel_pending(job)
-    QUEUE.forget()
-    state = QUEUE.job(job)
+    KNOWN_JOBS.forget()
+    state = KNOWN_JOBS.job(job)
     if state is None:
         raise SlurmError("squeue does not answer, so nobody knows whether it has ended; ask for its end again")
     if state.is_over:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from podrun.launcher.engines.slurm.options import BatchOptions, parse_options, seconds
 from podrun.launcher.inventory.find import find_pod
 from podrun.launcher.inventory.pod_request import PodRequest
-from podrun.launcher.inventory.slurm_options import BatchOptions, parse_options, seconds
 from podrun.runtime.contract import UserError
 
 
@@ -77,7 +77,7 @@ def test_the_pod_of_a_job_that_does_not_exist_yet() -> None:
     """Give it as many nodes as the slice has hosts, whatever names they will have."""
     pod = find_pod(PodRequest("gpu-2x8", inventories={"slurm": BatchOptions(())}))
     assert [host.name for host in pod.hosts] == ["node-0", "node-1"]
-    assert (pod.transport, pod.slurm_job, pod.platform) == ("slurm", None, "cuda")
+    assert (pod.transport, pod.queue_job, pod.platform) == ("slurm", None, "cuda")
 
 
 def test_spares_are_the_last_nodes() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.transport.slurm import batch
-from podrun.launcher.transport.slurm.batch import Job, Queue, nodes_without, put_back, submit
-from podrun.launcher.transport.slurm.errors import own_words, why_not_started
-from podrun.launcher.transport.slurm.job import SlurmError, is_job_id, last_line, plain_env, time_left, why_over
+from podrun.launcher.engines.slurm import batch
+from podrun.launcher.engines.slurm.batch import Job, KnownJobs, nodes_without, put_back, submit
+from podrun.launcher.engines.slurm.job import SlurmError, is_job_id, last_line, plain_env, time_left, why_over
+from podrun.launcher.engines.slurm.srun_errors import own_words, why_not_started
 
 
 @pytest.fixture(autouse=True)
@@ -179,10 +179,10 @@ def test_a_job_that_completes_has_ended_unless_it_is_put_back(answer: Path) -> N
     past, future = "2026-01-01T00:00:00", "2099-01-01T00:00:00"
     for end, is_ending in ((past, True), ("Unknown", False), (future, False), ("N/A", False)):
         answer.write_text(f"7|COMPLETING|{past}|{end}|None\n")
-        job = Queue().job("7")
+        job = KnownJobs().job("7")
         assert job is not None and (job.is_ending, job.is_over) == (is_ending, False), end
     answer.write_text(f"7|RUNNING|{past}|{past}|None\n")
-    job = Queue().job("7")
+    job = KnownJobs().job("7")
     assert job is not None and not job.is_ending
 
 
@@ -278,7 +278,7 @@ def test_settings_of_the_user_do_not_change_what_srun_does() -> None:
 
 def test_an_answer_from_before_a_job_was_submitted_says_nothing_of_it(answer: Path) -> None:
     """SLURM is asked again, though its last answer is seconds old; a job that it has forgotten is over."""
-    queue = Queue()
+    queue = KnownJobs()
     answer.write_text("7|RUNNING|2026-01-01T00:00:00|Unknown|None\n")
     assert queue.job("7") == Job("RUNNING", "", "2026-01-01T00:00:00")
     submitted = time.time()

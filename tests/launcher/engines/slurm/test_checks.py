@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from podrun.launcher.engines.slurm import checks as queue_checks
+from podrun.launcher.engines.slurm.checks import queue_mistakes
+from podrun.launcher.engines.slurm.options import BatchOptions, parse_options
 from podrun.launcher.inventory.find import find_pod
 from podrun.launcher.inventory.pod_request import PodRequest
-from podrun.launcher.inventory.slurm_options import BatchOptions, parse_options
 from podrun.launcher.pod.pod import Pod
-from podrun.launcher.request import queue_checks
-from podrun.launcher.request.queue_checks import queue_mistakes
 
 
 @pytest.fixture

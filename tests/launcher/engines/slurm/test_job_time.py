@@ -9,9 +9,9 @@ import pytest
 
 from podrun.launcher.attempt.cause import LAUNCHER, Failure
 from podrun.launcher.attempt.outcome import Outcome
+from podrun.launcher.engines.slurm.job_time import SlurmJobTime
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
-from podrun.launcher.run.job_time import SIGNAL, JobTime
 from podrun.launcher.run.policy import RENEWALS, Attempt, Ending
 from podrun.launcher.rundir.runs import RunDirectory
 from podrun.runtime.contract import ExitCode
@@ -37,7 +37,7 @@ def test_a_node_that_fails_a_run_can_be_left_out(
     """Name the option, unless the job is over anyway, or something else is to blame."""
     outcome = Outcome(ExitCode.UNAVAILABLE, failed)
     outcome.over = over
-    job = JobTime(RunDirectory(tmp_path), "7")
+    job = SlurmJobTime(RunDirectory(tmp_path), "7")
     advice = job.advice(outcome, POD)
     assert (advice is not None) == named
     if advice:
@@ -49,10 +49,10 @@ def test_a_node_that_fails_a_run_can_be_left_out(
 TRAINED = Attempt(Ending.LOST, ExitCode.UNAVAILABLE, trained=True, saved=20)
 
 
-def lost(tmp_path: Path, *attempts: Attempt, excluded: str = "n2") -> tuple[JobTime, Outcome]:
+def lost(tmp_path: Path, *attempts: Attempt, excluded: str = "n2") -> tuple[SlurmJobTime, Outcome]:
     """Return the time of a job whose last attempt has lost a node."""
     outcome = Outcome(ExitCode.UNAVAILABLE, NO_DISK)
-    job = JobTime(RunDirectory(tmp_path), "7", lambda node: excluded)
+    job = SlurmJobTime(RunDirectory(tmp_path), "7", lambda node: excluded)
     job.after(outcome, attempts, POD)
     return job, outcome
 
@@ -86,8 +86,8 @@ def test_a_program_that_ends_with_0_at_the_limit_has_saved(tmp_path: Path) -> No
         (replace(ran, seconds=3.0), True, False),
         (replace(ran, silent_program=False), True, False),
     ):
-        outcome = Outcome(128 + SIGNAL, interrupted_by=SIGNAL, all_ended_well=ended_well)
-        onward = JobTime(RunDirectory(tmp_path), "7").after(outcome, [attempt], POD)
+        outcome = Outcome(128 + SlurmJobTime.signal, interrupted_by=SlurmJobTime.signal, all_ended_well=ended_well)
+        onward = SlurmJobTime(RunDirectory(tmp_path), "7").after(outcome, [attempt], POD)
         assert (onward is not None) == goes_on == (not outcome.over)
         if onward:
             assert onward.ending is Ending.TIME and "has ended with code 0 when it was asked to" in onward.words

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 from podrun.runtime.contract import UserError
 
-from ..pod.pod import Host
-from ..pod.ranges import LIMIT, is_host
-from ..transport.slurm.job import SlurmError, ask_slurm, is_job_id
-from ..yamlfile.short import short
-from .base import Listing
-from .slurm_options import BatchOptions
+from ...inventory.base import Listing
+from ...pod.pod import Host
+from ...pod.ranges import LIMIT, is_host
+from ...yamlfile.short import short
+from .job import SlurmError, ask_slurm, is_job_id
+from .options import BatchOptions
 
 _NODES = re.compile(r"\w[\w.,\[\]-]{0,65535}", re.ASCII)
 _COUNT = re.compile(r"(?:[\w-]+:)*(\d{1,4})(?:\(.*\))?")  # `8`, `a100:8`, `gpu:a100:8(S:0-1)`
@@ -72,7 +72,7 @@ def from_option(value: str | BatchOptions | ThisJob) -> Listing:
         gpus(env),
         slots_are_limit=True,
         transport="slurm",
-        slurm_job=job,
+        queue_job=job,
         python=sys.executable,
         spares=spares,
     )

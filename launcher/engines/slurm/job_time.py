@@ -1,0 +1,81 @@
+"""Judge what follows a SLURM job: whether the run goes on in another, and where. PURE, but for the record that it reads."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from podrun.runtime.contract import ExitCode
+
+from ...attempt.outcome import Outcome
+from ...pod.pod import Pod
+from ...run.job_time import JobTime, Onward
+from ...run.policy import QUICK, Attempt, Ending, why_not_renewed
+from ...rundir.run_state import reduce_events
+from ...rundir.runs import RunDirectory
+
+
+class SlurmJobTime(JobTime):
+    """The time of a SLURM job. It is not put back into the queue if it has saved nothing new: so would be the next."""
+
+    signal = int(signal.SIGUSR1)
+    """Sent by SLURM to the batch script some time before the limit of its job."""
+
+    def __init__(self, directory: RunDirectory, job: str, without: Callable[[str], str] = lambda node: "") -> None:
+        """Begin. `without` returns what SLURM is to exclude for a job without a node; empty if it has too few others."""
+        checkpoint = reduce_events(directory.read_events()).checkpoint
+        self._job = job
+        self._without = without
+        self._before: int | None = checkpoint["step"] if checkpoint else None
+        self.onward: Onward | None = None
+        """Set if the run goes on in another job."""
+
+    def after(self, outcome: Outcome, attempts: Sequence[Attempt], pod: Pod) -> Onward | None:
+        """Return how the run goes on after the last of its attempts; None if it ends with that."""
+        if outcome.cause is None and outcome.interrupted_by == self.signal:
+            self.onward = self._at_the_limit(outcome, attempts[-1])
+        elif node := _lost_node(outcome, pod):
+            self.onward = self._without_node(outcome, attempts, node)
+        return self.onward
+
+    def _at_the_limit(self, outcome: Outcome, attempt: Attempt) -> Onward | None:
+        up = f"the time of the SLURM job {self._job} is nearly up"
+        if outcome.saved_step is not None and (self._before is None or outcome.saved_step > self._before):
+            saved = f"the checkpoint of step {outcome.saved_step} is complete"
+        elif attempt.silent_program and outcome.all_ended_well and attempt.seconds >= QUICK:
+            saved = "every process has ended with code 0 when it was asked to, so it has saved if it can"
+        else:
+            outcome.over = f"{up}, and nothing new was saved in it, so it is not put back into the queue"
+            return None
+        return Onward(Ending.TIME, up, f"{up}; {saved}, and the run goes back into the queue")
+
+    def _without_node(self, outcome: Outcome, attempts: Sequence[Attempt], node: str) -> Onward | None:
+        """Go on without a lost node if the run has got anywhere: what is wrong with the job stops it before that."""
+        if not any(a.trained or (a.silent_program and a.seconds >= QUICK) for a in attempts):
+            return None
+        if enough := why_not_renewed([*attempts[:-1], replace(attempts[-1], ending=Ending.TAKEN)]):
+            outcome.over = f"{enough}, so the SLURM job {self._job} is not put back into the queue"
+            return None
+        excluded = self._without(node)
+        where = (
+            f", and is not to get {node} again" if excluded else f"; SLURM has too few other nodes to leave {node} out"
+        )
+        why = f"{node} is lost to the SLURM job {self._job}"
+        words = f"{outcome.cause}\nthe SLURM job {self._job} goes back into the queue{where}"
+        return Onward(Ending.TAKEN, why, words, excluded)
+
+    def advice(self, outcome: Outcome, pod: Pod) -> str | None:
+        """Return how to have a job without the node that has failed the run; None if no node has."""
+        if (node := _lost_node(outcome, pod)) is None:
+            return None
+        other = "" if pod.spares else "; spares=1 asks for another that takes its place"
+        return f"`--slurm=...,exclude={node}` asks for a job without that node{other}"
+
+
+def _lost_node(outcome: Outcome, pod: Pod) -> str | None:
+    """Return the node that has failed the run; None if no node has, or if SLURM ends the job anyway."""
+    cause = outcome.cause
+    if cause is None or cause.code != ExitCode.UNAVAILABLE or cause.process is not None or outcome.over:
+        return None
+    return cause.host if cause.host in {host.name for host in pod.all_hosts} else None

@@ -1,0 +1,69 @@
+"""SLURM's queue, as the rooms below and the commands ask it. What submits a run is imported only when one is submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from podrun.runtime.contract import UserError
+
+from ...pod.pod import Pod
+from ...rundir.queues import Queue
+from ...rundir.runs import RunDirectory
+from ...rundir.spec import RunSpec
+from .batch import KNOWN_JOBS, Job, why_ended
+
+if TYPE_CHECKING:
+    from ...staging.bundle import Bundle
+    from .options import BatchOptions
+
+
+class SlurmQueue(Queue):
+    """The queue of the cluster that this machine belongs to."""
+
+    title = "SLURM"
+
+    def job(self, job: str, submitted: float = 0.0) -> Job | None:
+        return KNOWN_JOBS.job(job, submitted)
+
+    def why_ended(self, job: str) -> str:
+        return why_ended(job)
+
+    def shell(self, job: str, node: str) -> str:
+        return f"srun --jobid={job} --overlap --nodelist={node} --pty bash"
+
+    def end(self, directory: RunDirectory, job: str, now: bool) -> bool:
+        from .submission import end_job
+
+        return end_job(directory, job, now)
+
+    def options(self, typed: str) -> tuple[BatchOptions, list[str]]:
+        from .options import BatchOptions, parse_options
+
+        try:
+            return parse_options(typed), []
+        except UserError as error:
+            return BatchOptions(()), [str(error)]
+
+    def mistakes(self, options: BatchOptions, pod: Pod | None) -> list[str]:
+        from .checks import queue_mistakes
+
+        return queue_mistakes(options, pod)
+
+    def arguments(self, spec: RunSpec, options: BatchOptions, name: str) -> list[str]:
+        from .submission import sbatch_words
+
+        return sbatch_words(spec, options, name)
+
+    def preview(self, spec: RunSpec, arguments: Sequence[str]) -> tuple[Mapping[str, Any], str]:
+        from .submission import preview
+
+        return preview(spec, arguments)
+
+    def submit(self, spec: RunSpec, bundles: Sequence[Bundle], arguments: Sequence[str]) -> RunDirectory:
+        from .submission import submit_run
+
+        return submit_run(spec, bundles, arguments)
+
+
+QUEUE = SlurmQueue()

@@ -1,0 +1,10 @@
+"""Start a submitted run inside its SLURM job: batch scripts that an earlier podrun has written name this module."""
+
+from __future__ import annotations
+
+from ..engines.slurm.job_start import main
+from ..view.terminal import guarded_streams
+
+if __name__ == "__main__":
+    with guarded_streams():
+        main()

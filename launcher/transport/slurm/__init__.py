@@ -1,1 +1,0 @@
-"""Reach the nodes of a SLURM job by srun."""
