@@ -1,9 +1,9 @@
-"""Define the exceptions that podrun raises on purpose, as a tree:
+"""Exceptions that podrun raises on purpose, as a tree:
 
 UserError                  bad input: shown unchanged, exit code 2   (podrun.runtime.contract)
 └── MissingTpuError        there is no TPU VM or queued resource of that name
 HostError                  one host could not be reached or could not start its agent: exit code 69
-FetchError                 a file of a data set did not come whole: exit code 1
+FetchError                 a file of a data set could not be downloaded completely: exit code 1
 OSError
 └── IncompleteWriteError   only a part of the data could be written to a log: a failure of that host
 """
@@ -21,7 +21,7 @@ class HostError(Exception):
         self.host = host
         self.reason = reason
         self.dropped = dropped
-        """True if there was a connection, which was lost: another one may well do."""
+        """True if an established connection was lost; opening a new one may succeed."""
 
 
 class MissingTpuError(UserError):
@@ -29,7 +29,7 @@ class MissingTpuError(UserError):
 
 
 class FetchError(Exception):
-    """A file of a data set did not come whole; nothing is left of it."""
+    """A file of a data set could not be downloaded completely; the partial file has been removed."""
 
 
 class IncompleteWriteError(OSError):

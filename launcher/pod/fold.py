@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-_DIGITS = 9  # a longer number cannot be part of a range
+_DIGITS = 9  # longer numbers are treated as text, not as part of a range
 
 
 def fold(names: Iterable[str]) -> str:
@@ -18,7 +18,7 @@ def fold(names: Iterable[str]) -> str:
 
 
 def _split(name: str) -> tuple[str, str, str]:
-    """Split a name at the last number of its first label, or an address at its last number: before, number, after."""
+    """Split a host name at the last number of its first label, an address at its last number: (before, number, after)."""
     label, dot, domain = name.partition(".")
     if name.replace(".", "").isdigit():
         label, dot, domain = name, "", ""

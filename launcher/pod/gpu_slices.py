@@ -1,7 +1,7 @@
-"""Slices that are named by their GPUs: `h100-16` is 2 machines of 8 H100, as they are sold.
+"""Slices named by their GPU model: `h100-16` is 2 machines of 8 H100.
 
-Sources: NVIDIA's documentation of DGX and HGX (8 GPUs on a board, from A100 to B300), and of GB200 and GB300 NVL72 (4 GPUs
-on each compute tray). Machines with other GPUs have as many as their owner likes: for them there is `gpu-HxD`.
+Sources: NVIDIA's documentation of DGX and HGX (8 GPUs per board, A100 to B300) and of GB200 and GB300 NVL72 (4 GPUs per
+compute tray). Other GPU models have no standard number of GPUs per machine; use `gpu-HxD` for them.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import re
 from podrun.runtime.contract import UserError
 
 PER_HOST = {**dict.fromkeys(("a100", "h100", "h200", "b200", "b300"), 8), **dict.fromkeys(("gb200", "gb300"), 4)}
-"""Maps each model to the GPUs of a machine."""
+"""Number of GPUs per machine, by model."""
 EXAMPLES = tuple(f"{model}-{count * hosts}" for model, count in PER_HOST.items() for hosts in (1, 2, 4))
 _NAME = re.compile(rf"({'|'.join(PER_HOST)})-([1-9]\d{{0,5}})")
 
 
 def split_gpus(name: str) -> tuple[int, int] | None:
-    """Return the hosts and the GPUs of each that a name in small letters means; None if it names no model.
+    """Return (hosts, GPUs per host) for a lower-case slice name; None if it names no GPU model.
 
-    Fewer GPUs than a machine has are those of a part of one. Raises UserError if the number is not one of whole machines.
+    A number below the machine's count means part of one machine. Raises UserError if a larger number is not a multiple of it.
     """
     match = _NAME.fullmatch(name)
     if match is None:
@@ -39,6 +39,6 @@ def split_gpus(name: str) -> tuple[int, int] | None:
 
 
 def declared_model(name: str) -> str | None:
-    """Return the model of the GPUs that the name of a slice declares, as nvidia-smi writes it; None for `gpu-HxD`."""
+    """Return the GPU model that a slice name declares, spelled as nvidia-smi prints it; None for `gpu-HxD`."""
     match = _NAME.fullmatch(re.sub(r"^\d+x", "", name))
     return match[1].upper() if match else None

@@ -1,4 +1,4 @@
-"""Find podrun's own folder and installation on this machine."""
+"""Find podrun's folder for run directories, and the source that podrun was installed from."""
 
 from __future__ import annotations
 
@@ -22,7 +22,12 @@ def podrun_home() -> Path:
 
 
 def private_folder(*below: str) -> Path:
-    """Make a folder in `podrun_home()` for this user alone. Raises UserError if others could change it, OSError."""
+    """Create a folder in `podrun_home()` that only this user can access.
+
+    Raises:
+        UserError: another user could change the folder.
+        OSError: the folder could not be created.
+    """
     try:
         return Path(private_path(str(podrun_home()), *below))
     except UnsafeError as error:
@@ -30,12 +35,15 @@ def private_folder(*below: str) -> Path:
 
 
 def private(path: str, flags: int) -> int:
-    """Open a file for `open(opener=...)`; a new file is readable by this user alone."""
+    """Opener for `open(opener=...)` that creates files with mode 0600."""
     return os.open(path, flags, 0o600)
 
 
 def install_command(python: str) -> str:
-    """Return the command that installs this podrun for another interpreter; from its source, as an index may differ."""
+    """Return the command that installs this podrun for another interpreter.
+
+    It installs from the source folder, because an index may offer another version.
+    """
     folder = _source()
     if folder is None:
         return f"{shlex.quote(python)} -m pip install . (in podrun's folder)"

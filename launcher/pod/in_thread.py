@@ -1,4 +1,4 @@
-"""Run work in a thread, so that whoever waits for it can stop waiting: at Ctrl-C, or after a while."""
+"""Run a function in a thread, so that the caller can stop waiting for it on Ctrl-C or after a timeout."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ T = TypeVar("T")
 
 
 class InThread(Generic[T]):
-    """Work that runs in a thread of its own. A process that ends does not wait for it."""
+    """A function call in its own daemon thread; the process can exit without waiting for it."""
 
     def __init__(self, work: Callable[[], T], name: str) -> None:
-        """Start to call `work`. `name` is that of the thread."""
+        """Start the thread. `name` is the thread's name."""
         self._work = work
         self._results: list[T] = []
         self._error: BaseException | None = None
@@ -29,11 +29,11 @@ class InThread(Generic[T]):
             self._finished.set()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the end, up to `seconds`. Return whether the work has ended. A signal's handler may raise here."""
+        """Wait until the call has ended, at most `seconds`; return whether it has. Signal handlers may raise from here."""
         return self._finished.wait(seconds)
 
     def result(self) -> T:
-        """Wait for the end, and return what the work returned. Raises what it raised."""
+        """Wait for the end and return the call's result, or raise its exception."""
         self._finished.wait()
         if self._error is not None:
             raise self._error

@@ -1,4 +1,4 @@
-"""Import what a table names. Tables hold names alone, so that a choice is imported only by those who use it."""
+"""Import an entry of a table by its name, so that only the entry in use is imported."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 
 def load(place: str) -> Any:
-    """Return what a table names by `room.module:attribute`, or the module of `room.module`. Imports it only now.
+    """Import and return `attribute` of `room.module:attribute`, or the module for `room.module`.
 
     Args:
         place: a module of the launcher and a name in it, such as `transport.local:LocalTransport`.
 
     Raises:
-        ImportError, AttributeError: the table is wrong.
+        ImportError, AttributeError: the entry names something that does not exist.
     """
     module, colon, attribute = place.partition(":")
     imported = import_module(f"..{module}", __package__)

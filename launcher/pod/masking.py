@@ -1,4 +1,4 @@
-"""PURE: hide the values of secrets in text, as a program may print them in an exception."""
+"""Hide secret values in text that may contain them, such as exceptions of user programs. PURE."""
 
 from __future__ import annotations
 
@@ -10,29 +10,31 @@ from urllib.parse import quote
 
 HIDDEN = "(secret)"
 SHORT = 4
-"""Shorter values are not hidden: they would match everywhere."""
+"""Minimum length of a hidden value, in characters; shorter values would match everywhere."""
 _BREAK = r"(?:\r?\n[ \t]*)?"
-_LONGEST = 1000  # characters of a value that is found though it is split over lines
-_NAMES = {"event", "host", "logs", "path"}  # fields of an event that podrun itself has set
+_LONGEST = 1000  # longest value that is found when it is split over lines, in characters
+_NAMES = {"event", "host", "logs", "path"}  # fields of an event that podrun itself sets
 
 
 class Mask:
-    """Hides the values in texts and events: as they are, split over lines, and as Python, JSON and addresses escape them."""
+    """Hides secret values in texts and events: verbatim, split over lines, or escaped by Python, JSON or URL encoding."""
 
     def __init__(self, values: Iterable[str]) -> None:
         forms = {form for value in values for line in value.splitlines() for form in _forms(line.strip())}
-        ordered = sorted((form for form in forms if len(form) >= SHORT), key=len, reverse=True)  # one may be in another
+        ordered = sorted(
+            (form for form in forms if len(form) >= SHORT), key=len, reverse=True
+        )  # longest first: one form may contain another
         self._found = re.compile("|".join(map(_pattern, ordered))) if ordered else None
 
     def text(self, text: str) -> str:
         return text if self._found is None else self._found.sub(HIDDEN, text)
 
     def lines(self, lines: Sequence[str]) -> list[str]:
-        """Return lines of text with the secrets hidden, also those that are split over them."""
+        """Return the lines with secrets hidden, including secrets that are split over lines."""
         return self.text("\n".join(lines)).splitlines()
 
     def fields(self, value: Any) -> Any:
-        """Return a value of an event with the secrets in all its texts hidden."""
+        """Return a value of an event, with the secrets hidden in every text inside it."""
         if self._found is None:
             return value
         if isinstance(value, str):

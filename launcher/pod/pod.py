@@ -13,7 +13,7 @@ from .traits import TRAITS, Traits
 
 _PYTHON = "python3"
 WORKDIRS = "workdirs"
-"""Folder in `home` on the hosts for the workdirs of runs, unless the pod file gives one."""
+"""Default of `workdir`: folder for the workdirs of runs, relative to `home`."""
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class Host:
     address: str
     """Address for the launcher: a name, an IP address, or a `Host` of the user's ssh_config."""
     internal: str | None = None
-    """Address for the other hosts; None: the address at which the launcher's connection arrived."""
+    """Address for the other hosts; None: the address at which the launcher's connection reached the host."""
 
 
 @dataclass(frozen=True)
 class Ssh:
-    """SSH settings. None falls back to the user's ssh_config, then to SSH's defaults."""
+    """SSH settings. None uses the value of the user's ssh_config, or else SSH's default."""
 
     user: str | None = None
     port: int | None = None
@@ -38,11 +38,11 @@ class Ssh:
     jump: str | None = None
     """Jump host as `user@host:port`; user and port may be left out."""
     known_hosts: Path | None = None
-    """Replaces ~/.ssh/known_hosts."""
+    """Used instead of ~/.ssh/known_hosts."""
     host_keys: Literal["strict", "accept-new"] = "strict"
-    """`accept-new` trusts and records the key of a host that is not in known_hosts; a changed key is always refused."""
+    """`accept-new` records the key of a host that is not in known_hosts; a changed key is always rejected."""
     config: Path | None = None
-    """Replaces ~/.ssh/config and /etc/ssh/ssh_config."""
+    """Used instead of ~/.ssh/config and /etc/ssh/ssh_config."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,13 @@ class Pod:
     queue_job: str | None = None
     """Id of the job whose nodes the hosts are, in the queue that has the transport's name."""
     home: str = "~/.podrun"
-    """podrun's folder on the hosts, for agent, code, environments and runs. `~/` is the login directory."""
+    """podrun's folder on the hosts: agent, code, environments and runs. `~/` is the login directory."""
     python: str | None = None
     """Interpreter on the hosts."""
     container: Container | None = None
     """Image that the workers run in."""
     workdir: str | None = None
-    """Folder on the hosts that holds a folder for each run. If they do not share it, the first host keeps the results."""
+    """Folder on the hosts with one folder per run. If the hosts do not share it, the first host stores the results."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment variables for the workers and setup commands."""
     secrets: tuple[str, ...] = ()
@@ -73,15 +73,15 @@ class Pod:
     secrets_file: Path | None = None
     """File of NAME=VALUE lines; mode 0600."""
     setup: tuple[str, ...] = ()
-    """Shell commands that run on every host before a start, in `home`; PODRUN_PROJECT is the project's folder."""
+    """Shell commands that run in `home` on every host before a run starts; PODRUN_PROJECT is the project's folder."""
     requirements: Path | None = None
-    """A requirements.txt for the workers' virtual environment."""
+    """requirements.txt of the workers' virtual environment."""
     ports: tuple[int, int] | None = None
     """First and last port that the coordinator may listen on; None: any."""
     spares: tuple[Host, ...] = ()
-    """Hosts that take the places of those that are lost, or not ready at the start."""
+    """Spare hosts: they replace hosts that are lost, or not ready at the start."""
     min_hosts: int | None = None
-    """Number of hosts with which the run may go on if others are lost, or not ready; None: all of them."""
+    """Number of hosts with which the run continues if others are lost or not ready. None: all hosts are needed."""
 
     @property
     def traits(self) -> Traits:
@@ -97,12 +97,12 @@ class Pod:
 
     @property
     def base_python(self) -> str:
-        """Return the interpreter of the workers, or the one that their virtual environment is made with."""
+        """Return the interpreter of the workers, which also creates their virtual environment."""
         return self.container.python if self.container else self.python or _PYTHON
 
     @property
     def can_replace(self) -> bool:
-        """Return True if the run may go on without one of the hosts."""
+        """Return True if the run can continue after it loses a host."""
         return bool(self.spares) or (self.min_hosts is not None and self.min_hosts < len(self.hosts))
 
     @property
@@ -117,10 +117,10 @@ class Pod:
         return replace(self, container=replace(self.container, python=python))
 
     def with_hosts(self, hosts: Sequence[Host]) -> Pod:
-        """Return the pod of an attempt: these hosts, in the order of their process ids, and a slice of that size."""
+        """Return the pod of one attempt: these hosts, in the order of their process ids, with the slice resized to them."""
         slice = self.slice.resized(len(hosts)) if self.slice.can_shrink else self.slice
         return replace(self, hosts=tuple(hosts), slice=slice)
 
     def workdir_on_hosts(self, chosen: Path) -> Path:
-        """Return the path of a workdir on the hosts: below the pod's workdir unless it is absolute or begins with `~`."""
+        """Return the path of a workdir on the hosts: below the pod's workdir unless absolute or beginning with `~`."""
         return chosen if chosen.parts[:1] == ("~",) else Path(self.workdir or f"{self.home}/{WORKDIRS}") / chosen

@@ -1,4 +1,4 @@
-"""Expand `tpu-[0-3]` to names of hosts, and check the names. PURE."""
+"""Expand host ranges such as `tpu-[0-3]` into host names, and validate the names. PURE."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import itertools
 import re
 from ipaddress import ip_address
 
-LIMIT = 10_000  # hosts in one list, so that a mistyped range cannot exhaust memory
+LIMIT = 10_000  # hosts in one list; a mistyped range cannot exhaust memory
 
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
 _GROUP = re.compile(r"\[([^\[\]]*)\]")
 _PART = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 _ENTRY = re.compile(r"(?:\[[^\[\]]*\]|[^,\s])+")
-_LONGEST = 253  # characters of a name in the domain name system
+_LONGEST = 253  # maximum length of a DNS name, in characters
 
 
 def split_hosts(text: str) -> list[str]:
-    """Split `a, n[1,3] b` into `a`, `n[1,3]` and `b`: commas and blanks separate, but not inside brackets."""
+    """Split `a, n[1,3] b` into `a`, `n[1,3]` and `b`: at commas and blanks outside brackets."""
     return _ENTRY.findall(text)
 
 
 def count(text: str) -> int:
-    """Return how many hosts an entry stands for, at least 1, without building their names.
+    """Return the number of hosts in an entry, at least 1, without building their names.
 
     A malformed range counts as one. Beyond LIMIT the count may be too low, but is still above LIMIT.
     """
@@ -35,9 +35,9 @@ def count(text: str) -> int:
 
 
 def expand(text: str) -> list[str]:
-    """Return the hosts of one entry: `n[08-10,12]` is n08, n09, n10, n12; the last of several brackets varies fastest.
+    """Return the host names of one entry: `n[08-10,12]` is n08, n09, n10, n12. With several brackets the last varies fastest.
 
-    Raises ValueError with the correct form.
+    Raises ValueError, with the correct form, if the entry is malformed.
     """
     _check_characters(text)
     parts = _GROUP.split(text)  # literal, inside brackets, literal, ...
@@ -55,7 +55,7 @@ def expand(text: str) -> list[str]:
 
 
 def is_host(text: str) -> bool:
-    """Return whether a text is the name or address of one host. An address with a scope, which may be any text, is not."""
+    """Return True for the name or address of one host. IPv6 addresses with a scope are rejected: a scope may be any text."""
     try:
         return "%" not in text and expand(text) == [text]
     except ValueError:
@@ -77,7 +77,7 @@ def _numbers(inside: str) -> list[str]:
 
 
 def _check_characters(text: str) -> None:
-    """Raise ValueError for the syntax of other tools, with the form to use here."""
+    """Raise ValueError for the syntax of other tools; the message gives podrun's form."""
     if not text.strip():
         raise ValueError("is empty; give the name or address of a host")
     if not text.replace("\t", " ").isprintable():

@@ -1,4 +1,4 @@
-"""Name a run. Nothing here takes long to import: the workers of a simulated pod are started with it ahead of all else."""
+"""Create run ids. Imports only fast modules: simulated workers load this file first."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import time
 def new_run_id() -> str:
     """Return a run id that sorts by time, down to 4 ms: `20261123-151707-c47a9f`.
 
-    Of the last six digits, the first two are the fraction of the second: two programs that end within one second keep their
-    order. Four random digits separate runs that several machines begin at the same moment.
+    The first two of the last six digits are the fraction of the second, so runs of one machine sort in order. The other
+    four are random, so that runs that start at the same moment on several machines have different ids.
     """
     now = time.time()
     fraction = int(now % 1 * 256)

@@ -17,7 +17,7 @@ _QUOTED = re.compile(r"(['\"])(.*?)\1\s*(?:#.*)?")
 
 
 class Secrets(Mapping[str, str]):
-    """Secret values by name. The repr shows only names, so that no log or traceback shows a value."""
+    """Secret values by name. The repr shows only the names, so logs and tracebacks contain no values."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = dict(values)
@@ -36,9 +36,9 @@ class Secrets(Mapping[str, str]):
 
 
 def read_secrets(pod: Pod, env: Mapping[str, str] = os.environ) -> Secrets:
-    """Return the value of each name in `pod.secrets`, from the environment or else from `pod.secrets_file`.
+    """Return the values of `pod.secrets`, from the environment or else from `pod.secrets_file`.
 
-    Raises UserError that names missing secrets and the places searched, or the mistakes in the file.
+    Raises UserError if secrets are missing, with the places searched, or if the file has mistakes.
     """
     in_file = read_secrets_file(pod.secrets_file) if pod.secrets_file and pod.secrets else Secrets({})
     missing = missing_secrets(pod.secrets, in_file, env)
@@ -48,7 +48,7 @@ def read_secrets(pod: Pod, env: Mapping[str, str] = os.environ) -> Secrets:
 
 
 def secrets_at_hand(pod: Pod, env: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the values of `pod.secrets` that are in the environment or in the file now, to hide them in what is shown."""
+    """Return the values of `pod.secrets` that are available now, so that output can hide them; missing ones are skipped."""
     try:
         in_file: Mapping[str, str] = read_secrets_file(pod.secrets_file) if pod.secrets_file and pod.secrets else {}
     except UserError:
@@ -57,21 +57,21 @@ def secrets_at_hand(pod: Pod, env: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def missing_secrets(names: Sequence[str], in_file: Mapping[str, str], env: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the names that have no value, or an empty one, in both places."""
+    """Return the names whose value is missing or empty in both places."""
     return [name for name in names if not env.get(name) and not in_file.get(name)]
 
 
 def missing_secret_message(name: str, file: Path | None) -> str:
-    """Return a message about a secret without a value, with its remedy."""
+    """Return the message for a secret without a value, with the remedy."""
     places = f"the environment or {file}" if file else "the environment"
     remedy = f"export it, or write {name}=VALUE into {file or 'a file and name that under secrets_file'}"
     return f"{name} is not set in {places}; {remedy}"
 
 
 def read_secrets_file(path: Path) -> Secrets:
-    """Return the values of a secrets file. Empty lines, `# comments`, `export ` and quotes around values are allowed.
+    """Parse a secrets file. Empty lines, `# comments`, `export ` and quotes around values are allowed.
 
-    Raises UserError if it cannot be read, if others may read it, or for a line that is not NAME=VALUE.
+    Raises UserError if the file cannot be read, is readable by others, or has a line that is not NAME=VALUE.
     """
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -97,7 +97,7 @@ def read_secrets_file(path: Path) -> Secrets:
 
 
 def _parse_line(line: str) -> tuple[str, str]:
-    """Return name and value of a line. Raises ValueError, without the line's content, if it is not NAME=VALUE."""
+    """Return (name, value) of a line. Raises ValueError for other lines; the message does not contain the line."""
     match = _LINE.fullmatch(line)
     if match is None:
         raise ValueError("is not NAME=VALUE")

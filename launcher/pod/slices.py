@@ -1,8 +1,8 @@
-"""Parse slice names: `v3-32` is 4 hosts of 8 devices, `2xv3-32` two such slices that train together.
+"""Parse slice names: `v3-32` is 4 hosts of 8 devices; `2xv3-32` is two such slices that train together.
 
-Sources: Google's TPU documentation (system architecture pages v2 to tpu7x), and the tables of MaxText, xpk, axlearn and
-levanter, which agree where they overlap. A slice has one process per host, and `devices_per_host` counts what
-`jax.local_devices()` lists there: v2, v3 and tpu7x show both TensorCores of a chip, v4 and v5p join them (megacore).
+Sources: Google's TPU documentation (system architecture pages v2 to tpu7x) and the tables of MaxText, xpk, axlearn and
+levanter, which agree where they overlap. A slice has one process per host, and `devices_per_host` is the length of
+`jax.local_devices()` there: on v2, v3 and tpu7x each TensorCore is a device, on v4 and v5p a chip is one (megacore).
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ class Slice:
 
     name: str
     kind: str
-    """`tpu`, `gpu` or `cpu`; also decides the JAX platform (`cuda` for gpu)."""
+    """`tpu`, `gpu` or `cpu`; determines the JAX platform (`cuda` for gpu)."""
     hosts: int
     devices_per_host: int
     chips: int
     topology: str
-    """Of each of its slices, if it is several."""
+    """Topology of one slice, also if there are several."""
     slices: int = 1
-    """Number of equal slices that it is made of. Their hosts come one slice after the other; what is fast inside of a slice
-    goes over the data center's network between two of them."""
+    """Number of equal slices. Hosts are ordered slice by slice; slices are connected only by the data center's network,
+    which is slower than the links inside a slice.
+    """
 
     @property
     def devices(self) -> int:
@@ -39,7 +40,7 @@ class Slice:
 
     @property
     def can_shrink(self) -> bool:
-        """Return True if some of its hosts are a slice as well. The chips of a TPU slice are wired together."""
+        """Return True if a subset of its hosts is a valid slice. A TPU slice cannot shrink: its chips are wired together."""
         return self.kind != "tpu" and self.slices == 1
 
     @property
@@ -47,7 +48,7 @@ class Slice:
         return self.hosts // self.slices
 
     def times(self, count: int) -> Slice:
-        """Return so many of this slice, as one. It must be a single one."""
+        """Return `count` copies of this slice as one Slice. `self` must be a single slice."""
         assert self.slices == 1
         if count == 1:
             return self
@@ -55,7 +56,7 @@ class Slice:
         return replace(self, name=name, hosts=hosts, chips=chips, slices=count)
 
     def resized(self, hosts: int) -> Slice:
-        """Return a slice of the same devices on fewer hosts. The slice must be able to shrink, or have as many already."""
+        """Return this slice with another number of hosts. Unless `can_shrink`, `hosts` must be the current number."""
         if hosts == self.hosts:
             return self
         assert self.can_shrink
@@ -67,16 +68,16 @@ class Slice:
 
 @dataclass(frozen=True)
 class Generation:
-    """One TPU generation and its topologies. The number in a slice name follows from the topology."""
+    """A TPU generation and its topologies, from which the numbers in slice names are computed."""
 
     name: str
     counts_per_chip: int
-    """Units per chip in the number of a slice name: 2 if it counts TensorCores, 1 if it counts chips."""
+    """What the number in a slice name counts, per chip: 2 for TensorCores, 1 for chips."""
     devices_per_chip: int
     topologies: tuple[str, ...]
     chips_per_host: int = 4
     single_host_chips: tuple[int, ...] = ()
-    """Numbers of chips that fit on one host although they differ from `chips_per_host`."""
+    """Exceptions to `chips_per_host`: numbers of chips that fit on one host."""
 
     def slices(self) -> list[Slice]:
         return [self._slice(topology) for topology in self.topologies]
@@ -124,7 +125,7 @@ GENERATIONS = (
 )
 _ALIASES = {"v5e": "v5litepod", "7x": "tpu7x", "v7x": "tpu7x"}
 _SEVERAL = re.compile(r"([1-9]\d{0,4})x([a-z].*)")
-_LONGEST = 100  # characters of a name
+_LONGEST = 100  # maximum length of a name, in characters
 _MOST_HOSTS = 10_000
 _GRID = re.compile(r"(gpu|cpu)-([1-9]\d{0,4})x([1-9]\d{0,3})")
 
@@ -134,7 +135,7 @@ TPU_SLICES = {s.name: s for generation in GENERATIONS for s in generation.slices
 def parse_slice(name: str) -> Slice:
     """Parse `v3-32`, `v5e-16`, `gpu-2x8` (2 hosts of 8 GPUs), `h100-16`, `cpu-2x4` (2 hosts of 4 CPU devices), or `2xv5e-16`.
 
-    Raises UserError, which names the nearest slices, if there is no such slice.
+    Raises UserError, with the nearest slices, if the name is unknown.
     """
     key = name.strip().lower()
     if len(key) > _LONGEST:
@@ -148,21 +149,24 @@ def parse_slice(name: str) -> Slice:
     generation, _, number = key.rpartition("-")
     slice = TPU_SLICES.get(f"{_ALIASES.get(generation, generation)}-{number}")
     if slice is None:
-        # Without a size, as in `v9` or `gpu`, there is no nearest slice, so only the forms are listed.
+        # a name without a size, such as `v9` or `gpu`, has no nearest slice
         near = f"; nearest: {', '.join(nearest_slices(key))}" if re.search(r"-\d", key) else ""
         raise UserError(f"unknown slice {name!r}{near}\n{_forms()}")
     return slice
 
 
 def _grid(name: str, kind: str, hosts: int, devices: int) -> Slice:
-    """Return a slice whose name says its shape. Raises UserError if it is too large."""
+    """Return the slice of a name that contains its shape. Raises UserError if it has too many hosts."""
     if hosts > _MOST_HOSTS:
         raise UserError(f"slice {name!r} has {hosts} hosts; at most {_MOST_HOSTS} are allowed")
     return Slice(name, kind, hosts, devices, hosts * devices, f"{hosts}x{devices}")
 
 
 def several_slices(slice: Slice, count: int) -> Slice:
-    """Return so many of a slice. Raises UserError if they are too many, or it is several already."""
+    """Return `count` copies of a slice as one.
+
+    Raises UserError if they have too many hosts, or if `slice` already stands for several.
+    """
     if slice.slices > 1 and count != slice.slices:
         raise UserError(f"{slice.name} is {slice.slices} slices, not {count}; give their number once")
     if slice.hosts * count > _MOST_HOSTS:
@@ -183,7 +187,7 @@ def _forms() -> str:
 
 
 def nearest_slices(name: str, count: int = 4) -> list[str]:
-    """Return existing slice names near `name`: the nearest sizes of its generation, else the nearest spellings."""
+    """Return existing slice names near `name`: the nearest sizes of its generation, or else the most similar names."""
     generation, _, number = name.rpartition("-")
     generation = _ALIASES.get(generation, generation)
     same = [s for s in TPU_SLICES if s.rpartition("-")[0] == generation]
@@ -196,7 +200,7 @@ def nearest_slices(name: str, count: int = 4) -> list[str]:
 
 
 def find_slices(prefix: str | None = None) -> list[Slice]:
-    """Return all TPU slices, or those whose name starts with `prefix`. Raises UserError if there is none."""
+    """Return all TPU slices, or those whose name starts with `prefix`. Raises UserError if none does."""
     if prefix is None:
         return list(TPU_SLICES.values())
     generation, dash, number = prefix.strip().lower().partition("-")

@@ -1,4 +1,4 @@
-"""Define how transports differ. Other code asks for these traits, never for the transport's name."""
+"""Properties in which transports differ. Other code tests these traits, never the transport's name."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from types import MappingProxyType
 
 @dataclass(frozen=True)
 class Traits:
-    """Properties of a transport; if nothing else is said, of one to the nodes of a job."""
+    """Properties of a transport. The defaults suit transports to the nodes of a job."""
 
     reached: str
-    """Phrase that follows a pod's size in messages: `reached by ssh`."""
+    """Phrase that follows the size of a pod in messages: `reached by ssh`."""
     files_are_here: bool = False
-    """Hosts share this machine's file system: paths can be checked, and folders made, before a run starts."""
+    """The hosts share this machine's file system: paths can be checked, and folders created, before a run starts."""
     needs_staging: bool = True
-    """Code and environment must be staged on the hosts."""
+    """Code and environment must be copied to the hosts."""
     is_exclusive: bool = False
-    """Only one run at a time holds a host. Not where a queue decides who has a node, or a part of it."""
+    """A host belongs to one run at a time. False where a queue decides which jobs share a node."""
     is_one_machine: bool = False
-    """All hosts are this machine: they connect over loopback, and share its cores."""
+    """All hosts are this machine: they connect over loopback and share its CPU cores."""
     lists_hosts: bool = True
-    """The hosts are listed in a pod file or an option."""
+    """The user lists the hosts in a pod file or an option."""
     has_login: bool = False
-    """A user can log in to a host by SSH."""
+    """A user can log in to a host with SSH."""
     starts_containers: bool = False
-    """It can start the agent itself in a container image."""
+    """The transport can start the agent itself in a container image."""
     in_pod_file: bool = False
-    """A pod file may choose it; the others belong to an inventory."""
+    """A pod file may select this transport; the others are selected by an inventory."""
 
 
 TRAITS = MappingProxyType(
@@ -44,21 +44,21 @@ TRAITS = MappingProxyType(
         "slurm": Traits("reached by srun", starts_containers=True),
     }
 )
-"""Maps the transport's name to its traits."""
+"""Traits of each transport, by name."""
 
 LISTED = "ssh"
-"""Transport to hosts that are listed, unless the pod file names another."""
+"""Transport for listed hosts, unless the pod file names another."""
 
 
 def location(path: str, transport: str, host: str) -> str:
-    """Return where a path of `host` is for this machine: `host-0:/runs/train`, or the path itself if the files are here.
+    """Return a path of `host` as seen from this machine: `host-0:/runs/train`, or just the path if the files are here.
 
-    Transports that this version does not know are taken for remote ones. A URL is the same everywhere.
+    Unknown transports, written by a newer version, count as remote. A URL is returned unchanged.
     """
     is_here = transport in TRAITS and TRAITS[transport].files_are_here
     return path if is_here or not host or "://" in path else f"{host}:{path}"
 
 
 def reached(transport: str) -> str:
-    """Return how the hosts of a transport are reached, also of one that this version does not know."""
+    """Return how messages say that hosts are reached, also for unknown transports."""
     return TRAITS[transport].reached if transport in TRAITS else f"reached by {transport}"

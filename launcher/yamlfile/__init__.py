@@ -1,1 +1,1 @@
-"""Read YAML with line numbers, and describe mistakes in it."""
+"""Read YAML with line numbers, and describe its mistakes."""

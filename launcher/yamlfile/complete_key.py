@@ -1,4 +1,4 @@
-"""Complete `key.path=value` overrides from the schema of train.yaml."""
+"""Shell completion of `key.path=value` overrides, from the schema of train.yaml."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from .schema_tree import SchemaTree
 
 
 def complete_override(words: tuple[str, ...], incomplete: str) -> list[tuple[str, str]]:
-    """Return what the last word of a command line may become, each with its description.
+    """Return the possible completions of the last word of a command line, each with its description.
 
-    A section ends in a dot, a key in `=`. Behind the `=` of a key with a few values those are returned: alone in bash, for
-    which `=` is a word of its own, else with the key. `words` are those between train.yaml and the incomplete one.
+    A section ends with a dot, a key with `=`. After the `=` of a key with few values, these values are returned, with the
+    key before them except in bash, which treats `=` as a word of its own.
+
+    Args:
+        words: the words between train.yaml and the incomplete one.
+        incomplete: the word to complete.
     """
     if words[-1:] == ("=",):
         return _values("".join(words[-2:-1]), "", incomplete)
     if not incomplete and words and "=" not in "".join(words[-2:]):
-        return _values(words[-1], "", "")  # click takes an incomplete `=` for nothing
+        return _values(words[-1], "", "")  # click passes an incomplete `=` as an empty word
     key, equals, value = incomplete.partition("=")
     if equals:
         return _values(key, f"{key}=", value)

@@ -1,4 +1,4 @@
-"""Turn pydantic's errors into rows for people: line, key, problem and remedy."""
+"""Turn pydantic's errors into messages: line, key, problem and remedy."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from .schema_tree import Location, SchemaTree
 from .short import short
 
 Row = tuple[int, str]
-"""The line of a mistake, 0 if unknown, and its message."""
+"""(line number, message) of a mistake; the line is 0 if unknown."""
 SECRET = "secret"
-"""Type of an error whose value must not be shown."""
+"""Error type for values that messages must not show."""
 
-SHOWN = 9  # mistakes shown in full; the whole message should fit a small terminal
+SHOWN = 9  # mistakes listed in full, so that the message fits a small terminal
 
 
 def mistakes_error(title: str, rows: Iterable[Row]) -> UserError:
-    """Return one error with all mistakes of a file, in the order of its lines."""
+    """Return one error that lists all mistakes of a file, sorted by line."""
     texts = [text for _, text in sorted(rows, key=lambda row: row[0])]
     count = "1 mistake" if len(texts) == 1 else f"{len(texts)} mistakes"
     if len(texts) > SHOWN:
@@ -35,7 +35,7 @@ def mistakes_error(title: str, rows: Iterable[Row]) -> UserError:
 
 
 def mistake_row(dotted: str, what: str, lines: Mapping[str, int], given: Iterable[str] = ()) -> Row:
-    """Return the row for a problem `what` of the key `dotted`. `given` are the keys given on the command line."""
+    """Return the row for problem `what` of the key `dotted`. `given`: the keys set on the command line."""
     above = _self_and_parents(dotted)
     line = next((lines[d] for d in above if d in lines), 0)
     named = _named(dotted, what, given)
@@ -58,13 +58,13 @@ def describe_mistakes(
     rows = _rows_of_another_choice(tree, problems, lines, given)
     for dotted, key_errors in problems.items():
         overridden = any(d in given for d in _self_and_parents(dotted))
-        # A key that may be of two types has an error for each.
+        # a key that accepts two types has one error for each
         what = ", or ".join(_problem(tree, error, overridden) for error in key_errors)
         what = what.replace(", or must be ", " or ")
         text = f"{what}{_value(key_errors[0])}{_choice_hint(key_errors[0])}"
         if dotted:
             rows.append(mistake_row(dotted, text, lines, given))
-        else:  # sections that contradict each other: the message has a line per contradiction, which begins with a key
+        else:  # contradictions between sections: one line each, which begins with a key
             rows += [_contradiction_row(line, lines, given) for line in text.split("\n")]
     return rows
 
@@ -72,7 +72,10 @@ def describe_mistakes(
 def _rows_of_another_choice(
     tree: SchemaTree, problems: dict[str, list[ErrorDetails]], lines: Mapping[str, int], given: Iterable[str]
 ) -> list[Row]:
-    """Move keys that belong to another choice of their section from `problems` into one row per section."""
+    """Replace the errors of keys that belong to another choice of their section with one row per section.
+
+    Removes these keys from `problems`.
+    """
     sections: dict[str, list[str]] = {}
     for dotted, errors in problems.items():
         if errors[0]["type"] == "extra_forbidden" and dotted in tree.paths and "." in dotted:
@@ -100,7 +103,7 @@ def _contradiction_row(what: str, lines: Mapping[str, int], given: Iterable[str]
 
 
 def _named(section: str, what: str, given: Iterable[str]) -> list[str]:
-    """Return the keys below `section` that were given on the command line and that `what` names with their values."""
+    """Return the keys below `section` that were set on the command line and whose name and value appear in `what`."""
     below = f"{section}." if section else ""
     inner = {key: key.removeprefix(below) for key in given if key.startswith(below) and key != section}
     return sorted(key for key, name in inner.items() if re.search(rf"(?<![\w.]){re.escape(name)} [\d'\"-]", what))
@@ -134,7 +137,7 @@ _SECTION = ("model_type", "model_attributes_type")
 
 
 def _problem(tree: SchemaTree, error: ErrorDetails, overridden: bool) -> str:
-    """Return the problem with a value, without the value."""
+    """Describe the problem with a value, without quoting the value."""
     kind = error["type"]
     if kind == "missing":
         return "required, but not given"
@@ -182,7 +185,7 @@ def _choice_hint(error: ErrorDetails) -> str:
 
 
 def _key_hint(tree: SchemaTree, location: Location) -> str:
-    """Suggest a key: the same name in another section, or the nearest name in this one."""
+    """Suggest a key: the same name in another section, or the most similar name in this one."""
     parts = tree.keys_to(location)
     here = tree.keys_at(location[:-1])
     elsewhere = [path for path in tree.paths if path.rpartition(".")[2] == parts[-1]]

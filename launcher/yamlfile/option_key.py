@@ -12,7 +12,7 @@ _SHOWN = 3
 
 
 def meant_override(option: str, typed: Sequence[str]) -> str | None:
-    """Return a hint to the override that replaces `option`; None if no key has its name. `typed` are all arguments."""
+    """Return a hint with the override that replaces `option`; None if no key has its name. `typed`: all arguments."""
     name = option.lstrip("-").replace("-", "_")
     paths = SchemaTree(Config).paths
     keys = [name] if name in paths else [path for path in paths if path.endswith(f".{name}")]

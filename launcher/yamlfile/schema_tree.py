@@ -1,4 +1,4 @@
-"""Find the keys that a file may have in the JSON schema of its model."""
+"""Look up keys in the JSON schema of a model."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Location = tuple[str | int, ...]
 
 
 class SchemaTree:
-    """The JSON schema of a model, with look-ups of its keys."""
+    """The JSON schema of a model, with look-ups by key."""
 
     def __init__(self, model: type[BaseModel]) -> None:
         self._schema: dict[str, Any] = model.model_json_schema()
 
     def keys_to(self, location: Location) -> list[str]:
-        """Return the keys on the path to `location`, without the names of union branches."""
+        """Return the keys on the path to `location`, without names of union branches."""
         return self._walk(location)[0]
 
     def keys_at(self, location: Location) -> list[str]:
-        """Return the keys of the section at `location`, or of the default choice there."""
+        """Return the keys of the section at `location`; where there are several choices, those of the default."""
         return list(self._walk(location)[1].get("properties", {}))
 
     @cached_property
@@ -40,7 +40,7 @@ class SchemaTree:
         return list(dict.fromkeys(below(self._schema, "")))
 
     def members(self, keys: Sequence[str]) -> dict[str, tuple[bool, str]]:
-        """Return the keys of the section at a path, over all its choices: whether each is a section, and its description."""
+        """Return the keys of a section, over all its choices, as {key: (is it a section, description)}."""
         return {
             name: (bool(self._sections(node)), node.get("description", ""))
             for section in self._sections_at(keys)
@@ -48,7 +48,7 @@ class SchemaTree:
         }
 
     def values(self, keys: Sequence[str]) -> list[str]:
-        """Return the values that the key at a path may have, where they are few: names of choices, constants, booleans."""
+        """Return the values that a key may have if they are few: names of choices, constants, booleans."""
         nodes = [section["properties"].get(keys[-1], {}) for section in self._sections_at(keys[:-1])]
         return list(dict.fromkeys(value for node in nodes for value in self._constants(node)))
 
@@ -60,7 +60,7 @@ class SchemaTree:
         return sections
 
     def _sections(self, node: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the sections that a value may be: several for a seam."""
+        """Return the sections that a value may be, one per choice."""
         inner = self._dereference(node)
         return [section for section in (inner, *self._branches(inner)) if "properties" in section]
 
@@ -79,7 +79,7 @@ class SchemaTree:
             if inner is not None and (part in at.get("properties", {}) or "items" in at):
                 keys.append(part)
             elif inner is None and "anyOf" not in at and part != "[key]":
-                keys.append(part)  # not in the schema: a mistake, or a user's key below `env` or `options`
+                keys.append(part)  # not in the schema: a mistake, or a user-defined key below `env` or `options`
             at = inner or at
         return keys, at
 
@@ -98,7 +98,7 @@ class SchemaTree:
         return [self._dereference(branch) for branch in [*at.get("oneOf", []), *at.get("anyOf", [])]]
 
     def _dereference(self, at: dict[str, Any]) -> dict[str, Any]:
-        """Resolve a reference, and the type of a key that may be null."""
+        """Follow a `$ref`; for a nullable key, return its other type."""
         if [branch for branch in at.get("anyOf", []) if branch.get("type") == "null"] and len(at["anyOf"]) == 2:
             at = next(branch for branch in at["anyOf"] if branch.get("type") != "null")
         if "$ref" in at:

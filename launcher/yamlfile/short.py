@@ -1,9 +1,9 @@
-"""Show what a user has given, in a message. It imports nothing: some of those who need it must start fast."""
+"""Abbreviate a user's value for a message. Imports nothing, so that modules that must start fast can use it."""
 
 from __future__ import annotations
 
 
 def short(value: object, limit: int = 60) -> str:
-    """Return the start of a value, as Python writes it."""
+    """Return the repr of a value, cut after `limit` characters."""
     text = repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -1,4 +1,4 @@
-"""Parse hand-written YAML files strictly, with the line of every key."""
+"""Parse hand-written YAML files strictly, and record the line of every key."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ import yaml
 from podrun.runtime.contract import UserError
 
 BYTES = 1 << 19
-"""Most bytes in a YAML text."""
+"""Maximum size of a YAML text, in bytes."""
 NODES = 20_000
-"""Most keys and values; an alias counts for all that it stands for. 1024 hosts with their addresses are 7000."""
+"""Maximum number of keys and values; an alias counts as everything it stands for. 1024 hosts with addresses need 7000."""
 DEPTH = 50
-"""Most levels of nesting."""
-_NUMBER = 100  # characters of a number or a date
-_KEY = 100  # characters of a key
+"""Maximum nesting depth."""
+_NUMBER = 100  # maximum length of a number or a date, in characters
+_KEY = 100  # maximum length of a key, in characters
 
 
 class _Loader(yaml.SafeLoader):
-    """A strict YAML loader: `1e-3` is a number (in YAML 1.1 it is text), and a duplicate key is an error.
+    """A strict YAML loader: `1e-3` is a number (YAML 1.1 reads text), and a duplicate key is an error.
 
-    It checks limits at each parser event, so that input which would take minutes or all memory is refused early.
+    Limits are checked at each parser event, so input that would take minutes or exhaust memory is rejected early.
     """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._nodes = 0
         self._depth = 0
-        self._sizes: dict[str, int] = {}  # number of nodes of each complete anchor
+        self._sizes: dict[str, int] = {}  # number of nodes behind each complete anchor
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
@@ -78,7 +78,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise _mistake(key, "a key must be a word")
-            if len(key.value) > _KEY:  # it is repeated in the dotted names of all keys below it
+            if len(key.value) > _KEY:  # the dotted names of all keys below repeat it
                 raise _mistake(key, f"a key of {len(key.value)} characters; at most {_KEY} are allowed")
             if key.value in seen:
                 raise _mistake(key, f"the key {key.value!r} is given twice in one section; keep one of them")
@@ -95,12 +95,12 @@ def _is_unicode(value: str) -> bool:
 
 
 def _mistake(place: Any, problem: str) -> yaml.YAMLError:
-    """Return an error at the place of a node or an event."""
+    """Return a YAML error at the position of a node or an event."""
     return yaml.composer.ComposerError(None, None, problem, place.start_mark)
 
 
 def _tag(tag: str) -> str:
-    """Return the start of a tag as it was written."""
+    """Return the start of a tag, as written in the file."""
     return tag.replace("tag:yaml.org,2002:", "!!")[:_NUMBER]
 
 
@@ -114,13 +114,20 @@ _Loader.add_implicit_resolver(
 def read_mapping(
     path: Path, title: str, what: str, *, instead: Callable[[Path], str], start: str
 ) -> tuple[dict[str, Any], dict[str, int]]:
-    """Return the values of a YAML file of `key: value` lines, and the line number of each dotted key.
+    """Return the values of a YAML mapping file, and the line number of each dotted key.
 
-    Raises UserError if it is anything else; its message begins with `title` and ends with the remedy `instead` or `start`.
-    `what` names the kind of file.
+    Args:
+        path: the file.
+        title: start of every error message.
+        what: the kind of file, for messages.
+        instead: returns the remedy if the file cannot be read.
+        start: the remedy if the content is wrong.
+
+    Raises:
+        UserError: the file cannot be read, is too large, or is not a mapping.
     """
     try:
-        with path.open("rb") as file:  # not all of it: it may be a device, or a large data file
+        with path.open("rb") as file:  # read at most BYTES: it may be a device, or a large data file
             data = file.read(BYTES + 1)
         text = data.decode("utf-8-sig") if len(data) <= BYTES else ""
     except UnicodeDecodeError:
@@ -141,7 +148,7 @@ def read_mapping(
 
 
 def parse(text: str) -> tuple[Any, dict[str, int]]:
-    """Return the value of a YAML text, and the line of each dotted key. Raises only yaml.YAMLError."""
+    """Return (value, {dotted key: line}) of a YAML text. Raises only yaml.YAMLError."""
     if len(text) > BYTES:
         raise yaml.YAMLError(f"longer than {BYTES >> 10} KiB; give a shorter value, or put it in a file of its own")
     try:
@@ -149,7 +156,7 @@ def parse(text: str) -> tuple[Any, dict[str, int]]:
         node = loader.get_single_node()
         lines = dict(_line_numbers(node))  # before the loader expands merge keys
         return None if node is None else loader.construct_document(node), lines
-    except (ValueError, OverflowError) as error:  # PyYAML lets these through: a date in month 13, "\\Uffffffff"
+    except (ValueError, OverflowError) as error:  # PyYAML raises these for a date in month 13, or "\\Uffffffff"
         raise yaml.YAMLError(f"a value cannot be read: {error}; put it in quotes if it is text") from None
 
 
@@ -161,7 +168,7 @@ _HINTS = {
 
 
 def yaml_problem(error: yaml.YAMLError) -> str:
-    """Return line, column and problem of an error, with a hint if there is one."""
+    """Return the message of a YAML error: line, column, problem, and a hint for common mistakes."""
     mark = getattr(error, "problem_mark", None)
     where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
     problem = str(getattr(error, "problem", None) or error).splitlines()[0]
