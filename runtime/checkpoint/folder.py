@@ -21,16 +21,16 @@ from typing import Any, Generic, TypeVar
 
 import jax
 
-from ..contract import CHECKPOINT_LOSS, UserError
+from ..contract import UserError
 from ..storage.base import Storage
 from ..storage.shared_folder import SHARED_FOLDER
 from ..worker.workdir import damaged_name
-from .damage import DamagedCheckpointError, HostFaultError, is_host_fault, no_metadata, read_meta, unreadable
+from .damage import DamagedCheckpointError, HostFaultError, no_metadata, read_meta, unreadable
 from .manifest import Verification
 from .memory import large_blocks_returned
 from .names import META, STATE, Arrays
 from .numbered import make_directory, path_of, rename_damaged, steps_in
-from .retention import read_loss, remove_incomplete
+from .retention import remove_incomplete
 from .save import Saves
 
 T = TypeVar("T")
@@ -112,16 +112,6 @@ class CheckpointFolder:
         after = rename_damaged(before, damaged_name(before.with_name(str(step))))
         self.storage.after_removal(before)
         return after
-
-    def set_losses_aside(self) -> None:
-        """Rename unreadable loss files, because orbax reads those of all checkpoints. Called on process 0 only."""
-        for path in self.directory.glob(f"*/{CHECKPOINT_LOSS}"):
-            try:
-                read_loss(path)
-            except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-                if is_host_fault(error):
-                    raise
-                rename_damaged(path, path.with_name("metrics.damaged"))
 
     def path(self, step: int) -> Path:
         """Return the folder of a checkpoint."""

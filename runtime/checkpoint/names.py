@@ -7,4 +7,4 @@ from typing import Any
 Arrays = dict[str, Any]
 """Nested dictionaries of arrays."""
 
-STATE, META = "state", "meta"
+STATE, META, METRICS = "state", "meta", "metrics"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +12,8 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore as ts
-from orbax.checkpoint._src.multihost import multihost
-from orbax.checkpoint.checkpoint_managers import preservation_policy as policy
 
-from .names import META, STATE, Arrays
+from .names import META, METRICS, STATE, Arrays
 from .placement import own_blocks, placed
 
 _GROUP = 16 << 20
@@ -25,60 +22,90 @@ _FILE = 64 << 20
 """Approximate size of a data file, in bytes: small enough that several can be uploaded concurrently."""
 
 
-class Manager(ocp.CheckpointManager):
-    """orbax's manager, without its own calls of JAX's preemption service, which would shift the step of a preemption."""
+class CheckpointWriter:
+    """Writes checkpoints in the background, one at a time. A checkpoint gets its name when it is complete."""
 
-    _lost_error: BaseException | None = None
+    def __init__(self, in_parts: bool) -> None:
+        """Make orbax's handlers of a checkpoint. `in_parts`: each process writes its part; else this process writes alone."""
+        together = ocp.options.MultiprocessingOptions(primary_host=0) if in_parts else _alone()
+        # No compression: zstd saves a tenth of a trained state's size, but may need as much memory again as the state, and more
+        # time (docs/checkpoints.md).
+        arrays = ocp.PyTreeCheckpointHandler(
+            use_compression=False,
+            multiprocessing_options=together,
+            type_handler_registry=_registry(_Writing(not in_parts or jax.process_index() == 0)),
+        )
+        handler = ocp.CompositeCheckpointHandler(
+            composite_options=ocp.CompositeOptions(multiprocessing_options=together),
+            **{
+                STATE: arrays,
+                META: ocp.JsonCheckpointHandler(multiprocessing_options=together),
+                METRICS: ocp.JsonCheckpointHandler(METRICS, multiprocessing_options=together),
+            },
+        )
+        self._checkpointer = ocp.AsyncCheckpointer(handler, multiprocessing_options=together)
 
-    def reached_preemption(self, step: int) -> bool:
-        return False
+    def start(self, folder: Path, state: Arrays, meta: dict[str, Any], loss: float | None) -> None:
+        """Start to write a checkpoint to `folder`. Raises ValueError if it exists, and the errors of orbax."""
+        items = {
+            STATE: ocp.args.PyTreeSave(state, ocdbt_target_data_file_size=_FILE),
+            META: ocp.args.JsonSave(meta),
+            METRICS: ocp.args.JsonSave({"loss": loss}),
+        }
+        self._checkpointer.save(folder, args=ocp.args.Composite(**items))
 
-    def _wait_for_checkpointers(self) -> None:
-        """Keep the error of a save for `check_for_errors`: orbax raises it only once, possibly in its own thread."""
-        try:
-            super()._wait_for_checkpointers()
-        except BaseException as error:
-            self._lost_error = error
-            raise
+    def wait(self) -> None:
+        """Wait until the checkpoint is complete on all processes that write it.
 
-    def check_for_errors(self) -> None:
-        error, self._lost_error = self._lost_error, None
-        if error is not None:
-            raise error
-        super().check_for_errors()
+        Raises an error of this process's part at once, without waiting for the other processes.
+        """
+        self._checkpointer.wait_until_finished()
 
-    def start(self, step: int, state: Arrays, meta: dict[str, Any], loss: float | None) -> bool:
-        """Start a save, after waiting for an earlier save. Return False if a checkpoint of this step exists."""
-        args = {STATE: ocp.args.PyTreeSave(state, ocdbt_target_data_file_size=_FILE), META: ocp.args.JsonSave(meta)}
-        return bool(self.save(step, args=ocp.args.Composite(**args), metrics={"loss": loss}))
-
-
-def open_manager(directory: Path, in_parts: bool) -> Manager:
-    """Open orbax's manager of a folder of checkpoints. It reads the losses of all checkpoints and fails on damaged ones."""
-    together = ocp.options.MultiprocessingOptions(primary_host=0) if in_parts else _alone()
-    options = ocp.CheckpointManagerOptions(
-        preservation_policy=policy.PreserveAll(),  # retention.py removes old ones when a save is complete on all processes
-        best_fn=_quality,  # without it orbax does not write the losses, which retention.py needs
-        create=False,
-        save_root_metadata=False,
-        multiprocessing_options=together,
-    )
-    # No compression: zstd saves a tenth of a trained state's size, but may need as much memory again as the state, and more
-    # time (docs/checkpoints.md).
-    numpy_arrays = _Unflushed(deepcopy_host_arrays=False)  # save.py says when they may change
-    handler = ocp.PyTreeCheckpointHandler(
-        use_compression=False, multiprocessing_options=together, type_handler_registry=_registry(numpy_arrays)
-    )
-    meta = ocp.JsonCheckpointHandler(multiprocessing_options=together)
-    return Manager(directory, options=options, item_handlers={STATE: handler, META: meta})
+    def close(self) -> None:
+        self._checkpointer.close()
 
 
-class _Unflushed(ocp.type_handlers.NumpyHandler):
-    """Write arrays without flushing them to the disk; save.py flushes when training continues."""
+class _Writing(ocp.type_handlers.NumpyHandler):
+    """Writes numpy arrays without flushing them to the disk; save.py flushes when training continues.
 
-    async def serialize(self, values: Sequence[Any], infos: Sequence[Any], args: Sequence[Any] | None = None) -> Any:
+    orbax's own handler writes on process 0 only, but another process may be the one that saves.
+    """
+
+    def __init__(self, writes: bool) -> None:
+        """`writes`: whether this process writes the arrays; exactly one process does."""
+        super().__init__()
+        self._writes = writes
+
+    async def serialize(
+        self, values: Sequence[Any], infos: Sequence[Any], args: Sequence[Any] | None = None
+    ) -> list[Any]:
+        """Start to write, and return the futures. The arrays are not copied: save.py says when they may change."""
+        if not self._writes:
+            return []
+        write = self._write(values, infos, args or [ocp.SaveArgs()] * len(values))
+        return [ocp.future.CommitFutureAwaitingContractedSignals(write, name="numpy's arrays")]
+
+    async def _write(self, values: Sequence[Any], infos: Sequence[Any], args: Sequence[Any]) -> None:
         context = ts.Context({"file_io_sync": False}, parent=infos[0].ts_context)
-        return await super().serialize(values, [info.replace(ts_context=context) for info in infos], args)
+        writes = []
+        for value, info, arg in zip(values, infos, args, strict=True):
+            await info.await_path_creation()
+            spec = ocp.type_handlers.get_json_tspec_write(
+                info,
+                use_ocdbt=info.is_ocdbt_checkpoint,
+                global_shape=value.shape,
+                local_shape=value.shape,
+                dtype=value.dtype,
+                process_index=0,
+                arg=arg,
+            )
+            writes.append(_write_array(value, ts.Spec(spec), context))
+        await asyncio.gather(*writes)
+
+
+async def _write_array(value: Any, spec: ts.Spec, context: ts.Context) -> None:
+    array = await ts.open(spec, create=True, open=True, context=context)
+    await array.write(value, can_reference_source_data_indefinitely=True)
 
 
 def read_arrays(folder: Path, template: Arrays) -> Arrays:
@@ -176,16 +203,5 @@ class ArrayReader:
 
 def _alone() -> ocp.options.MultiprocessingOptions:
     """Return orbax's options for a process that works by itself, without barriers."""
-    me = multihost.process_index()
+    me = jax.process_index()
     return ocp.options.MultiprocessingOptions(primary_host=me, active_processes={me})
-
-
-def lead() -> None:
-    """Make orbax take this process for process 0 from now on, because only process 0 writes numpy arrays."""
-    multihost.process_index = lambda: 0
-
-
-def _quality(metrics: dict[str, float | None]) -> float:
-    """Return orbax's score of a checkpoint, higher is better: the negative loss, or -inf if it is unknown."""
-    loss = metrics["loss"]
-    return -loss if loss is not None and math.isfinite(loss) else -math.inf

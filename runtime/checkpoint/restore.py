@@ -117,7 +117,6 @@ def _candidates(checkpoints: CheckpointFolder) -> tuple[Iterator[int], dict[int,
 
 
 def _set_aside(checkpoints: CheckpointFolder, damaged: dict[int, str], restored: int, reporter: Reporter) -> None:
-    checkpoints.set_losses_aside()
     for step, reason in damaged.items():
         kept = checkpoints.set_aside(step)
         reporter.note(

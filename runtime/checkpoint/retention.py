@@ -7,7 +7,6 @@ import math
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 from ..contract import CHECKPOINT_LOSS, CHECKPOINT_PINNED
 
@@ -55,15 +54,9 @@ def remove_incomplete(directory: Path) -> None:
 
 def _loss(folder: Path) -> float | None:
     """Return the validation loss of a checkpoint; None if it has none or it cannot be read."""
+    path = folder / CHECKPOINT_LOSS
     try:
-        loss = read_loss(folder / CHECKPOINT_LOSS)
+        loss = json.loads(path.read_bytes())["loss"] if path.is_file() else None  # reading from a pipe may never end
         return float(loss) if isinstance(loss, (int, float)) else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None
-
-
-def read_loss(path: Path) -> Any:
-    """Read the loss from a metrics file of orbax. Raises OSError, ValueError, KeyError, TypeError, RecursionError."""
-    if path.exists() and not path.is_file():
-        raise ValueError("not a regular file")  # reading from a pipe may never end
-    return json.loads(path.read_bytes())["loss"]

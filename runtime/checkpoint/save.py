@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib
 import shutil
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,16 +19,16 @@ import jax
 from ..contract import SaveError
 from ..storage.base import Storage
 from ..storage.bucket_client import BucketError, is_unreachable
+from .background import Background
 from .damage import save_failure
 from .manifest import flush, write_manifest
 from .names import Arrays
 from .numbered import path_of, steps_in
 from .pieces import gather_whole
 from .retention import remove_superseded
-from .upkeep import Upkeep
 
 if TYPE_CHECKING:
-    from .orbax_files import Manager
+    from .orbax_files import CheckpointWriter
 
 _POLL = 0.02  # seconds
 
@@ -51,9 +50,9 @@ class Saves:
         self._gathers = in_parts and not storage.everyone_reads
         self._primary = jax.process_index() == 0
         self._saves = self._primary or self._in_parts
-        self._opened: Manager | None = None
-        self._upkeep: Upkeep | None = None
-        self._saving: int | None = None
+        self._writer: CheckpointWriter | None = None
+        self._saving: tuple[int, Background] | None = None
+        """Step of the save in progress, and the thread that completes it."""
 
     def prepare(self) -> None:
         """Import orbax in a background thread, if this process saves, so that the first save does not wait for it."""
@@ -63,42 +62,46 @@ class Saves:
     def stand_in(self) -> None:
         """See `CheckpointFolder.stand_in`."""
         assert self._storage.everyone_reads and not self._in_parts
-        from .orbax_files import lead
-
-        lead()
         self._primary = self._saves = True
-
-    @property
-    def _manager(self) -> Manager:
-        """Return orbax's manager, opened at the first save: it reads existing checkpoints and fails on damaged ones."""
-        if self._opened is None:
-            from .orbax_files import open_manager
-
-            self._opened = open_manager(self._directory, self._in_parts)
-        return self._opened
 
     def start(self, step: int, state: Arrays, meta: dict[str, Any], loss: float | None) -> None:
         """Start a save, after waiting for an earlier save. Raises SaveError if either fails."""
+        self.completed(wait=True)
         if self._gathers:
             state = gather_whole(state) or {}
         if not self._saves:
             return
+        newest = next(iter(steps_in(self._directory)), None)
+        if newest is not None and newest >= step:
+            raise RuntimeError(f"step {step} is not saved: {self._directory} has a checkpoint of step {newest}")
+        written = threading.Event()
         try:
-            started = self._manager.start(step, state, meta, loss)
+            if self._writer is None:
+                from .orbax_files import CheckpointWriter
+
+                self._writer = CheckpointWriter(self._in_parts)
+            self._writer.start(self._directory / str(step), state, meta, loss)
         except Exception as error:
-            raise self.failure(step if self._saving is None else self._saving, error) from error
-        if not started:
-            latest = next(iter(steps_in(self._directory)), None)
-            raise RuntimeError(f"orbax did not save step {step}: {self._directory} has a checkpoint of step {latest}")
-        self._saving = step
+            raise self.failure(step, error) from error
+        saving = Background(lambda: self._complete(step, written))
+        self._saving = step, saving
         # orbax copies the shards of a divided state, and a gathered state is a copy.
         if writes_at_once() and not self._in_parts and not self._gathers:
-            self._wait_until_written(step)
+            self._wait(step, saving, written)
 
-    def _wait_until_written(self, step: int) -> None:
+    def _complete(self, step: int, written: threading.Event) -> None:
+        """Wait until a checkpoint is written, then finish it. Runs in a thread."""
+        assert self._writer is not None
+        self._writer.wait()
+        written.set()
+        if self._primary:
+            self._finish(step)
+
+    def _wait(self, step: int, saving: Background, event: threading.Event) -> None:
+        """Wait until `event` is set or the save is complete. Raises SaveError if it fails."""
         try:
-            while not self._is_written():
-                time.sleep(_POLL)
+            while not saving.finished() and not event.wait(_POLL):
+                pass
         except Exception as error:
             raise self.failure(step, error) from error
 
@@ -106,33 +109,16 @@ class Saves:
         """Return the step of a save that completed since the last call, else None. Raises SaveError if it failed."""
         if self._saving is None:
             return None
-        step = self._saving
+        step, saving = self._saving
+        if wait:
+            self._wait(step, saving, threading.Event())
         try:
-            while not self._is_complete(step):
-                if not wait:
-                    return None
-                time.sleep(_POLL)
+            if not saving.finished():
+                return None
         except Exception as error:
             raise self.failure(step, error) from error
-        self._saving = self._upkeep = None
+        self._saving = None
         return step
-
-    def _is_complete(self, step: int) -> bool:
-        """Return whether the save, with its work in the background, is complete. Raises its error."""
-        if self._upkeep is not None:
-            return self._upkeep.finished()
-        if not self._is_written():
-            return False
-        self._manager.wait_until_finished()
-        self._manager.check_for_errors()
-        if self._primary:
-            self._upkeep = Upkeep(lambda: self._finish(step))
-        return not self._primary
-
-    def _is_written(self) -> bool:
-        # Check for errors first: a process that failed must not wait for the others, which wait for its part.
-        self._manager.check_for_errors()
-        return not self._manager.is_saving_in_progress()
 
     def _finish(self, step: int) -> None:
         folder = path_of(self._directory, step)
@@ -149,8 +135,7 @@ class Saves:
 
     def failure(self, step: int, error: Exception) -> SaveError:
         """Reset after a failed save, and return the error to raise. It names the previous checkpoint."""
-        self._saving = self._upkeep = None
-        self._opened = None  # orbax's manager would raise the same error again at the next save
+        self._saving = None
         last = next((older for older in steps_in(self._directory) if older < step), None)
         place = self._storage.where(self._directory) if isinstance(error, BucketError) else str(self._directory)
         return SaveError(save_failure(step, place, last, error), unavailable=is_unreachable(error))
@@ -158,5 +143,5 @@ class Saves:
     def close(self) -> None:
         """Wait until a save in progress is complete. Raises SaveError if it fails."""
         self.completed(wait=True)
-        if self._opened is not None:
-            self._opened.close()
+        if self._writer is not None:
+            self._writer.close()

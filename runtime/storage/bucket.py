@@ -26,7 +26,7 @@ from .bucket_digest import is_same
 
 _SMALL = (
     1 << 16
-)  # bytes; up to this size files of all checkpoints are downloaded, because orbax reads each one's metadata
+)  # bytes; up to this size files of all checkpoints are downloaded, because losses and pins say which are kept
 _PAUSE = (
     3.0  # least seconds between two uploads of metrics; at least 10 times the last upload, since files are sent whole
 )

@@ -1,98 +1,107 @@
-"""Errors of a save are seen at once: `completed` asks orbax for them while it goes on."""
+"""Errors of a save are seen at once: while it goes on, `completed` says whether it has failed."""
 
 from __future__ import annotations
 
 import errno
+import threading
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+import numpy as np
 import pytest
 
 from podrun.runtime.checkpoint import orbax_files
 from podrun.runtime.checkpoint.store import Checkpoints
-from podrun.runtime.config import Checkpoint
+from podrun.runtime.config import Checkpoint, Config
 from podrun.runtime.contract import SaveError
 
-
-class FakeManager:
-    """orbax's manager of a save that takes three looks, and fails at one of them."""
-
-    def __init__(self, fails_at: int | None = None) -> None:
-        self.looks = 0
-        self.asked: list[str] = []
-        self.fails_at = fails_at
-
-    def is_saving_in_progress(self) -> bool:
-        self.looks += 1
-        return self.looks <= 3
-
-    def check_for_errors(self) -> None:
-        self.asked.append(f"errors {self.looks}")
-        if self.looks == self.fails_at:
-            raise OSError("disk full")
-
-    def wait_until_finished(self) -> None:
-        self.asked.append(f"wait {self.looks}")
+CONFIG = Config.model_validate({"steps": 100, "batch_size": 8, "sample": {"tokens": 0}})
 
 
-def saving(folder: Path, manager: FakeManager, in_parts: bool) -> Checkpoints:
+class SlowWriter:
+    """A writer whose checkpoint is complete, or fails with `error`, once `may_end` is set."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.may_end = threading.Event()
+        self._error = error
+
+    def start(self, folder: Path, state: Any, meta: Any, loss: float | None) -> None:
+        folder.mkdir()
+
+    def wait(self) -> None:
+        assert self.may_end.wait(60)
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        pass
+
+
+def start_saving(
+    folder: Path, writer: SlowWriter, in_parts: bool, monkeypatch: pytest.MonkeyPatch, step: int = 7
+) -> Checkpoints:
+    """Start a save by this writer. On CPU, a state of which this process has all is written before this returns."""
+    monkeypatch.setattr(orbax_files, "CheckpointWriter", lambda in_parts: writer)
     checkpoints = Checkpoints(folder, Checkpoint(), in_parts)
-    saves = checkpoints._saves
-    saves._opened, saves._saving = cast(Any, manager), 7
-    (folder / "7").mkdir(exist_ok=True)
+    checkpoints.save(step, {"step": np.array(step), "params": {}}, 0, CONFIG, b"", None)
     return checkpoints
 
 
 @pytest.mark.parametrize("in_parts", [False, True])
-def test_a_save_is_asked_for_errors_all_the_time(tmp_path: Path, in_parts: bool) -> None:
-    """In parts, the others wait for the part of a process that failed, and would never come to their end."""
-    manager = FakeManager(fails_at=2)
-    checkpoints = saving(tmp_path, manager, in_parts)
+def test_an_error_ends_the_save(tmp_path: Path, in_parts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = SlowWriter(OSError("disk full"))
+    writer.may_end.set()
     with pytest.raises(
         SaveError, match=r"checkpoint 7 cannot be saved in .*: OSError: disk full; there is none before it"
     ):
-        checkpoints.completed(wait=True)
-    assert manager.asked == ["errors 0", "errors 1", "errors 2"]
-    assert checkpoints.completed(wait=True) is None  # it is over
+        start_saving(tmp_path, writer, in_parts, monkeypatch).completed(wait=True)
 
 
-def test_the_operating_system_s_reason_is_told(tmp_path: Path) -> None:
-    """Name the folder, why, and which checkpoint is left; where it is the disk, what to do."""
-    for step in (5, 6, 9):
-        (tmp_path / str(step)).mkdir()
-    checkpoints = saving(tmp_path, FakeManager(), in_parts=False)
-    tensorstore = ValueError("RESOURCE_EXHAUSTED: x [os_error_code='28'] y")
-    for error in (tensorstore, OSError(errno.ENOSPC, "whatever")):
-        assert str(checkpoints._saves.failure(7, error)) == (
-            f"checkpoint 7 cannot be saved in {tmp_path}: No space left on device; the last good checkpoint is of step 6, "
-            "and is kept; free some space there"
-        )
-
-
-@pytest.mark.parametrize("in_parts", [False, True])
-def test_a_save_that_goes_on_is_not_waited_for(tmp_path: Path, in_parts: bool) -> None:
-    """The next call asks again; its step is told once."""
-    manager = FakeManager()
-    checkpoints = saving(tmp_path, manager, in_parts)
+def test_a_save_that_has_failed_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its error is raised once, and the next save may succeed."""
+    writer = SlowWriter(OSError("disk full"))
+    checkpoints = start_saving(tmp_path, writer, True, monkeypatch)
     assert [checkpoints.completed() for _ in range(3)] == [None, None, None]
+    writer.may_end.set()
+    with pytest.raises(SaveError, match="disk full"):
+        checkpoints.completed(wait=True)
+    assert checkpoints.completed(wait=True) is None
+    writer._error = None
+    checkpoints.save(8, {"step": np.array(8), "params": {}}, 0, CONFIG, b"", None)
+    assert checkpoints.completed(wait=True) == 8
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("RESOURCE_EXHAUSTED: x [os_error_code='28'] y"), OSError(errno.ENOSPC, "whatever")]
+)
+def test_the_operating_system_s_reason_is_told(
+    tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Name the folder, why, and which checkpoint is left; where it is the disk, what to do."""
+    for step in (5, 6):
+        (tmp_path / str(step)).mkdir()
+    writer = SlowWriter(error)
+    writer.may_end.set()
+    with pytest.raises(SaveError) as caught:
+        start_saving(tmp_path, writer, False, monkeypatch)
+    assert str(caught.value) == (
+        f"checkpoint 7 cannot be saved in {tmp_path}: No space left on device; the last good checkpoint is of step 6, "
+        "and is kept; free some space there"
+    )
+
+
+def test_a_save_that_goes_on_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next call asks again; its step is told once."""
+    writer = SlowWriter()
+    checkpoints = start_saving(tmp_path, writer, True, monkeypatch)
+    assert [checkpoints.completed() for _ in range(3)] == [None, None, None]
+    writer.may_end.set()
     assert checkpoints.completed(wait=True) == 7
     assert checkpoints.completed() is None
-    manager = FakeManager(fails_at=4)
-    with pytest.raises(SaveError, match="disk full"):
-        saving(tmp_path, manager, in_parts).completed(wait=True)
 
 
-def test_an_error_that_orbax_s_own_thread_got_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That thread waits for the other processes then, so this one has to learn of the error and end."""
-
-    def fail(manager: orbax_files.Manager) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(orbax_files.ocp.CheckpointManager, "_wait_for_checkpointers", fail)
-    monkeypatch.setattr(orbax_files.ocp.CheckpointManager, "check_for_errors", lambda manager: None)
-    manager = orbax_files.Manager.__new__(orbax_files.Manager)
-    with pytest.raises(OSError, match="No space"):
-        manager._wait_for_checkpointers()
-    with pytest.raises(OSError, match="No space"):
-        manager.check_for_errors()
-    manager.check_for_errors()
+def test_a_step_is_not_saved_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor an older one than those that exist: a resumed run would not find it."""
+    (tmp_path / "9").mkdir()
+    with pytest.raises(RuntimeError, match=r"step 7 is not saved: .* has a checkpoint of step 9"):
+        start_saving(tmp_path, SlowWriter(), False, monkeypatch)

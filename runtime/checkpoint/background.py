@@ -1,4 +1,4 @@
-"""Finish a checkpoint in a background thread: write its manifest, then remove superseded checkpoints."""
+"""Do the work of a save in a background thread."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import threading
 from collections.abc import Callable
 
 
-class Upkeep:
+class Background:
     """A function that runs in a thread. `finished` raises its error."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
         self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="save", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
