@@ -94,7 +94,7 @@ def _headline(comparison: Comparison) -> str:
     if folders.results != folders.runs:
         lines.append(f"  results  {folders.results} on this machine")
     if not can_plot():
-        lines.append("  there will be no plots: they need matplotlib (pip install matplotlib)")
+        lines.append(f"  the plots will be in {PAGE} only: as PNG they need matplotlib (pip install matplotlib)")
     return "\n".join(lines)
 
 
