@@ -26,7 +26,7 @@ from typing import Any
 import jax
 
 from .beat import BeatFile
-from .kept import Kept
+from .disk_cache import DiskCache
 
 _ARGUMENTS = [
     "backend",
@@ -66,8 +66,8 @@ def share_programs(folder: str | None, beat: BeatFile | None = None) -> None:
     except (ImportError, AttributeError):
         return
     if expected and getattr(alone, "__module__", "").startswith("jax."):
-        kept = Kept(folder) if folder is not None and jax.config.values["jax_enable_compilation_cache"] else None
-        shared = SharedCompiler(alone, anew, distributed.global_state, kept, beat or BeatFile(None))
+        cache = DiskCache(folder) if folder is not None and jax.config.values["jax_enable_compilation_cache"] else None
+        shared = SharedCompiler(alone, anew, distributed.global_state, cache, beat or BeatFile(None))
         compiler.compile_or_get_cached = shared
 
 
@@ -79,17 +79,17 @@ class SharedCompiler:
         anew: JAX's function that compiles without a cache. A program from JAX's cache cannot be shared, because XLA for CPUs
             loses functions when it serializes a program that was deserialized.
         pod: has `client`, with the pod's key-value store, and `process_id`.
-        kept: cache of programs of earlier starts.
+        cache: cache of programs of earlier starts.
         beat: records that this process waits for another to compile.
     """
 
     def __init__(
-        self, alone: Callable[..., Any], anew: Callable[..., Any], pod: Any, kept: Kept | None, beat: BeatFile
+        self, alone: Callable[..., Any], anew: Callable[..., Any], pod: Any, cache: DiskCache | None, beat: BeatFile
     ) -> None:
         self._alone = alone
         self._anew = anew
         self._pod = pod
-        self._kept = kept
+        self._cache = cache
         self._beat = beat
         self._seen: Counter[str] = Counter()
 
@@ -129,7 +129,7 @@ class SharedCompiler:
 
     def _get(self, key: str, leads: bool, shared: _Shared, by: _Compiler) -> Any:
         """Return the program: from the cache, from the leading process, or compiled here. The leading process offers it."""
-        packed = self._kept.read(key) if self._kept else None
+        packed = self._cache.read(key) if self._cache else None
         program = by.load(packed)
         if program is not None:
             if leads:
@@ -151,8 +151,8 @@ class SharedCompiler:
             if program is None:
                 program = by.compile()
                 packed = by.pack(program)
-        if self._kept and packed:
-            self._kept.write(key, packed)
+        if self._cache and packed:
+            self._cache.write(key, packed)
         return program
 
 

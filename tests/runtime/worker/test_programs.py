@@ -20,7 +20,7 @@ from jax._src import compiler
 
 from podrun.runtime.worker import programs
 from podrun.runtime.worker.beat import BeatFile
-from podrun.runtime.worker.kept import Kept
+from podrun.runtime.worker.disk_cache import DiskCache
 from podrun.runtime.worker.programs import SharedCompiler, program_key, share_programs
 
 NAME = "jit__lambda"
@@ -69,7 +69,7 @@ class Process:
         self.compiled = 0
         self._text = text
         pod = SimpleNamespace(client=store, process_id=number)
-        self.compile = SharedCompiler(self._alone, self._alone, pod, Kept(kept) if kept else None, BeatFile(None))
+        self.compile = SharedCompiler(self._alone, self._alone, pod, DiskCache(kept) if kept else None, BeatFile(None))
 
     def _alone(self, *args: Any) -> str:
         self.compiled += 1
@@ -125,7 +125,9 @@ def test_a_second_start_compiles_nothing(tmp_path: Path) -> None:
     assert len(list((tmp_path / "c").iterdir())) == 1
 
 
-@pytest.mark.parametrize("content", [b"damaged", Kept.sealed(zlib.compress(b"something else")), Kept.sealed(b"text")])
+@pytest.mark.parametrize(
+    "content", [b"damaged", DiskCache.sealed(zlib.compress(b"something else")), DiskCache.sealed(b"text")]
+)
 def test_a_file_that_cannot_be_loaded(tmp_path: Path, content: bytes) -> None:
     """It is damaged, or whole but of something else: then the program is compiled and written again."""
     program = computation()

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from podrun.runtime.worker.kept import Kept
+from podrun.runtime.worker.disk_cache import DiskCache
 
 
 def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
     """Only this user can read it, and only whole files are in the folder."""
     folder = tmp_path / "made" / "here"
-    kept = Kept(folder)
-    assert kept.read("key") is None
-    kept.write("key", b"text")
-    kept.write("key", b"other text")
-    assert Kept(folder).read("key") == b"other text"
+    cache = DiskCache(folder)
+    assert cache.read("key") is None
+    cache.write("key", b"text")
+    cache.write("key", b"other text")
+    assert DiskCache(folder).read("key") == b"other text"
     assert os.listdir(folder) == ["key"]
     assert stat.S_IMODE((folder / "key").stat().st_mode) == 0o600
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -28,42 +28,42 @@ def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
     "damage", [b"", b"short", b"x" * 32 + b"text", b"text of another program, longer than a digest"]
 )
 def test_a_damaged_file_is_none(tmp_path: Path, damage: bytes) -> None:
-    kept = Kept(tmp_path)
-    kept.write("key", b"text")
+    cache = DiskCache(tmp_path)
+    cache.write("key", b"text")
     (tmp_path / "key").write_bytes(damage)
-    assert kept.read("key") is None
-    kept.write("key", b"text")
-    assert kept.read("key") == b"text"
+    assert cache.read("key") is None
+    cache.write("key", b"text")
+    assert cache.read("key") == b"text"
 
 
 def test_a_truncated_file_is_none(tmp_path: Path) -> None:
-    kept = Kept(tmp_path)
-    kept.write("key", bytes(1000))
+    cache = DiskCache(tmp_path)
+    cache.write("key", bytes(1000))
     os.truncate(tmp_path / "key", 500)
-    assert kept.read("key") is None
+    assert cache.read("key") is None
     assert not (tmp_path / "key").exists()
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    kept = Kept(tmp_path / "file" / "folder")
-    kept.write("key", b"text")
-    assert kept.read("key") is None
+    cache = DiskCache(tmp_path / "file" / "folder")
+    cache.write("key", b"text")
+    assert cache.read("key") is None
 
 
 def test_a_file_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "key").mkdir()
-    kept = Kept(tmp_path)
-    kept.write("key", b"text")
-    assert kept.read("key") is None
+    cache = DiskCache(tmp_path)
+    cache.write("key", b"text")
+    assert cache.read("key") is None
     assert os.listdir(tmp_path) == ["key"]
 
 
 def test_the_ones_not_used_for_longest_make_room(tmp_path: Path) -> None:
-    kept = Kept(tmp_path, limit=400)
+    cache = DiskCache(tmp_path, limit=400)
     for age, key in ((30, "old"), (20, "middle"), (10, "new")):
-        kept.write(key, bytes(68))  # 100 bytes with its digest
+        cache.write(key, bytes(68))  # 100 bytes with its digest
         os.utime(tmp_path / key, (1e9 - age, 1e9 - age))
-    assert kept.read("old") is not None  # it is used now
-    kept.write("newest", bytes(68 + 60))
+    assert cache.read("old") is not None  # it is used now
+    cache.write("newest", bytes(68 + 60))
     assert sorted(os.listdir(tmp_path)) == ["new", "newest", "old"]

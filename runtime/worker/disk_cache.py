@@ -1,4 +1,4 @@
-"""Keep files of this host by the digest of what they were made from: compiled programs, tokenised text.
+"""Cache files on this host by the digest of what they were made from, such as compiled programs.
 
 They only save time: a file that is damaged or cannot be read is none, and one that cannot be written is left out.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 _DIGEST = hashlib.sha256().digest_size
 
 
-class Kept:
+class DiskCache:
     """Files in one folder, which only this user may write to: what is read here is run.
 
     Args:
