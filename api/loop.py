@@ -122,7 +122,7 @@ class Steps:
                 self._reporter.begin_step(step)
                 self._running = step
                 try:
-                    with self._reporter.beat.dispatch:
+                    with self._reporter.record.dispatch:
                         yield step
                 except GeneratorExit:
                     self._leave(step, on_purpose=was_left_on_purpose(sys._getframe(1)))
@@ -199,11 +199,11 @@ class Steps:
 
     def _complete(self, step: int) -> None:
         on_cpu = jax.default_backend() == "cpu"
-        self._reporter.beat.arrive(step)
+        self._reporter.record.arrive(step)
         if on_cpu:  # collectives on CPU deadlock if many steps are in flight
-            with self._reporter.beat.waiting:
+            with self._reporter.record.waiting:
                 jax.block_until_ready(self.state)
-        self._reporter.beat.complete(step)
+        self._reporter.record.complete(step)
         self.step = step
         self._session.flush(before=None if on_cpu else step)
         self._report_step(step)

@@ -98,7 +98,7 @@ def run(env: WorkerEnv, reporter: Reporter) -> int:
     assert config.launch.workdir is not None  # the launcher fills it in
     bucket = url(config.launch.workdir)
     workdir = Workdir(spool_of(bucket) if bucket else config.launch.workdir.expanduser())
-    configure_jax(reporter.beat)
+    configure_jax(reporter.record)
     quiet_libraries()
     if env.process_id == 0:
         claim(workdir, env, reporter)
@@ -106,7 +106,7 @@ def run(env: WorkerEnv, reporter: Reporter) -> int:
     storage = open_bucket(bucket, workdir, env, reporter) if bucket else None
     inject_faults(env, workdir, reporter)
     reporter.phase(Phase.CONNECT)
-    reporter.beat.part()  # from here on it waits for the other processes
+    reporter.record.part()  # from here on it waits for the other processes
     initialize(env, config.launch.start_timeout)
     report_sigterm(reporter, leaves=True)
     try:

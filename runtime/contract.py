@@ -78,12 +78,12 @@ class Phase(StrEnum):
 
 
 _BEAT = struct.Struct("=6Q4dQ")
-_LARGEST = 1 << 53  # limit of the numbers in a beat
+_LARGEST = 1 << 53  # limit of the numbers in a progress record
 
 
 @dataclass(frozen=True)
-class Beat:
-    """Heartbeat record of a worker: its progress, as it writes it to its beat file and its agent reads it."""
+class ProgressRecord:
+    """Heartbeat record of a worker: its progress, as it writes it to its file and its agent reads it."""
 
     moves: int
     """Number of updates of the record so far; each is a sign of progress."""
@@ -108,15 +108,15 @@ class Beat:
     """True while the process waits for a program that another process compiles."""
 
     @classmethod
-    def parse(cls, text: str) -> Beat:
-        """Parse the first bytes of a beat file, given as hexadecimal digits. Raises ValueError."""
+    def parse(cls, text: str) -> ProgressRecord:
+        """Parse the first bytes of such a file, given as hexadecimal digits. Raises ValueError."""
         try:
             moves, phase, *numbers = _BEAT.unpack_from(bytes.fromhex(text))
             name = tuple(Phase)[phase]
         except (struct.error, IndexError) as error:
-            raise ValueError(f"not a beat: {error}") from None
+            raise ValueError(f"not a progress record: {error}") from None
         if not all(0 <= number <= _LARGEST for number in (moves, *numbers)):  # NaN is not
-            raise ValueError("not a beat: a number in it is too large, negative or NaN")
+            raise ValueError("not a progress record: a number in it is too large, negative or NaN")
         numbers[-1] = bool(numbers[-1])
         return cls(moves, name, *numbers)
 
@@ -285,7 +285,7 @@ def events_stream(process_id: int) -> str:
 
 
 def beat_file(process_id: int) -> str:
-    """Return the name of the file on the host with the heartbeat record of a process."""
+    """Return the name of the file on the host with the progress record of a process."""
     return f"{process_id}.beat"
 
 

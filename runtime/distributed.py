@@ -17,10 +17,10 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .contract import UserError, WorkerEnv, bind_address
-from .worker.beat import BeatFile
 from .worker.gloo import listen_at
 from .worker.mistakes import explain_mistakes
 from .worker.programs import share_programs
+from .worker.progress_record import ProgressRecordFile
 from .worker.quiet import without_gloo_lines
 
 SHUTDOWN_LIMIT = 24 * 3600
@@ -31,12 +31,12 @@ The limit is long because one process may still work after the last common step:
 JAX would end that process. A process that fails does not wait, and podrun then ends the others."""
 
 
-def configure_jax(beat: BeatFile | None = None) -> None:
-    """Configure JAX; must be called before the first computation. `beat` records waits for a shared program."""
+def configure_jax(record: ProgressRecordFile | None = None) -> None:
+    """Configure JAX; must be called before the first computation. `record` notes waits for a shared program."""
     if cache := os.environ.get("JAX_COMPILATION_CACHE_DIR") or private_cache():
         jax.config.update("jax_compilation_cache_dir", cache)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-    share_programs(f"{cache}/programs" if cache and "://" not in cache else None, beat)
+    share_programs(f"{cache}/programs" if cache and "://" not in cache else None, record)
     # Makes random numbers independent of the sharding.
     jax.config.update("jax_threefry_partitionable", True)
 

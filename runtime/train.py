@@ -81,10 +81,10 @@ class Trainer:
     ) -> None:
         self._config = config
         self._reporter = reporter
-        self._beat = reporter.beat
+        self._progress = reporter.record
         self._process = jax.process_index()
-        self._data = load_data(config, reporter.note if self._process == 0 else None, self._beat.part)
-        self._beat.part()
+        self._data = load_data(config, reporter.note if self._process == 0 else None, self._progress.part)
+        self._progress.part()
         storage = agree_on_storage(env, workdir, self._data.fingerprint, storage)
         self._steps = config.total_steps(self._data.train.size)
         self._make_step()
@@ -169,16 +169,16 @@ class Trainer:
             self._profiler.begin_step(step)
             if self._reporter.faults is not None:
                 self._state = self._reporter.faults.state(self._state)
-            with self._clock.waiting(), self._beat.data:
+            with self._clock.waiting(), self._progress.data:
                 batch = self._batches.get(self._check_blocked)
             done = self._complete_oldest() if len(self._in_flight) == self._window else None
             if step == first:
-                self._beat.part()  # from here on it waits only for the compiler
+                self._progress.part()  # from here on it waits only for the compiler
             if self._is_logged(step) and (scores := self._strategy.scores(self._state, batch)):
                 self._scores[step] = scores
-            with self._beat.dispatch:
+            with self._progress.dispatch:
                 self._state, metrics = self._strategy.step(self._state, batch)
-            self._beat.arrive(step)
+            self._progress.arrive(step)
             self._in_flight.append((step, metrics))
             self._batches.refill()
             self._step = step
@@ -230,9 +230,9 @@ class Trainer:
     def _complete_oldest(self) -> Completed:
         """Wait for the oldest step in flight, and return it."""
         step, metrics = self._in_flight.popleft()
-        with self._beat.waiting:
+        with self._progress.waiting:
             values = metrics.read()
-        self._beat.complete(step)
+        self._progress.complete(step)
         self._clock.step_done(step)
         return step, metrics, values
 
@@ -290,7 +290,7 @@ class Trainer:
         sums: Any = None
         for batch in evaluation_batches(examples, size, *self._strategy.data_shard, limit, self._strategy.shares):
             shard = self._strategy.shard(batch)
-            self._beat.part()
+            self._progress.part()
             part = jax.device_get(self._strategy.evaluate(self._state, shard))
             wide = jax.tree.map(np.float64, part)
             sums = wide if sums is None else jax.tree.map(np.add, sums, wide)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from podrun.runtime.contract import Beat, Event, EventKind, ExitCode, Phase, output_stream
+from podrun.runtime.contract import Event, EventKind, ExitCode, Phase, ProgressRecord, output_stream
 
 from ..agent.base.protocol import ASKED, PREEMPTED, UNHEARD, USAGE
 from ..agent.base.schema import Lines, Malformed
@@ -302,7 +302,7 @@ class AgentFrames:
         for number, text in frame["beats"].items():
             process = self._processes[host, int(number)]
             try:
-                beat = Beat.parse(text)
+                beat = ProgressRecord.parse(text)
             except ValueError as why:  # a user program has written it
                 process.beat = None  # and nobody can tell any more whether the pod is stuck
                 what = f"the beat of process {number} on {host} is damaged ({why}); a hang may not be noticed"

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from podrun.runtime.contract import Beat, Phase
+from podrun.runtime.contract import Phase, ProgressRecord
 
 STALL_TIMEOUT = 60.0
 """Seconds without progress that are allowed in a step, unless `launch.stall_timeout` says otherwise."""
@@ -35,7 +35,7 @@ class Standing:
     phase: str | None
     idle: float
     """Seconds since its last sign of progress."""
-    beat: Beat | None = None
+    beat: ProgressRecord | None = None
     """None for most user programs."""
     state: str = ""
     """State of the process as `ps` shows it; empty if that was not asked."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from podrun.runtime.contract import Beat, Phase
+from podrun.runtime.contract import Phase, ProgressRecord
 
 from ..rundir.lateness import behind_others
 
@@ -35,7 +35,9 @@ class Late:
     """Time at which the first of the windows began."""
 
 
-def late_in_window(first: Mapping[Key, Beat], last: Mapping[Key, Beat]) -> tuple[dict[Key, float], float]:
+def late_in_window(
+    first: Mapping[Key, ProgressRecord], last: Mapping[Key, ProgressRecord]
+) -> tuple[dict[Key, float], float]:
     """Return who was late between two looks at the same processes, by how many seconds a step, and the seconds of a step.
 
     All of them have completed steps in between.
@@ -48,7 +50,7 @@ def late_in_window(first: Mapping[Key, Beat], last: Mapping[Key, Beat]) -> tuple
     return {key: behind for key, behind in behind_others(waits).items() if behind > noise}, step_seconds
 
 
-def _accounted(beat: Beat) -> float:
+def _accounted(beat: ProgressRecord) -> float:
     """Return the seconds of steps so far. Of one who waits that is nearly all; evaluations and saves do not count."""
     return beat.data + beat.dispatch + beat.waiting
 
@@ -59,12 +61,12 @@ class Stragglers:
     def __init__(self) -> None:
         self.late: Late | None = None
         """The process that was late in each of the last windows; of several the one that was named first."""
-        self._first: dict[Key, Beat] = {}
+        self._first: dict[Key, ProgressRecord] = {}
         self._began = 0.0
         self._streaks: dict[Key, tuple[float, int]] = {}
         """Windows in a row in which a process was late, up to the last one: when they began, and how many they are."""
 
-    def see(self, beats: Mapping[Key, Beat], now: float) -> bool:
+    def see(self, beats: Mapping[Key, ProgressRecord], now: float) -> bool:
         """Look at the beats of all processes that run. Return True if that ends a window, after which `late` is new."""
         if not all(beat.phase == Phase.TRAIN for beat in beats.values()):
             return False

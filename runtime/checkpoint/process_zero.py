@@ -61,7 +61,7 @@ def restore_from_process_zero(
         raise RefusedError(answer["refused"])
     if not answer:
         return None
-    state = broadcast_arrays(arrays, target.template(), reporter.beat.part)
+    state = broadcast_arrays(arrays, target.template(), reporter.record.part)
     return answer["step"], target.build(answer["step"], answer["meta"], state)
 
 

@@ -25,8 +25,8 @@ from typing import Any
 
 import jax
 
-from .beat import BeatFile
 from .disk_cache import DiskCache
+from .progress_record import ProgressRecordFile
 
 _ARGUMENTS = [
     "backend",
@@ -51,12 +51,12 @@ _WAIT = 20 * 60
 _log = logging.getLogger("podrun")
 
 
-def share_programs(folder: str | None, beat: BeatFile | None = None) -> None:
+def share_programs(folder: str | None, record: ProgressRecordFile | None = None) -> None:
     """Share and cache all programs compiled from now on that run on several processes.
 
     Args:
         folder: folder of the cache; None: no cache.
-        beat: records that this process waits for another to compile.
+        record: notes that this process waits for another to compile.
     """
     try:
         from jax._src import compiler, distributed
@@ -67,7 +67,7 @@ def share_programs(folder: str | None, beat: BeatFile | None = None) -> None:
         return
     if expected and getattr(alone, "__module__", "").startswith("jax."):
         cache = DiskCache(folder) if folder is not None and jax.config.values["jax_enable_compilation_cache"] else None
-        shared = SharedCompiler(alone, anew, distributed.global_state, cache, beat or BeatFile(None))
+        shared = SharedCompiler(alone, anew, distributed.global_state, cache, record or ProgressRecordFile(None))
         compiler.compile_or_get_cached = shared
 
 
@@ -80,17 +80,22 @@ class SharedCompiler:
             loses functions when it serializes a program that was deserialized.
         pod: has `client`, with the pod's key-value store, and `process_id`.
         cache: cache of programs of earlier starts.
-        beat: records that this process waits for another to compile.
+        record: notes that this process waits for another to compile.
     """
 
     def __init__(
-        self, alone: Callable[..., Any], anew: Callable[..., Any], pod: Any, cache: DiskCache | None, beat: BeatFile
+        self,
+        alone: Callable[..., Any],
+        anew: Callable[..., Any],
+        pod: Any,
+        cache: DiskCache | None,
+        record: ProgressRecordFile,
     ) -> None:
         self._alone = alone
         self._anew = anew
         self._pod = pod
         self._cache = cache
-        self._beat = beat
+        self._record = record
         self._seen: Counter[str] = Counter()
 
     def __call__(
@@ -145,7 +150,7 @@ class SharedCompiler:
             finally:
                 shared.offer(packed)
         else:
-            with self._beat.borrowing():
+            with self._record.borrowing():
                 packed = shared.wait(key)
             program = by.load(packed)
             if program is None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..contract import Event, EventKind, Phase
 from ..lines import log_line
-from .beat import BeatFile
+from .progress_record import ProgressRecordFile
 
 if TYPE_CHECKING:
     from .fault_injection import FaultInjector
@@ -39,7 +39,7 @@ class Reporter:
         self._began = time.monotonic()
         self._first_step: tuple[float, int] | None = None
         self._last_step = 0.0
-        self.beat = BeatFile(path.with_suffix(".beat") if path.suffix else None)
+        self.record = ProgressRecordFile(path.with_suffix(".beat") if path.suffix else None)
         self.stopping = False
         """True after this process was sent SIGTERM."""
         self.last_phase: Phase | None = None
@@ -72,7 +72,7 @@ class Reporter:
             self._reserve = None
 
     def phase(self, phase: Phase) -> None:
-        self.beat.phase(phase)
+        self.record.phase(phase)
         self.last_phase = phase
         self.event(EventKind.PHASE, phase=phase)
         if self.faults is not None:
@@ -95,7 +95,7 @@ class Reporter:
         if self._leads or now - self._last_step >= every or step == steps:
             self._last_step = now
             times = {"elapsed": round(now - self._began, 3), "seconds_left": self._seconds_left(now, step, steps)}
-            times |= self.beat.seconds()
+            times |= self.record.seconds()
             self.event(EventKind.STEP, step=step, steps=steps, **metrics, **times)
 
     def _seconds_left(self, now: float, step: int, steps: int | None) -> float | None:

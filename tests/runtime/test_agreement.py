@@ -192,7 +192,7 @@ def test_settings_before_the_first_computation(tmp_path: Path, monkeypatch: pyte
     config: dict[str, Any] = {}
     shared: list[str | None] = []
     monkeypatch.setattr(jax.config, "update", config.__setitem__)
-    monkeypatch.setattr(distributed, "share_programs", lambda folder, beat: shared.append(folder))
+    monkeypatch.setattr(distributed, "share_programs", lambda folder, record: shared.append(folder))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/mine")
     rest = {"jax_persistent_cache_min_compile_time_secs": 0.2, "jax_threefry_partitionable": True}

@@ -12,7 +12,7 @@ from podrun.launcher.attempt.outcome import Process
 from podrun.launcher.attempt.suspend_clock import AwakeClock
 from podrun.launcher.attempt.watch import ProgressWatch, least_far
 from podrun.runtime.config import Launch
-from podrun.runtime.contract import Beat, Phase
+from podrun.runtime.contract import Phase, ProgressRecord
 
 
 def standing(
@@ -25,7 +25,7 @@ def standing(
 ) -> Standing:
     """Return where a process stands; `at`: arrived, entered, part, completed."""
     arrived, entered, part, completed = at
-    beat = Beat(1, phase, entered, part, arrived, completed, borrows=borrows)
+    beat = ProgressRecord(1, phase, entered, part, arrived, completed, borrows=borrows)
     return Standing(f"host-{process}", process, phase, idle, beat, **more)
 
 
@@ -208,7 +208,7 @@ def test_pace() -> None:
 def test_who_has_not_joined(parts: tuple[int, ...], states: str, blamed: list[int]) -> None:
     """Processes that have come to the meeting wait for the others, and one that is stopped is to blame in any case."""
     processes = [
-        Process(f"host-{i}", i, Phase.CONNECT, beat=Beat(1, Phase.CONNECT, 1, part, 0, 0), state=state)
+        Process(f"host-{i}", i, Phase.CONNECT, beat=ProgressRecord(1, Phase.CONNECT, 1, part, 0, 0), state=state)
         for i, (part, state) in enumerate(zip(parts, states, strict=True))
     ]
     assert [p.process for p in least_far(processes)] == blamed
@@ -218,7 +218,7 @@ def test_who_was_stuck_is_judged_by_where_it_stood_then() -> None:
     """A stopped process goes on to print its stacks: by the time these are here, it is somewhere else."""
     times = iter(range(0, 1000, 4))
     clock = AwakeClock(5.0, lambda: float(next(times)))
-    beat = Beat(1, Phase.TRAIN, 4, 0, 4, 4)
+    beat = ProgressRecord(1, Phase.TRAIN, 4, 0, 4, 4)
     processes = [Process(f"host-{n}", n, beat=beat) for n in range(2)]
     watch = ProgressWatch(processes, clock, Launch(stall_timeout=3), is_program=False)
     while not watch.is_stuck(lambda host: True):

@@ -6,11 +6,11 @@ import pytest
 
 from podrun.launcher.attempt.cause import Failure
 from podrun.launcher.attempt.outcome import Process, doing
-from podrun.runtime.contract import Beat, Phase
+from podrun.runtime.contract import Phase, ProgressRecord
 
 
 def process(number: int, phase: Phase | None, step: int | None, arrived: int | None = None) -> Process:
-    beat = None if arrived is None or phase is None else Beat(1, phase, 4, 0, arrived, 0)
+    beat = None if arrived is None or phase is None else ProgressRecord(1, phase, 4, 0, arrived, 0)
     return Process(f"host-{number}", number, phase, step, beat=beat)
 
 

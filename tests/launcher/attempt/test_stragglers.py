@@ -9,11 +9,11 @@ import pytest
 
 from podrun.launcher.attempt.stragglers import Stragglers, late_in_window
 from podrun.launcher.rundir.lateness import behind_others
-from podrun.runtime.contract import Beat, Phase
+from podrun.runtime.contract import Phase, ProgressRecord
 
 
-def beat(completed: int, waiting: float, data: float = 0.0, phase: Phase = Phase.TRAIN) -> Beat:
-    return Beat(completed, phase, 4, 0, completed, completed, data, 0.0, waiting)
+def beat(completed: int, waiting: float, data: float = 0.0, phase: Phase = Phase.TRAIN) -> ProgressRecord:
+    return ProgressRecord(completed, phase, 4, 0, completed, completed, data, 0.0, waiting)
 
 
 START = {("a", 0): beat(100, 50.0), ("b", 1): beat(100, 70.0), ("c", 2): beat(101, 60.0)}

@@ -19,9 +19,9 @@ import pytest
 from jax._src import compiler
 
 from podrun.runtime.worker import programs
-from podrun.runtime.worker.beat import BeatFile
 from podrun.runtime.worker.disk_cache import DiskCache
 from podrun.runtime.worker.programs import SharedCompiler, program_key, share_programs
+from podrun.runtime.worker.progress_record import ProgressRecordFile
 
 NAME = "jit__lambda"
 
@@ -69,7 +69,9 @@ class Process:
         self.compiled = 0
         self._text = text
         pod = SimpleNamespace(client=store, process_id=number)
-        self.compile = SharedCompiler(self._alone, self._alone, pod, DiskCache(kept) if kept else None, BeatFile(None))
+        self.compile = SharedCompiler(
+            self._alone, self._alone, pod, DiskCache(kept) if kept else None, ProgressRecordFile(None)
+        )
 
     def _alone(self, *args: Any) -> str:
         self.compiled += 1

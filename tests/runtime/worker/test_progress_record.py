@@ -1,4 +1,4 @@
-"""The beat of a process, as its agent reads it."""
+"""The progress record of a process, as its agent reads it."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from pathlib import Path
 import pytest
 
 from podrun.launcher.agent.run.progress import read_beat
-from podrun.runtime.contract import Beat, Phase
-from podrun.runtime.worker.beat import BeatFile
+from podrun.runtime.contract import Phase, ProgressRecord
 from podrun.runtime.worker.progress import Reporter
+from podrun.runtime.worker.progress_record import ProgressRecordFile
 
 
 def test_beat_is_read_back(tmp_path: Path) -> None:
     """What the worker notes is what the launcher parses from the bytes that the agent reads."""
     reporter = Reporter(tmp_path / "3.events")
-    beat = reporter.beat
+    record = reporter.record
     reporter.phase(Phase.SETUP)
-    beat.part()
+    record.part()
     reporter.phase(Phase.TRAIN)
-    beat.arrive(7)
-    with beat.waiting:
-        beat.complete(6)
-    seen = Beat.parse(read_beat(str(tmp_path / "3.beat")))
+    record.arrive(7)
+    with record.waiting:
+        record.complete(6)
+    seen = ProgressRecord.parse(read_beat(str(tmp_path / "3.beat")))
     assert (seen.moves, seen.phase, seen.entered, seen.part, seen.arrived, seen.completed) == (5, "train", 2, 0, 7, 6)
     assert seen.waiting > 0.0
     assert (seen.data, seen.dispatch) == (0.0, 0.0)
@@ -35,12 +35,12 @@ def test_beat_is_read_back(tmp_path: Path) -> None:
 def test_beat_without_file(tmp_path: Path) -> None:
     """Without a file, or a folder for it, the worker goes on, and the agent has nothing to send."""
     for path in (None, tmp_path / "nowhere" / "0.beat"):
-        BeatFile(path).arrive(1)
+        ProgressRecordFile(path).arrive(1)
     assert read_beat(str(tmp_path / "0.beat")) == ""
 
 
 def test_what_a_program_puts_in_the_place_of_its_beat(tmp_path: Path) -> None:
-    """The agent neither waits for a pipe that nobody writes to, nor follows links, nor reads more than a beat."""
+    """The agent neither waits for a pipe that nobody writes to, nor follows links, nor reads more than a record."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("/etc/passwd")
     (tmp_path / "folder").mkdir()
@@ -52,11 +52,11 @@ def test_what_a_program_puts_in_the_place_of_its_beat(tmp_path: Path) -> None:
 
 def test_waiting_for_a_program(tmp_path: Path) -> None:
     """Say so as long as another process compiles; the time of a move is on the host's clock."""
-    beat = BeatFile(tmp_path / "0.beat")
+    record = ProgressRecordFile(tmp_path / "0.beat")
     began = time.monotonic()
-    with beat.borrowing():
-        assert Beat.parse(read_beat(str(tmp_path / "0.beat"))).borrows
-    seen = Beat.parse(read_beat(str(tmp_path / "0.beat")))
+    with record.borrowing():
+        assert ProgressRecord.parse(read_beat(str(tmp_path / "0.beat"))).borrows
+    seen = ProgressRecord.parse(read_beat(str(tmp_path / "0.beat")))
     assert not seen.borrows
     assert began <= seen.moved <= time.monotonic()
 
@@ -90,6 +90,6 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", ["", "00", "xx" * 88, "ff" * 88, _beat(phase=9), *HOSTILE])
 def test_beat_that_is_none(text: str) -> None:
-    """Bytes that are no beat are refused: a user program may have written them."""
-    with pytest.raises(ValueError, match=r"not a beat|hexadecimal"):
-        Beat.parse(text)
+    """Bytes that are no record are refused: a user program may have written them."""
+    with pytest.raises(ValueError, match=r"not a progress record|hexadecimal"):
+        ProgressRecord.parse(text)

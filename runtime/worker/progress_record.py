@@ -1,4 +1,4 @@
-"""Write the heartbeat record of this process: its progress, in a few bytes that the host's agent reads every second."""
+"""Write the progress record of this process, a few bytes that the host's agent reads every second."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _FLOATS = 6  # index of the first float: each number has 8 bytes
 _MOVED, _BORROWS = 9, 10
 
 
-class BeatFile:
-    """The heartbeat record, in a memory-mapped file. An update takes less than a microsecond.
+class ProgressRecordFile:
+    """The progress record, in a memory-mapped file. An update takes less than a microsecond.
 
     Each number is aligned and written atomically.
 
@@ -88,8 +88,8 @@ class BeatFile:
 class Span:
     """A context manager that adds the time spent inside, in seconds, to a number of the record."""
 
-    def __init__(self, beat: BeatFile, index: int) -> None:
-        self._beat = beat
+    def __init__(self, record: ProgressRecordFile, index: int) -> None:
+        self._record = record
         self._index = index
         self._began = 0.0
 
@@ -99,7 +99,7 @@ class Span:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._beat.add(self._index, time.perf_counter() - self._began)
+        self._record.add(self._index, time.perf_counter() - self._began)
 
 
 def _mapped(path: Path) -> mmap.mmap | None:
