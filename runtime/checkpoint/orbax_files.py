@@ -28,8 +28,8 @@ class CheckpointWriter:
     def __init__(self, in_parts: bool) -> None:
         """Make orbax's handlers of a checkpoint. `in_parts`: each process writes its part; else this process writes alone."""
         together = ocp.options.MultiprocessingOptions(primary_host=0) if in_parts else _alone()
-        # No compression: zstd saves a tenth of a trained state's size, but may need as much memory again as the state, and more
-        # time (docs/checkpoints.md).
+        # No compression: zstd saves a tenth of a trained state's size, but may need as much memory again as the state, and
+        # more time (docs/checkpoints.md).
         arrays = ocp.PyTreeCheckpointHandler(
             use_compression=False,
             multiprocessing_options=together,
