@@ -20,7 +20,7 @@ from ..request.hosts import HostSelection, select_hosts
 from ..rundir.old_runs import OldRun, old_run, old_runs, remove, remove_unfinished
 from ..rundir.runs import RunDirectory
 from ..transport.base import Transport, load_transport
-from ..view.cleanup import Leftovers, as_table, counted, kept_lines, summary
+from ..view.cleanup import Removable, as_table, counted, kept_lines, summary
 from ..view.printable import in_one_line
 from ..view.times import parse_duration
 
@@ -43,34 +43,34 @@ def clean(request: CleanRequest) -> int:
     default = "0" if run is not None else _LONG
     older_than = parse_duration(request.older_than or default, "--older-than")
     if run is None and not request.selection.pod.names_pod:
-        leftovers = Leftovers(old_runs(older_than))
-        return _decide(request, leftovers, lambda: _remove_here(leftovers.runs))
+        removable = Removable(old_runs(older_than))
+        return _decide(request, removable, lambda: _remove_here(removable.runs))
     pod, directory = select_hosts(request.selection, "clean")
     runs = [] if directory is None else [old_run(directory)]
     transport = load_transport(pod)
     try:
         hosts = _Hosts(transport, pod, older_than, directory)
-        leftovers = hosts.look()
-        leftovers.runs = [r for r in runs if not leftovers.unreached]  # otherwise the record of its hosts would be lost
-        return _decide(request, leftovers, lambda: hosts.remove(leftovers) + _remove_here(leftovers.runs))
+        removable = hosts.look()
+        removable.runs = [r for r in runs if not removable.unreached]  # otherwise the record of its hosts would be lost
+        return _decide(request, removable, lambda: hosts.remove(removable) + _remove_here(removable.runs))
     finally:
         transport.close()
 
 
-def _decide(request: CleanRequest, leftovers: Leftovers, action: Callable[[], list[str]]) -> int:
+def _decide(request: CleanRequest, removable: Removable, action: Callable[[], list[str]]) -> int:
     """Print the leftovers, and call `action` if the user agrees."""
-    for reason, hosts in _by_reason(leftovers.unreached).items():
+    for reason, hosts in _by_reason(removable.unreached).items():
         print(f"podrun: {fold(hosts)}: {in_one_line(reason)}", file=sys.stderr)
-    code = ExitCode.UNAVAILABLE if leftovers.unreached else ExitCode.DONE
-    if not leftovers:
+    code = ExitCode.UNAVAILABLE if removable.unreached else ExitCode.DONE
+    if not removable:
         print(f"nothing to remove{_age_hint(request)}")
     else:
-        print(as_table(leftovers))
-    for line in kept_lines(leftovers, request.older_than or _LONG):
+        print(as_table(removable))
+    for line in kept_lines(removable, request.older_than or _LONG):
         print(line)
-    if request.dry_run or (not leftovers and not request.selection.pod.names_pod):
+    if request.dry_run or (not removable and not request.selection.pod.names_pod):
         return code
-    if not request.yes and leftovers and not _confirm(summary(leftovers)):
+    if not request.yes and removable and not _confirm(summary(removable)):
         print("nothing was removed")
         return code
     problems = action()
@@ -121,21 +121,21 @@ class _Hosts:
         self._older_than = older_than
         self._run = run
 
-    def look(self) -> Leftovers:
-        leftovers = Leftovers()
+    def look(self) -> Removable:
+        removable = Removable()
         answers = self._ask(self._pod.hosts, {})
         for host, answer in answers.items():
             if isinstance(answer, str):
-                leftovers.unreached[host] = answer
+                removable.unreached[host] = answer
             else:
-                leftovers.folders[host], leftovers.processes[host] = answer["folders"], answer["processes"]
-                leftovers.environments[host] = answer["environments"]
-        return leftovers
+                removable.folders[host], removable.processes[host] = answer["folders"], answer["processes"]
+                removable.environments[host] = answer["environments"]
+        return removable
 
-    def remove(self, leftovers: Leftovers) -> list[str]:
+    def remove(self, removable: Removable) -> list[str]:
         """Remove the leftovers, and return what failed."""
-        reached = tuple(host for host in self._pod.hosts if host.name not in leftovers.unreached)
-        answers = self._ask(reached, {host.name: leftovers.of_host(host.name) for host in reached})
+        reached = tuple(host for host in self._pod.hosts if host.name not in removable.unreached)
+        answers = self._ask(reached, {host.name: removable.of_host(host.name) for host in reached})
         problems = []
         folders = processes = pruned = 0
         for host, answer in answers.items():
@@ -143,7 +143,7 @@ class _Hosts:
                 problems.append(f"{host}: {answer}")
                 continue
             folders += answer["removed"]
-            processes += len(leftovers.processes.get(host, ())) - len(answer["left"])
+            processes += len(removable.processes.get(host, ())) - len(answer["left"])
             pruned += answer["pruned"]
             if answer["left"]:
                 problems.append(f"{host}: processes {', '.join(map(str, answer['left']))} cannot be ended")

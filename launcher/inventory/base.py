@@ -1,4 +1,4 @@
-"""The interface of an inventory, and the table of all of them. Nothing here imports an inventory before it is asked."""
+"""The interface of inventories, and the table of all of them. An inventory's module is imported on first use."""
 
 from __future__ import annotations
 
@@ -19,60 +19,65 @@ class Listing:
 
     hosts: tuple[Host, ...]
     slots: int | None = None
-    """Number of devices on each host, if the inventory knows it."""
+    """Number of devices per host, if known."""
     slice: Slice | None = None
-    """What the hosts are together, if the inventory knows it."""
+    """The slice that the hosts form, if known."""
     ssh: Ssh = field(default_factory=Ssh)
-    """How they are reached, where the pod file does not say."""
+    """SSH settings; the pod file's own settings take precedence."""
     slots_are_limit: bool = False
-    """`slots` is the most that a slice may have of them; else it has exactly as many."""
+    """True: a slice may use fewer than `slots` devices per host. False: exactly `slots`."""
     transport: str = LISTED
-    """Transport to the hosts."""
+    """Transport that reaches the hosts."""
     queue_job: str | None = None
-    """Id of the job whose nodes these are, in the queue that has the transport's name."""
+    """Id of the queue's job that the hosts are nodes of. The queue has the transport's name."""
     python: str | None = None
     """Interpreter on the hosts, unless the pod file names one."""
     spares: int = 0
-    """Number of the hosts, the last ones, that take the places of others."""
+    """Number of spare hosts, at the end of `hosts`."""
     is_queued: bool = False
-    """There are no hosts yet: a job will get as many as the slice has."""
+    """True: the hosts are not allocated yet; a job will get as many as the slice has."""
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """A source of hosts: an option of the command line, and with `is_key` also a key of the pod file."""
+    """A source of hosts: an option of the command line and, with `is_key`, a key of the pod file."""
 
     module: str
-    """Module of the launcher, with `from_option`, and if it `is_key` `from_key`; without `lists_hosts` with `from_slice`."""
+    """Module of the launcher with `from_option`; also `from_key` if `is_key`; instead `from_slice` if not `lists_hosts`."""
     help: str
     """Help text of the option."""
     metavar: str | None = None
-    """Placeholder of the option's value; None: it takes none, and `from_option` gets True. In brackets: it may have one."""
+    """Placeholder of the option's value; in brackets if optional. None: no value, and `from_option` gets True."""
     is_path: bool = False
     """The option's value is a path on this machine."""
     is_key: bool = False
-    """The pod file has a key of the same name, which pod_schema.py describes."""
+    """The pod file has a key of the same name, defined in pod_schema.py."""
     lists_hosts: bool = True
-    """False: the hosts are made as the slice says, on this machine."""
+    """False: the hosts are simulated on this machine, according to the slice."""
     knows_slice: bool = False
-    """Its listing may have `slots` or `slice`, and then no slice is needed."""
+    """Its listing may contain `slots` or `slice`, and then no slice has to be given."""
     has_names: bool = False
-    """Its module has `names`, which returns what its option may be completed to."""
+    """Its module has `names`, which returns completions of the option's value."""
 
     def from_option(self, value: Any, **refinements: Any) -> Listing:
-        """Return the hosts that the option's value stands for. Raises UserError, and UnavailableError of a service."""
+        """Return the hosts for the option's value.
+
+        Raises:
+            UserError: the value is wrong.
+            UnavailableError: a service could not be reached.
+        """
         return cast(Listing, load(self.module).from_option(value, **refinements))
 
     def from_key(self, value: Any) -> Listing:
-        """Return the hosts that the validated value of the pod file's key stands for. Raises UserError."""
+        """Return the hosts for the validated value of the pod file's key. Raises UserError."""
         return cast(Listing, load(self.module).from_key(value))
 
     def from_slice(self, slice: Slice) -> Pod:
-        """Return the pod made for the slice. Raises UserError."""
+        """Return the simulated pod of a slice. Raises UserError."""
         return cast(Pod, load(self.module).from_slice(slice))
 
     def names(self) -> list[str]:
-        """Return what the option's value may be completed to."""
+        """Return the completions of the option's value."""
         return cast(list[str], load(self.module).names()) if self.has_names else []
 
 
@@ -107,15 +112,15 @@ INVENTORIES: Mapping[str, Inventory] = MappingProxyType(
         ),
     }
 )
-"""Maps the name of an option, without its dashes, to the inventory that it chooses, in the order of the help."""
+"""Inventories by option name without dashes, in the order of the help."""
 
 
 @dataclass(frozen=True)
 class Refinement:
-    """An option that says more about the value of one that chooses an inventory, whose `from_option` gets both."""
+    """An option that adds to the value of an inventory's option; `from_option` receives both."""
 
     inventory: str
-    """Name in INVENTORIES."""
+    """The inventory's name in INVENTORIES."""
     help: str
     metavar: str
     is_needed: bool = False
@@ -127,15 +132,15 @@ REFINEMENTS: Mapping[str, Refinement] = MappingProxyType(
         "project": Refinement("tpu", "The project of --tpu.  [default: gcloud's]", "PROJECT"),
     }
 )
-"""Maps the name of an option, without its dashes, to what it refines, in the order of the help."""
+"""Refinements by option name without dashes, in the order of the help."""
 
 
 def option_of(name: str) -> str:
-    """Return the option that chooses an inventory: `--hosts`."""
+    """Return the option that selects an inventory: `--hosts`."""
     return f"--{name.replace('_', '-')}"
 
 
 def usage_of(name: str) -> str:
-    """Return the option with the placeholder of its value: `--hosts LIST`."""
+    """Return the option with its placeholder: `--hosts LIST`."""
     metavar = (REFINEMENTS[name] if name in REFINEMENTS else INVENTORIES[name]).metavar
     return option_of(name) if metavar is None or metavar.startswith("[") else f"{option_of(name)} {metavar}"

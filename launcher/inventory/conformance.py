@@ -1,12 +1,12 @@
-"""Hold an inventory to what podrun asks of each: tests that a plug-in's own tests can run.
+"""Tests of the inventory interface, for the test suites of plug-ins.
 
     from podrun.launcher.inventory.conformance import InventoryConformance
 
     class TestMine(InventoryConformance):
-        value = "mine:pod-a"             # as after --hosts-from; fixtures make it answer
-        refused = ("mine:no such pod",)  # values with which it raises UserError or UnavailableError
+        value = "mine:pod-a"             # value of --hosts-from; fixtures provide the service
+        refused = ("mine:no such pod",)  # values that raise UserError or UnavailableError
 
-pytest runs the tests of the class.
+pytest collects the tests of the subclass.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ from .find import find_pod
 from .listing_checks import listing_problems
 from .pod_request import PodRequest
 
-_HEAVY = ("jax", "numpy", "torch", "tensorflow")  # what takes seconds to import, and may claim the accelerators
+_HEAVY = ("jax", "numpy", "torch", "tensorflow")  # slow imports, some of which claim the accelerators
 
 
 class InventoryConformance:
-    """Tests of one inventory. A subclass says which, and with which values."""
+    """Tests of one inventory. A subclass names the inventory and sample values."""
 
     option = "hosts_from"
-    """Name in INVENTORIES of the option that asks it."""
+    """Name of its option in INVENTORIES."""
     value: Any
-    """The option's value for a pod that is there."""
+    """The option's value for a pod that exists."""
     refinements: Mapping[str, Any] = {}
-    """Values of other options that it needs."""
+    """Values of the other options that it needs."""
     refused: tuple[Any, ...] = ()
-    """Values for which there is no pod."""
+    """Values for pods that do not exist."""
 
     def test_lists_hosts_of_a_pod(self) -> None:
-        """Names, addresses, slice and settings are such as podrun can use."""
+        """Names, addresses, slice and settings are valid."""
         assert list(listing_problems(self._listed())) == []
 
     def test_is_asked_for_a_pod(self) -> None:
-        """The command line's option brings exactly these hosts, in this order, and the slice, if it is known."""
+        """The command line's option yields exactly these hosts, in this order, and the slice if it is known."""
         listing = self._listed()
         pod = find_pod(replace(self._request(), any_slice=True))
         assert pod.hosts == listing.hosts
         assert listing.slice is None or pod.slice == listing.slice
 
     def test_says_the_same_again(self) -> None:
-        """A run that is started again finds its hosts in the same order: it is that of the processes."""
+        """Two calls return the same order, which determines the process ids of a restarted run."""
         assert self._listed() == self._listed()
 
     def test_leaves_this_process_alone(self) -> None:
-        """Nothing is printed, for output may be JSON; environment and folder stay, and nothing heavy is imported."""
+        """It prints nothing (output may be JSON), keeps environment and folder unchanged, and imports nothing slow."""
         before, folder, modules = dict(os.environ), os.getcwd(), set(sys.modules)
         with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
             self._listed()
@@ -66,7 +66,7 @@ class InventoryConformance:
         assert [name for name in _HEAVY if name in sys.modules and name not in modules] == []
 
     def test_says_why_there_is_no_pod(self) -> None:
-        """Its error has a text of whole words for a terminal; any other exception is a traceback there."""
+        """Its error has a readable text; any other exception would be shown as a traceback."""
         for value in self.refused:
             try:
                 listing = self._listed(value)

@@ -28,9 +28,16 @@ T = TypeVar("T")
 
 
 def find_pod(request: PodRequest, launch: Launch | None = None) -> Pod:
-    """Return the pod: its slice, its hosts, and its transport. `launch` is that section of train.yaml, if there is one.
+    """Return the pod: its slice, hosts and transport.
 
-    The command line overrides the pod file, and the pod file overrides train.yaml. Raises one UserError with all mistakes.
+    The command line overrides the pod file, and the pod file overrides train.yaml.
+
+    Args:
+        request: the command line's options about the pod.
+        launch: the `launch` section of train.yaml, if there is one.
+
+    Raises:
+        UserError: lists all mistakes.
     """
     return _Search(request, launch or Launch()).pod()
 
@@ -66,7 +73,7 @@ class _Search:
 
     @property
     def _names_hosts(self) -> bool:
-        """True if the command line names the hosts."""
+        """Return True if the command line names the hosts."""
         return bool(self._request.listing)
 
     @property
@@ -83,13 +90,13 @@ class _Search:
     # --- collect the input ----------------------------------------------------------------------------------------------
 
     def _find_slices(self) -> Slice | None:
-        """Return the slice, as many times as is asked for; None if it is unknown because of a mistake reported already."""
+        """Return the slice, repeated as requested; None after a mistake, which is already recorded."""
         slice = self._find_slice()
         count = self._request.num_slices
         return slice if slice is None or count is None else several_slices(slice, count)
 
     def _find_slice(self) -> Slice | None:
-        """Return the slice; None if it is unknown because of a mistake that is reported already."""
+        """Return a single slice; None after a mistake, which is already recorded."""
         file = self._described.file if self._described else None
         if self._request.any_slice and (count := self._count_hosts()):
             return (self._listed and self._listed.slice) or parse_slice(f"cpu-{count}x1")
@@ -112,7 +119,7 @@ class _Search:
         )
 
     def _count_hosts(self) -> int:
-        """Return the number of named hosts; 0 if they are simulated, when the slice decides."""
+        """Return the number of named hosts; 0 if they are simulated, because then the slice decides."""
         if self._request.simulation:
             return 0
         if self._listed:
@@ -234,26 +241,26 @@ class _Search:
 
 
 def _read(path: Path) -> ParsedPodFile:
-    from .pod_file import read_pod_file  # takes long, and many pods have no file
+    from .pod_file import read_pod_file  # slow import, and many pods have no file
 
     return read_pod_file(path)
 
 
 def _queued_hosts(count: int) -> tuple[Host, ...]:
-    """Return names for the nodes of a job that does not run yet."""
+    """Return placeholders for the nodes of a job that has not started."""
     return tuple(Host(f"node-{number}", f"node-{number}") for number in range(count))
 
 
 def _merge(listed: Ssh, described: ParsedPodFile) -> Ssh:
-    """Return the SSH settings of the pod file, and those of the listing where it has none."""
+    """Return the SSH settings of the pod file, completed from the listing."""
     given = set(described.file.ssh.model_fields_set)
     keys = {"known_hosts", "host_keys"}
-    given |= keys if given & keys else set()  # one does not mean much without the other
+    given |= keys if given & keys else set()  # these belong together: replace all or none
     return replace(listed, **{name: getattr(described.ssh, name) for name in given})
 
 
 def _slots_problem(listed: Listing, slice: Slice, devices: int) -> str | None:
-    """Return a message if the slice has other devices per host than the hosts."""
+    """Return a message if the slice has another number of devices per host than the hosts."""
     if listed.slots is None or devices == listed.slots:
         return None
     if not listed.slots_are_limit:
@@ -264,7 +271,7 @@ def _slots_problem(listed: Listing, slice: Slice, devices: int) -> str | None:
 
 
 def _least_problem(least: int | None, slice: Slice) -> str | None:
-    """Return a message if a slice cannot shrink to `least` hosts."""
+    """Return a message if the slice cannot shrink to `least` hosts."""
     if least is None or least == slice.hosts:
         return None
     if least > slice.hosts:

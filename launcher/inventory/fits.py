@@ -1,4 +1,4 @@
-"""Check hosts: each is there once, and a slice fits their number, or others that do are suggested. PURE."""
+"""Check that hosts are unique and that a slice fits their number; suggest slices that do. PURE."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from ..pod.pod import Host
 from ..pod.slices import TPU_SLICES, Slice
 
-_SHOWN = 4  # slices that are suggested
+_SHOWN = 4  # maximum number of suggested slices
 
 
 def misfit(slice: Slice, hosts: int) -> str | None:
@@ -44,7 +44,7 @@ def duplicates(hosts: Iterable[Host]) -> Iterator[str]:
         for host in hosts:
             value = getattr(host, what)
             if value is None or (what == "address" and value == host.name):
-                continue  # the same mistake is reported as the name's
+                continue  # already reported for the name
             first = seen.get(value.lower())
             seen.setdefault(value.lower(), host)
             if first is not None:

@@ -1,4 +1,4 @@
-"""Read a hostfile in the format of MPI and DeepSpeed: a line `HOST slots=N` for each host."""
+"""Read a hostfile in the format of MPI and DeepSpeed: one line `HOST slots=N` per host."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _add(hosts: dict[str, int], names: list[str], line: int) -> None:
 
 
 def _unequal(slots: dict[int, int | None]) -> list[Row]:
-    """Return a mistake for each host with other slots than the first: a slice has the same devices on every host."""
+    """Return a mistake for each host whose slots differ from the first: all hosts of a slice have the same devices."""
     if not slots:
         return []
     first_line, first = next(iter(slots.items()))

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 def from_option(text: str) -> Listing:
-    """Return the hosts of a text of names, addresses and ranges, separated by commas. Raises UserError."""
+    """Return the hosts of a comma-separated text of names, addresses and ranges. Raises UserError."""
     names: list[str] = []
     wrong = []
     entries = split_hosts(text)
-    if sum(map(count, entries)) > LIMIT:  # before any of them is made
+    if sum(map(count, entries)) > LIMIT:  # before building the names
         raise UserError(
             f"--hosts: {short(text)} stands for more than {LIMIT} hosts, which is the limit; shorten the ranges"
         )

@@ -1,4 +1,4 @@
-"""Ask a source of hosts by its name: `--hosts-from metadata`, `gke`, or that of a plug-in."""
+"""Ask a named source for hosts: `--hosts-from metadata`, `gke`, or a plug-in."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from .plugins import GROUP, list_by_plugin, plugin_names
 SOURCES: Mapping[str, str] = MappingProxyType(
     {"metadata": "engines.tpu.metadata:list_hosts", "gke": "engines.kubernetes.gke:list_hosts"}
 )
-"""Maps the names of podrun's own sources to what lists their hosts. A plug-in cannot take the place of one."""
+"""Functions that list the hosts of podrun's own sources, by name. A plug-in cannot override them."""
 
 
 def from_option(text: str) -> Listing:
-    """Return the hosts of a source. What follows a colon is for a plug-in: `mine:pod-a`.
+    """Return the hosts of a source. The text after a colon is the argument of a plug-in: `mine:pod-a`.
 
-    Raises UserError, and UnavailableError if a service cannot be asked now.
+    Raises:
+        UserError: there is no such source, or its argument is wrong.
+        UnavailableError: a service cannot be reached now.
     """
     name, colon, argument = text.partition(":")
     if name in SOURCES:
@@ -43,5 +45,5 @@ def from_option(text: str) -> Listing:
 
 
 def names() -> list[str]:
-    """Return the names of all sources, also of those that plug-ins bring."""
+    """Return the names of all sources, including plug-ins."""
     return [*SOURCES, *(name for name in plugin_names() if name not in SOURCES)]

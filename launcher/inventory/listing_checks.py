@@ -1,4 +1,4 @@
-"""Check what an inventory has listed, of which nothing is trusted."""
+"""Validate a plug-in's Listing; no field is trusted."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .base import Listing
 from .fits import duplicates, misfit
 
 _SSH = {"user": str, "port": int, "key": Path, "jump": str, "known_hosts": Path, "config": Path}
-_NAMED = 3  # hosts of which a mistake is told
+_NAMED = 3  # hosts whose mistakes are reported
 
 
 def listing_problems(listing: object) -> Iterator[str]:
-    """Yield what keeps a listing from being the hosts of a pod, each with what to do."""
+    """Yield every problem that makes a listing unusable, with its remedy."""
     if not isinstance(listing, Listing):
         yield f"{short(listing)} is no Listing; return a podrun.launcher.inventory.base.Listing"
         return

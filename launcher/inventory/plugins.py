@@ -1,4 +1,4 @@
-"""Find inventories that other packages bring: entry points of the group `podrun.inventories`."""
+"""Find inventories of other packages: entry points of the group `podrun.inventories`."""
 
 from __future__ import annotations
 
@@ -15,18 +15,25 @@ from .base import Listing
 from .listing_checks import listing_problems
 
 GROUP = "podrun.inventories"
-"""Entry points of this group are functions that take a text, and return a Listing."""
+"""Group of the entry points: functions that take a text and return a Listing."""
 
 
 def plugin_names() -> list[str]:
-    """Return the names of all that are installed. Imports none of them."""
+    """Return the names of all installed plug-ins without importing them."""
     return sorted({entry.name for entry in entry_points(group=GROUP)})
 
 
 def list_by_plugin(name: str, argument: str, typed: str) -> Listing | None:
     """Return the hosts that a plug-in lists for an argument; None if there is no such plug-in.
 
-    `typed` is what messages begin with. Raises UserError, also for a plug-in that fails, and UnavailableError.
+    Args:
+        name: the plug-in's name.
+        argument: the text passed to the plug-in.
+        typed: start of error messages.
+
+    Raises:
+        UserError: the plug-in failed, or returned a wrong listing.
+        UnavailableError: a service cannot be reached now.
     """
     entries = [entry for entry in entry_points(group=GROUP) if entry.name == name]
     if not entries:
@@ -46,7 +53,7 @@ def list_by_plugin(name: str, argument: str, typed: str) -> Listing | None:
 
 
 def _guarded(entry: EntryPoint, typed: str, what: str, action: Callable[[], Any]) -> Any:
-    """Return what the plug-in's code returns. Raises UserError for whatever goes wrong in it."""
+    """Call a plug-in's code. Raises UserError for every exception of it."""
     try:
         return action()
     except (UserError, UnavailableError):
@@ -59,7 +66,7 @@ def _guarded(entry: EntryPoint, typed: str, what: str, action: Callable[[], Any]
 
 
 def _line(error: BaseException) -> str:
-    """Return the last line that was reached outside of podrun and Python's importer: ` (my_inventory.py:18)`; or nothing."""
+    """Return ` (my_inventory.py:18)`: the innermost line of the traceback outside podrun and importlib; or an empty text."""
     frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     passing = {Path(__file__), *(path for path, _ in frames if "importlib" in path.parts or path.name.startswith("<"))}
     lines = [f"{path.name}:{line}" for path, line in frames if path not in passing]

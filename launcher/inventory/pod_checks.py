@@ -16,11 +16,11 @@ from .fits import duplicates
 from .pod_file import ParsedPodFile
 
 Mistake = tuple[str, str]
-"""A dotted key and its problem."""
+"""(dotted key, problem)."""
 
 
 def check_pod(described: ParsedPodFile, other_hosts: bool = False, env: Mapping[str, str] = os.environ) -> list[Row]:
-    """Return all mistakes that the schema cannot see. `other_hosts`: the command line's hosts replace the file's."""
+    """Return the mistakes that the schema cannot find. `other_hosts`: the command line's hosts replace the file's."""
     mistakes = [*_transport(described, other_hosts), *_files(described), *_secrets(described, env)]
     if not other_hosts:
         twice = list(duplicates(described.hosts))
@@ -60,7 +60,7 @@ def _transport(described: ParsedPodFile, other_hosts: bool) -> Iterator[Mistake]
 
 def _files(described: ParsedPodFile) -> Iterator[Mistake]:
     ssh = described.file.ssh
-    new = ssh.host_keys == "accept-new"  # then ssh.known_hosts is created
+    new = ssh.host_keys == "accept-new"  # accept-new creates ssh.known_hosts
     needed = {
         "ssh.key": ssh.key,
         "ssh.known_hosts": None if new else ssh.known_hosts,

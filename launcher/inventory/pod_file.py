@@ -21,16 +21,16 @@ from .pod_schema import PodFile
 
 @dataclass(frozen=True)
 class ParsedPodFile:
-    """A pod file, as far as it is valid."""
+    """The valid part of a pod file."""
 
     path: Path
     file: PodFile
-    """The file's values; keys with a mistake have their default."""
+    """Values of the file; a key with a mistake has its default."""
     lines: Mapping[str, int]
-    """The line of each dotted key."""
+    """Line of each dotted key."""
     mistakes: tuple[Row, ...] = ()
     broken: frozenset[str] = frozenset()
-    """The top-level keys of the file that contain a mistake."""
+    """Top-level keys that contain a mistake."""
 
     @property
     def title(self) -> str:
@@ -38,23 +38,23 @@ class ParsedPodFile:
 
     @property
     def inventories(self) -> tuple[str, ...]:
-        """Names of the keys that say where the hosts are: one at most, unless the file has a mistake."""
+        """Keys that say where the hosts are: at most one, unless the file has a mistake."""
         return tuple(n for n, i in INVENTORIES.items() if i.is_key and getattr(self.file, n) is not None)
 
     @property
     def inventory(self) -> str | None:
-        """Name of the key that says where the hosts are; None if there is none, and they are simulated."""
+        """Key that says where the hosts are; None: they are simulated."""
         return next(iter(self.inventories), None)
 
     @cached_property
     def hosts(self) -> tuple[Host, ...]:
-        """Hosts that the file lists. Raises UserError if its inventory cannot tell them."""
+        """Hosts that the file lists. Raises UserError if its inventory fails."""
         name = self.inventory
         return () if name is None else INVENTORIES[name].from_key(getattr(self.file, name)).hosts
 
     @property
     def spares(self) -> tuple[Host, ...]:
-        """Hosts that the file lists as spares."""
+        """Spare hosts that the file lists."""
         return tuple(host for entry in self.file.spares for host in entry.hosts())
 
     @property
@@ -76,12 +76,16 @@ class ParsedPodFile:
         return None if section is None else Container(**section.model_dump())
 
     def at(self, path: Path | None) -> Path | None:
-        """Return an absolute path; relative paths of the file are relative to its folder."""
+        """Return the absolute path; relative paths are relative to the pod file's folder."""
         return None if path is None else (self.path.expanduser().absolute().parent / path)
 
 
 def read_pod_file(path: Path) -> ParsedPodFile:
-    """Read a pod file. Raises UserError if it has no `key: value` lines; mistakes in them are part of the result."""
+    """Read a pod file. Mistakes in its values are part of the result.
+
+    Raises:
+        UserError: the file is not a YAML mapping.
+    """
     values, lines = read_mapping(
         _expanded(path),
         f"pod file {path}",
@@ -93,7 +97,7 @@ def read_pod_file(path: Path) -> ParsedPodFile:
 
 
 def describe(path: Path, values: dict[str, Any], lines: Mapping[str, int]) -> ParsedPodFile:
-    """Validate the values of a pod file at `path`; mistakes are part of the result."""
+    """Validate the values of a pod file at `path`. Mistakes are part of the result."""
     try:
         return ParsedPodFile(path, PodFile.model_validate(values), lines)
     except ValidationError as invalid:
@@ -107,10 +111,10 @@ def describe(path: Path, values: dict[str, Any], lines: Mapping[str, int]) -> Pa
 def _expanded(path: Path) -> Path:
     try:
         return path.expanduser()
-    except RuntimeError:  # no such user: opening the unexpanded path will fail, too
+    except RuntimeError:  # no such user; opening the unexpanded path fails as well
         return path
 
 
 def _instead(path: Path) -> str:
-    """Return a hint for a file that cannot be read: similar names, or where examples are."""
+    """Return the remedy for a file that cannot be read: similar names, or the examples."""
     return near_files(path) or "pod_configs/ has examples, and `podrun init` writes one"

@@ -1,4 +1,4 @@
-"""Hold what the command line says about the pod."""
+"""The command line's options about the pod."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ class PodRequest:
     slice: str | None = None
     pod: Path | None = None
     inventories: Mapping[str, Any] = field(default_factory=dict)
-    """Values of the options that were given, by their names in INVENTORIES."""
+    """Values of the given options, by name in INVENTORIES."""
     refinements: Mapping[str, Any] = field(default_factory=dict)
-    """Values of the options that were given, by their names in REFINEMENTS."""
+    """Values of the given options, by name in REFINEMENTS."""
     train: Path | None = None
-    """Path of train.yaml, which messages name as another place searched."""
+    """Path of train.yaml, for messages that list the places searched."""
     num_slices: int | None = None
-    """Number of slices, each as `slice` says; None: as the name of the slice says."""
+    """Number of slices of the shape `slice`; None: as in the slice's name."""
     any_slice: bool = False
-    """The shape of the pod does not matter: no slice is needed, and any number of hosts is accepted."""
+    """True: no slice is needed, and any number of hosts is accepted."""
 
     @property
     def complete(self) -> bool:
-        """Return whether the request names the hosts, so that most mistakes can be found without train.yaml."""
+        """Return True if the request names the hosts, so that most mistakes can be found without train.yaml."""
         return bool(self.pod or self.listing or (self.simulation and self.slice))
 
     @property
     def names_pod(self) -> bool:
-        """Return whether any option about the pod was given."""
+        """Return True if any option about the pod was given."""
         return bool(self.pod or self.slice or self.num_slices or self.inventories or self.refinements)
 
     @property
@@ -45,17 +45,17 @@ class PodRequest:
 
     @property
     def simulation(self) -> str | None:
-        """Name of the given option by which the hosts are made on this machine; None if there is none."""
+        """Name of the given option that simulates hosts on this machine, or None."""
         return next((name for name in self.inventories if not INVENTORIES[name].lists_hosts), None)
 
     @property
     def lister(self) -> str | None:
-        """Name of the given option that lists the hosts, the last one; None if they are made on this machine."""
+        """Name of the last given option that lists hosts; None if they are simulated."""
         return None if self.simulation else next(reversed(self.listing), None)
 
     @cached_property
     def listed(self) -> Listing | None:
-        """Hosts of the lister, which is asked once: it may be a service. Raises UserError, UnavailableError."""
+        """Hosts of the lister, queried once, since it may be a service. Raises UserError, UnavailableError."""
         name = self.lister
         if name is None or any(self.lacks(name)):
             return None
@@ -63,7 +63,7 @@ class PodRequest:
         return INVENTORIES[name].from_option(self.inventories[name], **more)
 
     def lacks(self, name: str) -> Iterator[str]:
-        """Yield the names of the options that an inventory needs and that were not given."""
+        """Yield the names of required options that were not given."""
         for key, refinement in REFINEMENTS.items():
             if refinement.inventory == name and refinement.is_needed and key not in self.refinements:
                 yield key

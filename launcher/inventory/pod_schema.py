@@ -1,4 +1,4 @@
-"""The schema of a pod file: the type of each key. Checks across keys are in pod_checks.py."""
+"""The schema of a pod file: the type of each key. Checks between keys are in pod_checks.py."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def _hosts(value: Any) -> Any:
 
 
 def _count(entry: Any) -> int:
-    """Return the largest number of hosts that a text of an entry stands for."""
+    """Return the number of hosts in an entry: the largest over its texts."""
     texts = entry.values() if isinstance(entry, dict) else [entry]
     return max((count(text) for text in texts if isinstance(text, str)), default=1)
 
 
 def _entry(value: Any) -> Any:
-    """Accept a host, or a text as `{name: text}`. The range is checked here, so that the mistake is the entry's."""
+    """Accept a host, or a text as `{name: text}`. Ranges are checked here, so that errors point to the entry."""
     if isinstance(value, str):
         return {"name": _range(value)}
     if isinstance(value, dict):
@@ -81,7 +81,7 @@ def _image(text: str) -> str:
 
 
 def _mount(text: str) -> str:
-    """Accept PATH, or PATH:PATH_IN_CONTAINER[:FLAGS]; engines separate several by commas."""
+    """Accept PATH, or PATH:PATH_IN_CONTAINER[:FLAGS]. No commas: engines separate mounts by them."""
     source, _, inside = text.partition(":")
     inside = inside.partition(":")[0]
     if not source.startswith(("/", "~/")) or (inside and not inside.startswith("/")) or "," in text:
@@ -119,7 +119,7 @@ def _texts(value: Any) -> Any:
 
 
 def _secrets(value: Any) -> Any:
-    """Accept a list of names. A wrong value may be a secret, so no message shows it."""
+    """Accept a list of names. A wrong value may be a secret, so messages do not show it."""
     names = _texts(value)
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         raise PydanticCustomError(SECRET, "must be a list of names; their values belong in secrets_file")
@@ -175,7 +175,7 @@ class HostEntry(Section):
         return self
 
     def hosts(self) -> list[Host]:
-        """Return the hosts. Raises ValueError unless name, address and internal stand for equally many."""
+        """Return the hosts. Raises ValueError if name, address and internal stand for different numbers of hosts."""
         names = expand(self.name)
         addresses = expand(self.address) if self.address else names
         internals = expand(self.internal) if self.internal else [None] * len(names)

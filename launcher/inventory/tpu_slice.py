@@ -1,4 +1,4 @@
-"""Find the slice that Google's names of accelerators and topologies mean. PURE."""
+"""Translate Google's names of accelerator types and topologies to slices. PURE."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from podrun.runtime.contract import UserError
 
 from ..pod.slices import TPU_SLICES, Slice, parse_slice
 
-_GENERATIONS = {"v5lite_pod": "v5litepod", "v5lite": "v5litepod", "v7x": "tpu7x"}  # those not named as in a slice
+# Google's spellings that differ from slice names
+_GENERATIONS = {"v5lite_pod": "v5litepod", "v5lite": "v5litepod", "v7x": "tpu7x"}
 
 
 def slice_of_type(kind: str) -> Slice | None:
-    """Return the slice of an accelerator type such as `v5litepod-16`; None if podrun does not know it."""
+    """Return the slice of an accelerator type such as `v5litepod-16`; None if unknown."""
     generation, dash, number = kind.rpartition("-")
     try:
         slice = parse_slice(f"{_generation(generation)}{dash}{number}")
@@ -20,8 +21,8 @@ def slice_of_type(kind: str) -> Slice | None:
 
 
 def slice_of_topology(generation: str, topology: str) -> Slice | None:
-    """Return the slice of a generation such as `V5LITE_POD` and a topology; None if podrun does not know it."""
-    shape = topology.partition("_")[0]  # 4x4x8_untwisted
+    """Return the slice of a generation such as `V5LITE_POD` and a topology; None if unknown."""
+    shape = topology.partition("_")[0]  # removes the suffix of 4x4x8_untwisted
     for name, slice in TPU_SLICES.items():
         if name.rpartition("-")[0] == _generation(generation) and slice.topology == shape:
             return slice

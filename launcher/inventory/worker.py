@@ -1,4 +1,4 @@
-"""Check what a worker of a TPU slice is told about itself."""
+"""Check a TPU worker's environment for consistency with its list of hosts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..yamlfile.short import short
 
 
 def check_worker(typed: str, name: str, number: str | None, hosts: int) -> None:
-    """Raise UserError if the number of this worker, which `name` has, is not that of one of the hosts."""
+    """Raise UserError unless `number`, the worker number from `name`, is the index of one of the hosts."""
     if number is None:
         return
     if not (number.isascii() and number.isdigit() and len(number) < 6 and int(number) < hosts):
@@ -19,7 +19,7 @@ def check_worker(typed: str, name: str, number: str | None, hosts: int) -> None:
 
 
 def check_slices(typed: str, number: str | None) -> None:
-    """Raise UserError if this is one of several slices, of which each knows its own hosts only."""
+    """Raise UserError if this slice is one of several, because each slice knows only its own hosts."""
     if number not in (None, "", "1"):
         raise UserError(
             f"{typed}: this is one of several slices (MEGASCALE_NUM_SLICES is {short(str(number))}), and each knows its own "

@@ -1,1 +1,1 @@
-"""Judge hosts by their facts before a run starts. PURE except for `run_preflight`, which asks them."""
+"""Check the hosts of a pod before a run starts. PURE except for `run_preflight` and `bucket`, which ask the hosts."""

@@ -1,4 +1,4 @@
-"""Findings, and helpers of all rules: group hosts that agree, and name hosts."""
+"""Findings about hosts, and helpers shared by all rules."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 Facts = dict[str, Any]
 FactsByHost = Mapping[str, Facts]
-"""Facts from `agent.facts.gather` by host name, in the order of the pod; only of hosts that answered."""
+"""Facts from `agent.facts.gather` by host name, in the order of the pod. Contains only hosts that answered."""
 
-_NAMED = 6  # hosts that are named before the rest is counted
+_NAMED = 6  # hosts named in full; the rest is counted
 
 
 @dataclass(frozen=True)
@@ -19,19 +19,19 @@ class Finding:
 
     hosts: tuple[str, ...]
     what: str
-    """Text after the hosts' names: `jax 0.9.0, but 0.10.2 on the other 3 hosts`."""
+    """Text that follows the hosts' names: `jax 0.9.0, but 0.10.2 on the other 3 hosts`."""
     remedy: str
     fatal: bool
-    """True: a run would fail, or give wrong results."""
+    """True if a run would fail or give wrong results."""
     about: str = ""
-    """Question that it answers, which is a row of the table."""
+    """Row of the table that the finding belongs to."""
 
     def __str__(self) -> str:
         return f"{name_hosts(self.hosts)}: {self.what}"
 
 
 def name_hosts(hosts: Iterable[str]) -> str:
-    """Return names such as `host-0, host-1`; of many, the first ones and how many more."""
+    """Return names such as `host-0, host-1`; for many hosts, the first names and the number of others."""
     names = list(hosts)
     if len(names) <= _NAMED + 1:
         return ", ".join(names)
@@ -39,7 +39,7 @@ def name_hosts(hosts: Iterable[str]) -> str:
 
 
 def group(values: Mapping[str, Any]) -> list[tuple[Any, tuple[str, ...]]]:
-    """Return each value with its hosts, the most frequent first; of equally frequent ones the first host's."""
+    """Return each value with its hosts, most frequent first; ties keep the order of the hosts."""
     hosts_by_value: dict[Any, list[str]] = {}
     for host, value in values.items():
         hosts_by_value.setdefault(value, []).append(host)
@@ -47,7 +47,7 @@ def group(values: Mapping[str, Any]) -> list[tuple[Any, tuple[str, ...]]]:
 
 
 def minority_findings(name: str, values: Mapping[str, Any], remedy: str, *, fatal: bool, about: str) -> list[Finding]:
-    """Return a finding for each group of hosts whose value is not the most frequent one."""
+    """Return a finding for each group of hosts whose value differs from the most frequent one."""
     groups = group(values)
     if len(groups) < 2:
         return []
@@ -67,7 +67,7 @@ def _others(hosts: tuple[str, ...], total: int) -> str:
 def judge_each(
     facts: FactsByHost, fact: str, judge: Callable[[Any], tuple[str, str, bool] | None], *, about: str
 ) -> list[Finding]:
-    """Apply `judge` to one fact of every host; hosts with the same verdict (what, remedy, fatal) share a finding."""
+    """Apply `judge` to one fact of every host. Hosts with the same verdict (what, remedy, fatal) share a finding."""
     verdicts = {host: judge(host_facts[fact]) for host, host_facts in facts.items() if is_known(host_facts, fact)}
     return [
         Finding(hosts, what=verdict[0], remedy=verdict[1], fatal=verdict[2], about=about)
@@ -77,11 +77,11 @@ def judge_each(
 
 
 def unless_mounted(remedy: str) -> str:
-    """Return what to do about a workdir that is not there before a start."""
+    """Return the remedy for a workdir that does not exist before a start."""
     return f"nothing, if `setup:` mounts it, which is run before a start and not by a check; else {remedy}"
 
 
 def is_known(facts: Facts, fact: str) -> bool:
-    """Return True if the host could find out the fact."""
+    """Return True if the host could determine the fact."""
     value = facts.get(fact)
     return fact in facts and not (isinstance(value, dict) and "error" in value)

@@ -1,4 +1,4 @@
-"""Try on every host whether a run could keep its results in a bucket: `podrun check --workdir gs://...`."""
+"""Check on every host that a run could store its results in a bucket: `podrun check --workdir gs://...`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ..transport.base import Transport
 from .base import Finding, group
 from .run_preflight import Report, Say, ask_all
 
-_LIMIT = 200.0  # seconds; longer than the agent waits
+_LIMIT = 200.0  # seconds; more than the agent's own limit
 _ABOUT = "workdir"
 
 
 def try_bucket(report: Report, transport: Transport, url: str, say: Say) -> None:
-    """Write, list, read and delete an object on every host that has answered, and add what is refused to the report."""
+    """Write, list, read and delete an object on every host that answered; add failures to the report."""
     pod = report.pod
     built = [h for h in pod.hosts if _has_interpreter(report, h)]
     request = {
@@ -54,13 +54,13 @@ def try_bucket(report: Report, transport: Transport, url: str, say: Say) -> None
 
 
 def _has_interpreter(report: Report, host: Host) -> bool:
-    """Return whether a host has the workers' interpreter with its packages already."""
+    """Return True if the host already has the workers' interpreter with its packages."""
     interpreter = report.facts.get(host.name, {}).get("interpreter", {})
     return interpreter.get("packages") is not None
 
 
 def _sources() -> dict[str, str]:
-    """Return the files of a package with nothing but what tries a bucket."""
+    """Return the source files of a minimal package that contains only the bucket check."""
     modules = (contract, bucket_digest, bucket_errors, bucket_library, bucket_client, bucket_check)
     files = {f"{module.__name__.replace('.', '/')}.py": Path(str(module.__file__)).read_text() for module in modules}
     return {

@@ -1,4 +1,4 @@
-"""Rules about accelerators: as many as the slice has, and not in use."""
+"""Rules about accelerators: as many as the slice needs, and not in use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MONITORS = {
     "nvitop",
     "gpustat",
 }
-_OTHERS_NAMED = 3  # holders of a host that are described before the rest is counted
+_OTHERS_NAMED = 3  # processes described in full; the rest is counted
 _UNSURE = ("tpu7x",)  # generations whose device files are not confirmed
 
 
@@ -56,7 +56,7 @@ def _count(pod: Pod, nodes: dict[str, list[str]]) -> tuple[str, str, bool] | Non
 
 
 def _holders(pod: Pod, facts: FactsByHost) -> list[Finding]:
-    """Return findings about processes that use the devices, one for hosts with the same users and commands."""
+    """Return findings about processes that use the devices; hosts with the same users and commands share one."""
     held: dict[str, tuple[tuple[str, str], ...]] = {}
     for host, f in facts.items():
         if is_known(f, "holders") and (users := _users(pod, f)):
@@ -103,7 +103,9 @@ def format_age(seconds: float) -> str:
 def _lock(pod: Pod, facts: FactsByHost) -> list[Finding]:
     if pod.platform != "tpu":
         return []
-    free = {h: f for h, f in facts.items() if not (is_known(f, "holders") and _users(pod, f))}  # else already found
+    free = {
+        h: f for h, f in facts.items() if not (is_known(f, "holders") and _users(pod, f))
+    }  # otherwise already reported
     return judge_each(free, "lock_file", _judge_lock, about="in use")
 
 

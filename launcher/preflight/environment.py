@@ -1,4 +1,4 @@
-"""PURE: rules about the virtual environment that a run will build: missing requirements and disk space."""
+"""Rules about a virtual environment that the run will build: missing requirements and disk space. PURE."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .machine import format_gigabytes
 
 
 def check_environment(pod: Pod, facts: FactsByHost, requirements: str | None, *, program: bool) -> list[Finding]:
-    """Return what is wrong with it on hosts where it is still to be built."""
+    """Return the findings for hosts where the environment does not exist yet."""
     hosts = tuple(h for h, f in facts.items() if is_known(f, "interpreter") and f["interpreter"]["packages"] is None)
     if requirements is None or not hosts:
         return []
@@ -32,7 +32,7 @@ def _lack(pod: Pod, hosts: tuple[str, ...], requirements: str) -> list[Finding]:
 
 
 def _too_new_for_python(pod: Pod, interpreters: FactsByHost, requirements: str) -> list[Finding]:
-    """Name pinned versions that the hosts' Python is too old for: JAX 0.11 and later do not exist for Python 3.11."""
+    """Report pinned versions that do not support the hosts' Python: JAX 0.11 and later need more than Python 3.11."""
     least = least_pythons(requirements)
     refused = {}
     for host, interpreter in interpreters.items():
@@ -49,7 +49,7 @@ def _too_new_for_python(pod: Pod, interpreters: FactsByHost, requirements: str) 
 
 
 def _space(facts: FactsByHost, hosts: tuple[str, ...], needed: int) -> list[Finding]:
-    """Return findings about disk space, by the agent's own rule. It may find an environment to extend, and need less."""
+    """Check disk space by the agent's rule. The agent may need less, if it can extend an existing environment."""
     disks = {host: facts[host]["disk_home"] for host in hosts if is_known(facts[host], "disk_home")}
     short = {}
     for host, disk in disks.items():

@@ -1,4 +1,4 @@
-"""Rules about GPUs by what nvidia-smi says: as many as the slice has, of one model, free, in order, and a driver for them."""
+"""Rules about GPUs from nvidia-smi: number, model, order, memory in use, and driver."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from ..pod.pod import Pod
 from .base import Facts, FactsByHost, Finding, group, is_known, judge_each, minority_findings
 
 DRIVERS = {"jax-cuda13-plugin": 580, "jax-cuda12-plugin": 525}
-"""Oldest driver for each plug-in. Source: https://docs.jax.dev/en/latest/installation.html#nvidia-gpu"""
+"""Minimum driver version for each plug-in. Source: https://docs.jax.dev/en/latest/installation.html#nvidia-gpu"""
 PREALLOCATED = 0.75
-"""Share of a GPU's memory that JAX takes at its start. Source: https://docs.jax.dev/en/latest/gpu_memory_allocation.html"""
+"""Fraction of GPU memory that JAX allocates at its start.
+
+Source: https://docs.jax.dev/en/latest/gpu_memory_allocation.html
+"""
 _GIB = 1 << 30
 _USERS_NAMED = 3
 
@@ -40,22 +43,22 @@ def check_gpus(pod: Pod, facts: FactsByHost) -> list[Finding]:
 
 
 def rows(facts: Facts) -> list[Facts]:
-    """Return the GPUs of a host that nvidia-smi lists; none if they are not known."""
+    """Return the GPUs that nvidia-smi lists on a host; empty if unknown."""
     return list(facts["gpus"]["rows"]) if is_known(facts, "gpus") and facts["gpus"] else []
 
 
 def models(facts: Facts) -> str:
-    """Return the models of a host's GPUs, each once; empty if they are not known."""
+    """Return the distinct GPU models of a host as text; empty if unknown."""
     return ", ".join(dict.fromkeys(row["name"] for row in rows(facts)))
 
 
 def least_free(facts: Facts) -> int | None:
-    """Return the bytes of memory that are free on the fullest GPU of a host."""
+    """Return the free memory of the host's fullest GPU, in bytes."""
     return min((row["free"] for row in rows(facts) if row["free"] is not None), default=None)
 
 
 def ecc_text(facts: Facts) -> str:
-    """Return `on`, `off`, both if the GPUs of a host differ, or nothing if they have none."""
+    """Return the ECC mode: `on`, `off`, both if the GPUs differ, or an empty text without ECC."""
     words = {"Enabled": "on", "Disabled": "off"}
     return ", ".join(dict.fromkeys(words[row["ecc"]] for row in rows(facts) if row["ecc"] in words))
 
@@ -74,14 +77,14 @@ def _judge_list(expected: int, gpus: Facts | None) -> Verdict:
         )
         return f"nvidia-smi: {why}", remedy, False
     if why is None:
-        return None  # the device files are counted already
+        return None  # the rule about device files reports it
     remedy = "look there with `nvidia-smi` and `sudo dmesg | grep -i xid`; start the host anew, or leave it out"
     some = f"{count} of {expected} GPUs can be used" if count else "no GPU can be used"
     return f"nvidia-smi: {why}" if count >= expected else f"{some}; nvidia-smi: {why}", remedy, count < expected
 
 
 def _models(pod: Pod, facts: FactsByHost) -> list[Finding]:
-    """Compare models: a program is compiled once for all, for one model. Of GPUs to spare CUDA may take any."""
+    """Compare GPU models: the program is compiled once, for one model. CUDA may choose any of surplus GPUs."""
     listed = {host: f for host, f in facts.items() if models(f)}
     exact = all(len(rows(f)) <= pod.slice.devices_per_host for f in listed.values())
     mixed = tuple(host for host, f in listed.items() if "," in models(f))
@@ -95,11 +98,11 @@ def _models(pod: Pod, facts: FactsByHost) -> list[Finding]:
 
 
 def _declared(pod: Pod, facts: FactsByHost) -> list[Finding]:
-    """Compare the models with the one that the slice is named by."""
+    """Compare the GPU models with the model in the slice's name."""
     declared = declared_model(pod.slice.name)
     if declared is None:
         return []
-    # A whole word: an L40S is no L4, and a GB200 no B200.
+    # whole words only: an L40S is no L4, and a GB200 no B200
     is_declared = re.compile(rf"\b{declared}\b", re.IGNORECASE)
     other = {
         host: f"{pod.slice.name} is of {declared}, but this has {models(f)}"
@@ -129,7 +132,7 @@ def _judge_free(gpus: Facts | None) -> Verdict:
 
 
 def _users(facts: FactsByHost) -> list[Finding]:
-    """Find processes that the device files do not show, as those of other users."""
+    """Report processes that the device files do not show, such as those of other users."""
     unseen = {}
     for host, f in facts.items():
         seen = {p["pid"] for p in f["holders"]["processes"]} if is_known(f, "holders") else set()

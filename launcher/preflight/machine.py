@@ -1,4 +1,4 @@
-"""Rules about disk, memory, clock, names, proxies and limits of a host."""
+"""Rules about disks, memory, clock, names, proxies and limits of a host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MB, GB = 10**6, 10**9
 _LITTLE_DISK, _NO_DISK, _NO_FILES = GB, 50 * MB, 100
 _LITTLE_MEMORY = GB
 _SKEW, _MUCH_SKEW = 1.0, 60.0
-_FEW_FILES = 1024  # open at once: sockets of collectives, data files, checkpoint arrays
+_FEW_FILES = 1024  # open files at once: sockets of collectives, data files, checkpoint arrays
 
 Verdict = tuple[str, str, bool] | None
 
@@ -38,7 +38,7 @@ def check_machine(pod: Pod, facts: FactsByHost, *, program: bool = False, before
 
 
 def _disks(facts: FactsByHost, before_setup: bool) -> list[Finding]:
-    # podrun's folder, /tmp and the workdir are often the same disk, which is reported once.
+    # the three folders are often on one disk, which is reported once
     findings: dict[tuple[tuple[str, ...], str], Finding] = {}
     for fact, key in _DISKS.items():
         for finding in judge_each(facts, fact, partial(_judge_disk, key), about="disk"):
@@ -55,7 +55,7 @@ def _judge_disk(key: str, disk: Facts | None) -> Verdict:
         return None
     path, folder, free = disk["path"], disk["folder"], disk["free"]
     elsewhere = f", or choose another with {key}" if key else ""
-    if disk["total"] and free < _LITTLE_DISK:  # some network file systems do not know their size
+    if disk["total"] and free < _LITTLE_DISK:  # some network file systems report a size of 0
         what = f"{format_gigabytes(free)} of disk left at {folder} (of {format_gigabytes(disk['total'])})"
         return what, f"make room there{elsewhere}", free < _NO_DISK
     if disk["files"] is not None and disk["files"] < _NO_FILES:
@@ -76,7 +76,7 @@ def _judge_memory(memory: Facts) -> Verdict:
 
 
 def _clocks(facts: FactsByHost) -> list[Finding]:
-    """Compare clocks with most other hosts: skews are relative to this machine, whose own clock may be wrong."""
+    """Compare clocks with the majority of hosts. Skews are relative to this machine, whose own clock may be wrong."""
     skews = {h: f["clock"]["skew"] for h, f in facts.items() if is_known(f, "clock") and "skew" in f["clock"]}
     if not skews:
         return []
@@ -107,9 +107,9 @@ def _clock_remedy(words: str) -> str:
 
 
 def _judge_name(pod: Pod, name: Facts, program: bool) -> Verdict:
-    """Judge the address that the host's own name resolves to: gloo, for CPU collectives, tells it to other hosts.
+    """Check the address that the host's own name resolves to: gloo, used for CPU collectives, sends it to other hosts.
 
-    podrun's runtime gives it the address instead, if that is known; a user program may not.
+    podrun's runtime gives gloo the right address if it is known; a user program may not.
     """
     if len(pod.hosts) < 2 or pod.traits.is_one_machine or (name.get("peers") and not program):
         return None
@@ -188,7 +188,7 @@ def _judge_claim(claim: str | None) -> Verdict:
 
 
 def _twice(pod: Pod, facts: FactsByHost) -> list[Finding]:
-    """Find one machine under several names: its devices would be shared."""
+    """Report one machine listed under several names: the processes would share its devices."""
     machines = {host: f["machine"] for host, f in facts.items() if is_known(f, "machine")}
     remedy = "take all but one of its names out of `hosts`"
     return [
@@ -199,7 +199,7 @@ def _twice(pod: Pod, facts: FactsByHost) -> list[Finding]:
 
 
 def _unknown(facts: FactsByHost, before_setup: bool) -> list[Finding]:
-    """Report unknown facts. A file system that does not answer would hang the workers, too."""
+    """Report facts that a host could not determine. A file system that hangs here would hang the workers too."""
     errors: dict[tuple[str, str], list[str]] = {}
     for host, host_facts in facts.items():
         for fact, value in host_facts.items():

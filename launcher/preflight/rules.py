@@ -1,6 +1,6 @@
-"""PURE: all rules, which turn the facts of a pod's hosts into findings with remedies.
+"""Apply all rules to the facts of a pod's hosts; the result is findings with remedies. PURE.
 
-`agent.facts.gather` collects the facts of one host; `apply_rules` judges all hosts together.
+`agent.facts.gather` collects the facts of one host; `apply_rules` checks all hosts together.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from .versions import check_versions
 
 
 def apply_rules(pod: Pod, facts_by_host: FactsByHost, *, program: bool, before_setup: bool = False) -> list[Finding]:
-    """Return all findings. `program`: a user program runs, which need not import podrun's requirements.
+    """Return all findings.
 
-    `before_setup`: commands that may mount the workdir are still to be run.
+    Args:
+        program: a user program runs, which need not import podrun's requirements.
+        before_setup: setup commands have not run yet, and may mount the workdir.
     """
     return [
         *check_versions(pod, facts_by_host, program=program),
@@ -31,5 +33,5 @@ def apply_rules(pod: Pod, facts_by_host: FactsByHost, *, program: bool, before_s
 
 
 def fatal_findings(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings with which a run must not start."""
+    """Return the findings that prevent a run from starting."""
     return [finding for finding in findings if finding.fatal]

@@ -1,4 +1,4 @@
-"""Ask all hosts of a pod for the facts that a run depends on, without changing any of them."""
+"""Ask all hosts of a pod for the facts that a run depends on. Read-only on the hosts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .environment import check_environment
 from .rules import apply_rules, fatal_findings
 
 Say = Callable[[str, int, int, list[str]], None]
-"""Called with (activity, finished hosts, all hosts, names of hosts that are waited for), one thread at a time."""
+"""Called with (activity, hosts done, all hosts, names of pending hosts); never by two threads at once."""
 
 
 @dataclass
@@ -35,12 +35,12 @@ class Report:
     facts: dict[str, Facts] = field(default_factory=dict)
     """Facts of the hosts that answered."""
     unreached: dict[str, str] = field(default_factory=dict)
-    """Reasons by host."""
+    """Reason by name, for hosts that could not be reached."""
     findings: list[Finding] = field(default_factory=list)
     coordinator: str | None = None
-    """Address at which all hosts reached the first one; None: not all did, or it could not be tried."""
+    """Address at which every host reached the first one; None if some did not, or it was not tested."""
     shared: str | None = None
-    """The workdir, if all hosts see the files that the first one writes there, or can use the bucket that it is in."""
+    """The workdir, if all hosts see files that the first one writes there, or all can use its bucket; else None."""
     bucket_unreachable: bool = False
 
     @property
@@ -51,7 +51,7 @@ class Report:
 
 
 def run_preflight(transport: Transport, pod: Pod, workdir: str | None, say: Say, *, program: bool = False) -> Report:
-    """Gather facts of all hosts; then try whether those that answered reach the first one and share the workdir.
+    """Gather facts of all hosts, then test that those that answered reach the first one and share the workdir.
 
     Raises UserError if the pod's requirements cannot be read.
     """
@@ -72,7 +72,7 @@ def _gather(report: Report, transport: Transport, workdir: str | None, requireme
     python = worker_python(pod)
     request = {
         "python": python,
-        # Without requirements no environment is made of another interpreter.
+        # without requirements no environment is built from another interpreter
         "python_before": python if requirements is None else pod.base_python,
         "container": container_request(pod),
         "env": dict(pod.env),
@@ -97,7 +97,7 @@ def _gather(report: Report, transport: Transport, workdir: str | None, requireme
 def ask_all(
     hosts: tuple[Host, ...], question: Callable[[Host], Any], doing: str, say: Say
 ) -> dict[str, Any | HostError]:
-    """Return the answer or HostError by host. Any other exception is a bug in podrun, and raised."""
+    """Ask every host; return its answer or HostError by name. Other exceptions are bugs of podrun and are raised."""
     waiting = [host.name for host in hosts]
     counting = threading.Lock()
     say(doing, 0, len(hosts), list(waiting))
@@ -121,11 +121,11 @@ def _reached(report: Report) -> tuple[Host, ...]:
     return tuple(host for host in report.pod.hosts if host.name in report.facts)
 
 
-# --- what hosts are to each other -------------------------------------------------------------------------------------
+# --- tests between hosts ---------------------------------------------------------------------------------------------
 
 
 def _try_coordinator(report: Report, transport: Transport, say: Say) -> None:
-    """Try to reach the coordinator: the first host listens, and every host, itself included, connects to it."""
+    """Test the coordinator's address: the first host listens, and every host, itself included, connects to it."""
     pod, first = report.pod, report.pod.hosts[0]
     ports = pod.ports or (0, 0)
     try:
@@ -166,7 +166,7 @@ def _reach_remedy(pod: Pod, error: str) -> str:
 
 
 def _try_workdir(report: Report, transport: Transport, workdir: str, say: Say) -> None:
-    """Try whether the workdir is shared: the first host writes a file, and all hosts must be able to read it."""
+    """Test that the workdir is shared: the first host writes a file, and every host must read it."""
     pod, first = report.pod, report.pod.hosts[0]
     try:
         with asking(transport, pod, first, "share", workdir) as (writer, *_):

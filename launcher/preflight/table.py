@@ -1,4 +1,4 @@
-"""PURE: render a report on a pod as a table: a row per question, equal hosts together, findings below it."""
+"""Render a report on a pod as a table: a row per question, hosts with equal answers together, findings below. PURE."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .machine import format_gigabytes, is_loopback
 from .rules import fatal_findings
 from .run_preflight import Report
 
-_SHOWN = 8  # findings of a question before the rest is counted
-_LABEL = 13  # columns
+_SHOWN = 8  # findings listed per question; the rest is counted
+_LABEL = 13  # width in columns
 _ANSWER = 40
 _NARROWEST = 30
-_NARROW = 76  # columns below which hosts get a line of their own
+_NARROW = 76  # below this many columns, hosts are printed on a line of their own
 _RED, _YELLOW, _BOLD, _PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[1m", "\x1b[0m"
 
 
 @dataclass
 class Row:
-    """Row of the table: one question, the answers of hosts without errors, and the findings."""
+    """Row of the table: a question, the answers of hosts without errors, and the findings."""
 
     question: str
     answers: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
@@ -37,7 +37,7 @@ def make_rows(report: Report) -> list[Row]:
     pod, facts = report.pod, report.facts
 
     def fine(question: str) -> dict[str, Facts]:
-        """Return the facts of hosts without errors on a question: a bad host must not give the least value."""
+        """Return the facts of hosts without errors on a question, so that a bad host does not determine the minimum."""
         wrong = {host for f in report.findings if f.fatal and f.about == question for host in f.hosts}
         return {host: host_facts for host, host_facts in facts.items() if host not in wrong}
 
@@ -85,12 +85,12 @@ def _answers(facts: dict[str, Facts], answer: Callable[[Facts], str]) -> list[tu
 def _least(
     facts: dict[str, Facts], amount: Callable[[Facts], int | None], text: str
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """Return one answer for all hosts: the least of their amounts."""
+    """Return one answer for all hosts: the smallest of their amounts."""
     amounts = {}
     for host, host_facts in facts.items():
         try:
             value = amount(host_facts)
-        except (KeyError, TypeError):  # not found out
+        except (KeyError, TypeError):  # unknown
             continue
         if value is not None:
             amounts[host] = value
@@ -135,7 +135,7 @@ def _devices(pod: Pod, facts: Facts) -> str:
 
 
 def _gpu_rows(facts: dict[str, Facts]) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
-    """Return what nvidia-smi says of the GPUs; nothing of hosts where it says nothing."""
+    """Return the rows from nvidia-smi; hosts without it are left out."""
     free = {host: size for host, f in facts.items() if (size := least_free(f)) is not None}
     least = [(f"at least {gibibytes(min(free.values()))} free on each GPU", tuple(free))] if free else []
     ecc = {host: f for host, f in facts.items() if ecc_text(f)}
@@ -173,7 +173,7 @@ def _clock(facts: dict[str, Facts]) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def render(report: Report, width: int, colour: bool) -> str:
-    """Return the table, and one line that says whether a run can start."""
+    """Return the table, and a line that says whether a run can start."""
     pod = report.pod
     paint, width = _painter(colour), max(width, _NARROWEST)
     spares = f", {_count(len(pod.spares), 'spare')} among them" if pod.spares else ""
@@ -236,7 +236,7 @@ def _finding_lines(finding: Finding, total: int, width: int, paint: Callable[[st
 
 
 def _who(hosts: tuple[str, ...], total: int) -> str:
-    """Return the hosts as text; nothing if the pod has only one."""
+    """Return the hosts as text; empty if the pod has only one."""
     if total == 1:
         return ""
     if len(hosts) == total:

@@ -1,4 +1,4 @@
-"""Rules about the workers' Python, its packages, and the driver: installed, new enough, and equal on all hosts."""
+"""Rules about the workers' Python, its packages and the driver: installed, new enough, and equal on all hosts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ PYTHON = (3, 11)
 _MUST_AGREE = ("jax", "jaxlib")  # different versions may compile different programs, which deadlock
 _SHOULD_AGREE = ("flax", "optax", "orbax-checkpoint", "numpy")
 _UNKNOWN = (1 << 30,)
-"""A version that is not made of numbers: not too old."""
+"""Stands for a version without numbers, which counts as new enough."""
 _CUDA = ("jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt")
 
 
 def check_versions(pod: Pod, facts: FactsByHost, *, program: bool) -> list[Finding]:
     interpreters = {host: f["interpreter"] for host, f in facts.items() if is_known(f, "interpreter")}
-    # A run will install the packages of an environment that it has yet to build.
+    # skip hosts where the run will build the environment
     installed = {host: i for host, i in interpreters.items() if i["packages"] is not None}
     return [
         *_unusable(pod, facts, fatal=not program),
@@ -99,7 +99,7 @@ def _too_old(pod: Pod, interpreters: FactsByHost, *, fatal: bool) -> list[Findin
 
 
 def _unfit_pair(interpreters: FactsByHost, *, fatal: bool) -> list[Finding]:
-    """Return the hosts whose flax cannot be imported with their JAX; pip may install both."""
+    """Report hosts whose flax cannot be imported with their JAX; pip allows such pairs."""
     unfit = {}
     for host, i in interpreters.items():
         if not (_has(i, "jax") and _has(i, "flax")):
@@ -142,7 +142,7 @@ def _packages_differ(pod: Pod, interpreters: FactsByHost) -> list[Finding]:
 
 
 def _differ(pod: Pod, interpreters: FactsByHost, names: tuple[str, ...], *, fatal: bool) -> list[Finding]:
-    """Return one finding for each group of odd hosts, whatever the number of packages. Missing ones have their own."""
+    """Return one finding per group of deviating hosts, for all packages together. Missing packages are reported elsewhere."""
     complete = {host: i["packages"] for host, i in interpreters.items() if _has(i, "jax") and _has(i, "jaxlib")}
     if pod.platform == "cuda":
         complete = {host: p for host, p in complete.items() if any(_has(interpreters[host], name) for name in _CUDA)}
@@ -151,7 +151,7 @@ def _differ(pod: Pod, interpreters: FactsByHost, names: tuple[str, ...], *, fata
     for versions, hosts in groups[1:]:
         usual, usual_hosts = groups[0]
         pairs = [(n, a, b) for n, a, b in zip(names, versions, usual, strict=True) if a != b]
-        # A plugin for another CUDA may be installed.
+        # skip plugins for another CUDA version
         odd = [(n, a, b) for n, a, b in pairs if MISSING not in (a, b) or n in _CUDA]
         if odd:
             these_versions, usual_versions = (", ".join(f"{o[0]} {o[i]}" for o in odd) for i in (1, 2))
@@ -178,7 +178,7 @@ def _no_driver(version: str | None) -> tuple[str, str, bool] | None:
 
 
 def _key(pod: Pod) -> str:
-    """Return the key of the pod file that names the workers' interpreter."""
+    """Return the pod file's key for the workers' interpreter."""
     return f"`{'container.python' if pod.container else 'python'}:` in the pod file"
 
 
@@ -206,6 +206,6 @@ def _has(interpreter: Facts, name: str) -> bool:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Parse a version: `0.10.2.dev1` is (0, 10, 2)."""
+    """Parse the numbers of a version: `0.10.2.dev1` is (0, 10, 2)."""
     match = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(n) for n in match[0].split(".")) if match else _UNKNOWN

@@ -1,4 +1,4 @@
-"""Check a train.yaml that is valid in itself against the pod and this machine."""
+"""Check a valid train.yaml against the pod and this machine."""
 
 from __future__ import annotations
 
@@ -18,14 +18,20 @@ if TYPE_CHECKING:
 
 
 def config_checks(config: Config, pod: Pod | None, is_local: bool) -> list[Callable[[], None]]:
-    """Return the checks of a job; each raises UserError. `is_local`: its hosts are this machine. No pod: it has a mistake."""
-    from podrun.runtime.config import check_files, check_slice  # takes long, and programs of users do not need it
+    """Return the checks of a job, each of which raises UserError.
+
+    Args:
+        config: the job.
+        pod: its pod; None if the pod has mistakes, which are reported elsewhere.
+        is_local: the job runs on this machine.
+    """
+    from podrun.runtime.config import check_files, check_slice  # slow import that user programs do not need
 
     checks: list[Callable[[], None]] = []
     if pod:
         slice = pod.slice
         checks.append(lambda: check_slice(config, slice.devices, slice.slices))
-    if is_local or config.brings_data:  # the hosts use this machine's files
+    if is_local or config.brings_data:  # the job reads files of this machine
         checks.append(lambda: check_files(config))
     if is_local:
         checks.append(lambda: _check_python(config))
@@ -51,7 +57,7 @@ def _check_python(config: Config) -> None:
             timeout=30,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return  # the agent will try, and report the reason
+        return  # the agent starts it too, and reports the error
     if answer.returncode == 0 and answer.stdout.strip():
         missing = " and ".join(answer.stdout.split())
         raise UserError(f"launch.python: {python} has no {missing}; install podrun there: {install_command(python)}")

@@ -1,4 +1,4 @@
-"""Select the hosts of a command: those of a pod, or those of a run."""
+"""Select the hosts of a command: from the options of a pod, or from a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class HostSelection:
 
 
 def select_hosts(selection: HostSelection, command: str) -> tuple[Pod, RunDirectory | None]:
-    """Return the pod, and its run, if one was named. Raises UserError."""
+    """Return the selected pod, and the run if one was named. Raises UserError."""
     if selection.run is not None and selection.pod.names_pod:
         lists = [option_of(name) for name, inventory in INVENTORIES.items() if inventory.lists_hosts]
         simulations = [option_of(name) for name, inventory in INVENTORIES.items() if not inventory.lists_hosts]

@@ -1,4 +1,4 @@
-"""Check the faults of `--inject` against the pod: all mistakes at once."""
+"""Resolve the faults of `--inject` against the pod, and report all mistakes at once."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ..yamlfile.short import short
 
 
 def resolve_injections(texts: Sequence[str], pod: Pod | None, process_per: str, is_program: bool) -> tuple[str, ...]:
-    """Return each fault in full, with the host and the process that it strikes; raise UserError with all mistakes.
+    """Return each fault with the host and process that it applies to. Raises UserError with all mistakes.
 
-    `pod`: None if it is not known, because that has a mistake of its own.
+    `pod` is None if it has mistakes, which are reported elsewhere.
     """
     resolved: list[str] = []
     rows: list[str] = []
@@ -39,7 +39,7 @@ def resolve_injections(texts: Sequence[str], pod: Pod | None, process_per: str, 
 
 
 def _on_pod(injection: Injection, pod: Pod, process_per: str) -> tuple[Injection | None, list[str]]:
-    """Return the fault with the host's name and the process's number, or what is wrong with those."""
+    """Return the fault with its host's name and its process number, or the problems with them."""
     names = [host.name for host in pod.hosts]
     each = pod.slice.devices_per_host if process_per == "device" else 1
     total = each * len(names)

@@ -1,4 +1,4 @@
-"""Find mistakes in the command line of a user program before anything is started."""
+"""Find mistakes in the command line of a user program before anything starts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ..yamlfile.near import SUFFIXES, near_files
 
 _PYTHON = re.compile(r"python[\d.]*")
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
-"""Options of the interpreter that are followed by a value."""
+"""Options of the interpreter that take a value."""
 
 
 def check_kind(train: Path | None, program: Sequence[str], overrides: Sequence[str]) -> None:
-    """Raise UserError for a program in the place of train.yaml, the reverse, and a program that cannot be one."""
+    """Raise UserError for a program in the place of train.yaml or the reverse, and for words that cannot be a program."""
     if train:
         _check_train(train, overrides)
         return
@@ -52,7 +52,7 @@ def _check_train(train: Path, overrides: Sequence[str]) -> None:
 
 
 def misplaced_options(program: Sequence[str]) -> str | None:
-    """Return what to say of options of podrun's among those of the program, if a pod could not be found."""
+    """Return a hint about options of podrun among the program's arguments; None if there are none."""
     options = {"--slice", "--pod", *(option_of(name) for name in INVENTORIES)}
     misplaced = [word for word in program if word.partition("=")[0] in options]
     if not misplaced:
@@ -61,13 +61,13 @@ def misplaced_options(program: Sequence[str]) -> str | None:
 
 
 def check_program(program: Program, env: Mapping[str, str] = os.environ) -> None:
-    """Raise UserError unless a program that runs on this machine is there and can be started."""
+    """Raise UserError unless a program for this machine exists and can be started."""
     python = os.path.expanduser(program.launch.python or sys.executable)
     if program.launch.python and shutil.which(python) is None:
         raise UserError(f"launch.python: there is no program {python!r} on this machine; give the path of a Python")
     name = program.argv[0]
     folders = [os.path.dirname(python), program.launch.env.get("PATH", env.get("PATH", os.defpath))]
-    path = os.pathsep.join(folder for folder in folders if folder)  # as the agent puts it together
+    path = os.pathsep.join(folder for folder in folders if folder)  # same PATH as the agent builds
     if name not in OWN_PYTHON:
         _check_executable(name, path)
     if _is_python(name) and (script := _script(program.argv)):
@@ -116,7 +116,7 @@ def _is_python(name: str) -> bool:
 
 
 def _script(argv: Sequence[str]) -> str | None:
-    """Return what an interpreter is to run: None for a module, a command, or its input."""
+    """Return the script that an interpreter would run; None if it runs a module, a command, or standard input."""
     words = iter(argv[1:])
     for word in words:
         if word in _WITH_VALUE:

@@ -1,4 +1,4 @@
-"""Take the options of a queue out of the command line: `--slurm=partition=gpu,time=2:00:00`."""
+"""Parse the options of a queue: `--slurm=partition=gpu,time=2:00:00`."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from .request import Request
 
 @dataclass(frozen=True)
 class Submission:
-    """A queue, and what a job in it is asked for with."""
+    """A queue, and the options of the job to submit to it."""
 
     queue: Queue
     options: Any
-    """What `Queue.options` returned."""
+    """Result of `Queue.options`."""
 
 
 def queue_name(request: Request) -> str | None:
-    """Return the name of the queue that the run is to be submitted to; None if it is to start now."""
+    """Return the name of the queue that the run is submitted to; None if the run starts now."""
     return next((name for name in QUEUES if request.where.inventories.get(name)), None)
 
 
 def with_queue_options(request: Request, name: str) -> tuple[Request, Submission, list[str]]:
-    """Return the request for nodes that a queue is to give, how the job is submitted, and the mistakes in its options."""
+    """Return the request for nodes that the queue will allocate, the submission, and the mistakes in its options."""
     queue = load_queue(name)
     options, problems = queue.options(str(request.where.inventories[name]))
     inventories = {**request.where.inventories, name: options}

@@ -1,4 +1,4 @@
-"""Resolve the command line into a job, a pod and a workdir that can be run, or into a list of all mistakes."""
+"""Resolve the command line into a job, a pod and a workdir, or into a list of all mistakes."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ class Request:
     """Command line of a user program, instead of `train`."""
     detach: bool = False
     inject: tuple[str, ...] = ()
-    """Faults of a rehearsal, as typed."""
+    """Faults to inject, as typed."""
     pull: str | None = None
-    """Folder for the results at the end of the run; empty: the one that `podrun pull` takes; None: they are not brought."""
+    """Folder for the results after the run. Empty: the folder of `podrun pull`. None: results are not downloaded."""
     label: Label = field(default_factory=Label)
     command: tuple[str, ...] = ()
-    """Arguments of podrun, as typed."""
+    """Arguments of the podrun command, as typed."""
 
     @property
     def name(self) -> str:
-        """Return the default name of a workdir: `train` of train.yaml, `my` of `python -u my.py` or `-m my`."""
+        """Return the default name of a workdir: `train` for train.yaml, `my` for `python -u my.py` or `-m my`."""
         if self.train:
             return self.train.stem
         script = next((word for word in self.program if word.endswith(".py")), None)
@@ -63,7 +63,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ResolvedRequest:
-    """A request without a mistake that can be found on this machine."""
+    """A request that passed all checks that this machine can make."""
 
     job: Config | Program
     pod: Pod
@@ -72,7 +72,7 @@ class ResolvedRequest:
 
 
 def resolve_request(request: Request) -> tuple[ResolvedRequest | None, list[str]]:
-    """Resolve the request. Return the result, or else all mistakes that can be found on this machine."""
+    """Return the resolved request, or None and all mistakes that can be found on this machine."""
     problems: list[str] = []
 
     def attempt(check: Callable[[], T]) -> T | None:
@@ -89,7 +89,7 @@ def resolve_request(request: Request) -> tuple[ResolvedRequest | None, list[str]
         return None, [str(error)]
     job: Config | Program | None
     if train or request.overrides:
-        from .train_file import read_config, read_launch  # takes long
+        from .train_file import read_config, read_launch  # slow import
 
     if train:
         job = attempt(lambda: read_config(train, request.overrides))
@@ -98,7 +98,7 @@ def resolve_request(request: Request) -> tuple[ResolvedRequest | None, list[str]
             lambda: Program(request.program, read_launch(request.overrides) if request.overrides else Launch())
         )
     launch = job.launch if job else Launch()
-    # The pod settings of a broken train.yaml are unknown; do not report them as missing.
+    # a broken train.yaml may contain pod settings, so do not report these as missing
     pod = attempt(lambda: find_pod(request.where, launch)) if job or request.where.complete else None
     if pod is None and (misplaced := misplaced_options(request.program)):
         problems.insert(0, misplaced)
@@ -131,9 +131,11 @@ def resolve_request(request: Request) -> tuple[ResolvedRequest | None, list[str]
 
 
 def _workdir_on_hosts(pod: Pod, chosen: Path) -> Path:
-    """Return the workdir on the hosts. Raise UserError if a container would end with the results in it.
+    """Return the workdir on the hosts.
 
-    An agent outside of the container mounts the workdir; the login folder is always mounted.
+    Raises UserError if it is not visible in the container, which would lose the results.
+
+    An agent outside the container mounts the workdir itself, and the login folder is always mounted.
     """
     workdir, container = pod.workdir_on_hosts(chosen), pod.container
     if (
@@ -152,13 +154,13 @@ def _workdir_on_hosts(pod: Pod, chosen: Path) -> Path:
 
 
 def _find_workdir(request: Request, launch: Launch) -> Path:
-    """Return the local workdir. Raise UserError unless it, or the nearest folder above it, can be written."""
+    """Return the local workdir. Raises UserError unless it, or its nearest existing parent, is writable."""
     chosen = request.workdir or launch.workdir or Path("runs") / request.name
     remedy = "choose another with --workdir DIR"
     try:
         workdir = chosen.expanduser().absolute()
         existing = next(p for p in (workdir, *workdir.parents) if p.exists())
-    except (OSError, RuntimeError) as error:  # a name that is too long; a user without a home
+    except (OSError, RuntimeError) as error:  # too long a name, or `~` of a user without a home
         raise UserError(
             f"workdir {short(str(chosen))}: {getattr(error, 'strerror', None) or error}; {remedy}"
         ) from None
@@ -170,19 +172,19 @@ def _find_workdir(request: Request, launch: Launch) -> Path:
 
 
 def owner_of_workdir(request: Request, job: Config | Program, pod: Pod) -> str:
-    """Return whose name the workdir has, if nobody chose it and it is where other projects have theirs."""
+    """Return the name that claims a default workdir for this project; empty if no other project could use the workdir."""
     if pod.traits.files_are_here or request.train is None or request.workdir or job.launch.workdir:
         return ""
     try:
         user = getpass.getuser()
-    except (OSError, KeyError):  # an id without a name
+    except (OSError, KeyError):  # a user id without a name
         user = str(os.getuid())
-    # Without the name of this machine: it may get a new one, or be a container.
+    # not the machine's name: it may change, as in a container
     return f"{user}:{request.train.resolve()}"
 
 
 def make_workdir(workdir: Path) -> None:
-    """Create the workdir on this machine, unless it is in a bucket. Raises UserError if it cannot be written."""
+    """Create the workdir on this machine, unless it is in a bucket. Raises UserError if it is not writable."""
     if bucket_url.url(workdir):
         return
     try:

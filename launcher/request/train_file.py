@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """Return the job that `path` and the overrides describe. Its files are found from here, or from where `path` is.
+    """Return the job that `path` and the overrides describe. Its relative files are looked up here, then beside `path`.
 
-    Raises UserError that lists every mistake: line, key, value, what is allowed, the nearest key.
+    Raises UserError that lists every mistake with its line, key, value and remedy.
     """
     values, lines = read_mapping(
         path,
@@ -36,7 +36,7 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         start="give the train.yaml of a job; `podrun schema` lists the keys, examples/ has files to start from",
     )
     given = _apply_overrides(values, overrides)
-    from podrun.runtime.config import Config, with_files_beside  # takes long, and programs of users do not need it
+    from podrun.runtime.config import Config, with_files_beside  # slow import that user programs do not need
 
     try:
         config = Config.model_validate(values)
@@ -64,7 +64,7 @@ def read_launch(overrides: Sequence[str]) -> Launch:
 
 
 def _what_to_read(path: Path) -> str:
-    """Suggest what to read instead of a file that cannot be read."""
+    """Return the remedy for a train.yaml that cannot be read."""
     if "=" in path.name:
         return "the train.yaml comes first, then the key.path=value overrides"
     return near_files(path) or "give the path of a train.yaml; `podrun --help` shows how, and lists the commands"

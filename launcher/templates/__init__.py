@@ -1,1 +1,1 @@
-"""Jobs to start from: a commented train.yaml for each kind, which `podrun new` writes."""
+"""Templates of jobs: a commented train.yaml for each kind, which `podrun new` writes."""

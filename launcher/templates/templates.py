@@ -1,4 +1,4 @@
-"""Read the jobs to start from. The first line of each says what it is."""
+"""Read the job templates. The first line of each is its title."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from pathlib import Path
 _FOLDER = Path(__file__).parent
 _NAMES = ("language_model", "classification", "regression", "logistic_regression", "own_data")
 _PLACEHOLDER = "FILE"
-"""Stands in a template for the name of the file that is written."""
+"""Placeholder for the name of the file that is written."""
 
 
 def template_names() -> tuple[str, ...]:
-    """Return the names of the templates: most are called like their task."""
+    """Return the names of the templates, mostly the names of their tasks."""
     return _NAMES
 
 
 def template_title(name: str) -> str:
-    """Return what a template is, in a line."""
+    """Return the title of a template."""
     return _read(name).partition("\n")[0].removeprefix("# ").removesuffix(".")
 
 
 def template_text(name: str, file: Path) -> str:
-    """Return the text of a template, for a file of that name."""
+    """Return the text of a template, for a file named `file`."""
     return _read(name).replace(_PLACEHOLDER, shlex.quote(str(file)))
 
 

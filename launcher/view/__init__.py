@@ -1,1 +1,1 @@
-"""Show text to people: the console, tables, times, and the filter for all output."""
+"""Terminal output: consoles, tables, times, and the filter that makes all output printable."""

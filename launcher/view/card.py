@@ -1,7 +1,7 @@
-"""Say how a run goes in a few short lines, which are redrawn in place. PURE.
+"""Draw the progress of a run as a few short lines, which are redrawn in place. PURE.
 
-No line has more than 39 columns: a terminal that is made narrower, to 40, has nothing to wrap, so what was drawn stays where
-the next drawing expects it, whatever the terminal does with lines that are too long.
+No line is wider than 39 columns. A terminal that is narrowed to 40 columns therefore wraps nothing, and the next drawing
+finds the previous lines where it expects them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LABEL = 12
 
 
 def card(state: RunState, step: Event, losses: History, now: float, plain: bool = False) -> list[str]:
-    """Return the lines. `step` is the last one, `now` in seconds since 1970; with `plain` all is ASCII."""
+    """Return the lines. `step`: the last step event; `now`: seconds since 1970; `plain`: ASCII only."""
     rows = [("step", _progress(step, plain))]
     if 0 in state.processes:
         rows.append(("phase", phase_words(state.processes[0].phase)))
@@ -45,7 +45,7 @@ def card(state: RunState, step: Event, losses: History, now: float, plain: bool 
 
 
 def _progress(step: Event, plain: bool) -> str:
-    """Return `120/300 ━━━━━━━─────────`, without the bar if the number of steps is not known."""
+    """Return `120/300 ━━━━━━━─────────`; without the bar if the number of steps is unknown."""
     text = out_of(step["step"], step["steps"])
     width = WIDTH - _LABEL - len(text) - 1
     if not step["steps"] or width < 1:
@@ -56,7 +56,7 @@ def _progress(step: Event, plain: bool) -> str:
 
 
 def _late(late: Event) -> str:
-    """Return `host-2: 105 ms, 87 %`. Names of hosts differ in their ends."""
+    """Return `host-2: 105 ms, 87 %`. A long name is cut at its start, because host names differ in their ends."""
     lateness = f": {seconds_words(late['behind'])}, {100 * late_share(late):.0f} %"
     room = WIDTH - _LABEL - len(lateness)
     host = late["host"] if len(late["host"]) <= room else f"..{late['host'][2 - room :]}"

@@ -1,4 +1,4 @@
-"""Describe the leftovers of ended runs: what `podrun clean` lists, keeps and asks about."""
+"""Describe what ended runs left on disk and on hosts: what `podrun clean` lists, keeps and asks about."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .times import duration, size
 
 
 @dataclass
-class Leftovers:
-    """Leftovers that may be removed."""
+class Removable:
+    """What ended runs left behind and `podrun clean` may remove."""
 
     runs: list[OldRun] = field(default_factory=list)
     folders: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """Answers of `agent clean`, by host."""
+    """Answers of `agent clean`, by host name."""
     processes: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     environments: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     unreached: dict[str, str] = field(default_factory=dict)
 
     def of_host(self, host: str) -> list[str]:
-        """Return the ids of the runs that have left something on the host."""
+        """Return the ids of the runs that left something on the host."""
         return sorted({entry["run"] for entry in (*self.folders.get(host, ()), *self.processes.get(host, ()))})
 
     def __bool__(self) -> bool:
@@ -32,27 +32,27 @@ class Leftovers:
 
     @property
     def due(self) -> list[dict[str, Any]]:
-        """Return the environments and sets of data that no run has used for long."""
+        """Return the environments and data sets that no run has used recently."""
         return [e for environments in self.environments.values() for e in environments if e["due"]]
 
 
-def as_table(leftovers: Leftovers) -> str:
+def as_table(removable: Removable) -> str:
     rows = []
-    for run in leftovers.runs:
+    for run in removable.runs:
         where = str(run.directory.path)
         rows.append(["here", "run", f"{run.summary.state}, {duration(run.age)} ago", size(run.size), where])
-    for host, folders in leftovers.folders.items():
+    for host, folders in removable.folders.items():
         for folder in folders:
             rows.append(
                 [host, "folder", f"{duration(folder['age'])} old", size(folder["bytes"]), in_one_line(folder["path"])]
             )
-    for host, environments in leftovers.environments.items():
+    for host, environments in removable.environments.items():
         for environment in environments:
             if environment["due"]:
                 used = f"last used {duration(environment['age'])} ago"
                 kind, path = in_one_line(environment["kind"]), in_one_line(environment["path"])
                 rows.append([host, kind, used, size(environment["bytes"]), path])
-    for host, processes in leftovers.processes.items():
+    for host, processes in removable.processes.items():
         for process in processes:
             about = f"{process['pid']} of run {in_one_line(process['run'])}"
             rows.append([host, "process", about, "", shorten(in_one_line(process["command"]), 80)])
@@ -65,12 +65,12 @@ _RULES = {
 }
 
 
-def kept_lines(leftovers: Leftovers, older_than: str) -> list[str]:
-    """Return a line for each group of hosts that keep the same environments or data, and when those may go."""
+def kept_lines(removable: Removable, older_than: str) -> list[str]:
+    """Return a line for each group of hosts with the same environments or data sets, and when these will be removed."""
     lines = []
     for kind, rule in _RULES.items():
         hosts: dict[str, list[str]] = {}
-        for host, environments in leftovers.environments.items():
+        for host, environments in removable.environments.items():
             if kept := [row for row in environments if row["kind"] == kind and not row["due"]]:
                 total = size(sum(row["bytes"] for row in kept))
                 used = duration(min(row["age"] for row in kept))
@@ -80,17 +80,17 @@ def kept_lines(leftovers: Leftovers, older_than: str) -> list[str]:
     return lines
 
 
-def summary(leftovers: Leftovers) -> str:
-    """Return what would be removed, as the object of a sentence."""
-    bytes_here = sum(run.size for run in leftovers.runs)
+def summary(removable: Removable) -> str:
+    """Return a phrase for what would be removed: the object of `remove`."""
+    bytes_here = sum(run.size for run in removable.runs)
     folders, processes = (
-        [e for es in entries.values() for e in es] for entries in (leftovers.folders, leftovers.processes)
+        [e for es in entries.values() for e in es] for entries in (removable.folders, removable.processes)
     )
-    parts = [f"{counted(len(leftovers.runs), 'run')} here ({size(bytes_here)})"] if leftovers.runs else []
+    parts = [f"{counted(len(removable.runs), 'run')} here ({size(bytes_here)})"] if removable.runs else []
     if folders:
         parts.append(f"{counted(len(folders), 'folder')} ({size(sum(f['bytes'] for f in folders))})")
     for kind in _RULES:
-        if due := [row for row in leftovers.due if row["kind"] == kind]:
+        if due := [row for row in removable.due if row["kind"] == kind]:
             parts.append(f"{counted(len(due), kind)} ({size(sum(row['bytes'] for row in due))})")
     if processes:
         parts.append(f"{counted(len(processes), 'process')}, by SIGKILL")
@@ -98,7 +98,7 @@ def summary(leftovers: Leftovers) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """Return a number with its noun, such as `2 processes`."""
+    """Return a number with its noun in the right form, such as `2 processes`."""
     if number == 1:
         return f"1 {what}"
     return f"{number} {what}{'es' if what.endswith('s') else 's'}"

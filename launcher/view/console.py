@@ -1,4 +1,4 @@
-"""Show a run to the user: as plain lines, or JSON lines. What a terminal shows is in `live_console.py`."""
+"""Show the events of a run as plain lines or JSON lines. `live_console.py` has the view for terminals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .phases import phase_words
 
 
 def headline(start: Event) -> str:
-    """Return the first lines of a run: what it is, and the paths of its results."""
+    """Return the first lines of a run: its size, platform and paths."""
     hosts = "1 host" if len(start["hosts"]) == 1 else f"{len(start['hosts'])} hosts"
     kind = reached(start["transport"])
     devices = "1 device" if start["devices"] == 1 else f"{start['devices']} devices"
@@ -26,13 +26,13 @@ def headline(start: Event) -> str:
         start["workdir"], start["transport"], next(iter(start["hosts"]), "")
     )
     lines += [f"  program {start['program']}"] if start["program"] else [f"  workdir {workdir}"]
-    if start.get("python"):  # which of the machine's it is, if just `python` was typed
+    if start.get("python"):  # the full path, because `python` may have been found in PATH
         lines.append(f"  python  {start['python']}")
     return "\n".join([*lines, f"  logs    {start['logs']}"])
 
 
 def notable_line(event: Event) -> str | None:
-    """Return a line for an event that deserves one in every view for people, or None."""
+    """Return the line of an event that every view for people shows; None for other events."""
     kind = event["event"]
     if kind == EventKind.START:
         return headline(event) if event["attempt"] == 0 else None
@@ -40,17 +40,17 @@ def notable_line(event: Event) -> str | None:
 
 
 def is_in_output(state: RunState, event: Event) -> bool:
-    """Return whether the line of an event is in the output of a user program's first process, which is shown as well."""
+    """Return True if the event's line is part of the user program's output, which is shown already."""
     return state.is_program and event.get("process") == 0 and event["event"] not in (EventKind.HOST, EventKind.EXIT)
 
 
 class Console(Protocol):
-    """Show the events of a run."""
+    """A view of a run: receives its events and shows them."""
 
     piece: int
-    """Bytes of a user program's output that are shown at once; 0: none at all."""
+    """Maximum size of a piece of program output, in bytes; 0: the output is not shown."""
     is_terminal: bool
-    """True if a person reads along, so that old output may be skipped."""
+    """True if a person watches: old output may then be skipped."""
 
     def event(self, event: Event) -> None:
         """Show an event."""
@@ -59,14 +59,14 @@ class Console(Protocol):
         """Show a text."""
 
     def output(self, text: str) -> None:
-        """Show a piece of a user program's output."""
+        """Show a piece of program output."""
 
     def stop(self) -> None:
-        """End the view of an attempt."""
+        """Remove the live view at the end of an attempt."""
 
 
 class NoConsole:
-    """Console of a background supervisor, whose events are only recorded."""
+    """Console of a background supervisor: shows nothing, because the events are recorded."""
 
     piece = 0
     is_terminal = False
@@ -85,7 +85,7 @@ class NoConsole:
 
 
 class JsonConsole:
-    """Print every event as a JSON line on stdout."""
+    """Prints every event as a JSON line on stdout."""
 
     piece = 0
     is_terminal = False
@@ -108,7 +108,7 @@ class JsonConsole:
 
 
 class PlainConsole:
-    """Print a line for each important event: for files, pipes and CI."""
+    """Prints a line for each important event: for files, pipes and CI."""
 
     piece = 1 << 16
     is_terminal = False
@@ -120,7 +120,7 @@ class PlainConsole:
 
     def event(self, event: Event) -> None:
         self._state.apply(event)
-        if self._state.start is None:  # the end of a run that never began
+        if self._state.start is None:  # the run ended before it began
             return
         phase = self._state.common_phase
         if phase != self._phase and phase is not None:
@@ -137,7 +137,7 @@ class PlainConsole:
             self.say(step_line(event))
 
     def _building(self, event: Event) -> str | None:
-        """Return the first host's progress with its environment, setup commands or data, which take minutes."""
+        """Return a line with the first host's progress in preparing its environment or data, which takes minutes."""
         if event["event"] != EventKind.HOST or event["phase"] not in ("environment", "setup-commands", "data"):
             return None
         first = self._state.start is not None and event["host"] == next(iter(self._state.start["hosts"]))

@@ -1,4 +1,4 @@
-"""Show a run in a terminal: a table of the hosts until all train, then how it goes; both are redrawn in place."""
+"""Show a run in a terminal: a table of hosts while they start, then a card of the training. Both are redrawn in place."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .terminal import unguarded
 if TYPE_CHECKING:
     from rich.console import Group
 
-_LINES = 20  # steps of a run that get a line above the view, which scrolls away later than what is redrawn
-_APART = 5.0, 60.0  # seconds between two of them at least; of a program that does not say how many steps it has
+_LINES = 20  # steps per run that get a permanent line above the live view
+_APART = 5.0, 60.0  # minimum seconds between such lines; the second if the number of steps is unknown
 _STEPPING = {Phase.TRAIN, Phase.EVALUATE, Phase.SAVE}
 
 
 def sanitize(value: Any) -> Any:
-    """Return a part of an event with all its text printable, and without colours."""
+    """Return part of an event with all its text printable and without colours."""
     if isinstance(value, str):
         return without_colours(value)
     if isinstance(value, dict):
@@ -35,14 +35,14 @@ def sanitize(value: Any) -> Any:
 
 
 class LiveConsole:
-    """Show a table of the hosts until all train, then a card of the training; both are redrawn in place.
+    """Shows a table of the hosts until all are training, then a card of the training.
 
-    Above them stays what has happened: evaluations, epochs, checkpoints, and now and then a step.
+    Above the redrawn part stay lines for evaluations, epochs, checkpoints and some of the steps.
 
-    Rich moves the cursor, so it bypasses the filter of stdout: all text is made printable beforehand.
+    Rich moves the cursor, so it bypasses the filter of stdout; all text is made printable beforehand.
     """
 
-    piece = 1 << 12  # small, so that a slow terminal soon shows other news
+    piece = 1 << 12  # small, so that other events soon get their turn on a slow terminal
     is_terminal = True
 
     def __init__(self) -> None:
@@ -51,14 +51,14 @@ class LiveConsole:
 
         self._state = RunState()
         self._losses = History()
-        self._next_line = 0  # of _LINES
-        self._said = time.monotonic()  # when a line with a loss was printed
+        self._next_line = 0  # index of the next of _LINES
+        self._said = time.monotonic()  # time of the last line with a loss
         self._console = Console(file=unguarded(sys.stdout), highlight=False, emoji=False)
         self._live = Live(
             console=self._console,
             refresh_per_second=5,
             transient=True,
-            redirect_stdout=False,  # rich would bypass the filter
+            redirect_stdout=False,  # redirected output would bypass the filter
             redirect_stderr=False,
             get_renderable=self._render,
         )
@@ -66,7 +66,8 @@ class LiveConsole:
     def event(self, event: Event) -> None:
         event = sanitize(event)
         if event["event"] == EventKind.START:
-            self._state = RunState(checkpoint=self._state.checkpoint)  # rich's thread may be drawing the attempt before
+            # a new object: rich's thread may still be drawing the previous attempt
+            self._state = RunState(checkpoint=self._state.checkpoint)
         self._state.apply(event, time.monotonic())
         if event["event"] == EventKind.START:
             self._live.start()
@@ -84,7 +85,7 @@ class LiveConsole:
                 self._said = time.monotonic()
 
     def _step_line(self, event: Event) -> str | None:
-        """Return the line of a step that is due: one of _LINES of a run, unless a loss has just been printed."""
+        """Return the line of a step, if one of _LINES is due and no loss was printed recently."""
         if event["event"] != EventKind.STEP or event["process"] != 0:
             return None
         steps = event["steps"]
@@ -123,16 +124,16 @@ class LiveConsole:
     @staticmethod
     def _host_table(state: RunState) -> Any:
         from rich.table import Table
-        from rich.text import Text  # a cell that is a plain str may hold rich's markup
+        from rich.text import Text  # rich interprets markup in cells of type str
 
         table = Table.grid(padding=(0, 2))
         now = time.monotonic()
-        if state.common_phase == "running":  # a user program reports nothing more
+        if state.common_phase == "running":  # a user program reports no further phases
             count = len(state.processes)
             since = clock(now - max(process.since for process in state.processes.values()))
             table.add_row("the process" if count == 1 else f"all {count} processes", "running", since)
             return table
-        if len(state.processes) > 16:  # a large pod has a line per phase, with its hosts
+        if len(state.processes) > 16:  # one line per phase instead of one per host
             for phase, count in state.phases.most_common():
                 names = [process.host for process in state.processes.values() if process.phase == phase]
                 shown = ", ".join(names[:6]) + (" ..." if count > 6 else "")

@@ -1,4 +1,4 @@
-"""Show progress on the last line of a terminal, and lines above it. Without a terminal only the lines are shown."""
+"""Show progress on the last line of a terminal, with permanent lines above. Without a terminal only these are printed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from types import TracebackType
 from .terminal import overwrite_line
 from .times import size
 
-_EVERY = 0.2  # seconds
+_EVERY = 0.2  # minimum seconds between two updates
 
 
 class OverwrittenLine:
-    """The last line of stderr; lines are printed to stdout. Cleared at the end of a `with` block."""
+    """Progress on the last line of stderr, and lines on stdout. The end of a `with` block clears the progress."""
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()
@@ -26,14 +26,14 @@ class OverwrittenLine:
         print(text, flush=True)
 
     def progress(self, what: str, here: int, total: int) -> None:
-        """Show how many bytes of something are here."""
+        """Show that `here` of `total` bytes of `what` are present."""
         if self._live and time.monotonic() >= self._next:
             self._next = time.monotonic() + _EVERY
             self._shown = True
             overwrite_line(sys.stderr, f"{what}  {size(here)} of {size(total)}")
 
     def clear(self) -> None:
-        """Remove the progress."""
+        """Clear the progress line."""
         if self._shown:
             overwrite_line(sys.stderr, "")
             self._shown = False

@@ -1,4 +1,4 @@
-"""PURE: make text of any origin safe to print in a terminal."""
+"""Make untrusted text safe to print in a terminal. PURE."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _UNUSUAL = re.compile(rf"{_SGR}|[^\n\t -~]")
 _COLOUR = re.compile(_SGR)
 _RESETS = ("\x1b[m", "\x1b[0m")
 _JOINERS = "\u200c\u200d"
-"""Invisible parts of words in some scripts, and of emoji. They move nothing and reverse nothing."""
+"""Invisible joiners that some scripts and emoji need; they neither move the cursor nor reverse text."""
 
 
 def printable(text: str) -> str:
-    """Return `text` with everything that a terminal would obey, and not show, written as `\\x1b` and the like.
+    """Return `text` with terminal control characters replaced by escapes such as `\\x1b`.
 
-    This is an allow-list: newlines, tabs, characters that Unicode calls printable, and complete sequences
-    that set colours. A line that sets a colour also ends it, so that none reaches what follows.
+    This is an allow-list: newlines, tabs, characters that Unicode calls printable, and complete colour sequences.
+    A line that sets a colour also resets it, so that no colour reaches the following text.
     """
     if _is_plain(text):
         return text
@@ -26,12 +26,12 @@ def printable(text: str) -> str:
 
 
 def without_colours(text: str) -> str:
-    """Return `text` as `printable` does, without its colours: for what is laid out in columns."""
+    """Return `printable(text)` without colours, for text in columns."""
     return text if _is_plain(text) else _COLOUR.sub("", printable(text))
 
 
 def in_one_line(text: str) -> str:
-    """Return `text` as `without_colours` does, in one line: a host's words in a table look like no other row of it."""
+    """Return `without_colours(text)` on one line, so that text from a host cannot imitate another row of a table."""
     return " ".join(without_colours(text).split())
 
 
@@ -42,7 +42,7 @@ def _is_plain(text: str) -> bool:
 def _show(match: re.Match[str]) -> str:
     part = match.group()
     if part == "\r" and match.string.startswith("\n", match.end()):
-        return ""  # `\r\n` ends a line like `\n`; a lone `\r` would overwrite the line
+        return ""  # `\\r\\n` ends a line like `\\n`; a lone `\\r` would overwrite the line
     return part if part[1:] else _character(part)
 
 
@@ -50,7 +50,7 @@ def _show(match: re.Match[str]) -> str:
 def _character(character: str) -> str:
     if character.isprintable() or character in _JOINERS or character == "\N{NO-BREAK SPACE}":
         return character
-    # The last ASCII character is also what json.dumps leaves unescaped: this form is valid in JSON, too.
+    # json.dumps leaves ASCII characters unescaped, so this form must be valid in JSON
     return r"\u007f" if character == "\x7f" else character.encode("unicode_escape").decode("ascii")
 
 

@@ -1,4 +1,4 @@
-"""Draw the history of a number as one line of small bars. PURE."""
+"""Draw the history of a number as a line of small bars. PURE."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import math
 import statistics
 
 _BARS, _PLAIN = "▁▂▃▄▅▆▇█", "_.-=+*#"
-_MOST = 512  # points that are kept, many more than a line has bars
+_MOST = 512  # points that are stored, many more than a line has bars
 
 
 class History:
-    """Values of a number by step, thinned out so that a history of any length takes the same memory."""
+    """Values of a number by step, thinned out so that memory is bounded."""
 
     def __init__(self) -> None:
         self._points: list[tuple[int, float]] = []
-        self._gap = 0.0  # steps between two points, at least
+        self._gap = 0.0  # minimum number of steps between two points
 
     def add(self, step: int, value: float) -> None:
-        """Add the value of a step. What a restart repeats takes the place of what was lost; NaN and infinity are left out."""
+        """Add the value of a step. After a restart, repeated steps replace the earlier ones; NaN and infinity are skipped."""
         while self._points and self._points[-1][0] >= step:
             self._points.pop()
         if not math.isfinite(value) or (self._points and step < self._points[-1][0] + self._gap):
@@ -28,8 +28,11 @@ class History:
             self._points = self._points[::2]
 
     def sparkline(self, width: int, plain: bool = False) -> str:
-        """Return up to `width` bars, from the lowest value to the highest, or an empty text. With `plain` they are ASCII."""
-        points = list(self._points)  # another thread may add to it
+        """Return up to `width` bars scaled from the lowest value to the highest; an empty text without values. `plain`:
+
+        ASCII.
+        """
+        points = list(self._points)  # copied, because another thread may add points
         if len(points) < 2 or width < 2:
             return ""
         means = _columns(points, min(width, len(points)))
@@ -40,7 +43,7 @@ class History:
 
 
 def _columns(points: list[tuple[int, float]], width: int) -> list[float]:
-    """Return the mean in each of `width` equal ranges of steps; a range without any has that of the one before."""
+    """Return the mean of each of `width` equal ranges of steps; an empty range repeats the previous one."""
     first, last = points[0][0], points[-1][0]
     columns: list[list[float]] = [[] for _ in range(width)]
     for step, value in points:

@@ -1,4 +1,4 @@
-"""Filter for all output of podrun: every command's text passes `printable`."""
+"""Filter all output of podrun: the text of every command passes `printable`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .printable import printable, without_colours
 
 @contextmanager
 def guarded_streams() -> Iterator[None]:
-    """Put the filter before stdout and stderr, for `print`, click, tracebacks and whatever else writes to them."""
+    """Install the filter on stdout and stderr, for `print`, click, tracebacks and everything else that writes there."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (_guarded(stream) for stream in before)
     try:
@@ -22,28 +22,28 @@ def guarded_streams() -> Iterator[None]:
 
 
 def unguarded(stream: TextIO) -> TextIO:
-    """Return the stream behind the filter: for rich, which moves the cursor, and for `--raw`.
+    """Return the unfiltered stream: for rich, which moves the cursor, and for `--raw`.
 
-    Text from elsewhere must be made printable before it is written there.
+    The caller must make text of other origin printable before writing it there.
     """
     return cast(_Text, stream).behind if isinstance(stream, _Text) else stream
 
 
 def overwrite_line(stream: TextIO, text: str) -> None:
-    """Show `text` on the last line of a terminal in place of what is there."""
+    """Replace the last line of a terminal with `text`."""
     behind = unguarded(stream)
     behind.write(f"\r\x1b[K{without_colours(text)}")
     behind.flush()
 
 
 def _guarded(stream: TextIO) -> TextIO:
-    """Return the stream behind the filter. None, for a stream that was closed before podrun began, stays None."""
+    """Return the stream with the filter, or None if the stream was closed before podrun started."""
     return stream if stream is None or isinstance(stream, _Text) else cast(TextIO, _Text(stream))
 
 
 @contextmanager
 def _named_output() -> Iterator[None]:
-    """Let an error of the output name it as a file, so that it is not taken for one of podrun's own files."""
+    """Add the name of the output to OSErrors of writes, so that they are not mistaken for errors of podrun's files."""
     try:
         yield
     except OSError as error:
@@ -52,7 +52,7 @@ def _named_output() -> Iterator[None]:
 
 
 class _Text:
-    """A text stream whose text is made printable. All else is forwarded to the stream behind it."""
+    """A text stream that makes its text printable and forwards everything else to the underlying stream."""
 
     def __init__(self, behind: TextIO) -> None:
         self.behind = behind
@@ -79,7 +79,7 @@ class _Text:
 
 
 class _Bytes:
-    """A byte stream whose text is made printable: invalid UTF-8 is shown as `\\x9b`."""
+    """A byte stream that makes its text printable; invalid UTF-8 is shown as `\\x9b`."""
 
     def __init__(self, text: _Text) -> None:
         self._text = text

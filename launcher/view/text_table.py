@@ -1,4 +1,4 @@
-"""Lay out rows of words in columns."""
+"""Lay out rows of text in columns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def text_table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """Return the rows with each column as wide as its widest cell; the columns in `right` hold numbers."""
+    """Return the rows with each column as wide as its widest cell. Columns in `right` are right-aligned."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:
@@ -26,7 +26,7 @@ def shorten(text: str, limit: int) -> str:
 
 
 def wrap(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
-    """Wrap text into lines that begin with `first` and `rest`. Words stay whole, so that paths can be copied."""
+    """Wrap text into lines that begin with `first` or `rest`. Words are never split, so that paths can be copied."""
     return textwrap.wrap(
         text, width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
     )

@@ -1,4 +1,4 @@
-"""Parse and format times and durations as people write them."""
+"""Parse and format times, durations and sizes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?[smhdw])+")
 
 
 def parse_duration(text: str, option: str) -> float:
-    """Parse `90s`, `10m`, `1h30m` or `7d` into seconds; 0 needs no unit. Raises UserError, which names the option."""
+    """Parse `90s`, `10m`, `1h30m` or `7d` into seconds; 0 needs no unit. Raises UserError that names the option."""
     given = text.strip().lower()
     if given == "0":
         return 0.0
@@ -50,7 +50,7 @@ def duration(seconds: float) -> str:
 
 
 def moment(seconds: float) -> str:
-    """Format a time as `14:05:09`, with the date unless it is today's."""
+    """Format a time as `14:05:09`; with the date if it is not today."""
     at = datetime.fromtimestamp(seconds)
     if at.date() == datetime.now().date():
         return at.strftime("%H:%M:%S")

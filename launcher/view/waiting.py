@@ -1,4 +1,4 @@
-"""Show a sign of life on stderr, in a terminal only, during silent work."""
+"""Show a spinner line on stderr, if it is a terminal, while podrun works silently."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .terminal import unguarded
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Show `what` and the elapsed time; remove the line afterwards."""
+    """Show `what` and the elapsed time during a `with` block, then remove the line."""
     if not sys.stderr.isatty():
         yield
         return

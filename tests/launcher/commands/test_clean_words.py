@@ -10,7 +10,7 @@ from podrun.launcher.agent.base.protocol import ANSWERS, FACTS, Malformed, parse
 from podrun.launcher.commands.clean import _remove_here
 from podrun.launcher.rundir import old_runs
 from podrun.launcher.rundir.old_runs import OldRun
-from podrun.launcher.view.cleanup import Leftovers, as_table
+from podrun.launcher.view.cleanup import Removable, as_table
 
 from .conftest import Make
 
@@ -18,7 +18,7 @@ from .conftest import Make
 def test_words_of_a_host_make_no_line_of_their_own() -> None:
     """Nor do they give orders to the terminal."""
     evil = "/x\nhost-1  folder  1 d old\x1b[2J\u2028y"
-    left = Leftovers()
+    left = Removable()
     left.folders["h"] = [{"run": "r", "path": evil, "bytes": 1, "age": 1.0}]
     left.processes["h"] = [{"run": evil, "pid": 1, "command": evil}]
     left.environments["h"] = [{"kind": evil, "path": evil, "bytes": 1, "age": 1.0, "due": True}]
