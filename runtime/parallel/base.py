@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ..config import Config
+from ..config import Config, Plugin
 from ..contract import UserError
 from ..distributed import as_numpy
 from ..plugins import hook
@@ -73,6 +74,8 @@ class Strategy(ABC):
             )
         # A line search has computed the loss and gradient of the next step already.
         self.uses_line_search = config.optimizer.uses_line_search
+        # A line search computes the loss of the global batch within the update, and a user's optimizer may.
+        self.updates_outside = not (self.uses_line_search or isinstance(config.optimizer, Plugin))
 
     # --- placement ---
 
@@ -266,11 +269,11 @@ class Strategy(ABC):
         return (grads, {"loss": loss}), None
 
     def update(
-        self, state: TrainState, grads: Params, metrics: Scalars, objective: Objective, model_state: Any = None
+        self, state: TrainState, grads: Params, metrics: Scalars, objective: Objective | None, model_state: Any = None
     ) -> tuple[TrainState, StepMetrics]:
         """Apply the gradients of the global batch; add their norm and the length of the step to the metrics.
 
-        `model_state` is the model's new state, the same on all devices.
+        `model_state` is the model's new state, the same on all devices. `objective` may be None if `updates_outside`.
         """
         updates, opt_state = self.optimizer.update(
             grads, state.opt_state, state.params, value=metrics["loss"], grad=grads, value_fn=objective
@@ -281,6 +284,17 @@ class Strategy(ABC):
         length = jnp.asarray(length, jnp.float32)
         metrics = {**metrics, "grad_norm": optax.tree.norm(grads), "learning_rate": length}
         return strongly_typed(TrainState(state.step + 1, params, opt_state, ema, model_state)), StepMetrics.of(metrics)
+
+    def update_outside(
+        self, compute: Callable[[TrainState, Batch], Results], state: TrainState, batch: Batch
+    ) -> tuple[TrainState, StepMetrics]:
+        """Apply the results for the global batch that `compute`, the program of each device, returns. Only if `updates_outside`.
+
+        Compile time grows with the square of the number of arrays that go into and out of that program, so it gets no state of
+        the optimizer.
+        """
+        (grads, metrics), after = compute(replace(state, opt_state=None, ema=None), batch)
+        return self.update(state, grads, metrics, None, after)
 
     def restored(self, named: StateDict) -> TrainState:
         """Return the structure of the state with the arrays of a checkpoint."""

@@ -58,20 +58,48 @@ def _reduce(collective: Any, tree: Any, axis: Axis) -> Any:
         return collective(tree, axis)
     dtype = jnp.result_type(*leaves)
     zero = jnp.minimum(jax.lax.axis_index(axis), 0)  # XLA cannot know it, so it computes no offset in advance
+    groups = _groups(leaves)
     with _apart():
-        vector = _joined([*(x.astype(dtype) for x in leaves), zero.astype(dtype)])
+        typed = [[leaves[number].astype(dtype) for number in group] for group in groups]
+        vector = _joined([*(_joined(same) if len(same) > 1 else same[0] for same in typed), zero.astype(dtype)])
     reduced = collective(vector, axis)
-    offset, parts = reduced[-1].astype(jnp.int32), []
-    for x in leaves:
-        part = jax.lax.dynamic_slice(reduced, (offset,), (x.size,))  # may be fused with what it is for: no copy
-        parts.append(part.reshape(x.shape).astype(x.dtype))
+    start = reduced[-1].astype(jnp.int32)
+    starts: dict[int, list[jax.Array]] = {}  # by the size of arrays: where those of a group are in it
+    offset, parts = start, leaves.copy()
+    for group in groups:
+        size = leaves[group[0]].size
+        whole, places = reduced, [offset]
         with _apart():
-            offset = _after(offset, x.size)
+            if len(group) > 1:
+                whole, places = _cut(reduced, offset, size * len(group)), starts.setdefault(size, [start])
+            while len(places) < len(group):
+                places.append(_after(places[-1], size))
+            offset = _after(offset, size * len(group))
+        for number, place in zip(group, places, strict=False):
+            part = jax.lax.dynamic_slice(whole, (place,), (size,))  # may be fused with what it is for: no copy
+            parts[number] = part.reshape(leaves[number].shape).astype(leaves[number].dtype)
     return jax.tree.unflatten(structure, parts)
 
 
 _UNCOUNTED = 2**31
 """A number of elements that int32 cannot count."""
+
+_SMALL, _TOGETHER = 1 << 14, 64
+"""Size, in elements, below which arrays of one shape are joined with each other first, and how many at once.
+
+XLA's time grows with the square of the number of arrays in one join. The elements of a group are copied twice more, which
+would take time for large arrays.
+"""
+
+
+def _groups(leaves: list[jax.Array]) -> list[list[int]]:
+    """Return the indices of all arrays in groups: up to `_TOGETHER` small arrays of one shape and type, or one array."""
+    if len(leaves) <= _TOGETHER:
+        return [[number] for number in range(len(leaves))]
+    alike: dict[Any, list[int]] = {}
+    for number, x in enumerate(leaves):
+        alike.setdefault((x.shape, x.dtype) if x.size < _SMALL else number, []).append(number)
+    return [same[first : first + _TOGETHER] for same in alike.values() for first in range(0, len(same), _TOGETHER)]
 
 
 def _apart() -> Any:
@@ -88,6 +116,12 @@ def _apart() -> Any:
 def _joined(leaves: list[jax.Array]) -> jax.Array:
     """Return all elements, one array after another."""
     return jnp.concatenate([x.ravel() for x in leaves])
+
+
+@partial(jax.jit, static_argnums=2)
+def _cut(vector: jax.Array, offset: jax.Array, size: int) -> jax.Array:
+    """Return a copy of `size` elements from `offset`, int32[], on."""
+    return jax.lax.dynamic_slice(vector, (offset,), (size,))
 
 
 @partial(jax.jit, static_argnums=1)

@@ -19,7 +19,7 @@ from ..contract import UserError
 from ..state import Batch, Params, StateDict, TrainState, variables
 from ..tasks.base import Scalars, Task
 from .arrays import spread, with_sharding
-from .base import Strategy
+from .base import Results, Strategy
 from .collectives import average
 from .metrics import StepMetrics
 
@@ -62,8 +62,14 @@ class Ensemble(Strategy):
         self._numbers = devices.index(self._local[0]) + np.arange(len(self._local), dtype=np.int32)
         self._members = jax.device_put(self._numbers, self._local_members)  # global indices of this process's members
         self._ones: jax.Array | None = None
-        step = jax.pmap(self._member_step, AXIS, in_axes=(_STATE, 0, None), out_axes=(_STATE, 0), donate_argnums=0)
         state = self._abstract(self._local_members, self._local_whole)
+        # JAX traces no pmap over several processes within another program.
+        if self.updates_outside and jax.process_count() == 1:
+            self._results = jax.pmap(self._member_results, AXIS, in_axes=(_STATE, 0, None))
+            layout = self._layout(state, self._local_members, self._local_whole)
+            step = jax.jit(self._all_members_step, donate_argnums=0, out_shardings=(layout, self._local_members))
+        else:
+            step = jax.pmap(self._member_step, AXIS, in_axes=(_STATE, 0, None), out_axes=(_STATE, 0), donate_argnums=0)
         self._step = _OfMembers(step, state, self._members)
         self._mean = jax.pmap(lambda metrics: average(metrics, AXIS), AXIS, out_axes=None)
         self._evaluate = jax.pmap(self._member_evaluate, AXIS, in_axes=(0, None), out_axes=None)
@@ -161,9 +167,24 @@ class Ensemble(Strategy):
             return self.loss(params, state.model_state, batch, key)[0]
 
         (grads, metrics), after = self.step_gradients(
-            state, objective, lambda: self.gradients(state.params, state.model_state, batch, key)
+            state, objective, lambda: self._member_results(state, member, batch)
         )
         return self.update(state, grads, metrics, objective, after)
+
+    def _member_results(self, state: TrainState, member: jax.Array, batch: Batch) -> Results:
+        return self.gradients(state.params, state.model_state, batch, self.step_key(state.step, member))
+
+    def _all_members_step(self, state: TrainState, members: jax.Array, batch: Batch) -> tuple[TrainState, StepMetrics]:
+        """Compute the gradients by pmap and update outside of it, as `update_outside` does, all members by one `vmap`."""
+        (grads, metrics), after = self._results(replace(state, opt_state=None, ema=None), members, batch)
+
+        def update(state: TrainState, grads: Params, metrics: Scalars, after: Any) -> tuple[TrainState, StepMetrics]:
+            return self.update(state, grads, metrics, None, after)
+
+        updated: tuple[TrainState, StepMetrics] = jax.vmap(update, in_axes=(_STATE, 0, 0, 0), out_axes=(_STATE, 0))(
+            state, grads, metrics, after
+        )
+        return updated
 
     def _member_evaluate(self, params: Params, batch: Batch) -> Scalars:
         members = self.task.evaluate(params, batch)

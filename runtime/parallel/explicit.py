@@ -22,10 +22,10 @@ class Explicit(WholeProgram):
         super().__init__(config, *args, fsdp=config.parallel.grid.fsdp, axis_type=AxisType.Explicit, **kwargs)
 
     def whole(self, params: Params) -> Params:
-        return reshard(params, PartitionSpec())
+        return jax.tree.map(lambda x: _laid_out(x, PartitionSpec()), params)
 
     def lay_out(self, tree: Any, layout: Any) -> Any:
-        return reshard(tree, layout)
+        return jax.tree.map(lambda x, sharding: _laid_out(x, sharding.spec), tree, layout)
 
     def divide(self, x: jax.Array) -> jax.Array:
         return jax.lax.reshape(x, (self.shares, x.shape[0] // self.shares, *x.shape[1:]), out_sharding=self.divided)
@@ -35,3 +35,10 @@ class Explicit(WholeProgram):
 
     def for_model(self, function: Function) -> Function:
         return auto_axes(function, out_sharding=PartitionSpec())
+
+
+def _laid_out(x: jax.Array, spec: PartitionSpec) -> jax.Array:
+    """Return `x` with the layout `spec`. An array that has it already is left alone: each change of layout is compiled."""
+    if any(x.aval.sharding.spec) or any(spec):
+        return reshard(x, spec)
+    return x

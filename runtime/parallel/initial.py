@@ -11,6 +11,9 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from ..state import TrainState
 
+_FEW = 32
+"""Number of parameters up to which one program is compiled in less time than its operations are."""
+
 
 class Initial:
     """The initial state as a function of a key.
@@ -25,6 +28,7 @@ class Initial:
         needed, _ = dce_jaxpr(program.jaxpr, [True] * len(program.out_avals), instantiate=True)
         self._program = jaxpr_as_fun(ClosedJaxpr(needed, program.consts))
         self._structure = jax.tree.structure(self.shapes)
+        self._compiled = jax.jit(self._program, compiler_options={"xla_backend_optimization_level": 1})
 
     def __call__(self, key: jax.Array) -> TrainState:
         """Return the state; to be traced."""
@@ -32,12 +36,16 @@ class Initial:
         return state
 
     def computed(self, key: jax.Array) -> TrainState:
-        """Return the state on this process's first device, computed one operation after another.
+        """Return the state on this process's first device, a CPU.
 
-        An operation is compiled once for all arrays of a shape. XLA takes time for each random array in a program, and from
-        some hundreds on it grows faster than their number: two minutes for 1,000 matrices.
+        Few parameters are computed by one program, which runs once and is hardly optimized. XLA takes time for each random array
+        in a program, and from some hundreds on it grows faster than their number: two minutes for 1,000 matrices. So more
+        parameters are computed one operation after another, each compiled once for all arrays of a shape.
         """
         with jax.default_device(jax.local_devices()[0]):
+            if len(jax.tree.leaves(self.shapes.params)) <= _FEW:
+                one: TrainState = jax.tree.unflatten(self._structure, self._compiled(key))
+                return one
             leaves = self._program(key)
         seen: set[int] = set()
         for number, (leaf, like) in enumerate(zip(leaves, jax.tree.leaves(self.shapes), strict=True)):

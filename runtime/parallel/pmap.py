@@ -7,6 +7,7 @@ Gradients are averaged, not the loss: under pmap the gradient of a `pmean` is th
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ..state import Batch, Params, StateDict, TrainState
 from ..tasks.base import Scalars
 from .arrays import with_sharding
-from .base import Strategy
+from .base import Results, Strategy
 from .collectives import average, average_step, averaged_objective, gathered, total
 from .metrics import StepMetrics
 
@@ -29,7 +30,13 @@ class Pmap(Strategy):
         mesh = Mesh(np.array(jax.local_devices()), (AXIS,))
         self._replicated = NamedSharding(mesh, PartitionSpec())
         self._split = NamedSharding(mesh, PartitionSpec(AXIS))
-        self._step = jax.pmap(self._device_step, AXIS, in_axes=(None, 0), out_axes=None, donate_argnums=0)
+        # JAX traces no pmap over several processes within another program.
+        if self.updates_outside and jax.process_count() == 1:
+            of_pod = jax.pmap(self._device_results, AXIS, in_axes=(None, 0), out_axes=None)
+            step = partial(self.update_outside, of_pod)
+            self._step = jax.jit(step, donate_argnums=0, out_shardings=self._replicated)
+        else:
+            self._step = jax.pmap(self._device_step, AXIS, in_axes=(None, 0), out_axes=None, donate_argnums=0)
         self._evaluate = jax.pmap(self._device_evaluate, AXIS, in_axes=(None, 0), out_axes=None)
 
     def init(self) -> TrainState:
@@ -60,14 +67,21 @@ class Pmap(Strategy):
         }
 
     def _device_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
-        key = self.step_key(state.step, 0 if self.task.whole_batch else jax.lax.axis_index(AXIS))
-        if self.task.whole_batch:
-            batch = gathered(batch, AXIS)
+        batch, key = self._seen(state.step, batch)
         objective = averaged_objective(lambda params: self.loss(params, state.model_state, batch, key)[0], AXIS)
-        (grads, metrics), after = self.step_gradients(
-            state, objective, lambda: average_step(self.gradients(state.params, state.model_state, batch, key), AXIS)
-        )
+        (grads, metrics), after = self.step_gradients(state, objective, lambda: self._averaged(state, batch, key))
         return self.update(state, grads, metrics, objective, after)
+
+    def _device_results(self, state: TrainState, batch: Batch) -> Results:
+        return self._averaged(state, *self._seen(state.step, batch))
+
+    def _seen(self, step: jax.Array, batch: Batch) -> tuple[Batch, jax.Array]:
+        """Return the examples of which this device computes the loss, and its key."""
+        key = self.step_key(step, 0 if self.task.whole_batch else jax.lax.axis_index(AXIS))
+        return gathered(batch, AXIS) if self.task.whole_batch else batch, key
+
+    def _averaged(self, state: TrainState, batch: Batch, key: jax.Array) -> Results:
+        return average_step(self.gradients(state.params, state.model_state, batch, key), AXIS)
 
     def _device_evaluate(self, params: Params, batch: Batch) -> Scalars:
         if self.task.whole_batch:

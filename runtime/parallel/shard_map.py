@@ -7,6 +7,7 @@ gradients of all devices up by itself, array by array.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from jax.sharding import PartitionSpec
 
 from ..state import Batch, Params, TrainState
 from ..tasks.base import Scalars
+from .base import Results
 from .collectives import average, average_step, averaged_objective, gathered, total
 from .layout import AXES
 from .mesh import OnMesh
@@ -28,13 +30,13 @@ class ShardMap(OnMesh):
         # JAX up to 0.12 cannot keep account of a `pmean` over an axis of `vmap`, which is how Equinox computes statistics.
         check = self.layout.model_state is None
         specs = (_WHOLE, _SPLIT)
-        step = jax.shard_map(
-            self._device_step, mesh=self.mesh, in_specs=specs, out_specs=(_WHOLE, _WHOLE), check_vma=check
-        )
+        of_device: Any = self._device_results if self.updates_outside else self._device_step
+        of_pod = jax.shard_map(of_device, mesh=self.mesh, in_specs=specs, out_specs=_WHOLE, check_vma=check)
+        step = partial(self.update_outside, of_pod) if self.updates_outside else of_pod
         evaluate = jax.shard_map(
             self._device_evaluate, mesh=self.mesh, in_specs=specs, out_specs=_WHOLE, check_vma=check
         )
-        self._step = jax.jit(step, donate_argnums=0)
+        self._step = jax.jit(step, donate_argnums=0, out_shardings=self.replicated)
         self._evaluate = jax.jit(evaluate)
 
     def empty_sum(self, zeros: Any) -> Any:
@@ -45,17 +47,25 @@ class ShardMap(OnMesh):
         return jax.tree.map(lambda x: jax.lax.pcast(x, AXES, to="varying"), tree)
 
     def _device_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
-        key = self.step_key(state.step, 0 if self.task.whole_batch else jax.lax.axis_index(AXES))
-        if self.task.whole_batch:
-            batch = gathered(batch, AXES)
-        params, model_state = self.mark_varying((state.params, state.model_state))
+        batch, key = self._seen(state.step, batch)
+        model_state = self.mark_varying(state.model_state)
         objective = averaged_objective(
             lambda params: self.loss(params, model_state, batch, key)[0], AXES, self.mark_varying
         )
-        (grads, metrics), after = self.step_gradients(
-            state, objective, lambda: average_step(self.gradients(params, model_state, batch, key), AXES)
-        )
+        (grads, metrics), after = self.step_gradients(state, objective, lambda: self._averaged(state, batch, key))
         return self.update(state, grads, metrics, objective, after)
+
+    def _device_results(self, state: TrainState, batch: Batch) -> Results:
+        return self._averaged(state, *self._seen(state.step, batch))
+
+    def _seen(self, step: jax.Array, batch: Batch) -> tuple[Batch, jax.Array]:
+        """Return the examples of which this device computes the loss, and its key."""
+        key = self.step_key(step, 0 if self.task.whole_batch else jax.lax.axis_index(AXES))
+        return gathered(batch, AXES) if self.task.whole_batch else batch, key
+
+    def _averaged(self, state: TrainState, batch: Batch, key: jax.Array) -> Results:
+        params, model_state = self.mark_varying((state.params, state.model_state))
+        return average_step(self.gradients(params, model_state, batch, key), AXES)
 
     def _device_evaluate(self, params: Params, batch: Batch) -> Scalars:
         params = self.mark_varying(params)
