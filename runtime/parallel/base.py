@@ -288,10 +288,10 @@ class Strategy(ABC):
     def update_outside(
         self, compute: Callable[[TrainState, Batch], Results], state: TrainState, batch: Batch
     ) -> tuple[TrainState, StepMetrics]:
-        """Apply the results for the global batch that `compute`, the program of each device, returns. Only if `updates_outside`.
+        """Apply the results for the global batch that `compute`, each device's program, returns. Only if `updates_outside`.
 
-        Compile time grows with the square of the number of arrays that go into and out of that program, so it gets no state of
-        the optimizer.
+        Compile time grows with the square of the number of arrays that go into and out of that program, so it gets no
+        optimizer state.
         """
         (grads, metrics), after = compute(replace(state, opt_state=None, ema=None), batch)
         return self.update(state, grads, metrics, None, after)

@@ -28,7 +28,9 @@ class Initial:
         needed, _ = dce_jaxpr(program.jaxpr, [True] * len(program.out_avals), instantiate=True)
         self._program = jaxpr_as_fun(ClosedJaxpr(needed, program.consts))
         self._structure = jax.tree.structure(self.shapes)
-        self._compiled = jax.jit(self._program, compiler_options={"xla_backend_optimization_level": 1})
+        # It runs once. Level 1 gives the same bits as the default; a lower one, which the user may have set, does not.
+        level = None if jax.config.values["jax_disable_most_optimizations"] else {"xla_backend_optimization_level": 1}
+        self._compiled = jax.jit(self._program, compiler_options=level)
 
     def __call__(self, key: jax.Array) -> TrainState:
         """Return the state; to be traced."""
@@ -38,9 +40,9 @@ class Initial:
     def computed(self, key: jax.Array) -> TrainState:
         """Return the state on this process's first device, a CPU.
 
-        Few parameters are computed by one program, which runs once and is hardly optimized. XLA takes time for each random array
-        in a program, and from some hundreds on it grows faster than their number: two minutes for 1,000 matrices. So more
-        parameters are computed one operation after another, each compiled once for all arrays of a shape.
+        Few parameters are computed by one program. XLA takes time for each random array in a program, and from some hundreds
+        on it grows faster than their number: two minutes for 1,000 matrices. So more parameters are computed one operation
+        after another, each compiled once for all arrays of a shape.
         """
         with jax.default_device(jax.local_devices()[0]):
             if len(jax.tree.leaves(self.shapes.params)) <= _FEW:

@@ -70,7 +70,7 @@ def alone(number: int) -> tuple[StateDict, StateDict, list[dict[str, float]]]:
     """The member trained by itself on one device: the start, the end, and the metrics."""
     one = strategy("single")
     seed = jax.random.bits(jax.random.fold_in(jax.random.key(one.seed), number))
-    start = copies(to_dict(jax.jit(one.initial_state)(seed)))
+    start = copies(to_dict(one.initial_state(seed)))
     state, history = train(one, place(one, start), batches())
     return start, copies(one.savable(state)), history
 
