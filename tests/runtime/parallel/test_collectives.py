@@ -56,6 +56,20 @@ def test_every_array_by_itself(run: Any, function: Any, expected: Any) -> None:
         np.testing.assert_allclose(np.asarray(found[name], np.float64), wide, rtol=1e-2 if name == "half" else 1e-5)
 
 
+@pytest.mark.parametrize("run", [by_pmap, by_shard_map])
+def test_many_small_arrays_are_joined_in_groups(run: Any) -> None:
+    """More arrays than a group holds, of three shapes in turns, and two large ones, which are joined by themselves."""
+    shapes = [[(3, 2), (5,), (2, 3)][number % 3] for number in range(210)]
+    shapes[100:100] = [(130, 128), (130, 128)]
+    noise = np.random.default_rng(0)
+    given = [jnp.asarray(noise.integers(1000, size=(DEVICES, *shape)), jnp.float32) for shape in shapes]
+    program = run(lambda part, axis: total(part, axis))
+    for x, found in zip(given, program(given), strict=True):
+        np.testing.assert_array_equal(found, np.asarray(x).sum(0))
+    joins = re.findall(r" concatenate\((.*?)\)", program.lower(given).compile().as_text())
+    assert joins and max(join.count(",") + 1 for join in joins) <= 64
+
+
 @pytest.mark.parametrize("function", [average, total])
 def test_one_wait_for_all(function: Any) -> None:
     """CPUs wait for each other once, whatever is in the tree."""

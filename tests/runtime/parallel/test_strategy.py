@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -225,6 +226,16 @@ def test_evaluation_is_a_plain_sum_over_the_split(name: str) -> None:
     correct = (log_p.argmax(-1) == examples["y"]).sum()
     assert sums == pytest.approx({"loss": loss, "correct": correct, "count": size}, rel=1e-5)
     assert one.summarize(sums) == pytest.approx({"loss": loss / size, "accuracy": correct / size}, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["pmap", "shard_map", "ensemble"])
+def test_a_devices_program_gets_no_optimizer_state(name: str) -> None:
+    """XLA's time grows with the square of the arrays that go into it."""
+    one, batch = strategy(name), batches(1)[0]
+    given = re.findall(r"sdy.manual_computation\((.*?)\)", one.lowered(batch).as_text())
+    parameters = len(jax.tree.leaves(one.abstract_state().params))
+    assert len(given) == 1
+    assert given[0].count(",") + 1 <= parameters + len(batch) + 2  # the step, and the number of a member
 
 
 @every_strategy
