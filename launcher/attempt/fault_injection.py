@@ -15,7 +15,7 @@ from podrun.runtime.contract import Event, EventKind
 from podrun.runtime.injection import LINK_DOWN, PHASE, SECONDS, SIGNALS, STEP, Injection, parse_checked
 
 from ..transport.base import Transport
-from ..transport.faulty_transport import SeverableTransport
+from ..transport.faulty_transport import FaultyTransport
 from .frames import Observer
 from .outcome import Outcome
 
@@ -33,7 +33,7 @@ class Rehearsal:
             text: injection for text in injections if text not in struck for injection in parse_checked([text])
         }
         self._observer = observer
-        self.transport = SeverableTransport(transport)
+        self.transport = FaultyTransport(transport)
         self._attempt = 0
         self._struck_now: dict[int, str] = {}  # faults of this attempt by the process that was struck
         self._running: dict[int, int] = {}  # pid by process

@@ -1,1 +1,1 @@
-"""PURE: (pod, job) to everything that will happen on every host."""
+"""Compute from a pod and a job what will happen on every host. PURE."""

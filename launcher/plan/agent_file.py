@@ -14,16 +14,16 @@ from ..pod.pod import Pod
 
 _FOLDER = Path(__file__).parents[1] / "agent"
 NO_AGENT = "podrun has no agent of its own here"
-# Both are one line with only single quotes, because of csh. 18 (0o022) is write permission for group and others: with it,
-# or if file or folder belong to another user, the agent could have been replaced.
+# Both programs are one line with single quotes only, because of csh. 18 (0o022) is write permission for group and others:
+# if it is set, or another user owns the file or its folder, somebody could have replaced the agent.
 _START = (
     "import os,sys; p=os.path.expanduser(sys.argv[1]); d=os.path.dirname; sys.version_info<(3,8) and "
     "sys.exit('podrun needs Python 3.8 or newer for its agent; this is '+sys.version.split()[0]); "
     "os.path.isfile(p) and all(s.st_uid==os.geteuid() and not s.st_mode&18 for s in map(os.stat,(p,d(p),d(d(p))))) "
     f"or sys.exit('{NO_AGENT}'); sys.path.insert(0,p); from podrun_agent.main import main; main(sys.argv[2:])"
 )
-# Reads the file from stdin and verifies its hash, because a lost connection looks like the end of the file. The agent's own
-# code checks the folders and compiles the rest.
+# Reads the file from stdin and checks its hash, because a lost connection looks like the end of the file. The agent's own
+# code then checks the folders and compiles the modules.
 _RECEIVE = (
     "import hashlib,io,os,sys,zipfile; os.umask(0o077); p=os.path.expanduser(sys.argv[1]); d=sys.stdin.buffer.read(); "
     "hashlib.sha256(d).hexdigest()[:16] in p or sys.exit('not all of it arrived'); m={}; "
@@ -36,9 +36,9 @@ _RECEIVE = (
 
 @lru_cache(maxsize=1)
 def agent_file() -> tuple[str, bytes]:
-    """Return (name, content) of the agent as a zip that Python runs. The same sources give the same bytes.
+    """Return (name, content) of the agent as a zip file that Python can run. Deterministic.
 
-    Every start needs the name, but a host the content only once: it is not compressed, which would take longer.
+    The name is needed at every start, the content once per host. It is not compressed, because that would take longer.
     """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -53,7 +53,10 @@ def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
 
 
 def agent_command(pod: Pod, *args: str) -> tuple[str, ...]:
-    """Return the command that starts the agent on a host, if it exists and no other user could have changed it."""
+    """Return the command that starts the agent on a host.
+
+    It fails if the file is missing or another user could have changed it.
+    """
     return (pod.agent_python, *ISOLATED, _START, agent_path(pod.home, agent_file()[0]), *args)
 
 

@@ -1,4 +1,4 @@
-"""Make the commands that run something in the container image of a pod. PURE."""
+"""Build the commands that run something in the container image of a pod. PURE."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from podrun.runtime.config import bucket_url
 from ..agent.base.protocol import ENV_MAIN_PID
 from ..pod.pod import Pod
 
-# `exec` keeps the pid: a program's own processes tell by it which of them is the one that is waited for.
+# `exec` keeps the pid, by which a program's processes recognize the one that podrun waits for
 WITH_PID = ("sh", "-c", f'{ENV_MAIN_PID}=$$ exec "$@"', "sh")
-"""Words before a command that is a child of the process which was started in its place."""
+"""Command prefix that passes its own pid to the command."""
 
 
 def inside(pod: Pod, *argv: str) -> tuple[str, ...]:
-    """Return the command that runs `argv` in the pod's image; `argv` itself if it has none, or the agent runs there."""
+    """Return the command that runs `argv` in the pod's image; `argv` itself without an image, or if the agent runs in it."""
     container = pod.container
     if container is None or container.holds_agent:
         return argv
@@ -29,11 +29,12 @@ def worker_inside(pod: Pod, *argv: str) -> tuple[str, ...]:
 
 
 def container_request(pod: Pod, workdir: Path | None = None) -> dict[str, Any] | None:
-    """Return what an agent needs to know to start something in the image; None if the agent itself is there, or it has none.
+    """Return what the agent needs to start a process in the image; None if there is no image or the agent runs inside it.
 
-    `command` are the words before a command, `variables` begins the names of the engine's own variables, `path` is the folder
-    that precedes the image's in PATH, `folders` are those of podrun's that it sees, and `mounts` are the user's. A leading
-    `~/` is the login directory.
+    `command` is the command prefix, `variables` are prefixes of the engine's own variables, `path` is a folder to put
+    before the
+    image's PATH, `folders` are podrun's folders to mount, and `mounts` are the user's mounts. A leading `~/` is the login
+    directory.
     """
     container = pod.container
     if container is None or container.holds_agent:

@@ -1,4 +1,4 @@
-"""Data that is brought to the hosts: the files, their names there, and the job with the paths there. PURE."""
+"""Data that is copied to the hosts: the files, their names there, and the job with these paths. PURE."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of this machine, by its content."""
+    """A file of this machine and its digests."""
 
     path: str
-    """Absolute path here."""
+    """Absolute path on this machine."""
     sha256: str
     size: int
     pieces: tuple[str, ...]
-    """The SHA-256 of each piece of `agent.data_set.PIECE` bytes."""
+    """SHA-256 of each piece of `agent.data_set.PIECE` bytes."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class DataKey:
     """A key of the job that names files."""
 
     key: str
-    """Dotted, as in `data.path`."""
+    """Dotted name, such as `data.path`."""
     here: str
     """Its value on this machine."""
     inside: str
-    """Path of its value in the set."""
+    """Path of its value within the data set."""
     files: int
     size: int
 
@@ -48,13 +48,13 @@ class DataSet:
 
     keys: tuple[DataKey, ...]
     names: tuple[tuple[str, str], ...]
-    """Pairs of a path in the set and the SHA-256 of its file."""
+    """Pairs (path within the set, SHA-256 of the file)."""
     files: tuple[DataFile, ...]
-    """The files, each content once."""
+    """The files, without duplicates of content."""
 
     @property
     def name(self) -> str:
-        """Return the name of the set. The same names with the same content give the same one."""
+        """Return the name of the set, computed from its names and contents."""
         return hashlib.sha256(json.dumps(sorted(self.names)).encode()).hexdigest()[:16]
 
     @property
@@ -66,7 +66,7 @@ class DataSet:
         return data_set_folder(home, self.name)
 
     def render(self, home: str) -> list[str]:
-        """Return a line for each key: what is brought, from where, and where to."""
+        """Return a line for each key: the files, their source, and their destination."""
         return [
             f"brings  {key.key}: {count_files(key.files)}, {megabytes(key.size)}, from {key.here} "
             f"to {posixpath.join(self.folder(home), key.inside)}"
@@ -83,7 +83,7 @@ class DataSet:
 
 
 def _with(section: Section, path: Sequence[str], value: str) -> Section:
-    """Return the section with another value of a field, or of one in a section below it."""
+    """Return a copy of the section with the field at a dotted path replaced."""
     before = getattr(section, path[0])
     if len(path) > 1:
         after: Any = _with(before, path[1:], value)

@@ -1,4 +1,4 @@
-"""Make a LaunchPlan of a pod and a job: all actions on every host, printable before they are executed. PURE."""
+"""Build the LaunchPlan of a pod and a job: all actions on every host, printable before they are executed. PURE."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ from .program import filled, instrument_files, program_env
 if TYPE_CHECKING:
     from podrun.runtime.config import Config
 
-LEASE = 10.0  # seconds without a word from the launcher after which the agents of an attached run stop
-LEASE_PER_HOST = 0.1  # seconds per host if very many simulated hosts wait for this machine's cores
-NETWORK_LEASE = 15.0  # seconds for hosts behind a network, where a connection may drop and come back
+LEASE = 10.0  # seconds without a frame from the launcher after which the agents of an attached run stop
+LEASE_PER_HOST = 0.1  # seconds added per simulated host, because very many share this machine's cores
+NETWORK_LEASE = 15.0  # seconds for hosts behind a network, where connections may drop and be reopened
 DETACHED_LEASE = 24 * 3600.0  # seconds for a detached run, until a launcher attaches again
 _HIDDEN = "(secret)"
 
 
 OWN_PYTHON = ("python", "python3")
-"""Names that mean the run's own interpreter, not the first in the PATH of a host's login."""
+"""Program names that mean the run's own interpreter, not the first in the host's PATH."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """A user program, run instead of podrun's runtime with a config."""
+    """A user program, which runs instead of podrun's runtime."""
 
     argv: tuple[str, ...]
     launch: Launch
@@ -64,11 +64,11 @@ class Code:
     """Paths of the code on the hosts; a leading `~/` is the login directory."""
 
     project: str
-    """Folder of the project, of which every run gets a copy."""
+    """Folder of the project; every run gets a copy of it."""
     subfolder: str
     """Folder below `project` in which podrun was called."""
     podrun: str
-    """Folder that holds podrun.runtime, for PYTHONPATH."""
+    """Folder that contains podrun.runtime, for PYTHONPATH."""
     python: str
     """Interpreter of the workers."""
 
@@ -110,16 +110,16 @@ class LaunchPlan:
     lease: float
     """Seconds without a frame from the launcher after which the agents stop."""
     code: Code | None
-    """None: the hosts are this machine, and use its files."""
+    """None: the hosts are this machine and use its files."""
     python: str
-    """Interpreter of the workers, also of a user program that is called `python`."""
+    """Interpreter of the workers; also used for user programs that are called `python`."""
     secrets: Mapping[str, str] = field(repr=False)
-    """Environment variables that are neither printed nor recorded."""
+    """Environment variables whose values are neither printed nor recorded."""
     hosts: tuple[HostPlan, ...] = field(repr=False)
     inject: tuple[str, ...] = ()
-    """Faults that a rehearsal injects."""
+    """Faults to inject."""
     data: DataSet | None = None
-    """Data that is brought to the hosts; the job has its paths there."""
+    """Data that is copied to the hosts; the job contains the paths there."""
 
     @property
     def launch(self) -> Launch:
@@ -149,7 +149,7 @@ class LaunchPlan:
             "code": self.code.project if self.code else None,
             "uses": self._uses(),
             "exclusive": self.pod.traits.is_exclusive,
-            # All hosts of a simulated pod are one machine, which is measured once.
+            # all simulated hosts are one machine, which is measured once
             "measures": not self.pod.traits.is_one_machine or host is self.hosts[0],
             "devices": self.pod.platform,
             "coordinator": host.coordinator,
@@ -176,7 +176,7 @@ class LaunchPlan:
         }
 
     def _uses(self) -> list[str]:
-        """Return the folders on a host that must not be pruned during the run."""
+        """Return the folders on a host that must not be removed during the run."""
         if self.code is None:
             return []
         python = PurePosixPath(self.code.python)
@@ -192,7 +192,7 @@ class LaunchPlan:
         programs = str(PurePosixPath(self.python).parent)
         paths = {
             "PYTHONPATH": modules,
-            # In a container the image says what is in PATH.
+            # in a container, PATH is the image's
             "PATH": [programs] if programs != "." and (self.code or self.is_program) and not self.pod.container else [],
         }
         return {name: folders for name, folders in paths.items() if folders}
@@ -268,9 +268,14 @@ def make_plan(
     data: DataSet | None = None,
     saved: str = "",
 ) -> LaunchPlan:
-    """Return the plan of one attempt. Paths are those on the hosts. `saved` is as in `WorkerEnv`."""
+    """Return the plan of one attempt.
+
+    Args:
+        workdir: path on the hosts, as is `cwd`.
+        saved: see `WorkerEnv`.
+    """
     if not isinstance(job, Program):
-        # The workers get the resolved job, so that their defaults cannot differ.
+        # the workers get the resolved job, so that their defaults cannot differ
         job = job.model_copy(update={"launch": job.launch.model_copy(update={"workdir": workdir})})
     python = code.python if code else job.launch.python or pod.python or sys.executable
     argv = worker_inside(pod, *(_program_argv(job, python) if isinstance(job, Program) else (python, *RUNTIME)))
@@ -315,7 +320,7 @@ def _files(job: Config | Program) -> Mapping[str, str]:
 
 
 def attached_lease(pod: Pod) -> float:
-    """Return the lease under an attached launcher, which gives up no host sooner, whatever its agent's lease is."""
+    """Return the lease under an attached launcher, which waits at least this long for a silent host."""
     return max(LEASE, LEASE_PER_HOST * len(pod.hosts)) if pod.traits.is_one_machine else NETWORK_LEASE
 
 
@@ -354,6 +359,6 @@ def _worker_env(pod: Pod, job: Config | Program, workdir: Path, worker: WorkerEn
 
 
 def _rehearsal_env(inject: tuple[str, ...], worker: WorkerEnv) -> dict[str, str]:
-    """Return the faults that the worker injects into itself."""
+    """Return the variables with the faults that the worker injects into itself."""
     faults = [i for i in parse_checked(inject) if i.process == worker.process_id and not i.by_launcher]
     return {ENV_INJECT: " ".join(map(str, faults))} if faults else {}

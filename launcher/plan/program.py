@@ -1,4 +1,7 @@
-"""What a user program gets besides podrun's own variables: names that other programs read, and help for its Python. PURE."""
+"""The environment of a user program besides podrun's own variables: names that other programs read, and instrumentation.
+
+PURE.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,18 @@ from podrun.runtime.contract import WorkerEnv
 from ..agent.base.protocol import INSTRUMENT
 
 INSTRUMENT_FOLDER = Path(__file__).parents[1] / INSTRUMENT
-"""Folder of the files that help a program's Python, on this machine."""
+"""Folder on this machine with the files that instrument a program's Python."""
 
 
 @cache
 def instrument_files() -> dict[str, str]:
-    """Return the contents of the files that help a program's Python, by their names in an agent's folder."""
+    """Return the instrumentation files, by their names in the agent's folder."""
     paths = [path for path in sorted(INSTRUMENT_FOLDER.glob("*.py")) if path.name != "__init__.py"]
     return {f"{INSTRUMENT}/{path.name}": path.read_text("utf-8") for path in paths}
 
 
 def program_env(worker: WorkerEnv) -> dict[str, str]:
-    """Return who a process is under the names that public programs for JAX and torch read.
+    """Return the process's rank and size under the names that public programs for JAX and torch read.
 
     Sources: the examples of JAX, MaxText and Kubeflow (JAX_NUM_PROCESSES, NUM_PROCESSES, JAX_PROCESS_COUNT, ...),
     Lightning's NODE_RANK, and https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization.
@@ -36,12 +39,12 @@ def program_env(worker: WorkerEnv) -> dict[str, str]:
         "LOCAL_WORLD_SIZE": str(worker.local_size),
         "NODE_RANK": str(worker.process_id // worker.local_size),
         "NNODES": str(worker.num_processes // worker.local_size),
-        "PYTHONFAULTHANDLER": "1",  # a crash in native code says in which line of the program
+        "PYTHONFAULTHANDLER": "1",  # a crash in native code prints the Python traceback
     }
 
 
 def coordinator_env(address: str, second_port: int | None) -> dict[str, str]:
-    """Return where process 0 listens, under the names of others; `address` is `host:port`, or `[IPv6]:port`."""
+    """Return the address of process 0 under the names of other programs. `address` is `host:port`, or `[IPv6]:port`."""
     host, _, port = address.rpartition(":")
     return {
         "JAX_COORDINATOR_ADDRESS": address,
@@ -53,7 +56,7 @@ def coordinator_env(address: str, second_port: int | None) -> dict[str, str]:
 
 
 def filled(env: Mapping[str, str], worker: WorkerEnv) -> dict[str, str]:
-    """Return the variables with `{process_id}`, `{host}` and the like replaced; other braces stay as they are."""
+    """Return the variables with `{process_id}`, `{host}` and the like replaced; other braces are kept."""
     values = {
         "process_id": worker.process_id,
         "num_processes": worker.num_processes,

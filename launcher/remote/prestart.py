@@ -52,8 +52,8 @@ class HeadStart(Transport):
         agent = self._agents.pop((host.name, tuple(argv)), None)
         return agent.channel.result() if agent else self._inner.open(host, argv)
 
-    def why_over(self, patience: float = 0.0) -> str | None:
-        return self._inner.why_over(patience)
+    def why_over(self, timeout: float = 0.0) -> str | None:
+        return self._inner.why_over(timeout)
 
     def remark(self) -> str | None:
         return self._remark.result()

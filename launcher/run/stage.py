@@ -75,11 +75,11 @@ def _bring(plan: LaunchPlan, transport: Transport, tell: Tell, note: Note) -> li
     """Bring the job's data to the hosts. Return the failures."""
     if plan.data is None:
         return []
-    from ..staging.distribute_data import Brought, bring_data
+    from ..staging.distribute_data import Received, distribute_data
 
     start = time.monotonic()
-    answers = bring_data(plan.pod, transport, plan.data, lambda host, text: tell(host, "data", text), note)
-    hosts = [answer for answer in answers.values() if isinstance(answer, Brought)]
+    answers = distribute_data(plan.pod, transport, plan.data, lambda host, text: tell(host, "data", text), note)
+    hosts = [answer for answer in answers.values() if isinstance(answer, Received)]
     if any(host.received for host in hosts):
         sent, passed_on = sum(host.from_launcher for host in hosts), sum(host.from_hosts for host in hosts)
         receivers = sum(bool(host.received) for host in hosts)

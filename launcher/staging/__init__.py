@@ -1,1 +1,1 @@
-"""Stage code and environment on remote hosts."""
+"""Copy code, data and environment to remote hosts."""

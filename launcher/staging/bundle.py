@@ -1,4 +1,4 @@
-"""A bundle: a packed folder that is named by its content."""
+"""A bundle: an archive of a folder, named by its content."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import zlib
 from dataclasses import dataclass, field
 
 GZIP = zlib.MAX_WBITS | 16
-"""The format of a bundle's data, for zlib."""
+"""`wbits` of zlib for the bundle's data."""
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A packed folder. The same content gives the same name on any machine."""
+    """A packed folder. Its name depends only on the content."""
 
     name: str
     """`project-` or `podrun-` and the start of the SHA-256 of the uncompressed archive."""
@@ -19,6 +19,6 @@ class Bundle:
     """The tar.gz archive."""
     files: int
     left_out: tuple[str, ...] = ()
-    """Links that lead out of the project, which would be wrong or broken on a host, and paths that are too long for one."""
+    """Files that were left out: links out of the project, and paths that are too long for a host."""
     private: tuple[str, ...] = ()
-    """Files that hold keys or passwords."""
+    """Files that were left out because they contain keys or passwords."""

@@ -1,4 +1,4 @@
-"""Pack the project and podrun itself into bundles, archives named by content, so that a host needs each only once."""
+"""Pack the project and podrun into bundles. A bundle is named by its content, so each host receives it only once."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .packed import keep_packed, key_of, packed
 from .private_files import is_private_content
 from .project_files import IGNORE_FILE, MAX_BYTES, find_project, shown, unreadable
 
-_FAST = 1  # gzip level: compressing must not take longer than sending
+_FAST = 1  # gzip level; compressing must not take longer than sending
 
 
 def project_bundle(cwd: Path) -> tuple[Bundle, str]:
-    """Pack the project that `cwd` belongs to; return the bundle and the path of `cwd` in it (`.` for its root).
+    """Pack the project of `cwd`. Returns the bundle, and the path of `cwd` in it (`.` for its root).
 
-    The project is the whole git work tree without ignored files, or else the folder, both without files that hold keys or
-    passwords. Raises UserError if it is too large to be sent, or holds a file that cannot be read.
+    The project is the git work tree without ignored files, or else the folder. Files with keys or passwords are left out.
+    Raises UserError if it is too large, or contains a file that cannot be read.
     """
     project = find_project(cwd)
     pack = _Pack(project.private, project.asked_for)
@@ -41,9 +41,9 @@ def project_bundle(cwd: Path) -> tuple[Bundle, str]:
 
 
 def podrun_bundle() -> Bundle:
-    """Pack podrun without its launcher, or take what was packed before if no file of it has changed.
+    """Pack podrun without its launcher, or return the stored bundle if no file has changed.
 
-    With the bundle's folder on PYTHONPATH, workers can import it.
+    Workers import podrun from the bundle's folder through PYTHONPATH.
 
     Raises UserError if podrun was installed in an older layout.
     """
@@ -74,18 +74,23 @@ def _folder(package: str) -> Path:
 
 
 class _Pack:
-    """An archive under construction. It records only name, content and executability of each file."""
+    """An archive under construction. It contains only name, content and executable bit of each file."""
 
     def __init__(self, private: Iterable[str] = (), asked_for: Collection[str] = ()) -> None:
-        """Begin. `private`: files that are left out already, for their keys; `asked_for`: files to pack with their keys."""
+        """Begin an archive.
+
+        Args:
+            private: files already left out because they contain keys.
+            asked_for: files to include although they contain keys.
+        """
         self._private = list(private)
         self._asked_for = asked_for
         self._data = bytearray()
-        # Gzip's format without a time or name. It can be dropped half-way: since Python 3.12 a GzipFile complains on stderr.
+        # zlib in gzip's format, without time or name; an abandoned GzipFile complains on stderr since Python 3.12
         self._gzip = zlib.compressobj(_FAST, wbits=GZIP)
         self._hash = hashlib.sha256()
         sink: Any = self  # tarfile only writes to it
-        # GNU names are plain bytes, of any length.
+        # names in GNU format are plain bytes of any length
         self._tar = tarfile.open(
             fileobj=sink, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape"
         )
@@ -94,7 +99,7 @@ class _Pack:
         self._left_out: list[str] = []
 
     def tell(self) -> int:
-        """Return 0; tarfile calls this once, and ignores the result as it only writes."""
+        """Return 0. tarfile calls this once, and ignores the result when it only writes."""
         return 0
 
     def write(self, data: bytes) -> int:
@@ -104,7 +109,7 @@ class _Pack:
         return len(data)
 
     def add(self, path: Path, name: str) -> None:
-        """Add a file or a link. One that has vanished is left out, as if deleted before. Raises UserError."""
+        """Add a file or a link. A file that was deleted meanwhile is skipped. Raises UserError."""
         if why_unsafe(name, any_characters=True):  # a path that is too long for hosts
             self._left_out.append(name)
             return
@@ -134,12 +139,12 @@ class _Pack:
         self._files += 1
 
     def _add_file(self, path: Path, name: str) -> None:
-        # The file may have changed since it was listed: do not wait for a fifo, do not follow a link.
+        # the file may have changed since it was listed: do not wait for a fifo, do not follow a link
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             if not stat.S_ISREG(mode):
                 return
-            content = file.read(MAX_BYTES + 1)  # read before the size is recorded, because the file may be changing
+            content = file.read(MAX_BYTES + 1)  # read before the size is recorded, because the file may change
         self._bytes += len(content)
         if self._bytes > MAX_BYTES:
             raise UserError(
@@ -169,5 +174,5 @@ def _info(name: str, mode: int) -> tarfile.TarInfo:
 
 
 def _tar_name(name: str) -> str:
-    """Return the name's bytes as tarfile encodes them, whatever the locale is."""
+    """Return the name as tarfile encodes it, independent of the locale."""
     return os.fsencode(name).decode("utf-8", "surrogateescape")

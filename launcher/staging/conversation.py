@@ -14,7 +14,7 @@ from ..remote.conversation import last_words, lines, send, send_frame
 from ..transport.base import Channel
 from .end_early import EndedError, Refusal
 
-SILENCE = 300.0  # seconds without a frame after which a host is given up; a waiting agent sends one every few seconds
+SILENCE = 300.0  # seconds without a frame after which a host is given up; agents send one every few seconds
 _CHUNK = 1 << 18
 
 
@@ -56,7 +56,7 @@ class HostConversation:
             self.hear()
 
     def hear(self) -> None:
-        """Note that the host is alive, or not expected to say anything now."""
+        """Record that the host is alive, or that the launcher is busy and expects no frame."""
         self._heard = time.monotonic()
 
     def frames(self, kinds: Frames) -> Iterator[dict[str, Any]]:
@@ -74,7 +74,7 @@ class HostConversation:
             return EndedError(self.host.name, "was ended")
         last = last_words(self._channel)
         why = f": {last}" if last else ""
-        # An agent that ended by itself, or was killed, has an exit code.
+        # an agent that ended or was killed has an exit code
         dropped = not last and self._channel.exit_code() is None
         return HostError(
             self.host.name, f"the connection was lost while it was prepared{why}; run podrun again", dropped

@@ -1,4 +1,4 @@
-"""Bring data to every host of a pod: each piece leaves this machine once or a few times, and hosts pass it on."""
+"""Copy data to every host of a pod: this machine sends each piece once or a few times, and hosts pass it on to each other."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from .end_early import Channels, Refusal
 from .routes import Routes
 
 Tell = Callable[[str, str], None]
-"""Callback for (host, message): progress, from many threads."""
+"""Progress callback (host, message), called from many threads."""
 Note = Callable[[str], None]
-"""Callback for news that the user should see, from many threads."""
+"""Callback for messages to the user, called from many threads."""
 
 _LAUNCHER = "the launcher"
-_PAUSE = 2.0  # seconds between two reports of a host ...
-_PAUSE_PER_HOST = 0.25  # ... of a small pod; a large one reports as much, altogether
+_PAUSE = 2.0  # seconds between two progress reports of a host ...
+_PAUSE_PER_HOST = 0.25  # ... in a small pod; in a large one, the sum over all hosts stays the same
 
 
 @dataclass
-class Brought:
+class Received:
     """A host that has the data."""
 
     received: dict[str, int] = field(default_factory=dict)
-    """Bytes that it was sent, by source: a host, or `the launcher`."""
+    """Bytes received by source: a host's name, or `the launcher`."""
 
     @property
     def from_launcher(self) -> int:
@@ -50,10 +50,12 @@ class Brought:
         return sum(self.received.values()) - self.from_launcher
 
 
-def bring_data(pod: Pod, transport: Transport, data: DataSet, tell: Tell, note: Note) -> dict[str, Brought | HostError]:
-    """Bring the data to all hosts at once; return the result or the error of each, in the order of the pod.
+def distribute_data(
+    pod: Pod, transport: Transport, data: DataSet, tell: Tell, note: Note
+) -> dict[str, Received | HostError]:
+    """Copy the data to all hosts at once. Returns the result or the error of each host, in the order of the pod.
 
-    A host that fails ends no other. An interruption ends the transfer on all hosts; what has come stays there.
+    A failed host does not stop the others. An interruption stops all transfers; received data stays on the hosts.
     """
     routes = Routes([host.name for host in pod.hosts])
     pieces = Pieces(data)
@@ -68,7 +70,7 @@ def bring_data(pod: Pod, transport: Transport, data: DataSet, tell: Tell, note: 
     }
     open_channels = Channels()
 
-    def bring(host: Host) -> Brought:
+    def bring(host: Host) -> Received:
         try:
             channel = open_channels.add(open_agent(transport, pod, host, "bring"))
             with HostConversation(host, channel, Refusal()) as agent:
@@ -78,7 +80,7 @@ def bring_data(pod: Pod, transport: Transport, data: DataSet, tell: Tell, note: 
         finally:
             routes.leave(host.name)
 
-    with open_channels:  # all at once, because they wait for each other
+    with open_channels:  # all at once, because hosts wait for each other
         answers = InThread(lambda: fan_out(bring, pod.hosts, window=len(pod.hosts)), "bring").result()
     return {host.name: _or_host_error(answer) for host, answer in zip(pod.hosts, answers, strict=True)}
 
@@ -104,10 +106,10 @@ class _Transfer:
         self._pause = pause
         self._told = 0.0
         self._missing = 0
-        self._brought = Brought()
+        self._received = Received()
 
-    def run(self) -> Brought:
-        """Answer the agent's frames until it is done. Raises HostError."""
+    def run(self) -> Received:
+        """Answer the agent's frames until the transfer is complete. Raises HostError."""
         for frame in self._agent.frames(FROM_BRING):
             kind = frame["type"]
             if kind == "store":
@@ -124,18 +126,18 @@ class _Transfer:
             elif kind in ("note", "changed"):
                 self._note(f"{self._host}: {frame['message']}{'; it is sent again' * (kind == 'changed')}")
             elif kind == "complete":
-                self._brought = Brought(frame["received"])
+                self._received = Received(frame["received"])
                 self._tell("has the data")
                 self._routes.complete(self._host, self._agent.hear)
                 self._agent.send_frame({"end": True})
             elif kind == "error":
                 raise HostError(self._host, f"data: {frame['what']}; {frame['remedy']}")
             elif kind == "done":
-                return self._brought
+                return self._received
         raise self._agent.lost()
 
     def _assign(self, store: str) -> None:
-        """Say whether the host gets the data itself. One that shares its home waits for the host that does."""
+        """Tell the host to receive the data, or to wait for the host that shares its home and receives it."""
         holder = self._routes.holder(self._host, store, self._agent.hear)
         self._agent.send_frame({"role": "receive" if holder == self._host else "wait"})
         if holder == self._host:
@@ -160,18 +162,18 @@ class _Transfer:
 
 
 class Pieces:
-    """The pieces of a set, read from this machine's files as they are needed."""
+    """The pieces of a data set, read from this machine's files on demand."""
 
     def __init__(self, data: DataSet) -> None:
         self._pieces = [(file, number, digest) for file in data.files for number, digest in enumerate(file.pieces)]
         self._lock = threading.Lock()
-        self._last: tuple[int, bytes] = (-1, b"")  # several hosts may ask for the same at the same time
+        self._last: tuple[int, bytes] = (-1, b"")  # several hosts may ask for the same piece in turn
 
     def __len__(self) -> int:
         return len(self._pieces)
 
     def read(self, number: int, host: str) -> bytes:
-        """Return the piece for a host. Raises HostError if it is not what it was when the run was started."""
+        """Return a piece for a host. Raises HostError if the file has changed since the run was started."""
         with self._lock:
             if self._last[0] == number:
                 return self._last[1]
@@ -196,7 +198,7 @@ def _read(file: DataFile, offset: int, host: str) -> bytes:
         raise HostError(host, f"data: cannot read {file.path} here: {error.strerror}; run podrun again") from None
 
 
-def _or_host_error(answer: Any) -> Brought | HostError:
-    if isinstance(answer, Brought | HostError):
+def _or_host_error(answer: Any) -> Received | HostError:
+    if isinstance(answer, Received | HostError):
         return answer
     raise answer  # a bug in podrun

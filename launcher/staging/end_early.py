@@ -1,4 +1,4 @@
-"""End the preparation of all hosts early, after a refusal or an interruption."""
+"""Stop the preparation of all hosts after a failure or an interruption."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ..pod.errors import HostError
 from ..pod.fan_out import fan_out
 from ..transport.base import Channel
 
-SETTLE = 2.0  # seconds after the first refused host in which others may be refused as well
+SETTLE = 2.0  # seconds after the first failure in which other hosts may fail as well
 
 
 class EndedError(HostError):
-    """The preparation of this host was ended because another host was refused."""
+    """The preparation of this host was stopped because another host failed."""
 
 
 class Refusal:
-    """Ends the preparation of all hosts after one was refused, with a delay in which others may be refused as well."""
+    """Stops the preparation of all hosts after one failed, with a delay so that other failures are reported too."""
 
     def __init__(self) -> None:
         self.ended = False
@@ -37,7 +37,7 @@ class Refusal:
 
 
 class Channels:
-    """The open channels of a block, which an interruption closes: the threads wait for them."""
+    """The open channels of a `with` block. An interruption closes them, because threads wait for them."""
 
     def __init__(self) -> None:
         self._channels: list[Channel] = []

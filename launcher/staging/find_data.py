@@ -1,4 +1,4 @@
-"""Find the files of this machine that a job's data names, and read those that have changed, to name them by content."""
+"""Find the files that a job's data refers to, and compute the digests of those that have changed."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from .project_files import shown
 if TYPE_CHECKING:
     from podrun.runtime.config import Config
 
-_MOST = 100_000  # files; each travels alone
-_PAUSE = 5.0  # seconds between two lines about the reading
+_MOST = 100_000  # files; each is transferred separately
+_PAUSE = 5.0  # seconds between two progress lines
 
 
 def find_data(job: Config, tell: Callable[[str], None] = lambda text: None) -> DataSet:
-    """Return the data of a job. Raises UserError for files that are missing, cannot be read, or are too many.
+    """Return the data of a job. Raises UserError for files that are missing, unreadable or too many.
 
-    `tell` is told every few seconds how much has been read; unchanged files are not.
+    `tell` receives progress every few seconds; unchanged files are not read.
     """
     reading = _Reading(tell)
     keys: list[DataKey] = []
@@ -57,7 +57,7 @@ def find_data(job: Config, tell: Callable[[str], None] = lambda text: None) -> D
 
 
 def _folder(named: NamedFiles) -> Path | None:
-    """Return the folder that the files are named in; None if the key names one file itself."""
+    """Return the folder that contains the files; None if the key names a single file."""
     value = Path(named.value).expanduser()
     if value.is_file():
         return None
@@ -75,7 +75,7 @@ def _why_it_cannot_travel(name: str) -> str | None:
 
 
 class _Reading:
-    """Tell from time to time how much has been read."""
+    """Reports from time to time how much has been read."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell

@@ -1,7 +1,7 @@
-"""Remember the digests of this machine's data, so that a file that has not changed is not read again at every start.
+"""Store the digests of this machine's data, so that unchanged files are not read at every start.
 
-A file is taken for unchanged if its size, time of modification and inode are the same, as rsync and git do. One that was
-changed a moment ago is not remembered: it could change again within the same tick of its file system's clock.
+A file counts as unchanged if its size, modification time and inode are the same, as in rsync and git. A file that was just
+modified is not stored: it could change again within the same tick of its file system's clock.
 
 podrun_home()/digests/NAME      JSON; NAME is the SHA-256 of the file's path
 """
@@ -19,12 +19,12 @@ from ..plan.data_set import DataFile
 from ..pod.home import private_folder
 
 _FOLDER = "digests"
-_TICK = 3.0  # seconds; the clocks of FAT have ticks of two
-_UNUSED = 30 * 86400.0  # seconds after which an entry goes
+_TICK = 3.0  # seconds; FAT's clock has ticks of two
+_UNUSED = 30 * 86400.0  # seconds after which an unused entry is removed
 
 
 def known(path: Path, status: os.stat_result) -> DataFile | None:
-    """Return a file whose digests were remembered; None if it has changed since, or is not known."""
+    """Return the file with its stored digests; None if it has changed or is unknown."""
     try:
         entry = _entry(path)
         facts = json.loads(entry.read_bytes())
@@ -40,7 +40,10 @@ def known(path: Path, status: os.stat_result) -> DataFile | None:
 
 
 def remember(path: Path, before: os.stat_result, file: DataFile) -> None:
-    """Remember the digests of a file whose status was `before` when it was opened. If that fails, it is read again."""
+    """Store the digests of a file. `before`: its status when it was opened.
+
+    A failure is ignored; the file is then read again.
+    """
     try:
         after = path.stat()
         if _identity(before) != _identity(after) or time.time() - after.st_mtime < _TICK:
@@ -55,7 +58,7 @@ def remember(path: Path, before: os.stat_result, file: DataFile) -> None:
 
 
 def forget_unused() -> None:
-    """Remove the entries that no start has used for long."""
+    """Remove entries that no start has used for a long time."""
     try:
         for entry in private_folder(_FOLDER).iterdir():
             if time.time() - entry.stat().st_mtime > _UNUSED:

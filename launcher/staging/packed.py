@@ -1,6 +1,6 @@
-"""Keep the bundle of podrun's own code on this machine, because packing it takes longer than the rest of a submission.
+"""Cache the bundle of podrun's code on this machine, because packing takes longer than the rest of a submission.
 
-It is taken if no file has another size or time of modification than when it was packed, and if it is whole.
+The cached bundle is used if it is intact and no file's size or modification time has changed.
 
 podrun_home()/packed/KEY        NAME, a line end, the number of files, a line end, and the archive
 """
@@ -23,12 +23,12 @@ _FOLDER = "packed"
 
 
 def key_of(files: Mapping[str, Path]) -> str:
-    """Return what differs if a file has changed. Take it before the files are read: they may change meanwhile."""
+    """Return a key that changes with any of the files. Compute it before reading them, because they may change meanwhile."""
     digest = hashlib.sha256()
     for name, path in sorted(files.items()):
         try:
             status = path.stat()
-        except OSError:  # it has just been removed, and is left out of the bundle
+        except OSError:  # just removed; the bundle will not contain it
             digest.update(f"{name} is gone\n".encode())
             continue
         facts = (status.st_size, status.st_mtime_ns, status.st_ino, status.st_mode)
@@ -37,7 +37,7 @@ def key_of(files: Mapping[str, Path]) -> str:
 
 
 def packed(key: str) -> Bundle | None:
-    """Return the bundle that the files with this key were packed into; None if they must be packed."""
+    """Return the cached bundle for this key; None if the files must be packed."""
     try:
         name, count, data = (private_folder(_FOLDER) / key).read_bytes().split(b"\n", 2)
         bundle = Bundle(name.decode(), data, int(count))
@@ -48,7 +48,7 @@ def packed(key: str) -> Bundle | None:
 
 
 def keep_packed(key: str, bundle: Bundle) -> None:
-    """Keep the bundle in place of the one before. If that fails, the files are packed again next time."""
+    """Store the bundle in place of the previous one. A failure is ignored; the files are then packed again."""
     with suppress(OSError, UserError):
         folder = private_folder(_FOLDER)
         fresh = folder / f".{key}.{os.getpid()}"
@@ -57,7 +57,7 @@ def keep_packed(key: str, bundle: Bundle) -> None:
                 file.write(b"%s\n%d\n" % (bundle.name.encode(), bundle.files) + bundle.data)
             fresh.replace(folder / key)
         finally:
-            fresh.unlink(missing_ok=True)  # of a full disk
+            fresh.unlink(missing_ok=True)  # left by a full disk
         for other in folder.iterdir():
             if other.name[0] != "." and other.name != key:
                 other.unlink()

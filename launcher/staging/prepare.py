@@ -1,4 +1,4 @@
-"""Prepare every host of a pod: send the missing bundles, build the environment, and run setup commands."""
+"""Prepare every host of a pod: send missing bundles, build the environment, and run setup commands."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def prepare_hosts(
     facts: Mapping[str, Any] | None,
     tell: Tell,
 ) -> dict[str, Prepared | HostError]:
-    """Prepare all hosts at once; return the result or the error of each, in the order of the pod.
+    """Prepare all hosts at once. Returns the result or the error of each host, in the order of the pod.
 
-    `project` is the name of the bundle that setup commands find as PODRUN_PROJECT. `env` may hold secrets. Without
-    `facts` the hosts do not report their facts. Raises UserError, before any host is reached, for unusable
-    requirements. An interruption ends the commands on all hosts.
+    `project` is the bundle that setup commands find as PODRUN_PROJECT; `env`, their environment, may contain secrets.
+    `facts` is the request for the hosts' facts, or None. An interruption ends the commands on all hosts. Raises
+    UserError, before any host is contacted, for unusable requirements.
     """
     request = {
         **_pod_request(pod),
@@ -87,7 +87,7 @@ def prepare_hosts(
                 raise HostError(host.name, hide(error.reason), error.dropped) from None
 
     def prepare_or_end(host: Host) -> Prepared:
-        """Prepare a host. A failure ends the others as well, because the run cannot start without this host."""
+        """Prepare a host. A failure stops the others, because the run cannot start without this host."""
         if refused.ended:
             raise EndedError(host.name, "was not begun")
         try:
@@ -104,7 +104,7 @@ def prepare_hosts(
 
 
 def _pod_request(pod: Pod) -> dict[str, Any]:
-    """Return the part of the request that the pod file gives. Raises UserError for unusable requirements."""
+    """Return the part of the request that comes from the pod file. Raises UserError for unusable requirements."""
     text = requirements_text(pod)
     return {
         "home": pod.home,

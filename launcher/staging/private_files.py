@@ -1,4 +1,4 @@
-"""PURE: tell files that hold keys and passwords by their names, and by how they begin."""
+"""Recognize files that contain keys or passwords, by name and by content. PURE."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _NAMES = re.compile(
 )
 _KEY = re.compile(rb"\s*-----BEGIN [A-Z0-9 ]*PRIVATE KEY|PuTTY-User-Key-File-")
 _CREDENTIALS = re.compile(rb'"(?:private_key|client_secret|refresh_token)"\s*:')  # Google's service accounts and logins
-_LARGEST = 1 << 16  # bytes of credentials
+_LARGEST = 1 << 16  # maximum size of a credentials file, in bytes
 
 
 def is_private_name(name: str) -> bool:
-    """Return whether the file at a path below the project's root holds keys or passwords by its name."""
+    """Return True if a file's name says that it contains keys or passwords. `name` is relative to the project's root."""
     return _NAMES.search(name) is not None
 
 
 def is_private_content(content: bytes) -> bool:
-    """Return whether a file is a private key, or credentials of Google's, whatever its name is."""
+    """Return True for a private key or Google credentials, whatever the file's name."""
     if _KEY.match(content):
         return True
     return len(content) <= _LARGEST and content.lstrip()[:1] == b"{" and _CREDENTIALS.search(content) is not None

@@ -1,6 +1,6 @@
-"""List the files of a project: those that git tracks or would add, or else all but the leftovers of tools.
+"""List the files of a project: those that git tracks or would add; without git, all but generated files.
 
-Files that hold keys or passwords are left out, also if git tracks them, unless `.podrunignore` brings them back with `!`.
+Files with keys or passwords are left out, even if git tracks them, unless `.podrunignore` includes them with `!`.
 """
 
 from __future__ import annotations
@@ -23,37 +23,38 @@ from .private_files import is_private_name
 IGNORE_FILE = ".podrunignore"
 MAX_BYTES = 100_000_000
 MAX_FILES = 20_000
-_LOOK = 2.0  # seconds to keep scanning a project that is too large, so that the message can name its large folders
+_LOOK = 2.0  # seconds to scan a project that is too large, so that the message can name its large folders
 _JUNK = {
     *(".git", ".hg", ".svn", "__pycache__", ".venv", "venv", "node_modules", ".tox", ".ipynb_checkpoints"),
     *(".mypy_cache", ".pytest_cache", ".ruff_cache"),
 }
 _JUNK_ENDINGS = (".pyc", ".egg-info")
-_WORKDIR_MARK = ".podrun-lock"  # marks the workdir of a run
+_WORKDIR_MARK = ".podrun-lock"  # file that marks the workdir of a run
 PULLED_MARK = ".podrun-pull"
-"""Folder in a folder that results of a run were brought to."""
+"""Subfolder that marks a folder of downloaded results."""
 
 Verdict = Callable[[str], bool | None]
-"""What an ignore file says of a path below the root: True: left out, False: brought back with `!`, None: nothing. The path of
-a folder ends with a slash."""
+"""Decides on a path relative to the root: True: ignored; False: included with `!`; None: no pattern matches. The path of a
+folder ends with a slash.
+"""
 
 
 @dataclass(frozen=True)
 class Project:
-    """A project and its files: regular files and links, as sorted paths below its root."""
+    """A project and its files: sorted paths of regular files and links, relative to its root."""
 
     root: Path
     subfolder: str
-    """The requested folder, relative to the root; `.` for the root itself."""
+    """The folder of the call, relative to the root; `.` for the root itself."""
     files: tuple[str, ...]
     private: tuple[str, ...] = ()
-    """Paths that are left out because they hold keys or passwords by their names."""
+    """Files that are left out because their names say that they contain keys or passwords."""
     asked_for: frozenset[str] = frozenset()
-    """Files that the ignore file brings back, whatever they hold."""
+    """Files that the ignore file includes, even if they contain keys."""
 
 
 def find_project(cwd: Path) -> Project:
-    """Return the project that `cwd` belongs to. Raises UserError if it is too large, or cannot be read."""
+    """Return the project of `cwd`. Raises UserError if it is too large, or cannot be read."""
     cwd = cwd.resolve()
     top = _git_top(cwd)
     root = cwd if top is None else top
@@ -89,7 +90,7 @@ def unreadable(path: Path, error: OSError) -> UserError:
 
 
 def _within_limits(root: Path, names: Iterator[str]) -> list[str]:
-    """Return the names that are regular files or links. Raises UserError if they are too many or too large."""
+    """Return the names of regular files and links. Raises UserError if there are too many, or they are too large."""
     files: list[str] = []
     sizes: Counter[str] = Counter()
     deadline = time.monotonic() + _LOOK
@@ -98,7 +99,7 @@ def _within_limits(root: Path, names: Iterator[str]) -> list[str]:
         try:
             status = os.lstat(root / name)
         except OSError:
-            continue  # removed in the meantime, or deleted in the tree and still in git's index
+            continue  # just removed, or deleted from the tree but not from git's index
         if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
             files.append(name)
             sizes[name] = status.st_size
@@ -111,7 +112,7 @@ def _within_limits(root: Path, names: Iterator[str]) -> list[str]:
 
 
 def _too_large(root: Path, sizes: Counter[str]) -> UserError:
-    """Return an error that names the largest folders and files of the project."""
+    """Return the error for a project that is too large; it names the largest folders and files."""
     by_bytes = sum(sizes.values()) > MAX_BYTES
     weights: Counter[str] = Counter()
     for name, size in sizes.items():
@@ -138,7 +139,7 @@ def _megabytes(size: int) -> str:
 
 
 def _read_ignore_file(path: Path) -> Verdict:
-    """Return what an ignore file says of paths. Raises UserError."""
+    """Return the verdicts of an ignore file. Raises UserError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -163,7 +164,7 @@ def _read_ignore_file(path: Path) -> Verdict:
 
 
 def _walk(root: Path, verdict: Verdict) -> Iterator[str]:
-    """Yield the files below the root except leftovers of tools; do not enter ignored folders."""
+    """Yield the files below the root, without generated ones; ignored folders are not entered."""
     folders = [""]
     while folders:
         folder = folders.pop()
@@ -186,7 +187,7 @@ def _is_junk(name: str) -> bool:
 
 
 def _is_generated(folder: str) -> bool:
-    """Return whether a folder is a virtual environment, a run's workdir, results of a run, or podrun's own folder."""
+    """Return True for a virtual environment, a run's workdir, downloaded results, or podrun's own folder."""
     if os.path.abspath(folder) == os.fspath(podrun_home()):
         return True
     return any(os.path.lexists(os.path.join(folder, mark)) for mark in ("pyvenv.cfg", _WORKDIR_MARK, PULLED_MARK))
@@ -196,9 +197,9 @@ def _is_generated(folder: str) -> bool:
 
 
 def _git_top(cwd: Path) -> Path | None:
-    """Return the top of the work tree of `cwd`; None if there is none, no git, or the folder is ignored there.
+    """Return the top of the work tree of `cwd`; None if there is no work tree or no git, or if git ignores `cwd`.
 
-    Raises UserError if git refuses, as it does in a folder of another user.
+    Raises UserError if git refuses to run, as in a folder of another user.
     """
     try:
         result = _git(cwd, "rev-parse", "--show-toplevel")
@@ -216,9 +217,9 @@ def _git_top(cwd: Path) -> Path | None:
 
 
 def _git_files(top: Path) -> Iterator[str]:
-    """Yield the files that are tracked or would be added, each once, without leftovers of tools that git does not ignore.
+    """Yield the files that are tracked or would be added, each once, without generated files that git does not ignore.
 
-    Checked out submodules, and repositories inside, count as folders.
+    Checked-out submodules and nested repositories are listed like folders.
     """
     seen = set()
     in_own_folder, is_generated = cache(_in_own_folder), cache(_is_generated)
@@ -241,7 +242,7 @@ def _git_entry(top: Path, name: str) -> Iterator[str]:
 
 
 def _in_own_folder(top: Path, folder: str) -> bool:
-    """Return whether the folder is real, not behind a link that has replaced a committed folder."""
+    """Return True if the folder is real, not reached through a link that replaced a committed folder."""
     return os.path.realpath(top / folder) == os.path.join(os.path.realpath(top), folder).rstrip("/")
 
 
@@ -255,7 +256,7 @@ def _git_list(top: Path, *which: str) -> Iterator[str]:
                 *names, rest = (rest + data).split(b"\0")
                 yield from map(os.fsdecode, names)
         finally:
-            git.kill()  # the reader may have stopped early
+            git.kill()  # the caller may have stopped early
     if git.returncode > 0:
         raise UserError(f"git cannot list the files of {top}; see `git -C {top} status`")
 
@@ -265,6 +266,6 @@ def _git(folder: Path, *args: str) -> subprocess.CompletedProcess[bytes]:
 
 
 def _git_env() -> dict[str, str]:
-    """Return the environment for git: without the variables that hooks set, and with messages in English."""
+    """Return git's environment: without the variables that hooks set, and with English messages."""
     set_by_hooks = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"}
     return {**{k: v for k, v in os.environ.items() if k not in set_by_hooks}, "LC_ALL": "C"}

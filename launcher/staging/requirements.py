@@ -1,4 +1,4 @@
-"""Determine the workers' virtual environment: its requirements, its key, and its path on the hosts."""
+"""The workers' virtual environment: its requirements, its key, and its path on the hosts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..agent.base.places import environment_python
 from ..pod.pod import Pod
 from .runtime_packages import lacking, space_needed
 
-# Lines that refer to a file beside the requirements, which is not on the hosts.
+# matches lines that refer to another local file, which the hosts do not have
 _LOCAL = re.compile(r"(-r|-c|--requirement|--constraint)[\s=]*(?!\S*://)\S|(-e|--editable)[\s=]*[./~]|\.{1,2}(/|$)")
 
 
 def requirements_text(pod: Pod) -> str | None:
-    """Return the text of the pod's requirements file; None if there is none. Raises UserError."""
+    """Return the text of the pod's requirements file; None if the pod has none. Raises UserError."""
     if pod.requirements is None:
         return None
     path = pod.requirements
@@ -40,7 +40,7 @@ def requirements_text(pod: Pod) -> str | None:
 
 
 def check_runtime_packages(pod: Pod) -> None:
-    """Raise UserError if the requirements cannot provide the packages that podrun's runtime imports."""
+    """Raise UserError if the requirements certainly lack packages that podrun's runtime imports."""
     text = requirements_text(pod)
     lack = None if text is None else lacking(text)
     if lack is not None and lack.certain:
@@ -50,7 +50,7 @@ def check_runtime_packages(pod: Pod) -> None:
 
 
 def environment_key(requirements_text: str, python: str) -> str:
-    """Return the key of the environment: equal for equal requirements and interpreter, without comments."""
+    """Return the key of an environment. It depends on requirements and interpreter, not on comments."""
     lines = (line.rstrip() for line in requirements_text.splitlines())
     wanted = [line for line in lines if line and not line.lstrip().startswith("#")]
     return hashlib.sha256("\n".join([python, *wanted]).encode()).hexdigest()[:16]
@@ -62,6 +62,6 @@ def environment_request(text: str, python: str) -> dict[str, Any]:
 
 
 def worker_python(pod: Pod) -> str:
-    """Return the workers' interpreter on the hosts, as the plan names it. Raises UserError."""
+    """Return the workers' interpreter on the hosts, for the plan. Raises UserError."""
     text = requirements_text(pod)
     return pod.base_python if text is None else environment_python(pod.home, environment_key(text, pod.base_python))

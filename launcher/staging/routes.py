@@ -1,18 +1,18 @@
-"""Decide from which host each host gets data: a tree, in which every host has its parent's parent to turn to."""
+"""Decide which host each host receives data from: a tree in which a host may fall back to its parent's parent."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
 
-CHILDREN = 2  # hosts that get the data from the same host: each takes a share of its network
+CHILDREN = 2  # hosts that receive from the same host, and so share its network
 _TICK = 1.0
 
 
 class Routes:
-    """What the hosts of a transfer have told so far. Hosts wait here for each other, each in its own thread.
+    """State of a data transfer: what each host has reported. Hosts wait here for each other, each in its own thread.
 
-    While it waits, a thread calls its `tick` once a second. A host that leaves is waited for no longer.
+    A waiting thread calls its `tick` once a second. Hosts that leave are no longer waited for.
     """
 
     def __init__(self, hosts: Sequence[str]) -> None:
@@ -23,11 +23,11 @@ class Routes:
         self._addresses: dict[str, str] = {}
         self._complete: set[str] = set()
         self._gone: set[str] = set()
-        # Hosts of which something is still expected: their store, how much they lack, that they are complete.
+        # hosts that have not yet reported: their store; how much they lack; that they are complete
         self._unknown, self._unmeasured, self._unsettled = set(hosts), set(hosts), set(hosts)
 
     def holder(self, host: str, store: str, tick: Callable[[], None]) -> str:
-        """Return the host that gets the data for all hosts with this store: the first of them."""
+        """Return the host that receives the data for all hosts that share this store: the first of them."""
         with self._changed:
             self._stores[host] = store
             self._unknown.discard(host)
@@ -40,20 +40,20 @@ class Routes:
             return holder
 
     def await_holder(self, holder: str, tick: Callable[[], None]) -> bool:
-        """Wait for the host that gets the data for this one. Return whether it has it."""
+        """Wait for the host that receives the data for this one. Returns True if it has all of it."""
         with self._changed:
             self._wait(lambda: holder not in self._unsettled, tick)
             return holder in self._complete
 
     def sources(self, host: str, missing: int, address: str | None, tick: Callable[[], None]) -> list[dict[str, str]]:
-        """Return the hosts to turn to, the nearest first: parent, grandparent and so on. The launcher is the last resort."""
+        """Return the hosts to fetch from, nearest first: parent, grandparent and so on. The launcher is the last resort."""
         with self._changed:
             self._missing[host] = missing
             if address:
                 self._addresses[host] = address
             self._unmeasured.discard(host)
             self._wait(lambda: not self._unmeasured, tick)
-            # A heap, in which those that lack the least are nearest to the root. The sort is stable: else the pod's order.
+            # a heap: hosts that lack the least are nearest to the root; the stable sort keeps the pod's order otherwise
             tree = sorted((name for name in self._hosts if name in self._missing), key=lambda name: self._missing[name])
             place = tree.index(host) if missing else 0
             parents = []
@@ -64,14 +64,14 @@ class Routes:
             return parents
 
     def complete(self, host: str, tick: Callable[[], None]) -> None:
-        """Wait until no host needs this one, which has all data, any more."""
+        """Wait until no host needs data from this one, which is complete."""
         with self._changed:
             self._complete.add(host)
             self._unsettled.discard(host)
             self._wait(lambda: not self._unsettled, tick)
 
     def leave(self, host: str) -> None:
-        """Expect nothing more of the host: it is done, or lost."""
+        """Mark the host as done or lost: nothing more is expected from it."""
         with self._changed:
             self._gone.add(host)
             for expected in (self._unknown, self._unmeasured, self._unsettled):

@@ -1,4 +1,4 @@
-"""List the packages that podrun's runtime imports, for `podrun init`, `podrun check` and a start."""
+"""The packages that podrun's runtime imports, for `podrun init`, `podrun check` and a start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEEDED = {
     "pydantic": "2.10",
     "pyyaml": "6.0.1",
 }
-"""Maps each package to its minimum version, as in setup.cfg for the oldest Python."""
+"""Minimum version by package, as in setup.cfg for the oldest Python."""
 BELOW = {
     "jax": "0.13",
     "jaxlib": "0.13",
@@ -28,11 +28,11 @@ BELOW = {
     "pydantic": "3",
     "pyyaml": "7",
 }
-"""Maps each package to the first version that is untested and excluded, as in setup.cfg."""
+"""First untested version by package, excluded in setup.cfg."""
 NEW_JAX, NEW_FLAX = "0.11.1", "0.12.9"
-"""First versions that need each other: older ones of flax fail with this JAX, and this flax with older ones of JAX."""
+"""First flax and jax versions that need each other: older flax fails with this JAX, and this flax with older JAX."""
 TENSORBOARD = "tensorboardX"
-"""Optional package: without it a training writes no TensorBoard files."""
+"""Optional package; without it, training writes no TensorBoard files."""
 _DEPENDENCIES = {
     "jax": ("jaxlib", "numpy"),
     "flax": ("jax", "optax", "orbax-checkpoint", "pyyaml"),
@@ -48,11 +48,11 @@ _JAX_SPACE, _CUDA_SPACE, _BARE_SPACE = 900 * 10**6, 5500 * 10**6, 100 * 10**6
 
 @dataclass(frozen=True)
 class Lack:
-    """Packages that the runtime needs and a requirements.txt does not name."""
+    """Packages that the runtime needs but a requirements.txt does not name."""
 
     names: tuple[str, ...]
     certain: bool
-    """No other line of the file can provide them."""
+    """True if no other line of the file can provide them."""
 
     @property
     def lines(self) -> str:
@@ -61,7 +61,7 @@ class Lack:
 
 
 def lacking(requirements: str) -> Lack | None:
-    """Return the packages that a requirements.txt lacks for podrun's runtime; None if it lacks nothing."""
+    """Return the runtime's packages that a requirements.txt lacks; None if it lacks none."""
     names, certain = _named(requirements)
     provided = set(names)
     while more := {name for known in provided for name in _DEPENDENCIES.get(known, ())} - provided:
@@ -72,14 +72,14 @@ def lacking(requirements: str) -> Lack | None:
 
 
 def space_needed(requirements: str) -> int:
-    """Return an estimate of the bytes on disk of an environment, including the temporary files of its build."""
+    """Return an estimate of an environment's size on disk in bytes, including temporary files of its build."""
     if re.search(r"cuda1|nvidia-|^torch\b", requirements, re.MULTILINE):
         return _CUDA_SPACE
     return _JAX_SPACE if {"jax", "flax", "jaxlib", "podrun"} & set(_named(requirements)[0]) else _BARE_SPACE
 
 
 def pinned(kind: str) -> str:
-    """Return a requirements.txt with the versions that are installed here, for a kind of slice: cpu, gpu or tpu."""
+    """Return a requirements.txt that pins the versions installed here, for a kind of slice: cpu, gpu or tpu."""
     lines = [
         "# What podrun's runtime imports, in the versions that `podrun init` found. Add what your job needs: at the next",
         "# start the environment on the hosts is extended by the new lines.",
@@ -91,8 +91,8 @@ def pinned(kind: str) -> str:
 
 
 def pin(name: str, extra: str = "") -> str:
-    """Return `name==version` with the version that is installed here, or else its supported range."""
-    from importlib.metadata import PackageNotFoundError, version  # takes long, and few runs need it
+    """Return `name==version` for an installed package, otherwise its supported range."""
+    from importlib.metadata import PackageNotFoundError, version  # slow import that few runs need
 
     try:
         return f"{name}{extra}=={version(name)}"
@@ -103,7 +103,7 @@ def pin(name: str, extra: str = "") -> str:
 def least_pythons(requirements: str) -> dict[str, tuple[int, int]]:
     """Return the minimum Python, such as (3, 12), of each line `name==version` that is installed here.
 
-    `podrun init` writes such lines; hosts with an older Python may not be able to install them.
+    Hosts with an older Python may be unable to install such lines, which `podrun init` writes.
     """
     from importlib.metadata import metadata
 
@@ -118,13 +118,13 @@ def least_pythons(requirements: str) -> dict[str, tuple[int, int]]:
 
 
 def lines_that_count(requirements: str) -> list[str]:
-    """Return the lines of a requirements.txt without comments and blanks."""
+    """Return the lines of a requirements.txt without comments and blank lines."""
     lines = (re.sub(r"(^|\s)#.*", "", line).strip() for line in requirements.splitlines())
     return [line for line in lines if line]
 
 
 def _named(requirements: str) -> tuple[list[str], bool]:
-    """Return the named packages, and whether they are all: a URL or another file may provide any package."""
+    """Return the named packages, and True if the list is exhaustive: a URL or another file may provide any package."""
     names: list[str] = []
     certain = True
     for line in lines_that_count(requirements):

@@ -1,4 +1,4 @@
-"""The interface between the launcher and a host: start a command there, and exchange bytes with it."""
+"""The transport interface: start a command on a host, and exchange bytes with it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Channel(ABC):
 
     @abstractmethod
     def send(self, data: bytes) -> None:
-        """Send all data. Raises OSError if the other end is gone."""
+        """Send all data. Raises OSError if the command or the connection has ended."""
 
     @abstractmethod
     def finish(self) -> None:
@@ -26,51 +26,55 @@ class Channel(ABC):
 
     @abstractmethod
     def receive(self) -> bytes:
-        """Return the next bytes as soon as there are any; empty at the end. Never raises for a lost connection."""
+        """Return the next available bytes; empty at the end of the stream. A lost connection counts as the end."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close the connection, which ends the command; safe to call twice."""
+        """Close the connection, which ends the command. Safe to call twice."""
 
     @abstractmethod
     def stderr_tail(self) -> str:
-        """Return the last 64 KiB of the command's stderr: the reason, if it ended too early."""
+        """Return the last 64 KiB of the command's stderr."""
 
     def why_not_started(self) -> str | None:
-        """Return why the command was not started, and what to do, after the end; None if it was, or nobody knows."""
+        """Return why the command could not be started, with a remedy.
+
+        Call it after the end; None if it started or the cause is unknown.
+        """
         return None
 
     @abstractmethod
     def exit_code(self) -> int | None:
-        """Return the exit code, once `receive` has returned the end; None if the connection was lost before that."""
+        """Return the exit code after `receive` returned the end; None if the connection was lost first."""
 
 
 class Transport(ABC):
     """Opens channels to the hosts of one pod. Thread-safe."""
 
     window: int = WINDOW
-    """Number of hosts on which agents are started at the same time."""
+    """Maximum number of agents that are started at the same time."""
 
     @abstractmethod
     def open(self, host: Host, argv: Sequence[str]) -> Channel:
-        """Start `argv` on the host, in the login directory. Raises HostError with the reason if that fails.
+        """Start `argv` in the login directory of the host. Raises HostError if that fails.
 
-        Arguments arrive unchanged, except for a leading `~/`, which becomes the login directory.
+        Arguments are passed unchanged, except that a leading `~/` becomes the login directory.
         """
 
-    def why_over(self, patience: float = 0.0) -> str | None:
-        """Return what has taken the hosts from this user for good, as a phrase; None if nothing has. May take seconds.
+    def why_over(self, timeout: float = 0.0) -> str | None:
+        """Return why the hosts are lost permanently, as a phrase; None if they are not. May take seconds.
 
-        `patience`: seconds to wait longer, where the hosts are about to be taken, until it is certain why.
+        Args:
+            timeout: seconds to wait for the reason while the hosts are being taken away.
         """
         return None
 
     def remark(self) -> str | None:
-        """Return a line about the hosts that the user is told at the start; None if there is none. May take seconds."""
+        """Return a line about the hosts to print at the start, or None. May take seconds."""
         return None
 
     def close(self) -> None:  # noqa: B027  (most have nothing to close)
-        """Close all connections; safe to call twice."""
+        """Close all connections. Safe to call twice."""
 
 
 TRANSPORTS: Mapping[str, str] = MappingProxyType(
@@ -80,10 +84,10 @@ TRANSPORTS: Mapping[str, str] = MappingProxyType(
         "slurm": "engines.slurm.transport:SlurmTransport",
     }
 )
-"""Maps each transport's name to its class, which is called with the pod."""
+"""Transport classes by name; they are called with the pod."""
 
 
 def load_transport(pod: Pod) -> Transport:
-    """Return the pod's transport; imports its module only now."""
-    raise_limit()  # each host takes some open files
+    """Return the pod's transport. Its module is imported on first use."""
+    raise_limit()  # each host needs several open files
     return cast(Transport, load(TRANSPORTS[pod.transport])(pod))

@@ -1,4 +1,4 @@
-"""Cut the connection to a host on purpose, for a rehearsal of lost links (`podrun --inject link_down`)."""
+"""Close connections to a host on purpose, to inject the fault `podrun --inject link_down`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..pod.pod import Host
 from .base import Channel, Transport
 
 
-class SeverableTransport(Transport):
-    """A transport whose connections to a host can be cut, and not be made again for some time."""
+class FaultyTransport(Transport):
+    """A transport that can close the connections to a host and reject new ones for some time."""
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
@@ -28,22 +28,22 @@ class SeverableTransport(Transport):
         with self._lock:
             self._channels.setdefault(host.name, weakref.WeakSet()).add(channel)
         try:
-            self._check(host.name)  # cut while it was made
+            self._check(host.name)  # the link may have been cut meanwhile
         except HostError:
             channel.close()
             raise
         return channel
 
     def cut(self, host: str, seconds: float) -> None:
-        """Close all connections to the host, and refuse new ones for `seconds`. May take some seconds itself."""
+        """Close all connections to the host, and reject new ones for `seconds`. May block for some seconds."""
         with self._lock:
             self._down_until[host] = time.monotonic() + seconds
             channels = list(self._channels.pop(host, ()))
         for channel in channels:
             channel.close()
 
-    def why_over(self, patience: float = 0.0) -> str | None:
-        return self._inner.why_over(patience)
+    def why_over(self, timeout: float = 0.0) -> str | None:
+        return self._inner.why_over(timeout)
 
     def remark(self) -> str | None:
         return self._inner.remark()

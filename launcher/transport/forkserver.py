@@ -1,4 +1,4 @@
-"""Start agents on this machine as copies of one process, which share its memory (with `agent/run/forkserver.py`)."""
+"""Start agents on this machine as forks of one process, which shares its memory with them (see agent/run/forkserver.py)."""
 
 from __future__ import annotations
 
@@ -18,22 +18,25 @@ from ..agent.base.places import AGENTS
 from ..agent.base.protocol import ISOLATED, MARK, NURSERY
 from .open_files import restore_limit
 
-_START = 60.0  # seconds for a Python to start, and to copy itself
-_END = 2.0  # seconds to end after its socket was closed
+_START = 60.0  # seconds for Python to start, and to fork
+_END = 2.0  # seconds to exit after its socket was closed
 _PACKET = 1 << 16
 
 
 def split_command(argv: Sequence[str]) -> tuple[list[str], list[str]] | None:
-    """Split the command of an agent, `python -I -S -c CODE FILE ARGS`, before its arguments. None for another command."""
+    """Split an agent's command `python -I -S -c CODE FILE ARGS` before ARGS; None for other commands."""
     is_agent = tuple(argv[1:4]) == ISOLATED and len(argv) > 6 and posixpath.dirname(argv[5]).endswith("/" + AGENTS)
     return (list(argv[:6]), list(argv[6:])) if is_agent else None
 
 
-class Nursery:
-    """A process that is an agent already, and starts others as copies of itself. It ends with this object."""
+class Forkserver:
+    """A process that has loaded the agent and forks to start agents. It ends with this object."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        """Start it; `command` starts an agent. Raises OSError: an agent that is started alone will say the reason."""
+        """Start the process; `command` is that of an agent.
+
+        Raises OSError: starting an agent directly will show the reason.
+        """
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             process = subprocess.Popen(
@@ -53,7 +56,7 @@ class Nursery:
         self._sending = threading.Lock()
         self._copies: dict[int, Copy] = {}
         self._count = 0
-        self._thread = threading.Thread(target=_hear, args=(self._socket, self._copies), name="nursery", daemon=True)
+        self._thread = threading.Thread(target=_hear, args=(self._socket, self._copies), name="forkserver", daemon=True)
         self._thread.start()
 
     @property
@@ -86,30 +89,30 @@ class Nursery:
 
 
 class Copy:
-    """One agent that a nursery has started, with the part of Popen's interface that a channel uses."""
+    """An agent started by a forkserver, with the part of Popen's interface that ProcessChannel uses."""
 
-    def __init__(self, nursery: Nursery, number: int, stdin: IO[bytes], stdout: IO[bytes]) -> None:
+    def __init__(self, forkserver: Forkserver, number: int, stdin: IO[bytes], stdout: IO[bytes]) -> None:
         self.stdin = stdin
         self.stdout = stdout
         self.pid = 0
         self.started: Future[int] = Future()
         self.ended: Future[int | None] = Future()
-        self._nursery = nursery
+        self._forkserver = forkserver
         self._number = number
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Return the exit code, or minus the signal; None if the nursery is gone. Raises subprocess.TimeoutExpired."""
+        """Return the exit code, or minus the signal; None if the forkserver ended. Raises subprocess.TimeoutExpired."""
         try:
             return self.ended.result(timeout)
         except TimeoutError:
             raise subprocess.TimeoutExpired(NURSERY, timeout or 0.0) from None
 
     def kill(self) -> None:
-        self._nursery.kill(self._number)
+        self._forkserver.kill(self._number)
 
 
 def _hear(sock: socket.socket, copies: dict[int, Copy]) -> None:
-    """Tell the copies what the nursery answers, until it is gone. Runs in a thread, which keeps no copy alive."""
+    """Pass the forkserver's answers to the copies until it ends. Runs in a thread without a reference to the forkserver."""
     while answer := _next(sock):
         _tell(copies, *json.loads(answer))
     for number in list(copies):
@@ -137,11 +140,11 @@ def _next(sock: socket.socket) -> bytes:
 
 
 def _end(sock: socket.socket, process: subprocess.Popen[bytes]) -> None:
-    """Close the socket, at which the nursery ends. Its copies go on."""
+    """Close the socket, which ends the forkserver. Its copies continue."""
     try:
         sock.shutdown(socket.SHUT_RDWR)
     except OSError:
-        pass  # it is gone already
+        pass  # the forkserver has ended already
     sock.close()
     try:
         process.wait(_END)

@@ -1,4 +1,4 @@
-"""Run hosts as processes on this machine: the simulated pod, and the simplest transport."""
+"""Run hosts as processes on this machine: the transport of simulated pods."""
 
 from __future__ import annotations
 
@@ -13,55 +13,55 @@ from typing import IO
 from ..pod.errors import HostError
 from ..pod.pod import Host, Pod
 from .base import Transport
-from .forkserver import Copy, Nursery, split_command
+from .forkserver import Copy, Forkserver, split_command
 from .open_files import restore_limit
 from .process_channel import ProcessChannel
 
 
 class LocalTransport(Transport):
-    # More interpreters than cores do not start sooner, and delay the frames of agents that are running already.
+    # more interpreters than cores start no sooner, and delay the frames of running agents
     window = 2 * (os.cpu_count() or 1)
 
     def __init__(self, pod: Pod) -> None:
-        self._nursery: Nursery | None = None
+        self._forkserver: Forkserver | None = None
         self._starting = threading.Lock()
 
     def open(self, host: Host, argv: Sequence[str]) -> ProcessChannel:
         argv = [os.path.expanduser(a) if a.startswith("~/") else a for a in argv]
         try:
-            stderr = tempfile.TemporaryFile()  # unnamed, so that nothing stays if this process is killed
+            stderr = tempfile.TemporaryFile()  # unnamed, so that it vanishes if this process is killed
             return ProcessChannel(self._copy(argv, stderr) or _start(argv, stderr), stderr)
         except OSError as error:
             remedy = "; raise the limit (ulimit -Hn)" if error.errno == errno.EMFILE else ""
             raise HostError(host.name, f"cannot start {argv[0]}: {error.strerror}{remedy}") from None
 
     def _copy(self, argv: list[str], stderr: IO[bytes]) -> Copy | None:
-        """Start an agent as a copy of another. Return None if this is no agent, or no copy can be made."""
+        """Start an agent by forking a loaded one; None if `argv` is no agent or forking fails."""
         parts = split_command(argv)
         if parts is None:
             return None
         command, args = parts
         try:
-            return self._nursery_of(command).start(args, stderr.fileno())
+            return self._forkserver_for(command).start(args, stderr.fileno())
         except OSError as error:
             if error.errno == errno.EMFILE:
                 raise
             return None
 
-    def _nursery_of(self, command: list[str]) -> Nursery:
+    def _forkserver_for(self, command: list[str]) -> Forkserver:
         with self._starting:
-            if self._nursery is None or self._nursery.command != command or not self._nursery.is_open:
-                self._nursery = Nursery(command)
-            return self._nursery
+            if self._forkserver is None or self._forkserver.command != command or not self._forkserver.is_open:
+                self._forkserver = Forkserver(command)
+            return self._forkserver
 
     def close(self) -> None:
         with self._starting:
-            if self._nursery is not None:
-                self._nursery.close()
+            if self._forkserver is not None:
+                self._forkserver.close()
 
 
 def _start(argv: list[str], stderr: IO[bytes]) -> subprocess.Popen[bytes]:
-    # Its own session, so that Ctrl-C in the terminal reaches only the launcher.
+    # a session of its own: Ctrl-C in the terminal reaches only the launcher
     process = subprocess.Popen(
         argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, bufsize=0, start_new_session=True
     )

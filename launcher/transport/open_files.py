@@ -1,4 +1,4 @@
-"""Raise the limit on open files for the launcher, which needs some per host; its child processes keep the user's."""
+"""Raise the launcher's limit on open files, since each host needs several. Child processes keep the user's limit."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ _USER_LIMITS = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 def raise_limit() -> None:
-    """Let this process open as many files as the system permits without root."""
+    """Raise the soft limit of open files to the hard limit."""
     _, hard = _USER_LIMITS
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError):
-        pass  # running out of files is reported later, with the host concerned
+        pass  # running out of files is reported later, with the host's name
 
 
 def restore_limit(pid: int) -> None:
-    """Restore the user's limit in a child: programs that call select() break above 1024."""
+    """Restore the user's limit in a child process: programs that call select() break above 1024."""
     try:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, _USER_LIMITS)
     except OSError:

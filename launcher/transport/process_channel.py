@@ -1,4 +1,4 @@
-"""The streams of a command on this machine, which is a host's own, or leads to one, as srun does."""
+"""A channel to a process on this machine: a simulated host's agent, or a client such as srun."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import IO
 from .base import Channel
 from .forkserver import Copy
 
-_END = 2.0  # seconds for a command to end after its stdin was closed
+_END = 2.0  # seconds for a command to exit after its stdin was closed
 _STDERR = 1 << 16  # bytes
 
 
 class ProcessChannel(Channel):
-    """The streams of a command that this process has started."""
+    """The streams of a process that this one has started."""
 
     def __init__(self, process: subprocess.Popen[bytes] | Copy, stderr: IO[bytes]) -> None:
         assert process.stdin is not None and process.stdout is not None
@@ -26,7 +26,7 @@ class ProcessChannel(Channel):
     def send(self, data: bytes) -> None:
         view = memoryview(data)
         try:
-            while view:  # a signal may cut a write short
+            while view:  # a signal may interrupt a write
                 view = view[self._stdin.write(view) :]
         except ValueError as closed:
             raise BrokenPipeError("the channel is closed") from closed
@@ -35,7 +35,7 @@ class ProcessChannel(Channel):
         try:
             self._stdin.close()
         except OSError:
-            pass  # it is gone: nothing more will be sent
+            pass  # the process has ended
 
     def receive(self) -> bytes:
         return os.read(self._stdout.fileno(), 65536)

@@ -116,12 +116,12 @@ def plain_env(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name == "SLURM_CONF" or not name.startswith(changes)}
 
 
-def why_over(job: str, patience: float = 0.0) -> str | None:
+def why_over(job: str, timeout: float = 0.0) -> str | None:
     """Return what has ended a job, as a phrase; None while it runs, or if SLURM cannot say.
 
-    While the job still has processes, SLURM does not say why they are ended: `patience` are seconds to wait for that.
+    Waits up to `timeout` seconds: while the job still has processes, SLURM does not say why it ends them.
     """
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     while (state := _state(job)) == COMPLETING and time.monotonic() < deadline:
         time.sleep(_PAUSE)
     if state is None or state in _NOT_OVER:

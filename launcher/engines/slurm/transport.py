@@ -111,8 +111,8 @@ class SlurmTransport(Transport):
         restore_limit(process.pid)
         return SrunChannel(process, stderr, self._job)
 
-    def why_over(self, patience: float = 0.0) -> str | None:
-        return why_over(self._job, patience)
+    def why_over(self, timeout: float = 0.0) -> str | None:
+        return why_over(self._job, timeout)
 
     def remark(self) -> str | None:
         left = time_left(self._job)

@@ -10,16 +10,16 @@ import paramiko
 
 from ..base import Channel
 
-_END = 2.0  # seconds for what comes after the end of stdout: the rest of stderr, and the exit status
+_END = 2.0  # seconds after the end of stdout for the rest of stderr and the exit status
 _CHUNK = 1 << 16
 _STDERR = 1 << 16
-_KILLED = 255  # ssh's exit code for a command that died of a signal; paramiko does not say which
+_KILLED = 255  # ssh's exit code for a command killed by a signal, whose number paramiko does not report
 
 
 class _DataEvent(threading.Event):
     """Set when data has arrived on stdout or stderr.
 
-    Paramiko clears the event of a stream that has been read to its end; both streams share this one, so `clear` does nothing.
+    Paramiko clears the event of a stream at its end. Both streams share this one, so `clear` does nothing.
     """
 
     def clear(self) -> None:
@@ -30,7 +30,10 @@ class _DataEvent(threading.Event):
 
 
 class SshChannel(Channel):
-    """A channel over SSH. `receive` also reads stderr, because both share one window and the command would block."""
+    """A channel over SSH.
+
+    `receive` also reads stderr: both streams share one window, so unread stderr would block the command.
+    """
 
     def __init__(self, channel: paramiko.Channel) -> None:
         self._channel = channel
@@ -46,7 +49,7 @@ class SshChannel(Channel):
         try:
             start = 0
             while start < len(data):
-                # Paramiko's own sendall would loop forever after `finish`.
+                # paramiko's sendall would loop forever after `finish`
                 if not (sent := self._channel.send(data[start : start + _CHUNK])):
                     raise BrokenPipeError("the channel is closed")
                 start += sent
@@ -57,7 +60,7 @@ class SshChannel(Channel):
         try:
             self._channel.shutdown_write()
         except (EOFError, OSError, paramiko.SSHException):
-            pass  # the connection is gone: nothing more will be sent
+            pass  # the connection is lost
 
     def receive(self) -> bytes:
         while not self._broken:
@@ -68,7 +71,7 @@ class SshChannel(Channel):
                 if self._channel.recv_ready():
                     return bytes(self._channel.recv(_CHUNK))
             except (EOFError, OSError, paramiko.SSHException):
-                # Paramiko discards the data it has read if it cannot widen the window afterwards.
+                # paramiko discards data it has read if it then fails to widen the window
                 self._broken = True
             if ended:
                 break
@@ -80,7 +83,7 @@ class SshChannel(Channel):
         try:
             self._channel.close()
         except (EOFError, OSError, paramiko.SSHException):
-            pass  # the connection is gone, and the command with it
+            pass  # the connection is lost, which ends the command
 
     def stderr_tail(self) -> str:
         deadline = time.monotonic() + _END

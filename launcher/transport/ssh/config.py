@@ -14,11 +14,11 @@ from podrun.runtime.contract import UserError
 
 _HOME = Path("~/.ssh")
 _SYSTEM = Path("/etc/ssh")
-_DEPTH = 16  # as in OpenSSH
+_DEPTH = 16  # maximum depth of Includes, as in OpenSSH
 
 
 def read_ssh_config(path: Path | None) -> Config:
-    """Return one Config for all connections, from the file at `path` or the files that ssh reads. Raises UserError.
+    """Return the Config for all connections, from the file at `path` or else the files that ssh reads. Raises UserError.
 
     Fabric's own settings (fabric.yml, FABRIC_*) are ignored.
     """
@@ -38,7 +38,7 @@ def read_ssh_config(path: Path | None) -> Config:
 
 
 def _lines(path: Path, folder: Path, depth: int = 0) -> list[str]:
-    """Return a file's lines with its Includes, which paramiko ignores; relative ones are resolved in `folder`."""
+    """Return a file's lines with its Includes resolved, which paramiko ignores. Relative ones are relative to `folder`."""
     lines, block = [], "Host *"
     for line in path.read_text().splitlines():
         keyword, *rest = re.split(r"[\s=]+", line.strip(), maxsplit=1)

@@ -8,14 +8,16 @@ import socket
 from paramiko import ChannelException, SSHException
 from paramiko.ssh_exception import IncompatiblePeer
 
-HANDSHAKE = 10.0  # seconds for the SSH server's banner, and then for each part of the handshake
+HANDSHAKE = 10.0  # seconds for the SSH banner, and for each later part of the handshake
 _CONNECT_FAILED = 2  # RFC 4254, 5.1
 
 
 class Unreachable(Exception):
     """A failed login or channel.
 
-    `again` says that a later attempt may well succeed, `dropped` that there was a connection, which was lost.
+    Attributes:
+        again: a later attempt may succeed.
+        dropped: an established connection was lost.
     """
 
     def __init__(self, reason: str, again: bool = False, dropped: bool = False) -> None:
@@ -26,7 +28,7 @@ class Unreachable(Exception):
 
 
 def tcp_failure(error: OSError, host: str, port: int) -> Unreachable:
-    """Return the failure of a TCP connection."""
+    """Return the error for a failed TCP connection."""
     if isinstance(error, ConnectionRefusedError):
         what = f"connection refused by {host} port {port}: no SSH server listens there; is it another port?"
         return Unreachable(what, again=True)
@@ -40,13 +42,13 @@ def tcp_failure(error: OSError, host: str, port: int) -> Unreachable:
 
 
 def name_failure(error: socket.gaierror, host: str) -> Unreachable:
-    """Return the failure of a name that does not resolve."""
+    """Return the error for a name that does not resolve."""
     what = f"the name {host} does not resolve ({error.strerror}); use an address, or a Host of your ssh_config"
     return Unreachable(what, again=error.errno == socket.EAI_AGAIN)
 
 
 def handshake_failure(error: Exception, where: str) -> Unreachable:
-    """Return the failure of a connection that was made but broke before the login."""
+    """Return the error for a connection that broke before the login."""
     message = str(error)
     if isinstance(error, Unreachable):
         return error
@@ -63,7 +65,7 @@ def handshake_failure(error: Exception, where: str) -> Unreachable:
 
 
 def session_failure(error: Exception, user: str, where: str) -> Unreachable:
-    """Return the failure of a command that could not be started over a working connection."""
+    """Return the error for a command that could not be started over a working connection."""
     if isinstance(error, ChannelException):
         what = f"{where} refused one more session ({error.text}); raise MaxSessions in its sshd_config"
         return Unreachable(what)
@@ -73,7 +75,7 @@ def session_failure(error: Exception, user: str, where: str) -> Unreachable:
 
 
 def tunnel_failure(error: Exception, gateway: str, host: str, port: int) -> Unreachable:
-    """Return the failure of a gateway that could not reach the host."""
+    """Return the error for a gateway that could not reach the host."""
     if isinstance(error, ChannelException):
         what = f"gateway {gateway} cannot connect to {host} port {port}: {error.text}"
         return Unreachable(what, again=error.code == _CONNECT_FAILED)

@@ -1,4 +1,4 @@
-"""Check a host's key: it is known, new, or a reason to stop."""
+"""Check a host's key against known_hosts."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _SYSTEM = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 
 @dataclass(frozen=True)
 class HostKeyCheck:
-    """The policy that paramiko calls for every host key, because its own known_hosts stay empty."""
+    """Host key policy for paramiko, which calls it for every key because its own list of known hosts stays empty."""
 
     name: str
-    """The host's name as in known_hosts."""
+    """The host's name in known_hosts."""
     known_hosts: KnownHosts
     files: Sequence[Path]
-    """Files to search; new keys are added to the first."""
+    """Files to search; new keys are appended to the first."""
     accept_new: bool
     ssh: str
-    """Command for the user to connect by hand and see the key."""
+    """Command with which the user can connect by hand and see the key."""
 
     def kinds(self) -> set[str]:
-        """Return the kinds of key that are known for the host: it must show one of them."""
+        """Return the types of the host's known keys; the host must present one of these."""
         return {known.kind for known in self._known() if not known.revoked}
 
     def missing_host_key(self, client: SSHClient, hostname: str, key: PKey) -> None:
-        """Raise Unreachable unless the key is the host's."""
+        """Raise Unreachable unless the key is accepted."""
         shown, known = key.asbytes(), self._known()
         same = [k for k in known if k.key == shown]
         if any(k.revoked for k in same):
@@ -72,7 +72,7 @@ class HostKeyCheck:
 
 
 def known_hosts_files(given: Path | None, options: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the files to search: only the pod file's known_hosts if given, else those of ssh."""
+    """Return the known_hosts files to search: the pod file's if given, else those of ssh."""
     if given is not None:
         return (given.expanduser(),)
     user = options.get("userknownhostsfile", "").split() or _USER

@@ -1,4 +1,4 @@
-"""Log in by private keys, offered in a fixed order."""
+"""Log in with private keys, offered in a fixed order."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _DEFAULTS = tuple(Path("~/.ssh") / name for name in ("id_ed25519", "id_ecdsa", "
 
 
 class KeyFiles:
-    """Private keys by path, each read once. Thread-safe."""
+    """Private keys by path; each file is read once. Thread-safe."""
 
     def __init__(self) -> None:
         self._keys: dict[Path, PKey | str | None] = {}
         self._lock = threading.Lock()
 
     def get(self, path: Path) -> PKey | str | None:
-        """Return the key, or why it cannot be used; None if there is no such file."""
+        """Return the key, or a text that says why it is unusable; None if the file does not exist."""
         with self._lock:
             if path not in self._keys:
                 self._keys[path] = _load(path.expanduser())
@@ -41,11 +41,11 @@ class Login:
     key: Path | None
     """Key from the pod file; must exist."""
     identities: Sequence[Path]
-    """Keys from ssh_config; may be missing, as in ssh."""
+    """Keys from ssh_config; missing files are skipped, as in ssh."""
     identities_only: bool
 
     def authenticate(self, transport: Transport) -> None:
-        """Authenticate; called by paramiko. Raises Unreachable."""
+        """Authenticate; paramiko calls this. Raises Unreachable."""
         try:
             agent = Agent()  # one per login: its connection is not thread-safe
         except (SSHException, OSError):
@@ -110,7 +110,7 @@ def _load(path: Path) -> PKey | str | None:
         return None
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    except (TypeError, AuthenticationException):  # raised by the libraries for a missing passphrase
+    except (TypeError, AuthenticationException):  # what the libraries raise for a missing passphrase
         return f"has a passphrase, and podrun asks for none; give it to ssh-agent: ssh-add {path}"
     except Exception:
         return "is not a private key that paramiko can read"

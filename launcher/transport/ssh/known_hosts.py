@@ -1,4 +1,4 @@
-"""Read OpenSSH's known_hosts files, each once, and append new keys; existing lines are never rewritten."""
+"""Read OpenSSH's known_hosts files, each once, and append new keys. Existing lines are never changed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class KnownKey:
 @dataclass
 class _File:
     plain: dict[str, list[KnownKey]] = field(default_factory=dict)
-    other: list[tuple[str, KnownKey]] = field(default_factory=list)  # hashed names, and patterns
+    other: list[tuple[str, KnownKey]] = field(default_factory=list)  # hashed names and patterns
 
 
 class KnownHosts:
@@ -39,7 +39,7 @@ class KnownHosts:
         self._lock = threading.Lock()
 
     def find(self, name: str, files: Sequence[Path]) -> list[KnownKey]:
-        """Return the keys of a host, named as in OpenSSH: `name`, or `[name]:port` if the port is not 22."""
+        """Return the known keys of a host. `name` is as in OpenSSH: `host`, or `[host]:port` if the port is not 22."""
         name = name.lower()
         with self._lock:
             known = [self._read(path) for path in files]
@@ -53,7 +53,7 @@ class KnownHosts:
         ]
 
     def add(self, name: str, kind: str, key: bytes, path: Path) -> None:
-        """Append a key to the file at `path`, unless it is known already. Raises OSError."""
+        """Append a key to the file at `path`, unless the file already contains it. Raises OSError."""
         name = name.lower()
         with self._lock:
             known = self._read(path).plain.setdefault(name, [])
@@ -76,7 +76,7 @@ def _parse(path: Path) -> _File:
     file = _File()
     try:
         text = path.read_text(errors="replace")
-    except OSError:  # as in ssh, a missing file has no keys
+    except OSError:  # a missing file has no keys, as in ssh
         return file
     for number, line in enumerate(text.splitlines(), 1):
         marker, *words = line.split() if line.startswith("@") else ("", *line.split())
@@ -95,7 +95,7 @@ def _parse(path: Path) -> _File:
 
 
 def _matches(patterns: str, name: str) -> bool:
-    """Return whether a line's host field matches: a hash of the name, or patterns with `*`, `?` and `!`."""
+    """Return True if a line's host field matches: a hash of the name, or patterns with `*`, `?` and `!`."""
     if patterns.startswith("|1|"):
         try:
             salt, digest = (binascii.a2b_base64(part) for part in patterns[3:].split("|"))
@@ -113,7 +113,7 @@ def _matches(patterns: str, name: str) -> bool:
 
 
 def _append(path: Path, line: str) -> int:
-    """Append a line and return its number."""
+    """Append a line, and return its number."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     with open(descriptor, "r+b", buffering=0) as file:

@@ -1,4 +1,4 @@
-"""A connection to one machine, made on first use and again after it has died."""
+"""A connection to one machine: opened on first use, reopened after it was lost."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from .errors import (
 from .host_key import HostKeyCheck
 from .keys import Login
 
-_CONNECT = 10  # seconds for a TCP connection, unless the ssh_config has a ConnectTimeout
-_ATTEMPTS = 15.0  # seconds for all of them together
+_CONNECT = 10  # seconds for a TCP connection, unless ssh_config sets ConnectTimeout
+_ATTEMPTS = 15.0  # seconds for all attempts together
 _PAUSES = (0.5, 1.0, 2.0)  # seconds between attempts
-_SESSION = 20.0  # seconds for one more channel
-_KEEPALIVE = 2  # seconds of silence before a keepalive: a dead peer is noticed only when data is sent
-_LOOK = 0.5  # seconds between two polls of paramiko's thread; its default of 0.1 adds up over many hosts
-_CIPHER = "aes128-gcm@openssh.com"  # the one of paramiko's ciphers that needs the least work in Python
-_DEAD = 8000  # milliseconds that sent data may stay unacknowledged
+_SESSION = 20.0  # seconds to open another channel
+_KEEPALIVE = 2  # seconds of silence before a keepalive; only sent data reveals a dead peer
+_LOOK = 0.5  # seconds between polls of paramiko's thread; the default of 0.1 adds up over many hosts
+_CIPHER = "aes128-gcm@openssh.com"  # paramiko's cipher that needs the least work in Python
+_DEAD = 8000  # milliseconds that sent data may remain unacknowledged
 
 
 class SharedConnection(Connection):  # type: ignore[misc]
-    """A connection that never writes to the Config, which all connections share.
+    """A connection that never writes to its Config, because all connections share one.
 
     Fabric writes attributes that its class does not declare (`inline_ssh_env`) into the Config, and clears it meanwhile.
     """
@@ -72,7 +72,7 @@ class Link:
         """Start a command and return its channel. Raises Unreachable."""
         try:
             channel = self._open(lambda transport: transport.open_session(timeout=_SESSION))
-            late = threading.Timer(_SESSION, channel.close)  # a server that hangs never answers
+            late = threading.Timer(_SESSION, channel.close)  # a hanging server never answers
             late.daemon = True
             late.start()
             try:
@@ -84,40 +84,43 @@ class Link:
             raise session_failure(error, self._connection.user, self._where) from None
 
     def tunnel(self, host: str, port: int, limit: float) -> paramiko.Channel:
-        """Open a connection from that machine to another one. Raises Unreachable."""
+        """Open a TCP connection from that machine to another one. Raises Unreachable."""
         to = (host, port)
         try:
             return self._open(lambda t: t.open_channel("direct-tcpip", dest_addr=to, src_addr=("", 0), timeout=limit))
         except Unreachable as error:
-            # The gateway has used up its own attempts: do not repeat them for every host behind it.
+            # the gateway has used its attempts; do not repeat them for every host behind it
             raise Unreachable(f"gateway {self._where}: {error.reason}") from None
         except (paramiko.SSHException, EOFError, OSError) as error:
             raise tunnel_failure(error, self._where, host, port) from None
 
     def close(self) -> None:
-        """Close the connection. One that is being made is not waited for; it is closed once it is up."""
+        """Close the connection. A connection attempt in progress is not awaited; it closes itself afterwards."""
         self._closed = True
         self._drop()
 
     def _open(self, opener: Callable[[Any], paramiko.Channel]) -> paramiko.Channel:
-        """Open a channel; reconnect once if the kept connection is dead. Raises Unreachable, and paramiko's exceptions."""
+        """Open a channel; reconnect once if the existing connection is dead.
+
+        Raises Unreachable, and paramiko's exceptions.
+        """
         transport, kept = self._transport()
         try:
             return opener(transport)
         except (paramiko.SSHException, EOFError, OSError):
             if not kept or transport.is_active():
                 raise
-        # The kept connection had died unnoticed.
+        # the existing connection had died unnoticed
         return opener(self._transport()[0])
 
     def _transport(self) -> tuple[paramiko.Transport, bool]:
-        """Return the transport, and whether it was connected before. Raises Unreachable."""
+        """Return the transport, and True if it was connected before. Raises Unreachable."""
         asked = time.monotonic()
         with self._lock:
             kept = self._connection.is_connected
             if not kept:
                 if self._failure is not None and self._failed > asked:
-                    raise self._failure  # the attempt this thread waited for has failed: many hosts share a gateway
+                    raise self._failure  # the attempt that this thread waited for has failed, as for a shared gateway
                 self._connect()
             if self._closed:
                 self._drop()
@@ -172,7 +175,7 @@ class Link:
         return dial(host, port, limit)
 
     def _make_transport(self, sock: Any, **options: Any) -> paramiko.Transport:
-        """Return a transport that prefers the kinds of key that are known for the host."""
+        """Return a transport that prefers the key types that are known for the host."""
         transport = paramiko.Transport(sock, **options)
         transport.handshake_timeout = HANDSHAKE
         known = self._check.kinds()
@@ -189,7 +192,7 @@ class Link:
 
 
 def dial(host: str, port: int, limit: float) -> socket.socket:
-    """Connect by TCP to the first address of the host that answers. Raises Unreachable."""
+    """Connect by TCP to the first address of the host that accepts. Raises Unreachable."""
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
@@ -202,7 +205,7 @@ def dial(host: str, port: int, limit: float) -> socket.socket:
         sock = socket.socket(family, kind, protocol)
         try:
             sock.settimeout(max(0.1, deadline - time.monotonic()))
-            # Set before the first packet: else the handshake waits twice for a delayed acknowledgement.
+            # before the first packet; otherwise the handshake waits twice for a delayed acknowledgement
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.connect(address)
             if hasattr(socket, "TCP_USER_TIMEOUT"):
@@ -215,7 +218,7 @@ def dial(host: str, port: int, limit: float) -> socket.socket:
 
 
 def run_proxy(command: str) -> socket.socket:
-    """Start a ProxyCommand and return a socket to its stdin and stdout. It ends when the socket is closed."""
+    """Start a ProxyCommand and return a socket to its stdin and stdout. The command ends when the socket is closed."""
     ours, theirs = socket.socketpair()
     with theirs:
         subprocess.Popen(
@@ -223,18 +226,18 @@ def run_proxy(command: str) -> socket.socket:
             stdin=theirs.fileno(),
             stdout=theirs.fileno(),
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C in the terminal is for the launcher only
+            start_new_session=True,  # Ctrl-C in the terminal reaches only the launcher
         )
     return ours
 
 
 def _family(kind: str) -> str:
-    """Return the kind of key that an algorithm signs with."""
+    """Return the key type that an algorithm signs with."""
     return "ssh-rsa" if kind.startswith("rsa-sha2-") else kind
 
 
 def _shut(sock: Any) -> None:
-    """Shut the socket down, which wakes paramiko's thread at once instead of at its next poll."""
+    """Shut the socket down, which wakes paramiko's thread now instead of at its next poll."""
     try:
         sock.shutdown(socket.SHUT_RDWR)
     except (AttributeError, OSError, EOFError, paramiko.SSHException):

@@ -1,6 +1,6 @@
-"""Reach hosts by SSH, with one connection to each that is kept and reused.
+"""Reach hosts over SSH, with one persistent connection per host.
 
-fabric reads the ssh_config and logs in; commands run on paramiko's channels, because fabric's own `run` keeps all output.
+fabric reads ssh_config and logs in. Commands run on paramiko's channels, because fabric's `run` stores all output.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from .keys import KeyFiles, Login
 from .known_hosts import KnownHosts
 from .link import Link, SharedConnection
 
-# Paramiko logs with tracebacks the failures that podrun reports itself.
+# paramiko logs failures with tracebacks, which podrun reports itself
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 _usual_hook = threading.excepthook
 
 
 def _except_protocol(args: threading.ExceptHookArgs) -> None:
-    """Ignore exceptions that escape paramiko's threads when a connection is lost: the callers got the reason already."""
+    """Ignore exceptions that escape paramiko's threads when a connection is lost; the callers have received the reason."""
     if not isinstance(args.thread, Protocol):
         _usual_hook(args)
 
 
 def _keep_quiet() -> None:
-    """Silence paramiko's threads. Called when a transport is made, so that importing this file has no side effects."""
+    """Silence paramiko's threads. Called by the constructor, so that importing this file has no side effects."""
     global _usual_hook
     if threading.excepthook is not _except_protocol:
         _usual_hook = threading.excepthook
@@ -55,8 +55,8 @@ class SshTransport(Transport):
         self._config = read_ssh_config(pod.ssh.config)
         self._known_hosts = KnownHosts()
         self._key_files = KeyFiles()
-        self._links: dict[str, Link] = {}  # hosts by address
-        self._gateways: dict[tuple[str, ...], Link] = {}  # by the hops that lead to them
+        self._links: dict[str, Link] = {}  # links to hosts, by address
+        self._gateways: dict[tuple[str, ...], Link] = {}  # by the sequence of jump hosts that leads to them
         self._lock = threading.Lock()
         self._closed = False
 
@@ -94,13 +94,13 @@ class SshTransport(Transport):
         )
 
     def _gateway(self, jump: str, seen: set[str]) -> Link | None:
-        """Return the last jump host; all hosts behind it share its connection."""
+        """Return the link to the last jump host, which all hosts behind it share."""
         hops: tuple[str, ...] = ()
         gateway: Link | None = None
         for hop in () if jump.lower() == "none" else jump.replace(" ", "").removeprefix("ssh://").split(","):
             user, name, port = split_target(hop)
             connection = self._connection(user, name, port)
-            if connection.host in seen:  # a ProxyJump under `Host *` applies to its own jump host too
+            if connection.host in seen:  # a ProxyJump under `Host *` also applies to the jump host itself
                 return gateway
             proxy_jump = connection.ssh_config.get("proxyjump")
             if gateway is None and proxy_jump:
@@ -122,10 +122,10 @@ class SshTransport(Transport):
                 config=self._config,
                 gateway=False,
                 forward_agent=False,
-                # Not empty: fabric would write this host's IdentityFile into the shared Config instead.
+                # if empty, fabric would write this host's IdentityFile into the shared Config
                 connect_kwargs={"look_for_keys": False},
             )
-        except (ValueError, SSHException) as error:  # a Port that is not a number; a name that cannot be canonicalized
+        except (ValueError, SSHException) as error:  # a Port that is no number, or a name that cannot be canonicalized
             raise Unreachable(f"ssh_config for {name}: {error}") from None
         connection.host = connection.host.strip("[]")
         return connection
@@ -151,7 +151,7 @@ class SshTransport(Transport):
         return Link(connection, login, check, gateway, command)
 
     def _ssh_command(self, user: str | None, name: str, port: int | None, jump: bool = True) -> str:
-        """Return the command with which the user can log in to the host by hand."""
+        """Return the command with which the user can log in by hand."""
         ssh, command = self._ssh, ["ssh"]
         if ssh.config is not None:
             command += ["-F", str(ssh.config)]
@@ -165,7 +165,7 @@ class SshTransport(Transport):
 
 
 def split_target(target: str) -> tuple[str | None, str, int | None]:
-    """Split `[user@]name[:port]`; an IPv6 address with a port must be in brackets. Raises Unreachable."""
+    """Split `[user@]name[:port]`. An IPv6 address with a port must be in brackets. Raises Unreachable."""
     user, _, rest = target.rpartition("@")
     name, port = rest, ""
     if rest.startswith("["):

@@ -11,13 +11,13 @@ from podrun.launcher.plan.data_set import DataSet
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
-from podrun.launcher.staging.distribute_data import Brought, bring_data
+from podrun.launcher.staging.distribute_data import Received, distribute_data
 from podrun.launcher.staging.find_data import find_data
 from podrun.launcher.transport.local import LocalTransport
 from podrun.launcher.transport.process_channel import ProcessChannel
 from podrun.runtime.config import Config
 
-Answers = dict[str, Brought | HostError]
+Answers = dict[str, Received | HostError]
 
 
 def text_job(path: Path | str, **data: object) -> Config:
@@ -74,7 +74,7 @@ class Carried:
     def bring(self, data: DataSet | None = None) -> Answers:
         self.notes.clear()
         self.told.clear()
-        return bring_data(
+        return distribute_data(
             self.pod,
             self.transport,
             data or self.found(),
@@ -82,10 +82,10 @@ class Carried:
             self.notes.append,
         )
 
-    def brought(self, data: DataSet | None = None) -> dict[str, Brought]:
+    def brought(self, data: DataSet | None = None) -> dict[str, Received]:
         answers = self.bring(data)
-        assert all(isinstance(answer, Brought) for answer in answers.values()), answers
-        return {host: answer for host, answer in answers.items() if isinstance(answer, Brought)}
+        assert all(isinstance(answer, Received) for answer in answers.values()), answers
+        return {host: answer for host, answer in answers.items() if isinstance(answer, Received)}
 
     def store(self, host: str) -> Path:
         """Return the folder of files of a host."""

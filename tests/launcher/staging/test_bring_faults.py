@@ -16,7 +16,7 @@ from podrun.launcher.agent.prepare.data_files import DataFiles
 from podrun.launcher.agent.prepare.data_set import PIECE, File
 from podrun.launcher.agent.prepare.peers import BrokenError, Server, fetch, listen
 from podrun.launcher.pod.errors import HostError
-from podrun.launcher.staging.distribute_data import Brought, Pieces
+from podrun.launcher.staging.distribute_data import Pieces, Received
 from podrun.launcher.staging.routes import Routes
 
 from .carried import Carried
@@ -50,7 +50,7 @@ def test_a_host_that_dies_in_the_middle(case: Carried, monkeypatch: pytest.Monke
     answers = case.bring()
     lost = answers.pop("h0")
     assert isinstance(lost, HostError) and "the connection was lost" in lost.reason
-    assert all(isinstance(answer, Brought) for answer in answers.values()), answers
+    assert all(isinstance(answer, Received) for answer in answers.values()), answers
     assert all(case.on(host) == case.here() for host in answers)
     assert {note.partition(" at ")[0] for note in case.notes} == {f"{h}: cannot get data from h0" for h in answers}
 

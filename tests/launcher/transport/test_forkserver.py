@@ -154,7 +154,7 @@ def test_a_parent_that_is_killed_is_replaced(kept: tuple[Kept, Pod]) -> None:
     first = transport.copies[-1].pid
     parent = parent_of(first)
     os.kill(parent, 9)
-    assert wait_until(lambda: transport._nursery is not None and not transport._nursery.is_open)
+    assert wait_until(lambda: transport._forkserver is not None and not transport._forkserver.is_open)
     assert channel.exit_code() is None
     assert not is_gone(first)
     again = listening(transport, pod)
