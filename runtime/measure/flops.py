@@ -15,6 +15,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 from ..config import Config
 from ..data.base import Examples
 from ..data.pipeline import batch_shapes
+from ..models.shares import of_one_share
 from ..parallel.base import Strategy
 from ..state import Batch, Params, parts, variables
 from ..tasks.base import Task
@@ -52,7 +53,7 @@ def step_flops(task: Task, params: Params, batch: Batch) -> float | None:
     trained, state = parts(params)
     shapes = _shapes((trained, state, batch, jax.eval_shape(lambda: jax.random.key(0))))
     with jax.default_device(cpu):  # the backends of GPUs and TPUs count no FLOPs
-        traced = jax.make_jaxpr(lambda p, s, *rest: task.loss(variables(p, s), *rest))(*shapes)
+        traced = jax.make_jaxpr(of_one_share(lambda p, s, *rest: task.loss(variables(p, s), *rest)))(*shapes)
         loss = jaxpr_as_fun(traced.replace(jaxpr=_keeping_all(traced.jaxpr)))
 
         def first_and_rest(params: Any, *rest: Any) -> Any:

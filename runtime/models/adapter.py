@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +13,9 @@ import jax.numpy as jnp
 
 from .. import plugins
 from ..array_names import places
+from ..contract import UserError
 from ..state import Params, Variables
+from .shares import SHARES, of_one_share
 
 KEY = "model.name"
 
@@ -72,6 +75,22 @@ class Model(ABC):
             self.refuse(f"{type(module).__name__} has no `__call__`, expected `__call__({call})`")
         plugins.check_call(type(module).__call__, self.name, KEY, words, by_name, part="__call__")
 
+    def check_evaluation(self, params: Params, state: Any, x: jax.Array) -> None:
+        """Raise UserError for a model that fails in an evaluation: the first one, maybe after days, would end the run."""
+        state = state if jax.tree.leaves(state) else None
+        evaluate = of_one_share(lambda params, state: self._applied(params, state, x, None)[0])
+        try:
+            jax.eval_shape(evaluate, params, state)
+        except UserError:
+            raise
+        except Exception as error:
+            traceback.print_exception(error)
+            words = str(error).partition("\n")[0].partition(" (http")[0]
+            self.refuse(
+                f"it fails in an evaluation ({type(error).__name__}: {words}), in which it has no random numbers, its `key` "
+                "is None, and its state stays as it is; let it take `train` or `deterministic`, and draw only in training"
+            )
+
     def _applied(self, *arguments: Any) -> tuple[Any, Any]:
         try:
             return self.apply(*arguments)
@@ -80,9 +99,16 @@ class Model(ABC):
             if axis is None:
                 raise
             return self.refuse(
-                f"averages over an axis named {axis[1]!r}, as a batch norm with `axis_name` does, but a model is given one "
-                "device's share of the batch, without such an axis; leave `axis_name` out: statistics are then those of "
-                "the share, and the state is their mean"
+                f"averages over an axis named {axis[1]!r}, as a batch norm with `axis_name` does, but the axis over the "
+                f"shares of a batch is named {SHARES!r}; take that name for statistics of the whole batch, or leave it out: "
+                "statistics are then those of a device's share, and the state is their mean"
+            )
+        except NotImplementedError as error:
+            if "axis_index_groups" not in str(error):
+                raise
+            return self.refuse(
+                "averages over groups of devices (`axis_index_groups`), which JAX supports under pmap and shard_map only; "
+                "take one of them, or leave the groups out"
             )
 
     def _array(self, outputs: Any) -> Any:

@@ -10,7 +10,14 @@ from typing import Any
 from .. import plugins
 from .adapter import Model
 
-_IN_TRAINING = {"train": True, "training": True, "is_training": True, "deterministic": False, "inference": False}
+_IN_TRAINING = {
+    "train": True,
+    "training": True,
+    "is_training": True,
+    "enable_dropout": True,
+    "deterministic": False,
+    "inference": False,
+}
 """Flags for training by name, with their values in training; in an evaluation they are inverted."""
 
 _Kind = inspect.Parameter

@@ -32,8 +32,11 @@ class Equinox(Model):
     def init(self, key: jax.Array, x: jax.Array) -> tuple[Params, Any]:
         module, state = self._module(key)
         params, others, _ = _divided(module)
-        parts = {"arrays": named(others), "state": named(state)}
-        return named(params), {part: values for part, values in parts.items() if values}
+        kinds = {"arrays": named(others), "state": named(state)}
+        values = named(params), {kind: arrays for kind, arrays in kinds.items() if arrays}
+        if self._call.takes("key"):
+            self.check_evaluation(*values, x)
+        return values
 
     def apply(self, params: Params, state: Any, x: jax.Array, key: jax.Array | None) -> tuple[Any, Any]:
         parts, static = state or {}, _divided(self._like)[2]

@@ -45,6 +45,8 @@ class Functions(Model):
         params, state = self._pair("init", "params", first) if "state" in self._names else (first, None)
         arrays = named(params), named(state)
         self._like = jax.tree.map(lambda leaf: 0, (params, state))
+        if "key" in self._names:
+            self.check_evaluation(*arrays, x)
         return arrays
 
     def apply(self, params: Params, state: Any, x: jax.Array, key: jax.Array | None) -> tuple[Any, Any]:

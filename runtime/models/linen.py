@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import flax.errors
 import flax.linen as nn
 import jax
 
@@ -28,10 +27,11 @@ class Linen(Model):
         self._call = Call(self, module, ["x"], ["key"])
 
     def init(self, key: jax.Array, x: jax.Array) -> tuple[Params, Any]:
-        variables = dict(self._call(partial(self.module.init, key), x, training=False, key=None))
-        if not self._call.has_flag:
-            self._check_evaluation(variables, x)
-        return variables.pop("params", {}), variables
+        state = dict(self._call(partial(self.module.init, key), x, training=False, key=None))
+        params = state.pop("params", {})
+        if not self._call.has_flag or self._call.takes("key"):
+            self.check_evaluation(params, state, x)
+        return params, state
 
     def apply(self, params: Params, state: Any, x: jax.Array, key: jax.Array | None) -> tuple[Any, Any]:
         apply = partial(self.module.apply, {"params": params, **(state or {})})
@@ -41,19 +41,3 @@ class Linen(Model):
         mutable = {} if state is None else {"mutable": list(state)}
         result = self._call(partial(apply, rngs=rngs, **mutable), x, training=True, key=jax.random.fold_in(key, 2))
         return (result, None) if state is None else result
-
-    def _check_evaluation(self, variables: Any, x: jax.Array) -> None:
-        """Raise UserError if a module without a flag for training uses random numbers in an evaluation."""
-
-        def evaluate(variables: Any) -> Any:
-            apply = partial(self.module.apply, variables, mutable=nn.DenyList("params"))
-            return self._call(apply, x, training=False, key=None)
-
-        try:
-            jax.eval_shape(evaluate, variables)
-        except flax.errors.InvalidRngError as error:
-            words = str(error).partition(" (")[0]
-            self.refuse(
-                f"it draws random numbers in an evaluation too ({words}); let its `__call__` take `train` or "
-                "`deterministic`, and pass that to its dropout"
-            )

@@ -31,7 +31,10 @@ class NNX(Model):
 
     def init(self, key: jax.Array, x: jax.Array) -> tuple[Params, Any]:
         _, params, _, state = _split(self._module(key))
-        return _dictionary(params), _dictionary(state)
+        values = _dictionary(params), _dictionary(state)
+        if self._call.takes("rngs") or self._call.takes("key"):
+            self.check_evaluation(*values, x)
+        return values
 
     def apply(self, params: Params, state: Any, x: jax.Array, key: jax.Array | None) -> tuple[Any, Any]:
         like_params, like_streams, like_state = self._like

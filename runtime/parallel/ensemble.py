@@ -16,10 +16,11 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..contract import UserError
+from ..models.shares import of_one_share
 from ..state import Batch, Params, StateDict, TrainState, variables
 from ..tasks.base import Scalars, Task
 from .arrays import spread, with_sharding
-from .base import Results, Strategy
+from .base import Loss, Results, Strategy
 from .collectives import average
 from .metrics import StepMetrics
 
@@ -186,9 +187,14 @@ class Ensemble(Strategy):
         )
         return updated
 
+    def loss(self, params: Params, model_state: Any, batch: Batch, key: jax.Array) -> Loss:
+        loss: Loss = of_one_share(self.share_loss)(params, model_state, batch, key)
+        return loss
+
     def _member_evaluate(self, params: Params, batch: Batch) -> Scalars:
-        members = self.task.evaluate(params, batch)
-        ensemble = self._score(average(self._predict(params, batch), AXIS), batch)
+        members = of_one_share(self.task.evaluate)(params, batch)
+        predictions = of_one_share(self._predict)(params, batch)
+        ensemble = self._score(average(predictions, AXIS), batch)
         return {**ensemble, "members": jax.lax.all_gather(members, AXIS)}
 
 

@@ -13,9 +13,10 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from ..models.shares import SHARES
 from ..worker.quiet import without_gloo_lines
 
-DATA, FSDP = "data", "fsdp"
+DATA, FSDP = SHARES, "fsdp"
 AXES = (DATA, FSDP)
 SMALL = 1 << 14  # elements: smaller arrays stay whole, since gathering costs more than the memory that they take
 

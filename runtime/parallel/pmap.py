@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from ..models.shares import SHARES
 from ..state import Batch, Params, StateDict, TrainState
 from ..tasks.base import Scalars
 from .arrays import with_sharding
@@ -21,7 +22,7 @@ from .base import Results, Strategy
 from .collectives import average, average_step, averaged_objective, gathered, total
 from .metrics import StepMetrics
 
-AXIS = "device"
+AXIS = SHARES
 
 
 class Pmap(Strategy):

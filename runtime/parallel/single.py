@@ -10,9 +10,10 @@ from typing import Any
 import jax
 from jax.sharding import SingleDeviceSharding
 
-from ..state import Batch, StateDict, TrainState
+from ..models.shares import of_one_share
+from ..state import Batch, Params, StateDict, TrainState
 from .arrays import with_sharding
-from .base import Strategy
+from .base import Loss, Strategy
 from .metrics import StepMetrics
 
 
@@ -23,7 +24,7 @@ class Single(Strategy):
         super().__init__(*args, **kwargs)
         self._here = SingleDeviceSharding(jax.local_devices()[0])
         self._step = jax.jit(self._whole_step, donate_argnums=0)
-        self._evaluate = jax.jit(self.task.evaluate)
+        self._evaluate = jax.jit(of_one_share(self.task.evaluate))
 
     def init(self) -> TrainState:
         return self.initialized(self._here)
@@ -39,6 +40,10 @@ class Single(Strategy):
 
     def abstract_batch(self, batch: Batch) -> Batch:
         return with_sharding(batch, self._here)
+
+    def loss(self, params: Params, model_state: Any, batch: Batch, key: jax.Array) -> Loss:
+        loss: Loss = of_one_share(self.share_loss)(params, model_state, batch, key)
+        return loss
 
     def _whole_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         key = self.step_key(state.step, 0)

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from ..models.shares import SHARES, of_one_share
 from ..state import Batch, Params, TrainState
 from ..tasks.base import Scalars
 from .arrays import in_parts, merged
@@ -95,22 +96,22 @@ class WholeProgram(OnMesh):
 
     def _pod_evaluate(self, params: Params, batch: Batch) -> Scalars:
         if self.task.whole_batch:
-            whole: Scalars = self.for_model(self.task.evaluate)(self.whole(params), batch)
+            whole: Scalars = self.for_model(of_one_share(self.task.evaluate))(self.whole(params), batch)
             return whole
 
         def total(params: Params, shares: Batch) -> Scalars:
-            sums = jax.vmap(self.task.evaluate, in_axes=(None, 0))(params, shares)
+            sums = jax.vmap(self.task.evaluate, in_axes=(None, 0), axis_name=SHARES)(params, shares)
             return jax.tree.map(lambda x: x.sum(0), sums)
 
         return self.for_model(total)(self.whole(params), jax.tree.map(self.divide, batch))
 
     def loss(self, params: Params, model_state: Any, batch: Batch, key: jax.Array) -> Loss:
         """Return the loss of the global batch, or the mean over shares, [shares, B / shares, ...], each with its key."""
-        loss = self.for_model(self._mean_over_shares if self.in_shares else self.share_loss)
+        loss = self.for_model(self._mean_over_shares if self.in_shares else of_one_share(self.share_loss))
         return loss(self.whole(params), self.whole(model_state), batch, key)
 
     def _mean_over_shares(self, params: Params, model_state: Any, batch: Batch, key: jax.Array) -> Loss:
-        over_shares = jax.vmap(self.share_loss, in_axes=(None, None, 0, 0))
+        over_shares = jax.vmap(self.share_loss, in_axes=(None, None, 0, 0), axis_name=SHARES)
         losses, (metrics, after) = over_shares(params, model_state, batch, key)
         each, structure = jax.tree.flatten((losses, metrics))
         loss, means = jax.tree.unflatten(structure, list(jnp.stack(each).mean(1)))

@@ -24,12 +24,13 @@ class LinenMLP(nn.Module):
     outputs: int
     norm: bool
     dropout: float
+    axis: str | None
 
     @nn.compact
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
         x = nn.Dense(WIDTH, name="dense_0")(x)
         if self.norm:
-            x = nn.BatchNorm(deterministic, **_NORM, name="norm")(x)
+            x = nn.BatchNorm(deterministic, **_NORM, axis_name=self.axis, name="norm")(x)
         x = jnp.tanh(x)
         if self.dropout and not deterministic:
             x = drop(self.make_rng("dropout"), self.dropout, x)
@@ -38,14 +39,14 @@ class LinenMLP(nn.Module):
 
 
 def linen_mlp(options: Any, outputs: int, dtype: Any) -> nn.Module:
-    return LinenMLP(outputs, options["norm"], options["dropout"])
+    return LinenMLP(outputs, options["norm"], options["dropout"], options["axis"])
 
 
 class NNXMLP(nnx.Module):
     def __init__(self, options: Any, outputs: int, dtype: Any, *, rngs: nnx.Rngs) -> None:
         self.dense_0 = nnx.Linear(options["features"], WIDTH, rngs=rngs)
         if options["norm"]:
-            self.norm = nnx.BatchNorm(WIDTH, **_NORM, rngs=rngs)
+            self.norm = nnx.BatchNorm(WIDTH, **_NORM, axis_name=options["axis"], rngs=rngs)
         if options["dropout"]:
             self.dropout = nnx.Dropout(options["dropout"], rngs=rngs)
         self.head = nnx.Linear(WIDTH, outputs, rngs=rngs)
@@ -126,13 +127,19 @@ class PlainWithState(Plain):
     def apply(self, params: Any, x: jax.Array, state: Any, key: jax.Array | None, train: bool) -> Any:  # type: ignore[override]
         x = x @ params["dense_0"]["kernel"] + params["dense_0"]["bias"]
         stats = state["batch_stats"]["norm"]
-        now = {"mean": x.mean(0), "var": x.var(0)} if train else stats
+        now = self._statistics(x) if train else stats
         x = (x - now["mean"]) * jax.lax.rsqrt(now["var"] + 1e-5) * params["norm"]["scale"] + params["norm"]["bias"]
         x = jnp.tanh(x)
         if self.options["dropout"] and key is not None:
             x = drop(_flax_key(key), self.options["dropout"], x)
         stats = {name: 0.9 * stats[name] + 0.1 * now[name] for name in stats}
         return x @ params["head"]["kernel"] + params["head"]["bias"], {"batch_stats": {"norm": stats}}
+
+    def _statistics(self, x: jax.Array) -> dict[str, jax.Array]:
+        if self.options["axis"] is None:
+            return {"mean": x.mean(0), "var": x.var(0)}
+        mean = jax.lax.pmean(x.mean(0), self.options["axis"])
+        return {"mean": mean, "var": jax.lax.pmean(((x - mean) ** 2).mean(0), self.options["axis"])}
 
 
 def plain_mlp(options: Any, outputs: int, dtype: Any) -> Plain:

@@ -61,6 +61,8 @@ class Net:
 """,
 }
 X = jnp.ones((2, 1))
+NAMES = ["train", "training", "is_training", "enable_dropout"]
+"""Names of a flag that is True in training."""
 
 
 @pytest.fixture
@@ -87,7 +89,7 @@ def both(model: Model) -> list[float]:
 @pytest.mark.parametrize("signature", ["x, {}: bool = {}", "x, *, {}: bool = {}", "x, mask=None, {}=None"])
 def test_every_name_of_the_flag(make: Make, framework: str, signature: str) -> None:
     """With a default of either kind, by keyword only, or behind something else: it is told the truth, by name."""
-    for number, (name, default) in enumerate(itertools.product(["train", "training", "is_training"], [True, False])):
+    for number, (name, default) in enumerate(itertools.product(NAMES, [True, False])):
         source = FRAMEWORKS[framework].format(signature=signature.format(name, default), value=f"1 if {name} else 0")
         assert both(make(source)) == [22, 2], (number, name)
     for name in ("deterministic", "inference"):
@@ -182,8 +184,21 @@ class Net(nn.Module):
     def __call__(self, x):
         return nn.Dropout(0.5, deterministic=False)(nn.Dense(3)(x))
 """
-    with pytest.raises(UserError, match=r"draws random numbers in an evaluation too .*let its `__call__` take `train`"):
+    with pytest.raises(UserError, match=r"fails in an evaluation \(InvalidRngError: .*let it take `train`"):
         make(source).init(jax.random.key(0), X[:1])
+    norm = source.replace("nn.Dropout(0.5, deterministic=False)", "nn.BatchNorm(use_running_average=False)")
+    with pytest.raises(
+        UserError, match=r"fails in an evaluation \(ModifyScopeVariableError: .*its state stays as it is"
+    ):
+        make(norm).init(jax.random.key(0), X[:1])
+
+
+@pytest.mark.parametrize("framework", ["nnx", "equinox", "plain"])
+def test_a_key_that_an_evaluation_does_not_have(make: Make, framework: str) -> None:
+    """As in Equinox's vision transformer, which splits its key whatever it is for."""
+    source = FRAMEWORKS[framework].format(signature="x, key", value="jax.random.uniform(jax.random.split(key)[0])")
+    with pytest.raises(UserError, match=r"called:Net .*fails in an evaluation .*its `key` is None"):
+        make("import jax\n" + source).init(jax.random.key(0), X[:1])
 
 
 def test_decorated_calls(make: Make) -> None:

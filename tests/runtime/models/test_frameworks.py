@@ -51,8 +51,8 @@ def batches() -> list[Batch]:
     return [order.at(32 * i) for i in range(3)]
 
 
-def config(framework: str, name: str, norm: bool, dropout: float, **keys: Any) -> Config:
-    options = {"features": FEATURES, "norm": norm, "dropout": dropout}
+def config(framework: str, name: str, norm: bool, dropout: float, axis: str | None = None, **keys: Any) -> Config:
+    options = {"features": FEATURES, "norm": norm, "dropout": dropout, "axis": axis}
     return job(name, model={"name": f"{__package__}.mlps:{framework}_mlp", "options": options}, batch_size=32, **keys)
 
 
@@ -81,11 +81,11 @@ def initial(framework: str, norm: bool = False) -> StateDict:
 def losses(framework: str, name: str, norm: bool = False, dropout: float = 0.0, **keys: Any) -> list[float]:
     one = strategy(framework, name, norm, dropout, **keys)
     state, history = train(one, place(one, initial(framework, norm)), batches())
-    trained[framework, name, norm, dropout] = copies(one.savable(state))
+    trained[framework, name, norm, dropout, keys.get("axis")] = copies(one.savable(state))
     return [metrics["loss"] for metrics in history]
 
 
-trained: dict[tuple[str, str, bool, float], StateDict] = {}
+trained: dict[tuple[Any, ...], StateDict] = {}
 
 
 def evaluation(framework: str, name: str, named: StateDict, norm: bool, dropout: float) -> float:
@@ -102,17 +102,15 @@ def evaluation(framework: str, name: str, named: StateDict, norm: bool, dropout:
 def test_losses_are_the_same(framework: str, name: str) -> None:
     """Without dropout and batch statistics on any number of devices."""
     assert losses(framework, name) == pytest.approx(losses("linen", "single"), rel=1e-6)
-    assert "model_state" not in trained[framework, name, False, 0.0]
+    assert "model_state" not in trained[framework, name, False, 0.0, None]
 
 
 @every(SAME_DEVICES, ["nnx", "plain"])
 def test_losses_with_dropout_and_batch_statistics(framework: str, name: str) -> None:
     """On the same devices. flax's module and plain JAX draw the same masks, the others their own."""
-    if framework == "equinox" and name.startswith("explicit") and jax.__version_info__ >= (0, 11):
-        pytest.skip("this JAX cannot average over two mapped axes with explicit shardings: docs/versions.md")
     same = "linen" if framework == "plain" else framework
     assert losses(framework, name, True, 0.5) == pytest.approx(losses(same, "pmap", True, 0.5), rel=1e-6)
-    mine, other = trained[framework, name, True, 0.5], trained[same, "pmap", True, 0.5]
+    mine, other = trained[framework, name, True, 0.5, None], trained[same, "pmap", True, 0.5, None]
     assert_close(mine, other)
     assert evaluation(framework, name, mine, True, 0.5) == pytest.approx(
         evaluation(same, "pmap", other, True, 0.5), rel=1e-5
@@ -130,3 +128,38 @@ def test_losses_with_batch_statistics_alone(framework: str) -> None:
 def test_one_device_with_as_many_parts() -> None:
     """Its share is the whole batch; in four parts its statistics are those of four devices."""
     assert losses("linen", "single", True, accumulate=4) == pytest.approx(losses("plain", "pmap", True), rel=1e-6)
+
+
+AXES = [(framework, name) for framework in ("linen", "nnx", "plain") for name in SECTIONS]
+
+
+@pytest.mark.parametrize(
+    ("framework", "name"),
+    mostly_long(AXES, lambda _, case: case in [("linen", "pmap"), ("nnx", "explicit fsdp 4"), ("linen", "shard_map")]),
+)
+def test_statistics_of_the_whole_batch(framework: str, name: str) -> None:
+    """With `axis_name="batch"`, as in flax's ResNet: those of one device that has the whole batch."""
+    alone = losses("plain", "single", True)
+    assert losses(framework, name, True, axis="batch") == pytest.approx(alone, rel=1e-6, abs=1e-7)
+    losses(framework, "single", True)
+    assert_close(trained[framework, name, True, 0.0, "batch"], trained[framework, "single", True, 0.0, None])
+    assert alone != pytest.approx(losses("plain", "pmap", True), rel=1e-3)
+
+
+def test_a_named_axis_in_parts() -> None:
+    """The statistics of a part are those of all devices' parts."""
+    one, two = (losses("linen", name, True, axis="batch", accumulate=2) for name in ("pmap", "jit fsdp 2"))
+    assert one == pytest.approx(two, rel=1e-6, abs=1e-7)
+
+
+@pytest.mark.long
+def test_a_named_axis_in_an_ensemble() -> None:
+    """A member has the whole batch."""
+    found = []
+    for axis in ("batch", None):
+        one = strategy("linen", "ensemble", True, axis=axis)
+        state, history = train(one, one.init(), batches())
+        (batch,) = evaluation_batches(dataset().validation, 32, 0, 1, 1)
+        sums = jax.device_get(one.evaluate(state, one.shard(batch)))
+        found.append([*(metrics["loss"] for metrics in history), float(one.summarize(sums)["loss"])])
+    assert found[0] == pytest.approx(found[1], rel=1e-6)

@@ -46,8 +46,11 @@ class NoCall(eqx.Module):
     w: jax.Array
 
 class Synchronized(nn.Module):
+    axis_name: str
+    axis_index_groups: object = None
     @nn.compact
-    def __call__(self, x, train=True): return nn.BatchNorm(not train, axis_name="batch")(x)[:, :4]
+    def __call__(self, x, train=True):
+        return nn.BatchNorm(not train, axis_name=self.axis_name, axis_index_groups=self.axis_index_groups)(x)[:, :4]
 
 def params(key): return {"w": jnp.zeros(4)}
 """
@@ -207,7 +210,11 @@ def test_no_state_no_name() -> None:
             "NoCall has no `__call__`, expected `__call__(self, x)`",
         ),
         ("def Net(o, n, d, key): return eqx.nn.Linear(640, 7, key=key)", "gives float32[16, 7] for 16 examples"),
-        ("def Net(o, n, d): return Synchronized()", "averages over an axis named 'batch'"),
+        (
+            "def Net(o, n, d): return Synchronized('devices')",
+            "averages over an axis named 'devices', as a batch norm with `axis_name` does, but the axis over the shares of a "
+            "batch is named 'batch'",
+        ),
         ("def Net(o, n, d): return Thing(init=params)", "returns types.SimpleNamespace, expected a flax.linen.Module"),
         ("Net = Thing(init=params, apply=3)", "its `apply` is int, which cannot be called with (params, x)"),
         (
@@ -238,6 +245,14 @@ def test_what_is_no_model(folder: Path, code: str, reason: str) -> None:
         strategy("mine", "single").lowered(shapes())
     assert reason in str(raised.value)
     assert str(raised.value).startswith("model")
+
+
+def test_groups_of_devices(folder: Path) -> None:
+    """JAX has them where the program is that of one device."""
+    (folder / "mine.py").write_text(SOURCE + "def Net(o, n, d): return Synchronized('batch', [[0, 1], [2, 3]])")
+    assert strategy("mine", "pmap").lowered(shapes()).as_text()
+    with pytest.raises(UserError, match=r"groups of devices .*which JAX supports under pmap and shard_map only"):
+        strategy("mine", "explicit").lowered(shapes())
 
 
 def test_a_line_search_refuses_state(folder: Path) -> None:

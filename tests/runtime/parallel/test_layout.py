@@ -22,12 +22,12 @@ def specs(tree: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("fsdp", "axes", "large"),
-    [(1, ("data",), ()), (2, AXES, (None, "fsdp")), (4, ("fsdp",), (None, "fsdp"))],
+    [(1, ("batch",), ()), (2, AXES, (None, "fsdp")), (4, ("fsdp",), (None, "fsdp"))],
 )
 def test_shardings(fsdp: int, axes: tuple[str, ...], large: tuple[str | None, ...]) -> None:
     """A batch is divided over all devices, of the state only what is large, over `fsdp`."""
     layout = Layout.of_pod(fsdp)
-    assert dict(layout.mesh.shape) == {"data": DEVICES // fsdp, "fsdp": fsdp}
+    assert dict(layout.mesh.shape) == {"batch": DEVICES // fsdp, "fsdp": fsdp}
     assert (layout.fsdp, layout.axes) == (fsdp, axes)
     assert specs((layout.divided, layout.replicated)) == (PartitionSpec(axes), PartitionSpec())
     stored = layout.stored({"large": LARGE, "step": jax.ShapeDtypeStruct((), np.int32)})
