@@ -60,7 +60,7 @@ def _bring(bucket: str, step: int | None, folder: Path) -> int:
             line.clear()
             print(f"podrun: {error}", file=sys.stderr)
             return ExitCode.UNAVAILABLE
-    if not pulled.brought.checkpoints and not pulled.problems:
+    if not pulled.downloaded.checkpoints and not pulled.problems:
         raise UserError(f"{bucket} has no complete checkpoint")
     for problem in pulled.problems:
         print(f"podrun: {problem}", file=sys.stderr)

@@ -50,12 +50,12 @@ def collect(variant: Variant, spec: RunSpec, directory: RunDirectory, files: Fil
 
 
 def _reason(message: str) -> str:
-    """Return the last line of a run without the parts that the table has already."""
+    """Return the last line of a run's message, without what the table shows already."""
     return re.sub(r" \[exit code -?\d+\]$", "", message.removeprefix("failed: "))
 
 
 def steps(records: Iterable[dict[str, Any]]) -> tuple[Step, ...]:
-    """Return the steps in order; of a step that was repeated after a restart, the last record."""
+    """Return the steps in order. For a step repeated after a restart, the last record counts."""
     by_number = {
         record["step"]: Step(
             record["step"],
@@ -70,7 +70,7 @@ def steps(records: Iterable[dict[str, Any]]) -> tuple[Step, ...]:
 
 
 def evaluations(records: Iterable[dict[str, Any]]) -> tuple[tuple[int, float | None], ...]:
-    """Return step and loss of each evaluation in order; of one that was repeated after a restart, the last."""
+    """Return (step, loss) of each evaluation in order. For one repeated after a restart, the last record counts."""
     by_number = {record["step"]: _number(record, "loss") for record in records if record.get("kind") == "eval"}
     return tuple(sorted(by_number.items()))
 
@@ -80,7 +80,7 @@ def _records(text: bytes) -> Iterable[dict[str, Any]]:
         try:
             record = loads(line, LIMIT, finite=False)
             _RECORD(record)
-        except Malformed:  # cut off when the process was killed
+        except Malformed:  # incomplete: the process was killed
             continue
         yield record
 

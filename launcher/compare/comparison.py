@@ -1,4 +1,4 @@
-"""Plan a comparison, and find all mistakes before anything is started."""
+"""Plan a comparison, and find all mistakes before anything starts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CACHE = "JAX_ENABLE_COMPILATION_CACHE"
 
 @dataclass(frozen=True)
 class Comparison:
-    """A planned comparison: the variants in their order, each with a spec that gets a run id when it starts."""
+    """A planned comparison: variants in order, each with a spec that gets its run id when it starts."""
 
     name: str
     jobs: tuple[tuple[Variant, RunSpec], ...]
@@ -35,7 +35,7 @@ class Comparison:
     files: Files
     """Access to the workdirs."""
     submission: Submission | None = None
-    """Queue in which each variant is a job of its own; None: they run one after another."""
+    """Queue that runs each variant as a separate job; None: they run one after another."""
 
     @property
     def slice(self) -> str:
@@ -49,7 +49,7 @@ class Comparison:
 def plan_comparison(request: Request, over: Sequence[str]) -> Comparison:
     """Plan the comparison.
 
-    Raises UserError with all mistakes of all variants, HostError if a host's folders cannot be read.
+    Raises UserError with all mistakes of all variants; HostError if a host's folders cannot be read.
     """
     if request.train is None or request.train.suffix == ".py":
         raise UserError("compare takes a train.yaml: of a program of your own podrun knows neither steps nor losses")
@@ -70,9 +70,9 @@ def plan_comparison(request: Request, over: Sequence[str]) -> Comparison:
 
 
 def _resolve_all(request: Request, variants: Sequence[Variant], known: Sequence[str]) -> list[ResolvedRequest]:
-    """Resolve all variants. Raise UserError with the common mistakes once, and the others with the variants' names.
+    """Resolve all variants. Raises UserError that lists common mistakes once, and others with the variants' names.
 
-    `known` are mistakes that were found before.
+    `known`: mistakes that were found before.
     """
     jobs: list[ResolvedRequest] = []
     problems = {problem: [variant.name for variant in variants] for problem in known}
@@ -92,13 +92,13 @@ def _row(problem: str, names: Sequence[str], count: int) -> str:
 
 
 def _spec(resolved: ResolvedRequest, workdir: Path) -> RunSpec:
-    """Return a spec without JAX's compilation cache: the first run would warm it for the later ones."""
+    """Return a spec without JAX's compilation cache, which the first run would warm for the others."""
     pod = replace(resolved.pod, env={_CACHE: "false", **resolved.pod.env})
     return RunSpec("", pod, resolved.job, workdir, Path.cwd())
 
 
 def _with_code(specs: list[RunSpec]) -> tuple[list[RunSpec], tuple[Bundle, ...]]:
-    """Add the code to the specs: all variants run its present version. Raises UserError if it cannot be sent."""
+    """Add the code to the specs, so that all variants run its current version. Raises UserError if it cannot be packed."""
     if not specs[0].pod.traits.needs_staging:
         return specs, ()
     from ..run.pack import with_code

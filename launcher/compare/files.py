@@ -20,13 +20,13 @@ _READ = 'test ! -f "$1" || tail -c "+$2" -- "$1" | head -c "$3"'
 
 
 class Files(Protocol):
-    """Access to files. Both methods raise HostError if a host cannot be asked."""
+    """Access to files. Both methods raise HostError if a host is unreachable."""
 
     def names(self, folder: Path) -> set[str]:
-        """Return the names in the folder; none if it does not exist. Raises UserError for a local folder."""
+        """Return the names in a folder; empty if it does not exist. Raises UserError for a local folder."""
 
     def read(self, file: Path) -> bytes:
-        """Return the file's content; nothing if it does not exist. Raises OSError for a local file."""
+        """Return the content of a file; empty if it does not exist. Raises OSError for a local file."""
 
 
 def files_of(pod: Pod) -> Files:
@@ -45,7 +45,7 @@ class LocalFiles:
 
 
 class SharedFiles(LocalFiles):
-    """Files of hosts that this machine sees as well, such as the nodes of a SLURM cluster."""
+    """Files of hosts that share this machine's file system, such as nodes of a SLURM cluster."""
 
     def names(self, folder: Path) -> set[str]:
         return super().names(folder.expanduser())
@@ -59,11 +59,11 @@ class SharedFiles(LocalFiles):
 
 
 class HostFiles:
-    """Files in a folder that all hosts share; the first host is asked."""
+    """Files in a folder that all hosts share, read from the first host."""
 
     def __init__(self, pod: Pod, part: int = KEPT) -> None:
         self._pod = replace(pod, hosts=pod.hosts[:1])
-        self._part = part  # bytes that are read at once; beyond KEPT the middle would be dropped
+        self._part = part  # bytes per command; the middle of output beyond KEPT is dropped
 
     def names(self, folder: Path) -> set[str]:
         return set(self._ask(_LIST, folder).decode(errors="replace").splitlines())

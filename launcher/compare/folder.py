@@ -1,4 +1,4 @@
-"""Choose the folder of a comparison: a new one, so that no earlier results get into its table."""
+"""Choose the folder of a comparison. It must be new, so that no earlier results get into the table."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ PAGE, TABLE, STEPS, CURVE, TIMES = RESULTS = (
 
 @dataclass(frozen=True)
 class Folders:
-    """Folders of a comparison: `runs` holds a workdir for each variant, on the hosts; `results` is on this machine."""
+    """Folders of a comparison: `runs` contains a workdir per variant, on the hosts; `results` is on this machine."""
 
     runs: Path
     results: Path
     earlier: Path | None = None
-    """The first choice, if it was taken already."""
+    """The first choice, if it was taken."""
 
 
 def new_folders(wanted: Path, typed: bool, pod: Pod, names: Sequence[str], files: Files) -> Folders:
-    """Return new folders: a typed one must be unused, any other gets a number.
+    """Return new folders: a typed one must be unused, a default one gets a number.
 
-    `names` are the variants' folders, `files` is the access to them.
+    `names`: the variants' folders. `files`: access to the hosts' files.
 
-    Raises UserError if it is taken, HostError if a host cannot be asked.
+    Raises UserError if a typed folder is taken; HostError if a host is unreachable.
     """
     if typed:
         return _unless_taken(_folders(wanted, pod), names, files)
@@ -50,7 +50,7 @@ def new_folders(wanted: Path, typed: bool, pod: Pod, names: Sequence[str], files
 
 
 def _folders(runs: Path, pod: Pod) -> Folders:
-    """Return both folders. The results are beside the runs, or, for remote hosts, in a folder below runs/."""
+    """Return both folders. Results are stored beside the runs, or, for remote hosts, below runs/."""
     return Folders(runs, runs if pod.traits.files_are_here else Path("runs").absolute() / runs.name)
 
 

@@ -1,4 +1,4 @@
-"""Render the comparison for people, as JSON, and as CSV files."""
+"""Render the comparison as a table, as JSON, and as CSV files."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 from ..view.text_table import shorten, text_table, wrap
 from .table import Row, VariantState, step_times
 
-_DECIMALS = 5  # of a number in the table; smaller ones have an exponent
-_FEW = 5  # step times; among fewer, one that takes the most time means nothing
-_REASON = 60  # characters of a failure's reason in the table
+_DECIMALS = 5  # maximum decimals in the table; smaller numbers get an exponent
+_FEW = 5  # with fewer step times, one that dominates the total means nothing
+_REASON = 60  # maximum length of a failure's reason in the table, in characters
 _HEADER = (
     ("VARIANT", "", "COMPILE", "MEDIAN", "TOTAL", "TRAIN", "VALIDATION", "SPEED-UP", "SPEED-UP", ""),
     ("", "STEPS", "s", "STEP ms", "s", "LOSS", "LOSS", "BY MEDIAN", "BY TOTAL", "STATE"),
@@ -22,7 +22,7 @@ _NUMBERS = range(1, 9)
 
 
 def as_text(rows: Sequence[Row], width: int | None = None) -> str:
-    """Return the table and its legend. In a table wider than `width`, name and state of a variant get a line."""
+    """Return the table and its legend. If it is wider than `width`, each variant's name and state get a line of their own."""
     names, states = [row.measured.variant.name for row in rows], [_state(row) for row in rows]
     values = column_texts(rows)
     table = text_table([*_HEADER, *zip(names, *values, states, strict=True)], right=_NUMBERS)
@@ -73,7 +73,7 @@ def _state(row: Row) -> str:
 
 
 def numbers(values: Sequence[float | None], digits: int = 3) -> list[str]:
-    """Format numbers with the same decimals, so that the smallest has `digits` digits; `-` for None."""
+    """Format numbers with the same number of decimals, so that the smallest has `digits` digits; `-` for None."""
     smallest = min((abs(value) for value in values if value), default=1.0)
     decimals = max(0, digits - 1 - math.floor(math.log10(smallest)))
     style = f".{decimals}f" if decimals <= _DECIMALS else f".{digits - 1}e"
@@ -81,7 +81,7 @@ def numbers(values: Sequence[float | None], digits: int = 3) -> list[str]:
 
 
 def notes_of(rows: Sequence[Row]) -> list[str]:
-    """Return what the columns mean, and warnings, a line each."""
+    """Return the legend of the columns, and warnings, one line each."""
     first = rows[0].measured.variant.name
     notes = [
         "COMPILE: from the start of compiling to the end of the first step, nothing cached",
@@ -103,7 +103,7 @@ def notes_of(rows: Sequence[Row]) -> list[str]:
 
 
 def _slow_step(row: Row) -> str | None:
-    """Return a warning about a step that takes longer than all others together, and so spoils TOTAL and the plot."""
+    """Return a warning about a step that takes longer than all others together, which distorts TOTAL and the plot."""
     times = step_times(row.measured.steps)
     if row.total is None or len(times) < _FEW:
         return None
@@ -117,7 +117,7 @@ def _slow_step(row: Row) -> str | None:
 
 
 def as_record(row: Row) -> dict[str, Any]:
-    """Return one variant with all digits, for JSON and CSV."""
+    """Return one variant with full precision, for JSON and CSV."""
     one = row.measured
     return {
         "variant": one.variant.name,
@@ -142,7 +142,7 @@ def as_record(row: Row) -> dict[str, Any]:
 
 
 def write_table(file: Path, rows: Sequence[Row]) -> bool:
-    """Write a row for each variant. Return True, like a plot that was drawn."""
+    """Write a row per variant. Returns True, as the plot functions do."""
     records = [as_record(row) for row in rows]
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.DictWriter(out, list(records[0]))
@@ -152,7 +152,7 @@ def write_table(file: Path, rows: Sequence[Row]) -> bool:
 
 
 def write_steps(file: Path, rows: Sequence[Row]) -> bool:
-    """Write all steps of all variants; a cell without a value is empty. Return True, as above."""
+    """Write all steps of all variants; missing values are empty cells. Returns True."""
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out)
         writer.writerow(["variant", "step", "loss", "grad_norm", "seconds"])

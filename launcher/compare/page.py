@@ -1,4 +1,4 @@
-"""Make the page of a comparison: curves over each other, the spread of the step times, results and what differs. PURE."""
+"""Build the page of a comparison: overlaid curves, spread of step times, results, and differing keys. PURE."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .spread import Spread, box_svg, spread_of, ticks_to
 from .table import Row, Step, VariantState, step_times
 
 _COLOURS = 8
-"""Colours of the page's style; the ninth variant has the first one again."""
+"""Number of colours in the page's style; further variants start again with the first."""
 _MOST = 40_000  # points of all curves of a chart together
 _EQUAL = 1e-4
-"""Difference of losses, as a share, that is not told."""
+"""Relative difference of losses below which they count as equal."""
 _COLUMNS = (
     *("Variant", "Steps", "Compile, s", "Median step, ms", "Total, s", "Training loss", "Validation loss"),
     *("Speed-up by median", "Speed-up by total", "State"),
@@ -36,7 +36,7 @@ class About:
 
 
 def page_of(rows: Sequence[Row], about: About) -> str:
-    """Return the page, one HTML file that loads nothing."""
+    """Return the page: one self-contained HTML file."""
     charts = charts_of(rows)
     parts = {
         "verdict": _verdict(rows),
@@ -75,7 +75,7 @@ def _verdict(rows: Sequence[Row]) -> str:
 
 
 def _best(rows: Sequence[Row]) -> list[str]:
-    """Return a line for the fastest variant and one for the one with the lowest loss, as far as there are any."""
+    """Return a line for the fastest variant and one for the variant with the lowest loss, if known."""
     lines = []
     timed = [row for row in rows if row.speedup is not None]
     if len(timed) > 1:
@@ -177,7 +177,7 @@ def _time_row(number: int, row: Row, spread: Spread | None, end: float) -> str:
 
 
 def charts_of(rows: Sequence[Row]) -> list[Chart]:
-    """Return the charts of losses with validation, and of the norm of the gradient: those that have values."""
+    """Return the charts of training and validation loss, and of the gradient norm, if they have values."""
     most = max(2, _MOST // len(rows))
     losses = [_curve(row, "loss", number, most) for number, row in enumerate(rows)]
     evaluated = [_validation(row, number) for number, row in enumerate(rows)]

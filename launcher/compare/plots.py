@@ -1,4 +1,4 @@
-"""Plot how the variants converge, and how long their steps take. Only this module imports matplotlib."""
+"""Plot the convergence and the step times of the variants. Only this module imports matplotlib."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .table import Measurement, step_times
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe & Ito's colours, safe for colour-blind readers; grey instead of the yellow, which is faint on paper.
+# Okabe and Ito's colours, which colour-blind readers can tell apart; grey replaces the faint yellow
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9", "#7F7F7F")
 _LINES = ("-", "--", "-.", ":", (0, (6, 1)), (0, (4, 1, 1, 1)), (0, (1, 1)), (0, (8, 4)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-_MARKED = 60  # steps up to which each has a marker
-_NOISY = 100  # step times, or losses of mini-batches, from which a running median is drawn over them
-_LETTERS = 110  # in a line of the legend
-_WIDE = 20.0  # largest over smallest step time from which the axis is logarithmic
+_MARKED = 60  # up to this many steps, each has a marker
+_NOISY = 100  # from this many values, a running median is drawn over them
+_LETTERS = 110  # characters per line of the legend
+_WIDE = 20.0  # from this ratio of largest to smallest step time, the axis is logarithmic
 _UNITS = {"language_model": " [nats per token]", "classification": " [nats per example]"}
 _UNITS["logistic_regression"] = _UNITS["classification"]
 
@@ -35,7 +35,7 @@ def can_plot() -> bool:
 
 
 def plot_convergence(file: Path, measured: Sequence[Measurement], configs: Sequence[Config], where: str) -> bool:
-    """Plot the loss by iteration, for L-BFGS the norm of the gradient. Return False if there is nothing to draw."""
+    """Plot the loss by iteration; for L-BFGS the gradient norm. Returns False if there is nothing to draw."""
     norms = {m.variant.name: [(s.step, s.grad_norm) for s in m.steps if s.grad_norm is not None] for m in measured}
     if all(config.optimizer.whole_set for config in configs) and any(norms.values()):
         return _plot(file, norms, f"{where}: error by iteration", "error (norm of the gradient)", log=True)
@@ -48,7 +48,7 @@ def plot_convergence(file: Path, measured: Sequence[Measurement], configs: Seque
 
 
 def plot_times(file: Path, measured: Sequence[Measurement], where: str) -> bool:
-    """Plot the time of each step but the first. Return False if there is nothing to draw."""
+    """Plot the time of each step but the first. Returns False if there is nothing to draw."""
     times = {m.variant.name: step_times(m.steps) for m in measured}
     every = [seconds for line in times.values() for seconds in line.values()]
     if not every:
@@ -65,7 +65,7 @@ def _thick(lines: Mapping[str, Line]) -> str:
 
 
 def running_median(line: Line) -> Line:
-    """Return the running median over a fortieth of the line before each point, and as much after it."""
+    """Return the running median, with a window of a fortieth of the line on each side."""
     values, around = [value for _, value in line], max(1, len(line) // 40)
     return [(step, statistics.median(values[max(0, i - around) : i + around + 1])) for i, (step, _) in enumerate(line)]
 
@@ -101,12 +101,12 @@ def _plot(file: Path, lines: dict[str, Line], title: str, y: str, *, log: bool, 
 
 
 def _columns(lines: dict[str, Line]) -> int:
-    """Return as many columns of the legend as fit below the plot."""
+    """Return the number of legend columns that fit below the plot."""
     return max(1, min(len(lines), _LETTERS // (max(map(len, lines)) + 12)))
 
 
 def _draw(axes: Axes, number: int, count: int, name: str, line: Line, noisy: bool) -> None:
-    """Draw a line. The first lines are the widest, so that overlapping ones can all be seen."""
+    """Draw a line. Earlier lines are wider, so that overlapping lines stay visible."""
     colour = _COLOURS[number % len(_COLOURS)]
     if noisy and len(line) > _NOISY:
         axes.plot(*zip(*line, strict=True), color=colour, linewidth=0.6, alpha=0.3)
@@ -132,7 +132,7 @@ def _scale_x(axes: Axes, steps: list[int]) -> None:
 
 
 def _scale_log(axes: Axes, values: list[float]) -> None:
-    """Set up a log axis, with plain numbers as ticks unless it spans many powers of ten."""
+    """Set up a log axis with plain numbers as ticks, unless it spans many powers of ten."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator, StrMethodFormatter
 
     axes.set_yscale("log")

@@ -1,4 +1,4 @@
-"""Run the variants as jobs of a queue, each as soon as it has nodes."""
+"""Run the variants as jobs of a queue, each as soon as it gets nodes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from .files import Files
 from .table import Measurement, VariantState
 from .variants import Variant
 
-_LOOK = 1.0  # seconds between two looks at the records of the runs
-_REMIND = 60.0  # seconds after which to say again how far they are
-_PATIENCE = 180.0  # seconds for jobs to end that were asked to: a save that has begun may take a minute
+_LOOK = 1.0  # seconds between two polls of the runs' records
+_REMIND = 60.0  # seconds after which the progress is printed again
+_PATIENCE = 180.0  # seconds for stopped jobs to end; a save in progress may take a minute
 
 
 @dataclass
 class _Job:
-    """A variant that was submitted."""
+    """A submitted variant."""
 
     variant: Variant
     spec: RunSpec
@@ -42,7 +42,7 @@ class _Job:
     ended: bool = False
 
     def look(self, say: Callable[[str], None]) -> None:
-        """Find out how far it is, and say what is new."""
+        """Read its records, and print what is new."""
         if not self.begun and (start := self.directory.start()):
             self.begun = True
             say(f"{self.variant.name}: {self.directory.run_id} runs on {', '.join(start['hosts'])}")
@@ -59,7 +59,7 @@ class _Job:
             say(f"{self.variant.name}: cannot end the {self.queue.title} job {job}: {error}")
 
     def measured(self, files: Files) -> Measurement:
-        """Return what its run has left in its workdir, which `files` reads."""
+        """Return its measurements, read from its workdir through `files`."""
         if self.ended:
             return collect(self.variant, self.spec, self.directory, files)
         state, reason, workdir = VariantState.INTERRUPTED, "it goes on without this comparison", str(self.spec.workdir)
@@ -67,10 +67,10 @@ class _Job:
 
 
 def run_as_jobs(comparison: Comparison, submission: Submission, *, quiet: bool) -> list[Measurement]:
-    """Submit every variant, wait until all have ended, and return the measurements in the order of the variants.
+    """Submit every variant, wait until all have ended, and return the measurements in the variants' order.
 
-    A variant that fails does not stop the others; Ctrl-C takes all out of the queue, and stops those that run. If the
-    terminal is lost, the jobs go on without this process. Raises UserError if the queue does not take the first one.
+    A failed variant does not stop the others. Ctrl-C cancels queued jobs and stops running ones. If the terminal is lost, the
+    jobs continue without this process. Raises UserError if the queue rejects the first job.
     """
     with Signals() as signals:
         jobs = _Jobs(comparison, submission, signals, sys.stderr if quiet else sys.stdout)
@@ -88,21 +88,21 @@ class _Jobs:
         self._out = out
         self._told_at = 0.0
         self._waiting = deque(comparison.jobs)
-        """Variants that were not submitted yet."""
+        """Variants that are not submitted yet."""
         self._jobs: list[_Job] = []
         self._refused: dict[str, Measurement] = {}
-        self._full_at: int | None = None  # how many had ended when the queue took no more
-        self._stopped = 0  # how often the user's wish to stop was carried out
+        self._full_at: int | None = None  # number of ended jobs when the queue last rejected one
+        self._stopped = 0  # number of the user's stop requests handled
         self._deadline = float("inf")
 
     def run(self) -> None:
-        """Submit what the queue takes, and watch it, until all have ended. Raises UserError for the first variant."""
+        """Submit the variants as the queue accepts them, and wait until all have ended. Raises UserError for the first."""
         while True:
             self._submit()
             if not (self._going or self._waiting):
                 return
             if signal.SIGHUP in self._signals.received:
-                return  # nobody reads any more; the jobs go on
+                return  # the output is closed; the jobs continue
             if len(self._signals.received) > self._stopped:
                 self._stop()
             for job in self._going:
@@ -116,7 +116,7 @@ class _Jobs:
                 time.sleep(_LOOK)
 
     def measured(self) -> list[Measurement]:
-        """Return what has become of each variant, in their order."""
+        """Return the measurements of all variants, in their order."""
         results = {job.variant.name: job.measured(self._comparison.files) for job in self._jobs} | self._refused
         code = 128 + self._signals.received[0] if self._signals.received else None
         return [
@@ -134,7 +134,7 @@ class _Jobs:
         print(text, file=self._out, flush=True)
 
     def _submit(self) -> None:
-        """Submit the next variants until the queue takes no more; then the others follow when one has ended."""
+        """Submit variants until the queue rejects one; the others follow when a job has ended."""
         ended = len(self._jobs) - len(self._going)
         queue = self._submission.queue
         while self._waiting and not self._signals.received and self._full_at != ended:
@@ -144,7 +144,7 @@ class _Jobs:
             try:
                 directory = queue.submit(spec, self._comparison.bundles, words)
             except UserError as error:
-                if not self._signals.received:  # Ctrl-C ends the submission as well
+                if not self._signals.received:  # Ctrl-C also stops submitting
                     self._refuse(variant, spec, error, ended)
                 continue
             self._waiting.popleft()
@@ -153,7 +153,7 @@ class _Jobs:
             self._say(f"{variant.name}: {words_of_queue}")
 
     def _refuse(self, variant: Variant, spec: RunSpec, error: UserError, ended: int) -> None:
-        """Try again later if others go on, else give the variant up. Raises UserError for the first."""
+        """Retry later if other jobs are running, otherwise give up the variant. Raises UserError for the first."""
         if not self._jobs:
             raise error
         reason = str(error).partition("\n")[0]
@@ -169,7 +169,7 @@ class _Jobs:
         )
 
     def _stop(self) -> None:
-        """Stop all: those that run save first, unless the user has asked twice."""
+        """Stop all jobs; running ones save first, unless the user asked twice."""
         self._stopped = len(self._signals.received)
         self._waiting.clear()
         if self._going:

@@ -1,4 +1,4 @@
-"""Run the variants one after another, each shown as a run of its own."""
+"""Run the variants one after another, each displayed like a single run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .variants import Variant
 
 
 class _WithoutLastLines:
-    """A console without a run's last lines: the table replaces them."""
+    """A console that omits a run's final lines, which the table replaces."""
 
     def __init__(self, console: Console) -> None:
         self.piece = console.piece
@@ -46,7 +46,7 @@ def run_variants(comparison: Comparison, *, quiet: bool) -> list[Measurement]:
     """Run every variant, and return the measurements. A failed variant does not stop the others; Ctrl-C does.
 
     Args:
-        quiet: nothing on stdout; the progress goes to stderr.
+        quiet: print nothing on stdout; progress goes to stderr.
     """
     out = sys.stderr if quiet else sys.stdout
     measured: list[Measurement] = []
@@ -63,7 +63,7 @@ def run_variants(comparison: Comparison, *, quiet: bool) -> list[Measurement]:
 
 
 def exit_code(measured: Sequence[Measurement]) -> int:
-    """Return the exit code of Ctrl-C, or else of the first failure."""
+    """Return Ctrl-C's exit code, or else that of the first failure."""
     bad = [one for one in measured if one.code]
     stopped = [one for one in bad if one.state is not VariantState.FAILED]
     return next((one.code for one in [*stopped, *bad] if one.code), ExitCode.DONE)

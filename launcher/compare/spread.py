@@ -1,4 +1,4 @@
-"""PURE: compute how the step times of a variant are spread, and draw them as a box with whiskers."""
+"""Compute the spread of a variant's step times, and draw it as a box plot. PURE."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-WIDTH, _HEIGHT = 1000, 20  # units of a drawing, which is stretched to the width of its column
-_TICKS = 4  # spaces between the ticks of an axis, at most
+WIDTH, _HEIGHT = 1000, 20  # units of a drawing, which is scaled to the width of its column
+_TICKS = 4  # maximum number of intervals between ticks
 _STEPS = (1, 2, 2.5, 5, 10)
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Step times in seconds: the middle half is the box, the middle nine tenths are the whiskers."""
+    """Quantiles of step times in seconds: the box spans the middle half, the whiskers the middle nine tenths."""
 
     low: float
     first: float
@@ -23,13 +23,13 @@ class Spread:
 
 
 def spread_of(times: Sequence[float]) -> Spread:
-    """Return the spread of some times. Raises IndexError without any."""
+    """Return the spread of step times. Raises IndexError if there are none."""
     ordered = sorted(times)
     return Spread(*(_quantile(ordered, share) for share in (0.05, 0.25, 0.5, 0.75, 0.95)))
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
-    """Return a quantile, between two values the one on the line through them."""
+    """Return a quantile by linear interpolation."""
     place = share * (len(ordered) - 1)
     below = math.floor(place)
     above = min(below + 1, len(ordered) - 1)
@@ -37,7 +37,7 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def ticks_to(highest: float) -> list[float]:
-    """Return the ticks of an axis from 0 to `highest` or more, at round values."""
+    """Return ticks at round values, from 0 to at least `highest`."""
     rough = highest / _TICKS
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in _STEPS if factor * power >= rough * 0.999)
@@ -45,7 +45,7 @@ def ticks_to(highest: float) -> list[float]:
 
 
 def box_svg(spread: Spread, end: float, label: str) -> str:
-    """Return an SVG of the spread over an axis from 0 to `end` seconds. `label` is escaped text that says the same."""
+    """Return the spread as SVG over an axis from 0 to `end` seconds. `label`: escaped text for screen readers."""
 
     def x(value: float) -> float:
         return round(WIDTH * min(value, end) / end, 1)

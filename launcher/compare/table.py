@@ -1,4 +1,4 @@
-"""PURE: compute the numbers of the table from the measurements of each variant."""
+"""Compute the numbers of the comparison table from the measurements of each variant. PURE."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class VariantState(StrEnum):
 
 @dataclass(frozen=True)
 class Step:
-    """Record of one step in metrics.jsonl; None for a missing value."""
+    """Record of one step in metrics.jsonl; missing values are None."""
 
     step: int
     loss: float | None = None
@@ -39,16 +39,16 @@ class Measurement:
     variant: Variant
     state: VariantState
     reason: str = ""
-    """Reason for any other state than done."""
+    """Reason for a state other than done."""
     code: int | None = None
     run_id: str | None = None
     workdir: str = ""
     compile_seconds: float | None = None
     steps: tuple[Step, ...] = ()
     evaluations: tuple[tuple[int, float | None], ...] = ()
-    """Steps of the evaluations, and their losses; None for one that is not finite."""
+    """(step, loss) of each evaluation; a loss that is not finite is None."""
     models: int = 1
-    """Number of models in a step: an ensemble trains one on each device."""
+    """Models trained per step: an ensemble trains one on each device."""
 
     @property
     def validation_loss(self) -> float | None:
@@ -67,21 +67,21 @@ class Row:
     total: float | None
     train_loss: float | None
     speedup: float | None
-    """Ratio of the first variant's median step to this one's, each per model of the step."""
+    """Ratio of the first variant's median step time to this one's, per trained model."""
     speedup_interval: tuple[float, float] | None
     """95 % interval of that ratio, by bootstrap over the steps; None for the first variant."""
     speedup_by_total: float | None
-    """Ratio of the first variant's total to this one's, likewise, if both are done."""
+    """Ratio of the first variant's total time to this one's, per trained model, if both are done."""
 
 
 def compare_variants(measured: Sequence[Measurement]) -> list[Row]:
-    """Return a row for each variant. Raises IndexError without any."""
+    """Return a row for each variant. Raises IndexError if there are none."""
     first, reference = measured[0], step_times(measured[0].steps)
     return [_row(one, first, reference) for one in measured]
 
 
 def step_times(steps: Sequence[Step]) -> dict[int, float]:
-    """Return the seconds of each step but the first, which compiles."""
+    """Return the seconds of each step but the first, which includes compilation."""
     return {s.step: s.seconds for s in steps[1:] if s.seconds is not None and s.seconds > 0}
 
 
@@ -112,7 +112,7 @@ def _ratio(before: Sequence[float], after: Sequence[float]) -> float:
 def _interval(before: Sequence[float], after: Sequence[float], factor: float) -> tuple[float, float]:
     """Return the middle 95 % of the ratios of medians of resampled steps.
 
-    The place of a resample's median among the n sorted values has a beta distribution, so no resample has to be made.
+    The rank of a resample's median among the n sorted values has a beta distribution, so no resampling is needed.
     """
     chance = random.Random(0)
     first, second = sorted(before), sorted(after)

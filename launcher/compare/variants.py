@@ -1,4 +1,4 @@
-"""PURE: expand `--over key=a,b` into the variants of a job, each with a readable name and a folder."""
+"""Expand `--over key=a,b` into the variants of a job, each with a readable name and a folder. PURE."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from podrun.runtime.contract import UserError
 
-MOST = 100  # variants; more are probably a typing mistake
-_FOLDER = 100  # characters of a folder's name
+MOST = 100  # maximum number of variants; more are probably a typing mistake
+_FOLDER = 100  # maximum length of a folder's name
 _PARTNER = {"[": "]", "{": "}"}
 _QUOTED = re.compile(r"""\"(?:[^"\\]|\\.)*\"|'(?:[^']|'')*'""", re.DOTALL)
 _EXAMPLE = "for example --over parallel=pmap,single"
@@ -21,7 +21,7 @@ LOG_EVERY = "log.every"
 
 @dataclass(frozen=True)
 class Axis:
-    """One `--over` option: a key and the texts of its values."""
+    """One `--over` option: a key, and its values as text."""
 
     key: str
     values: tuple[str, ...]
@@ -29,20 +29,20 @@ class Axis:
 
 @dataclass(frozen=True)
 class Variant:
-    """A combination of values, one for each key."""
+    """A combination of values, one per key."""
 
     name: str
     folder: str
     values: tuple[tuple[str, str], ...]
 
     def overrides(self, given: Sequence[str]) -> tuple[str, ...]:
-        """Return all overrides of this variant. A section's name comes before the keys in it."""
+        """Return all overrides of this variant. A section's name precedes the keys in it."""
         values = [f"{key}={value}" for key, value in self.values]
         return (*sorted([*given, *values], key=lambda text: text.partition("=")[0].count(".")), f"{LOG_EVERY}=1")
 
 
 def find_variants(over: Sequence[str], given: Sequence[str] = ()) -> list[Variant]:
-    """Return the product of all `--over`, the last one changing fastest; `given` are the other overrides.
+    """Return the product of all `--over`; the last one varies fastest. `given`: the other overrides.
 
     Raises UserError with all mistakes.
     """
@@ -65,7 +65,7 @@ def find_variants(over: Sequence[str], given: Sequence[str] = ()) -> list[Varian
 
 
 def parse_axis(text: str) -> Axis:
-    """Parse key=value,value. Raises UserError if it is malformed."""
+    """Parse key=value,value. Raises UserError if malformed."""
     key, equals, values = text.partition("=")
     if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)*", key):
         raise UserError(f"--over {text}: write key.path=value,value, {_EXAMPLE}")
@@ -82,7 +82,7 @@ def parse_axis(text: str) -> Axis:
 
 
 def split_values(text: str) -> list[str] | None:
-    """Split at commas outside brackets and quotes; None if a bracket or quote has no partner."""
+    """Split at commas outside brackets and quotes; None if a bracket or quote is unbalanced."""
     parts, expected, before, at = [""], "", ",", 0
     while at < len(text):
         piece = text[at]
@@ -107,7 +107,7 @@ def split_values(text: str) -> list[str] | None:
 
 
 def _problems(axes: Sequence[Axis], given: Sequence[str]) -> list[str]:
-    """Return the problems with keys that contradict each other, or the idea of a comparison."""
+    """Return the problems with keys that contradict each other, or that a comparison cannot vary."""
     keys = [axis.key for axis in axes]
     typed = [text.partition("=")[0] for text in given if "=" in text]
     problems = [f"--over {key} is there twice: give all its values in one" for key in _twice(keys)]
@@ -147,7 +147,7 @@ def _name(products: Sequence[tuple[tuple[str, str], ...]]) -> list[Variant]:
 
 
 def short_keys(keys: Sequence[str]) -> dict[str, str]:
-    """Return the shortest unique end of each key (learning_rate); the section for a name (model)."""
+    """Return the shortest unique suffix of each key (learning_rate); for a `name` key, its section (model)."""
     return {key: _shortest(key, [_ends(other) for other in keys if other != key]) for key in keys}
 
 
@@ -156,13 +156,13 @@ def _shortest(key: str, others: Sequence[list[str]]) -> str:
 
 
 def _ends(key: str) -> list[str]:
-    """Return the ends of a key, the shortest first."""
+    """Return the suffixes of a key, shortest first."""
     parts = (key.removesuffix(".name") or key).split(".")
     return [".".join(parts[-n:]) for n in range(1, len(parts) + 1)]
 
 
 def _folder(number: int, folders: Sequence[str]) -> str:
-    """Return the folder's name: the text if it is short and unique, else with its number."""
+    """Return the folder's name: the text if short and unique, otherwise with a number."""
     text = folders[number]
     if folders.count(text) == 1 and len(text.encode()) <= _FOLDER:
         return text

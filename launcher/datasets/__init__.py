@@ -1,1 +1,1 @@
-"""Public data sets: where they are, and how they come here."""
+"""Public data sets: their servers, and their download."""

@@ -1,4 +1,4 @@
-"""Fetch a file from a web server: verified, and whole or not at all."""
+"""Download a file from a web server: verified, and complete or not at all."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from .table import RemoteFile
 
 _BLOCK = 1 << 16
 _SILENCE = 30.0
-"""Seconds that a server may take for its next bytes."""
+"""Timeout for the next bytes of a server, in seconds."""
 _LONGEST = 3600.0
-"""Seconds that a file may take."""
+"""Timeout for a whole file, in seconds."""
 
 Progress = Callable[[str, int, int], None]
-"""Called with a file's name, the bytes that are here, and its size."""
+"""Called with (file name, bytes received, total size)."""
 
 
 def fetch_file(base: str, file: RemoteFile, folder: Path, progress: Progress) -> bool:
-    """Bring a file into a folder, which is made if need be; return False if it is there already.
+    """Download a file into a folder, which is created if necessary. Returns False if the file is already there.
 
     Raises:
-        UserError: there is another file of that name, or the folder cannot be written.
-        HostError: the server cannot be reached, or does not have the file.
-        FetchError: what came is not the file, or the disk is full. Nothing is left of it.
+        UserError: another file has that name, or the folder is not writable.
+        HostError: the server is unreachable, or does not have the file.
+        FetchError: the content is wrong, or the disk is full. The partial file is removed.
     """
     target = folder / file.name
     if os.path.lexists(target):
@@ -78,14 +78,15 @@ def _answer(url: str, file: RemoteFile) -> Iterator[IO[bytes]]:
     except URLError as error:
         reason = getattr(error.reason, "strerror", None) or str(error.reason)
         raise HostError(host, f"cannot be reached for {url}: {reason}; {advice}") from None
-    except (OSError, http.client.HTTPException) as error:  # the connection; what is the disk's has other names by now
+    # network errors; errors of the disk have been converted already
+    except (OSError, http.client.HTTPException) as error:
         reason = str(error) or type(error).__name__
         raise HostError(host, f"broke off in {url}: {reason}; call podrun again, or {advice}") from None
 
 
 @contextmanager
 def _partial_file(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
-    """Yield a new file beside the target, which is removed at the end. Raises UserError."""
+    """Yield a new temporary file beside the target, which is removed at the end. Raises UserError."""
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -100,12 +101,12 @@ def _partial_file(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
         try:
             output.close()
         except OSError:
-            pass  # a full disk, which has been reported
+            pass  # a full disk, already reported
         partial.unlink(missing_ok=True)
 
 
 def _copy(answer: IO[bytes], output: IO[bytes], url: str, file: RemoteFile, progress: Progress) -> str:
-    """Write the answer to the output, and return its digest. Raises FetchError, HostError, OSError of the connection."""
+    """Copy the answer to the output and return its digest. Raises FetchError, HostError, and OSError of the connection."""
     digest, here = hashlib.new(_algorithm(file)), 0
     deadline = time.monotonic() + _LONGEST
     while block := answer.read(_BLOCK):
@@ -127,7 +128,7 @@ def _copy(answer: IO[bytes], output: IO[bytes], url: str, file: RemoteFile, prog
 
 @contextmanager
 def _disk(path: Path) -> Iterator[None]:
-    """Turn a failure to write into a FetchError."""
+    """Convert errors of writing into FetchError."""
     try:
         yield
     except OSError as error:

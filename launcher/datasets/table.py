@@ -13,7 +13,7 @@ class RemoteFile:
     size: int
     """Bytes."""
     digest: str
-    """`sha256:...` or `md5:...`, whichever those who give the file away have published."""
+    """`sha256:...` or `md5:...`, as published with the file."""
 
 
 @dataclass(frozen=True)
@@ -22,16 +22,16 @@ class DataSet:
 
     title: str
     base: str
-    """URL of the folder that its files are in, with a slash at the end."""
+    """URL of the folder with its files, with a trailing slash."""
     files: tuple[RemoteFile, ...]
     source: str
     """Name of the data source that reads it: `data.name` of train.yaml."""
     path: str = ""
-    """`data.path` within the folder of the data set; empty: the folder."""
+    """`data.path` relative to the data set's folder; empty: the folder itself."""
 
     @property
     def size(self) -> int:
-        """Return the bytes of all files."""
+        """Return the total size of the files in bytes."""
         return sum(file.size for file in self.files)
 
 
@@ -73,4 +73,4 @@ INCLUDED = {
     "make_classification": "Clusters in many dimensions, made by scikit-learn",
     "sine": "Noisy values of a function, made by podrun",
 }
-"""Data that every installation of podrun has, by its `data.name` in train.yaml."""
+"""Data sources that need no download, by `data.name` in train.yaml."""

@@ -1,1 +1,1 @@
-"""The page of a run: one HTML file with all that is on record about it."""
+"""The report page of a run: one HTML file with everything that its records contain."""

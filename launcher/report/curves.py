@@ -1,4 +1,4 @@
-"""Make the charts of a run's metrics from its records. PURE."""
+"""Build the charts of a run's metrics from its records. PURE."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from .model import Chart, Mark, Series
 from .records import StepRecord, finite
 
 _BYTES = 1e9
-_MOST_HOSTS = 8  # hosts that have a curve each; of more there is the mean and the range
+_MOST_HOSTS = 8  # up to this many hosts get a curve each; for more, the mean and the range are shown
 
 
 def curves(steps: Sequence[StepRecord], evaluations: Sequence[dict[str, Any]], marks: list[Mark]) -> list[Chart]:
-    """Return charts of loss, accuracy, learning rate, gradient norm, throughput and step time: those that have values."""
+    """Return charts of loss, accuracy, learning rate, gradient norm, throughput and step time, if they have values."""
     loss = _column(steps, "loss", "training")
     if loss is not None:
         bounds = [(record.lowest, record.highest) for record in steps if finite(record.values.get("loss")) is not None]
@@ -64,7 +64,7 @@ def _evaluated(evaluations: Sequence[dict[str, Any]], key: str) -> Series | None
 
 
 def _series(rows: Sequence[dict[str, Any]], key: str, name: str, style: str, scale: float) -> Series | None:
-    """Return the finite values of a column by step; None if it has none."""
+    """Return the finite values of a column by step; None if there are none."""
     points = [(row["step"], value * scale) for row in rows if (value := finite(row.get(key))) is not None]
     if not points:
         return None
@@ -72,7 +72,7 @@ def _series(rows: Sequence[dict[str, Any]], key: str, name: str, style: str, sca
 
 
 def usage_charts(events: Sequence[dict[str, Any]], begin: float) -> list[Chart]:
-    """Return charts of what was used of hosts and GPUs over time."""
+    """Return charts of the utilization of hosts and GPUs over time."""
     by_host: dict[str, list[dict[str, Any]]] = {}
     for event in events:
         by_host.setdefault(event["host"], []).append(event)
@@ -90,7 +90,7 @@ def usage_charts(events: Sequence[dict[str, Any]], begin: float) -> list[Chart]:
         lines = []
         for host, rows in by_host.items():
             points = [(e["time"] - begin, number) for e in rows if (number := value(e)) is not None]
-            if len(points) > 1:  # one is no curve
+            if len(points) > 1:  # a single point is no curve
                 lines.append(Series(host, [x for x, _ in points], [y for _, y in points]))
         if lines:
             few = lines if len(lines) <= _MOST_HOSTS else [_merged(lines)]
@@ -104,7 +104,7 @@ def _mean(devices: Sequence[dict[str, Any]], key: str, scale: float) -> float | 
 
 
 def _merged(lines: list[Series]) -> Series:
-    """Return the mean over hosts, with the range, at the times of the first one."""
+    """Return the mean over hosts with its range, at the times of the first host."""
     count = min(len(line.y) for line in lines)
     columns = [[line.y[n] for line in lines] for n in range(count)]
     means = [sum(column) / len(column) for column in columns]

@@ -1,4 +1,4 @@
-"""Encode what the page's scripts draw: numbers as base64 of binary arrays, so that a browser need not parse them. PURE."""
+"""Encode the data of the page's scripts: numbers as base64 of binary arrays, which browsers decode fast. PURE."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from .model import Chart, Series, Strips
 
 
 def drawn_data(shown: Sequence[Chart], strips: Sequence[Strips]) -> dict[str, Any]:
-    """Return what the scripts draw."""
-    places: dict[str, int] = {}  # many curves have points at the same places
+    """Return the data of all charts and strips, as JSON values."""
+    places: dict[str, int] = {}  # many curves share their x values
     charts = [_chart(chart, places) for chart in shown]
     return {"places": list(places), "charts": charts, "strips": [_strips(one) for one in strips]}
 
 
 def in_element(data: Any) -> str:
-    """Return JSON that may stand in a script element, whatever its texts say."""
+    """Return JSON that is safe inside a script element, whatever texts it contains."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    for character in "<>&":  # `</script>` and `<!--` would end the element; JSON has these only in its strings
+    # `</script>` and `<!--` would end the element; in JSON these characters occur only in strings
+    for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
 
@@ -61,7 +62,7 @@ def _strips(strips: Strips) -> dict[str, Any]:
     }
 
 
-_LARGEST = 3.4e38  # of a float with 32 bits
+_LARGEST = 3.4e38  # largest 32-bit float
 
 
 def numbers(code: str, values: Sequence[float]) -> str:

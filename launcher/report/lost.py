@@ -1,4 +1,4 @@
-"""Find what of an attempt's work was lost, because those after it went on from an older checkpoint. PURE."""
+"""Find the part of an attempt's work that was lost because later attempts resumed from an older checkpoint. PURE."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from podrun.runtime.contract import Event, EventKind, Phase
 
 
 def lost_from_of(attempts: list[list[Event]], number: int, steps: dict[tuple[str, int], list[Event]]) -> float | None:
-    """Return the time from which the work of attempt `number` was lost; None if none was."""
+    """Return the time from which the work of attempt `number` was lost; None if nothing was lost."""
     if (step := _kept_step(attempts, number)) is None:
         return None
     attempt, following = attempts[number], attempts[number + 1 :]
@@ -21,10 +21,10 @@ def lost_from_of(attempts: list[list[Event]], number: int, steps: dict[tuple[str
 
 
 def _kept_step(attempts: list[list[Event]], number: int) -> int | None:
-    """Return the last step of which an attempt's work was kept; None if all was.
+    """Return the last step of an attempt whose work was kept; None if all was kept.
 
-    Those that follow go on from the step that they resume from, which may be an older one if a checkpoint is damaged. If none
-    of them comes so far, or nothing follows a failed run's last one, what was saved is left.
+    Later attempts continue from the step that they resume from, which may be an older one if a checkpoint is damaged. If none
+    of them got that far, or no attempt followed the last one of a failed run, only saved steps were kept.
     """
     begins = [step for attempt in attempts[number + 1 :] if (step := _first_step(attempt)) is not None]
     if begins:
@@ -37,7 +37,7 @@ def _kept_step(attempts: list[list[Event]], number: int) -> int | None:
 
 
 def _first_step(attempt: list[Event]) -> int | None:
-    """Return the step from which an attempt goes on; None if it has not come so far."""
+    """Return the step that an attempt started from; None if it ended before."""
     for event in attempt:
         if event["event"] == EventKind.RESUME:
             return int(event["step"])
@@ -47,7 +47,7 @@ def _first_step(attempt: list[Event]) -> int | None:
 
 
 def _save_ends(attempt: list[Event], step: int) -> Iterable[float]:
-    """Return until when the process that leads was busy with saves of steps up to `step`: records of steps may be rare."""
+    """Yield the end times of the leading process's saves of steps up to `step`; step records may be sparse."""
     saving, ended = False, None
     for event in attempt:
         if event["event"] == EventKind.PHASE and event["process"] == 0:

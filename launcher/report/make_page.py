@@ -1,4 +1,4 @@
-"""Make the page of a run from its run directory, or of a workdir from its metrics and the last run that used it."""
+"""Build the page of a run from its run directory, or of a workdir from its metrics and the last run that used it."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from .timeline import lanes_of, shares_of, strips_of
 from .verdict import straggler, verdict_of
 from .what_was_run import tables_of
 
-_MOST_LOGS, _LINES = 16, 30  # processes whose last lines are shown, and how many of each
+_MOST_LOGS, _LINES = 16, 30  # processes whose last lines are shown, and lines of each
 _MOST_ROWS = 32  # rows of the table of step times
 _MOST_MARKS = 400
 
 
 def page_of_run(directory: RunDirectory) -> Page:
-    """Return the page of a run, which may still go on."""
+    """Return the page of a run, which may still be running."""
     return page_of_records(directory, read_records(directory))
 
 
 def page_of_records(directory: RunDirectory, records: Records) -> Page:
-    """Return the page of a run whose records have been read."""
+    """Return the page of a run whose records are already read."""
     return _page(directory, records, records.steps, evaluations_of(records.events))
 
 
@@ -105,7 +105,7 @@ def _page(directory: RunDirectory, records: Records, steps: list[StepRecord], ev
 
 
 def _profiles(directory: RunDirectory) -> list[Table]:
-    """Return a table of the traces that were brought here, if there are any: a browser opens no local file from a page."""
+    """Return a table of the downloaded traces, if there are any. Only paths: a browser opens no local file from a page."""
     rows = [
         (path.parts[-5], str(path)) for path in sorted(directory.profiles.glob("*/plugins/profile/*/*.trace.json.gz"))
     ]
@@ -113,33 +113,33 @@ def _profiles(directory: RunDirectory) -> list[Table]:
 
 
 def _left_out(most: int, count: int, others: str) -> str:
-    """Return what is said of a list that has been cut; nothing if it is whole."""
+    """Return a note about a shortened list; empty if it is complete."""
     return f"{most} of {count} processes: {others}." if count > most else ""
 
 
 def _spec(directory: RunDirectory) -> RunSpec | None:
     try:
         return directory.spec()
-    except UserError:  # of another version: the records can be read
+    except UserError:  # written by another version; the records are readable
         return None
 
 
 def _end(summary: Summary, events: list[Event], begin: float) -> float:
-    """Return the time up to which the run is shown."""
+    """Return the time at which the page's time axis ends."""
     if summary.state is RunStatus.RUNNING:
         return time.time()
     return max(begin, summary.ended or 0.0, max((event["time"] for event in events), default=begin))
 
 
 def _goodput(shares: list[Share]) -> float:
-    """Return the per cent of the run's time that went into training which was kept."""
+    """Return the percentage of the run's time that was spent on training whose results were kept."""
     return 100 * sum(share.share for share in shares if share.kind == "train")
 
 
 def step_tiles(
     steps: Sequence[StepRecord], evaluations: Sequence[Event], total: int | None = None
 ) -> list[tuple[str, str]]:
-    """Return names and values of the last step and evaluation. `total` is the number of steps of the run."""
+    """Return (name, value) pairs of the last step and evaluation. `total`: the number of steps of the run."""
     if not steps:
         return [("steps", "none reported")]
     last = steps[-1].values
@@ -161,7 +161,7 @@ def step_tiles(
 
 
 def marks_of(events: list[Event]) -> list[Mark]:
-    """Return the steps of restarts, saves and evaluations; of very many only some."""
+    """Return marks at restarts, saves and evaluations, thinned out if there are very many."""
     marks = []
     for event in events:
         if event["event"] == EventKind.RESUME:

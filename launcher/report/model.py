@@ -1,4 +1,4 @@
-"""Define what a page knows of a run, as values: `write_html.py` shows them, the rest of this room makes them. PURE."""
+"""Data types of the report page: `write_html.py` shows them, the other modules of this package make them. PURE."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ class Series:
     x: list[float]
     y: list[float]
     low: list[float] | None = None
-    """Lowest values that the points stand for; with `high` they are drawn as a band."""
+    """Lower ends of the band around the curve, drawn together with `high`."""
     high: list[float] | None = None
     style: str = "line"
-    """`line`, `dots` for few values, or `faint`."""
+    """`line`, `dots` for sparse values, or `faint`."""
     colour: int | None = None
-    """Number of its colour, 0 to 7; None: the next one."""
+    """Index of its colour, 0 to 7; None: the next one."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Moment that is marked in a chart."""
+    """A marked moment in a chart."""
 
     x: float
     kind: str
@@ -32,7 +32,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Chart:
-    """Curves with a common axis."""
+    """Curves with common axes."""
 
     key: str
     title: str
@@ -43,27 +43,27 @@ class Chart:
     """`step`, or `time` for seconds since the start of the run. Charts with the same axis are zoomed together."""
     marks: list[Mark] = field(default_factory=list)
     smooth: bool = False
-    """True if it has the controls of the smoothing and the log axis."""
+    """True: the chart has controls for smoothing and a log axis."""
     most: float | None = None
-    """Top of the axis, if it is known."""
+    """Upper end of the y axis; None: from the values."""
 
 
 @dataclass(frozen=True)
 class Strip:
-    """Row of a time strip: what one process did, column by column."""
+    """A row of a time strip: what one process did, column by column."""
 
     name: str
     runs: list[tuple[int, int]]
-    """Pairs of a kind, an index into the kinds of the strips, and a number of columns."""
+    """Run-length encoded columns: pairs of an index into `Strips.kinds` and a number of columns."""
 
 
 @dataclass(frozen=True)
 class Strips:
-    """Rows over the same time, such as one for each process."""
+    """Rows over the same time axis, such as one per process."""
 
     key: str
     kinds: list[str]
-    """Names of the kinds, by their index; kind 0 is nothing."""
+    """Names of the kinds by index; kind 0 is empty."""
     seconds: float
     columns: int
     rows: list[Strip]
@@ -71,18 +71,18 @@ class Strips:
 
 @dataclass(frozen=True)
 class Share:
-    """Part of the run's time that went into one kind of work, as a mean over the processes."""
+    """Share of the run's time spent on one kind of work, as a mean over the processes."""
 
     kind: str
     label: str
     seconds: float
     share: float
-    """From 0 to 1."""
+    """Fraction, 0 to 1."""
 
 
 @dataclass(frozen=True)
 class Tempo:
-    """Step times of one process, and how long others wait for it."""
+    """Step times of one process, and how long the others wait for it."""
 
     name: str
     steps: int
@@ -90,32 +90,32 @@ class Tempo:
     """Seconds."""
     p95: float | None
     waits: float | None
-    """Seconds of each step in which it waits for its devices and the others."""
+    """Seconds per step in which it waits for its devices and the other processes."""
     behind: float | None
-    """Seconds of each step that the others wait for it: by so much less it waits than the median of them."""
+    """Seconds per step that the others wait for it: the median wait of all processes minus its own."""
     share: float | None = None
-    """The same as a share of the step."""
+    """`behind` as a fraction of the step."""
     late: float = 0.0
-    """Seconds of the run in which it kept the others waiting in every step; 0 if it was never named for that."""
+    """Seconds of the run in which the supervisor named it a straggler; 0 if never."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """State of the run, and why it ended."""
+    """The state of the run, and why it ended."""
 
     state: str
     """`done`, `failed`, `interrupted`, `running` or `abandoned`."""
     title: str
     text: str
     evidence: list[str]
-    """Lines of the traceback or the log that the text rests on."""
+    """Lines of the traceback or log that support the text."""
     history: list[tuple[str, str]]
-    """Restarts before: when, and why."""
+    """(time, reason) of each earlier restart."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of names and texts under a title."""
+    """(name, text) rows under a title."""
 
     title: str
     rows: list[tuple[str, str]]
@@ -123,7 +123,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Log:
-    """Last lines that a process printed."""
+    """The last lines that a process printed."""
 
     name: str
     lines: list[str]
@@ -131,7 +131,7 @@ class Log:
 
 @dataclass(frozen=True)
 class Page:
-    """A run, ready to be shown."""
+    """All content of a page."""
 
     title: str
     subtitle: str
@@ -141,12 +141,12 @@ class Page:
     shares: list[Share]
     strips: list[Strips]
     tempos: list[Tempo]
-    """Step times of each process; of very many, of those that the others wait for most."""
+    """Step times of each process; for very many processes, of those that the others wait for most."""
     tempos_note: str
-    """Says that some are left out."""
+    """Note if some processes are left out."""
     tables: list[Table]
     logs: list[Log]
     logs_note: str
-    """Says that some are left out."""
+    """Note if some logs are left out."""
     made: str
-    """Time at which the page was made."""
+    """Time at which the page was made, as text."""

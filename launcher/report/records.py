@@ -1,4 +1,4 @@
-"""Read what is on record about a run, thinned out so that a page of a very long run is made in seconds."""
+"""Read the records of a run, thinned out so that the page of a very long run is made in seconds."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..agent.base.schema import Malformed, count, loads, record
 from ..rundir.events import LIMIT, parse_event
 from ..rundir.runs import RunDirectory
 
-MOST_STEPS = 12_000  # records of steps that are parsed and drawn; of those between them only the loss is looked at
-MOST_OF_OTHERS = 400  # the same for each process that does not lead, and of what each host's agent has measured
+MOST_STEPS = 12_000  # step records that are parsed and drawn; of the others only the loss is used
+MOST_OF_OTHERS = 400  # limit for each other process, and for each host's usage records
 _STEP, _USAGE = (f'{{"event": "{kind}", "time": '.encode() for kind in (EventKind.STEP, EventKind.USAGE))
 _LEADS = b'"process": 0}\n'
 _LOSS = b'"loss": '
@@ -24,7 +24,7 @@ _OF_FILE = record({"step": count})
 
 @dataclass(frozen=True)
 class StepRecord:
-    """Metrics of one step, and the range of the loss over the records that it stands for."""
+    """Metrics of one step, and the range of the loss over the skipped records that it represents."""
 
     values: dict[str, Any]
     lowest: float
@@ -33,31 +33,31 @@ class StepRecord:
 
 @dataclass
 class Records:
-    """Records of a run in the order in which they were written."""
+    """Records of a run, in the order in which they were written."""
 
     events: list[Event] = field(default_factory=list)
-    """All but steps."""
+    """All events except steps."""
     steps: list[StepRecord] = field(default_factory=list)
-    """Steps as the process that leads has reported them, also those that were lost and repeated."""
+    """Steps reported by the leading process, including those that were lost and repeated."""
     by_process: dict[tuple[str, int], list[Event]] = field(default_factory=dict)
-    """Some of the steps that each process has reported, by its host's name and its number."""
+    """Some of the steps of each process, by (host name, process number)."""
     last_steps: dict[tuple[str, int], int] = field(default_factory=dict)
-    """Last step that each process has reported, if that is not in `by_process`."""
+    """The last step of each process that is not in `by_process`."""
 
 
 class Thinner:
-    """Keeps every n-th record and, of those between, the lowest and highest loss."""
+    """Keeps every n-th record, and the lowest and highest loss of the records in between."""
 
     def __init__(self) -> None:
         self.kept: list[StepRecord] = []
         self._low, self._high = math.inf, -math.inf
 
     def skip(self, line: bytes) -> None:
-        """Note the loss of a record that is not kept. Called a million times for a long run."""
+        """Record the loss of a skipped record. Called a million times for a long run."""
         at = line.find(_LOSS) + len(_LOSS)
         try:
             loss = float(line[at : line.index(b",", at)])
-        except ValueError:  # none, no number, or the last field of a record
+        except ValueError:  # no loss, no number, or the record's last field
             return
         if loss < self._low and loss != -math.inf:
             self._low = loss
@@ -72,31 +72,31 @@ class Thinner:
 
 
 def finite(value: Any) -> float | None:
-    """Return a number that can be drawn, or None."""
+    """Return a finite number, or None."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return float(value) if is_number and math.isfinite(value) else None
 
 
 class Reading:
-    """Records of a run, taken line by line and thinned out on the way."""
+    """Records of a run, added line by line and thinned out while reading."""
 
     def __init__(self, seconds: float) -> None:
-        """Keep as many of a run that has lasted so many seconds as a page can show."""
+        """Choose the number of records to keep for a run that has lasted `seconds`."""
         self.records = Records()
         self._seconds = seconds
         self._thinner = Thinner()
         self.records.steps = self._thinner.kept
         self._due: dict[bytes, float] = {}
-        self._skipped: dict[bytes, bytes] = {}  # the newest step of each process, unless it was kept
+        self._skipped: dict[bytes, bytes] = {}  # the newest step line of each process, unless it was kept
         self._others = 0
 
     @property
     def is_full(self) -> bool:
-        """Return True if the run goes on for so long that it has to be read again, with fewer of its records."""
+        """Return True if the run has grown so much that it must be read again with fewer records kept."""
         return len(self.records.steps) > 2 * MOST_STEPS or self._others > 2 * MOST_OF_OTHERS * (len(self._due) + 1)
 
     def take(self, line: bytes) -> None:
-        """Take the next line. A damaged or unfinished one is left out."""
+        """Add a line. Damaged and incomplete lines are skipped."""
         is_step = line.startswith(_STEP)
         if is_step or line.startswith(_USAGE):
             comma = line.find(b",", len(_USAGE))
@@ -114,7 +114,7 @@ class Reading:
         self._keep(line)
 
     def keep_newest(self) -> None:
-        """Keep the last step of the process that leads, even if it is not due, and the number of the others' last steps."""
+        """Keep the leading process's last step, even if thinning would skip it, and the others' last step numbers."""
         self.records.last_steps.clear()
         for key, line in list(self._skipped.items()):
             if key.endswith(_LEADS):
@@ -135,7 +135,7 @@ def seconds_on_record(directory: RunDirectory) -> float:
 
 
 def read_records(directory: RunDirectory) -> Records:
-    """Return the records of a run. Damaged lines are left out."""
+    """Return the records of a run. Damaged lines are skipped."""
     reading = Reading(seconds_on_record(directory))
     for line in directory.lines():
         reading.take(line)
@@ -160,7 +160,7 @@ def _number(text: bytes) -> float:
 
 
 def read_metrics(file: Path) -> tuple[list[StepRecord], list[dict[str, Any]]]:
-    """Return the steps and the evaluations of a metrics.jsonl. Raises OSError."""
+    """Return the steps and evaluations of a metrics.jsonl. Raises OSError."""
     thinner, evaluations = Thinner(), []
     with file.open("rb") as lines:
         stride = _stride(lines.readlines(1 << 16), file.stat().st_size)
@@ -178,7 +178,7 @@ def read_metrics(file: Path) -> tuple[list[StepRecord], list[dict[str, Any]]]:
 
 
 def _stride(lines: Iterable[bytes], size: int) -> int:
-    """Return of how many records one is kept, by the size of the file and of its first lines."""
+    """Return n if every n-th record is kept, estimated from the size of the file and of its first lines."""
     sizes = [len(line) for line in lines]
     return max(1, math.ceil(size * len(sizes) / max(1, sum(sizes)) / MOST_STEPS))
 

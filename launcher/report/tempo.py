@@ -1,6 +1,6 @@
-"""Find how fast each process is, and how long the others wait for it. PURE.
+"""Compute how fast each process is, and how long the others wait for it. PURE.
 
-Who keeps them waiting is not judged here: the supervisor has named it, or nobody (`attempt/stragglers.py`).
+Stragglers are not judged here: the supervisor names them while the run is going (`attempt/stragglers.py`).
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _BOUNDS = (0.0, 0.05, 0.2, 0.5)
 
 @dataclass
 class Lag:
-    """Waiting of one process in the windows in which that is known of others as well."""
+    """Waiting times of one process, in the time windows in which other processes reported too."""
 
     waits: list[float] = field(default_factory=list)
-    """Seconds of each step in which it waits."""
+    """Seconds per step that it waits."""
     behind: list[float] = field(default_factory=list)
-    """Seconds of each step that the others wait for it."""
+    """Seconds per step that the others wait for it."""
     shares: list[float] = field(default_factory=list)
-    """The same as a share of the step."""
+    """`behind` as a fraction of the step."""
     windows: list[int] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     """Middles of the windows."""
 
 
 def lags_of(by_process: dict[Key, list[Event]], begin: float, end: float) -> dict[Key, Lag]:
-    """Return who waits for whom, window by window: processes report different steps, so only those of a window compare."""
+    """Return the waiting times of each process. Processes report different steps, so steps are compared per time window."""
     count = _count(by_process)
     width = (end - begin) / count or 1.0
     windows = {key: _windows(steps, begin, width, count) for key, steps in by_process.items()}
@@ -61,7 +61,7 @@ def lags_of(by_process: dict[Key, list[Event]], begin: float, end: float) -> dic
 
 
 def named_late(events: Iterable[Event], end: float) -> dict[Key, list[tuple[float, float]]]:
-    """Return begin and end of each time in which the others waited for a process, by those that the supervisor has named."""
+    """Return (begin, end) of each time in which the supervisor named a process a straggler, by process."""
     spans: dict[Key, list[tuple[float, float]]] = {}
     late: Event | None = None
     for event in events:
@@ -80,7 +80,7 @@ def _add_span(spans: dict[Key, list[tuple[float, float]]], late: Event, end: flo
 
 
 def tempos_of(records: Records, lags: dict[Key, Lag], named: Mapping[Key, list[tuple[float, float]]]) -> list[Tempo]:
-    """Return a row for each process, by its number. Of one that is `named` the times count in which it was late."""
+    """Return a row for each process, by its number. For processes in `named`, only their straggler times count."""
     rows, by_process = [], records.by_process
     for key, steps in sorted(by_process.items(), key=lambda item: item[0][1]):
         lag, spans = lags[key], named.get(key, [])
@@ -99,7 +99,7 @@ def _mean(values: list[float], counted: list[int]) -> float | None:
 
 
 def lateness_of(by_process: dict[Key, list[Event]], lags: dict[Key, Lag], seconds: float) -> Strips | None:
-    """Return rows that say, window by window, how much of a step the others waited for each process; None if unknown."""
+    """Return the fraction of each step that the others waited for a process, window by window; None if unknown."""
     if not any(lag.windows for lag in lags.values()):
         return None
     rows, count = [], _count(by_process)
@@ -112,13 +112,13 @@ def lateness_of(by_process: dict[Key, list[Event]], lags: dict[Key, Lag], second
 
 
 def _count(by_process: dict[Key, list[Event]]) -> int:
-    """Return the number of windows: so few that most processes report in each of them while they train."""
+    """Return the number of windows: small enough that most processes report in each of them while they train."""
     reports = sorted(len(steps) for steps in by_process.values())
     return max(1, min(_MOST_WINDOWS, reports[len(reports) // 4] // 2)) if reports else 1
 
 
 def _windows(steps: list[Event], begin: float, width: float, count: int) -> dict[int, list[Event]]:
-    """Return the steps of each window, and with each the step before it, from which it counts."""
+    """Return the steps of each window, each window preceded by the step before it, from which it counts."""
     windows: dict[int, list[Event]] = {}
     for before, step in zip([None, *steps], steps, strict=False):
         number = min(count - 1, max(0, int((step["time"] - begin) / width)))
@@ -129,7 +129,7 @@ def _windows(steps: list[Event], begin: float, width: float, count: int) -> dict
 
 
 def _wait(steps: list[Event]) -> float | None:
-    """Return the seconds of waiting in each step; None if that is not known. What an attempt has counted begins with 0."""
+    """Return the seconds of waiting per step; None if unknown. An attempt's counters start at 0."""
     seconds, count = 0.0, 0
     for before, after in pairwise(steps):
         first, last = finite(before.get("waited")), finite(after.get("waited"))
@@ -146,7 +146,7 @@ def _middle(steps: list[Event], name: str) -> float | None:
 
 
 def _slow(steps: list[Event]) -> float | None:
-    """Return the 95th percentile: of records that stand for one step each over all of them, else the median of theirs."""
+    """Return the 95th percentile over single-step records, otherwise the median of the records' own percentiles."""
     medians = sorted(value for step in steps if (value := finite(step.get("step_seconds_p50"))) is not None)
     typical = _middle(steps, "step_seconds_p95")
     if any(step.get("step_seconds_p95") != step.get("step_seconds_p50") for step in steps) or not medians:

@@ -24,7 +24,7 @@ KINDS: dict[str, str] = {
     "lost": "lost: trained, but not saved",
     "down": "down: after a failure, before the restart",
 }
-"""Kinds of work and their labels. Each moment of each process is of one kind, so the shares add up to 1."""
+"""Labels by kind of work. Each moment of a process has one kind, so the shares add up to 1."""
 _OF_PHASE: dict[str, str] = {
     Phase.CONNECT: "start",
     Phase.SETUP: "start",
@@ -37,29 +37,29 @@ _OF_PHASE: dict[str, str] = {
     Phase.DONE: "other",
 }
 _LOSABLE = ("train", "data", "evaluate", "save")
-_STARVED = 0.5  # share of waiting for data from which a stretch of training is drawn as such
-_WIDE, _NARROW, _FEW = 1200, 300, 32  # columns of a strip: of few processes, and of many
+_STARVED = 0.5  # fraction of waiting for data from which a span of training is drawn as starved
+_WIDE, _NARROW, _FEW = 1200, 300, 32  # columns of a strip for few and for many processes, and the limit between them
 
 Key = tuple[str, int]
 Span = tuple[float, float, str]
-"""Begin, end, kind."""
+"""(begin, end, kind)."""
 
 
 @dataclass
 class Lane:
-    """Time of one process."""
+    """The timeline of one process."""
 
     host: str
     process: int
     spans: list[Span] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
-    """Its part of each kind in the mean over the processes of each attempt, which need not have as many."""
+    """Seconds of each kind, weighted to a mean over the processes of each attempt, whose number may change."""
     drawn: list[Span] = field(default_factory=list)
-    """Stretches that are drawn over the spans."""
+    """Spans that are drawn on top of the others."""
 
 
 def lanes_of(events: Iterable[Event], steps: dict[Key, list[Event]], end: float) -> list[Lane]:
-    """Return the lanes of all processes from the first start to `end`, with what was lost marked as such."""
+    """Return the timelines of all processes from the first start to `end`, with lost work marked."""
     attempts = _split(events)
     lanes: dict[Key, Lane] = {}
     for number, attempt in enumerate(attempts):
@@ -107,7 +107,7 @@ def _spans_of(attempt: list[Event], until: float) -> dict[Key, list[Span]]:
 
 
 def _joined(changes: list[tuple[float, str]], until: float) -> list[Span]:
-    """Return the spans between changes. The clocks of hosts differ, so a change may seem to come before the one before it."""
+    """Return the spans between changes. Clocks of hosts differ, so a change may have an earlier time than its predecessor."""
     spans: list[Span] = []
     ordered: list[tuple[float, str]] = []
     for time, kind in changes:
@@ -135,7 +135,7 @@ def _mark_lost(spans: list[Span], lost_from: float | None) -> list[Span]:
 
 
 def _add_starved(lane: Lane, steps: list[Event], lost_from: float | None) -> float:
-    """Return the seconds for which it waited for data, without what was lost; draw them where they were long."""
+    """Return the seconds of waiting for data, without lost work; mark long waits in the lane."""
     total = 0.0
     for before, after in pairwise(steps):
         waited = [finite(e.get("waited_for_data")) for e in (before, after)]
@@ -149,7 +149,7 @@ def _add_starved(lane: Lane, steps: list[Event], lost_from: float | None) -> flo
 
 
 def _add_seconds(lane: Lane, spans: list[Span], starved: float, weight: float) -> None:
-    """Add an attempt's seconds of each kind. What it waited for data is no training."""
+    """Add an attempt's seconds of each kind. Waiting for data does not count as training."""
     sums = dict.fromkeys(KINDS, 0.0)
     for begin, end, kind in spans:
         sums[kind] += end - begin
@@ -161,7 +161,7 @@ def _add_seconds(lane: Lane, spans: list[Span], starved: float, weight: float) -
 
 
 def shares_of(lanes: list[Lane]) -> list[Share]:
-    """Return the share of each kind that there is, as means over the processes, in the order of KINDS."""
+    """Return the share of each kind that occurs, as a mean over the processes, in the order of KINDS."""
     totals = {kind: sum(lane.seconds[kind] for lane in lanes) for kind in KINDS}
     wall = sum(totals.values())
     return [
@@ -172,7 +172,7 @@ def shares_of(lanes: list[Lane]) -> list[Share]:
 
 
 def strips_of(lanes: list[Lane], begin: float, end: float) -> Strips:
-    """Return a row for each process. A column has the kind that most of its time went into; what failed is always seen."""
+    """Return a row per process. A column shows the kind with the most time in it; failures are always shown."""
     columns = _WIDE if len(lanes) <= _FEW else _NARROW
     per_host: dict[str, int] = {}
     for lane in lanes:
@@ -190,7 +190,7 @@ def strips_of(lanes: list[Lane], begin: float, end: float) -> Strips:
 
 
 def _cells(spans: list[Span], begin: float, end: float, columns: int) -> dict[int, str]:
-    """Return the kind of each column."""
+    """Return the kind of each column that has one."""
     width = (end - begin) / columns or 1.0
     most: dict[int, tuple[float, str]] = {}
     for first, last, kind in spans:
@@ -205,7 +205,7 @@ def _cells(spans: list[Span], begin: float, end: float, columns: int) -> dict[in
 
 
 def run_lengths(cells: list[int]) -> list[tuple[int, int]]:
-    """Return pairs of a value and how often it follows itself."""
+    """Return run-length encoded (value, count) pairs."""
     runs: list[tuple[int, int]] = []
     for cell in cells:
         if runs and runs[-1][0] == cell:

@@ -1,4 +1,4 @@
-"""Say how a run ended, why, and what shows it. PURE."""
+"""Describe how a run ended, why, and the evidence. PURE."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..rundir.run_summary import RunStatus
 from ..view.times import duration
 from .model import Tempo, Verdict
 
-_LINES = 24  # of a traceback
+_LINES = 24  # lines of a traceback
 
 
 def verdict_of(status: RunStatus, end: Event | None, events: list[Event], begin: float) -> Verdict:
-    """Return the verdict. The message of the end names the first cause; its traceback, if it has one, is the evidence."""
+    """Return the verdict. The end's message names the first cause; its traceback, if any, is the evidence."""
     code = end["code"] if end else None
     title = {
         RunStatus.DONE: "Done",
@@ -37,7 +37,7 @@ def _without_frame(message: str) -> str:
 
 
 def _evidence(end: Event | None, events: list[Event]) -> list[str]:
-    """Return the last lines of the traceback of the process that the end names, in the last attempt."""
+    """Return the last lines of the traceback of the process that the end event names, in the last attempt."""
     if end is None or end["host"] is None:
         return []
     for event in reversed(events):
@@ -49,7 +49,7 @@ def _evidence(end: Event | None, events: list[Event]) -> list[str]:
 
 
 def straggler(tempos: list[Tempo]) -> str:
-    """Return a sentence about the process that has cost the others the most time in their steps, if there is one."""
+    """Return a sentence about the straggler that cost the others the most time; empty if there is none."""
     late = max((tempo for tempo in tempos if tempo.late), key=lambda t: t.late * (t.share or 0.0), default=None)
     if late is None:
         return ""

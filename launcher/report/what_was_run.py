@@ -1,4 +1,4 @@
-"""Say what was run: label, command, code, pod, versions, and the keys of train.yaml that differ from their defaults. PURE."""
+"""Tables of what was run: label, command, code, pod, versions, and non-default keys of train.yaml. PURE."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .model import Table
 
 _HIDDEN = "(not shown)"
 _ENVIRONMENT = "launch.env"
-"""Key whose values may be secrets: a page is handed on more easily than a run directory."""
+"""Key whose values may be secrets; they are hidden, because a page is shared more easily than a run directory."""
 
 
 def tables_of(run_id: str, spec: RunSpec | None, tree: WorkTree | None, events: list[Event]) -> list[Table]:
-    """Return the tables of what was run. Without a spec there is what the events say."""
+    """Return the tables of what was run. Without a spec, only the events are used."""
     start = next((event for event in events if event["event"] == EventKind.START), None)
     rows = [("run", run_id)]
     if spec is not None:
@@ -47,7 +47,7 @@ def tables_of(run_id: str, spec: RunSpec | None, tree: WorkTree | None, events: 
 
 
 def typed_command(words: Sequence[str]) -> str:
-    """Return the command line that was typed, without values that may be secrets; empty if it is unknown."""
+    """Return the typed command line without values that may be secrets; empty if unknown."""
     return shlex.join(["podrun", *map(_without_value, words)]) if words else ""
 
 
@@ -67,7 +67,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _changed(section: BaseModel, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the keys that differ from the default of their section, with both values."""
+    """Yield (key, text) for each key that differs from its section's default."""
     for name, field in type(section).model_fields.items():
         value, key = getattr(section, name), f"{path}{name}"
         default = None if field.is_required() else field.get_default(call_default_factory=True)

@@ -1,4 +1,4 @@
-"""Write a page as one HTML file that loads nothing. All texts of the run are escaped. PURE, but for the files beside it."""
+"""Render a page as one self-contained HTML file; all texts of the run are escaped. PURE, except that it reads its assets."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _STRIPS = {
 
 @dataclass(frozen=True)
 class Live:
-    """Additions to a page that is served, and updates itself from the server that it comes from."""
+    """Additions to a served page, which updates itself from its server."""
 
     header: str
-    """HTML under the title."""
+    """HTML below the title."""
     style: str
     script: str
     data: dict[str, Any]
-    """Data for the script, beside those of the charts."""
+    """Data for the script, merged with the charts' data."""
 
 
 def html_of(page: Page, live: Live | None = None) -> str:
-    """Return the file's text."""
+    """Return the HTML of a page."""
     data = drawn_data(page.charts, page.strips)
     return document(page.title, page.subtitle, parts_of(page), data, page.made, live)
 
@@ -45,14 +45,14 @@ def html_of(page: Page, live: Live | None = None) -> str:
 def document(
     title: str, subtitle: str, parts: dict[str, str], data: dict[str, Any], made: str, live: Live | None = None
 ) -> str:
-    """Return a page of `parts`, HTML by key. `data` is what its scripts draw, as `drawn_data` returns it."""
+    """Return an HTML document of `parts`, which are HTML by key. `data`: result of `drawn_data` for the scripts."""
     style = _file("page.css") + (live.style if live else "")
     script = "".join(map(_file, _SCRIPTS)) + (live.script if live else "")
     policy = f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}"
     return "".join(
         [
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
-            # Even if a text were not escaped, a browser would load nothing and run no script but podrun's.
+            # a second defence: even if a text is not escaped, the browser loads nothing and runs only podrun's script
             f'<meta http-equiv="Content-Security-Policy" content="{escape(policy + _ONLY_HERE if live else policy)}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="referrer" content="no-referrer">',
@@ -69,11 +69,11 @@ def document(
 
 
 _ONLY_HERE = "; connect-src 'self'"
-"""Addition to the policy of a page that asks its server for news."""
+"""Addition to the content policy of a page that polls its server."""
 
 
 def parts_of(page: Page) -> dict[str, str]:
-    """Return the parts that the page has something for, in their order: each may change while the others stay."""
+    """Return the parts that have content, in page order. Each may be updated alone."""
     late = [one for one in page.strips if one.key == "late"]
     parts = {
         "verdict": _verdict(page.verdict),
@@ -99,12 +99,12 @@ def _digest(text: str) -> str:
 
 
 def text_of(text: str) -> str:
-    """Return text that may stand in an element or in quotes: control characters are shown, not obeyed."""
+    """Escape text for an element or a quoted attribute; control characters are made visible."""
     return escape(without_colours(text))
 
 
 def section(title: str, *parts: str) -> str:
-    """Return a section of parts, which are HTML."""
+    """Return a section that contains `parts`, which are HTML."""
     return f"<section><h2>{text_of(title)}</h2>{''.join(parts)}</section>"
 
 
@@ -137,7 +137,7 @@ def tiles_of(tiles: Sequence[tuple[str, str]]) -> str:
 
 
 def figures(title: str, charts: Sequence[Chart], *, controls: bool) -> str:
-    """Return a section of empty charts, which the scripts draw in."""
+    """Return a section of empty charts that the scripts fill."""
     if not charts:
         return ""
     bar = (

@@ -1,1 +1,1 @@
-"""Bring the results of a run to this machine."""
+"""Download the results of a run to this machine."""

@@ -1,7 +1,7 @@
-"""List, verify and change the checkpoints of a workdir in a bucket, with the same code as those of a folder.
+"""List, verify and change the checkpoints of a workdir in a bucket, with the same code as for a folder.
 
-The agent's command works on a copy in a temporary folder, of which only those files have content that it reads; what it has
-removed, renamed or pinned there is done in the bucket afterwards. A checkpoint's manifest comes last and goes first.
+The agent's command works on a copy in a temporary folder, in which only the files that it reads have content. Its removals,
+renames and pins are then applied to the bucket. A checkpoint's manifest is written last and removed first.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ..pod.errors import HostError
 from .bucket_folder import BucketFolder
 
 Ask = Callable[[Path], dict[str, Any]]
-"""Have the agent's command `checkpoints` work on a folder, and return its answer."""
+"""Calls the agent's command `checkpoints` for a folder, and returns its answer."""
 _FOLDER = "checkpoints"
 
 
 def ask_bucket(
     url: str, action: str | None, names: tuple[str, ...], ask: Ask, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Return the answer of the agent's command for the bucket. Raises UserError, HostError if it cannot be reached."""
+    """Return the answer of the agent's command for the bucket. Raises UserError; HostError if the bucket is unreachable."""
     bucket = Bucket(url, lambda text: say(f"podrun: {text}"))
     with (
         _errors(url),
@@ -46,14 +46,14 @@ def ask_bucket(
 
 
 def _read_files(action: str | None, names: tuple[str, ...]) -> Callable[[str], bool]:
-    """Return which checkpoints the command reads: all for a list, that one for a restore, else none."""
+    """Return a predicate for the checkpoints that the command reads: all for a list, one for a restore, otherwise none."""
     if action == "restore":
         return lambda name: name.partition(".")[0] == names[0].partition(".")[0]
     return lambda name: action is None
 
 
 class _Copy:
-    """The checkpoints of a bucket in a folder here."""
+    """A local copy of the checkpoints in a bucket."""
 
     def __init__(self, bucket: Bucket, workdir: Path, source: BucketFolder) -> None:
         self._bucket = bucket
@@ -61,12 +61,12 @@ class _Copy:
         self._workdir = workdir
         self._source = source
         self._files: dict[str, list[str]] = {}
-        """Paths of the files of each checkpoint."""
+        """Paths of the files, by checkpoint."""
         self._before: dict[int, str] = {}
-        """Names of the checkpoints by the inodes of their folders, which keep them when they are renamed."""
+        """Names of the checkpoints by the inodes of their folders, which a rename does not change."""
 
     def make(self, is_read: Callable[[str], bool]) -> None:
-        """Make the files, with the content of those that are read."""
+        """Create the files; those that the command reads get their content."""
         for path in self._source.list_files().sizes:
             parts = path.split("/")
             if len(parts) > 2 and parts[0] == _FOLDER:
@@ -85,12 +85,10 @@ class _Copy:
             self._before[(self._folder / name).stat().st_ino] = name
 
     def send_changes(self) -> None:
-        """Do in the bucket what was done in the folder."""
+        """Apply the changes of the local folder to the bucket."""
         after = {path.name: self._before[path.stat().st_ino] for path in self._folder.iterdir()}
         renamed = [(before, name) for name, before in after.items() if before != name]
-        for before, name in sorted(
-            renamed, key=lambda pair: pair[1] in self._files
-        ):  # first those that take no one's name
+        for before, name in sorted(renamed, key=lambda pair: pair[1] in self._files):  # renames to unused names first
             if name in self._files:
                 self._delete(name)
             for path in sorted(self._files[before], key=_is_manifest):
@@ -116,7 +114,7 @@ def _is_manifest(path: str) -> bool:
 
 @contextmanager
 def _claimed(bucket: Bucket, spool: Path, say: Callable[[str], None], needed: bool) -> Iterator[None]:
-    """Hold the claim of the workdir, as a run does."""
+    """Hold the claim of the workdir during the block, as a run does."""
     if not needed:
         yield
         return
@@ -131,7 +129,7 @@ def _claimed(bucket: Bucket, spool: Path, say: Callable[[str], None], needed: bo
 
 @contextmanager
 def _errors(url: str) -> Iterator[None]:
-    """Turn errors of a bucket into UserError and HostError."""
+    """Convert errors of a bucket into UserError and HostError."""
     try:
         try:
             yield
@@ -142,7 +140,7 @@ def _errors(url: str) -> Iterator[None]:
 
 
 def _with_url(value: Any, folder: str, url: str) -> Any:
-    """Return an answer with the URL in place of the folder."""
+    """Return an answer with the folder replaced by the URL."""
     if isinstance(value, str):
         return value.replace(folder, url)
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Read a workdir in a bucket as a folder on a host is read. Nothing that is in the bucket is trusted."""
+"""Read a workdir in a bucket like a folder on a host. The bucket's content is not trusted."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ..agent.base.protocol import FILES_LIMIT
 from ..pod.errors import HostError
 from ..remote.download import FileFailedError, Listing
 
-_PIECE = 8 << 20  # bytes of one request
-_NAMED = 3  # objects that are left out and named
+_PIECE = 8 << 20  # bytes per request
+_NAMED = 3  # names of skipped objects that are printed
 
 
 class BucketFile:
-    """A file while it arrives. It comes whole, unless what is here is equal: a bucket cannot tell the digest of a part."""
+    """A file that is being received. It is read from its start, because a bucket cannot compute the digest of a part."""
 
     def __init__(self, bucket: Bucket, name: str, size: int, equal: str = "") -> None:
-        """`equal` is the digest of what is here, if that is the same file."""
+        """`equal`: digest of the local file, if that is the same file."""
         self._bucket, self._name = bucket, name
         self.size, self.offset = size, size if equal else 0
         self.digest = equal
@@ -47,28 +47,32 @@ class BucketFolder:
     """The objects of a workdir, as files."""
 
     def __init__(self, url: str, say: Callable[[str], None]) -> None:
-        """`say` is told what is tried again, and what is left out. Raises UserError if the package for it is missing."""
+        """`say` receives messages about retries and skipped objects. Raises UserError if a package is missing."""
         self.path = url
         self._say = say
         self._bucket = Bucket(url, lambda text: say(f"podrun: {text}"))
         self._sizes: dict[str, int] = {}
 
     def list_files(self) -> Listing:
-        """Return the objects whose names can be files in a folder. Raises HostError, UserError."""
+        """Return the objects whose names are valid file names. Raises HostError, UserError."""
         with _explained(self.path):
             objects = self._bucket.sizes()
         if not objects:
             raise UserError(f"there is nothing in {self.path}, or no such bucket: correct the URL; a run says its own")
         if len(objects) > FILES_LIMIT:
             raise UserError(f"{self.path} has more than {FILES_LIMIT} objects: it is no workdir of one run")
-        files, refused = as_files(name for name in objects if not name.endswith("/"))  # which consoles make as folders
+        # consoles create objects that end in / as folders
+        files, refused = as_files(name for name in objects if not name.endswith("/"))
         self._sizes = {name: objects[name] for name in files}
         for why in refused[:_NAMED]:
             self._say(f"podrun: {self.path} {why}; left out")
         return Listing(dict(self._sizes), max(0, len(refused) - _NAMED))
 
     def get(self, path: str, have: int = 0, digest: str = "") -> BucketFile:
-        """Ask for a file. One of the same size as what is here is read, to compare its digest. Raises as `pieces`."""
+        """Request a file.
+
+        If its size equals that of the local file, it is read to compare digests. Raises as `pieces` does.
+        """
         if path not in self._sizes:
             raise FileFailedError(f"there is no object {path}", gone=True)
         size = self._sizes[path]
@@ -81,7 +85,7 @@ class BucketFolder:
         return BucketFile(self._bucket, path, size)
 
     def refuse(self, why: str) -> HostError:
-        """Return the error to raise for objects that are not what they should be."""
+        """Return the error for objects that violate the protocol."""
         return HostError(self.path, why)
 
     def close(self) -> None:
@@ -90,7 +94,7 @@ class BucketFolder:
 
 @contextmanager
 def _explained(url: str) -> Iterator[None]:
-    """Turn errors of a bucket into those of a host: FileFailedError, HostError, and UserError for what the user can mend."""
+    """Convert errors of a bucket into FileFailedError, HostError, or UserError if the user can fix them."""
     try:
         yield
     except MissingObjectError as error:

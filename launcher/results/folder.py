@@ -1,4 +1,4 @@
-"""Folder on this machine that results are brought to. What has arrived only in part is kept aside, for the next time."""
+"""The local folder that results are downloaded to. Incomplete files are stored separately, and continued next time."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _CHUNK = 1 << 20
 
 
 class DigestError(Exception):
-    """A file has arrived with another digest than the host has computed."""
+    """A received file has another digest than the host computed."""
 
 
-class HomeFolder:
-    """The folder, held by this process until it is closed."""
+class DownloadFolder:
+    """The download folder, locked by this process until it is closed."""
 
     def __init__(self, path: Path, source: str) -> None:
-        """Make the folder if it does not exist. Raises UserError if it cannot be written, or holds anything else.
+        """Create the folder if necessary. Raises UserError if it is not writable, or contains anything else.
 
-        `source` says where its contents are from, such as `host-0:/runs/train`.
+        `source` identifies the origin of its content, such as `host-0:/runs/train`.
         """
         self.path = path
         self._lock = -1
@@ -55,7 +55,7 @@ class HomeFolder:
             raise UserError(f"cannot write to {path}: {error.strerror}; {remedy}") from None
 
     def _check(self, source: str, remedy: str) -> None:
-        """Raise UserError if the folder has other contents than what was brought from `source`."""
+        """Raise UserError if the folder contains anything that was not downloaded from `source`."""
         try:
             before = str(json.loads((self.path / _OURS / _SOURCE).read_bytes())["source"])
         except FileNotFoundError:
@@ -77,11 +77,11 @@ class HomeFolder:
             self._lock = -1
 
     def part(self, path: str) -> Path:
-        """Return where a file is kept while it is not complete. Raises UserError for a link that could lead elsewhere."""
+        """Return the path of the incomplete file. Raises UserError for a link that could lead elsewhere."""
         return self._below(self.path / _OURS / _PARTS, path)
 
     def final(self, path: str) -> Path:
-        """Return where a complete file is. Raises UserError for a link that could lead elsewhere."""
+        """Return the path of the complete file. Raises UserError for a link that could lead elsewhere."""
         return self._below(self.path, path)
 
     def _below(self, folder: Path, path: str) -> Path:
@@ -93,23 +93,23 @@ class HomeFolder:
             ) from None
 
     def is_whole(self, path: str) -> bool:
-        """Return whether a file is here, and nothing that has arrived after it."""
+        """Return True if the complete file exists and no newer partial download of it."""
         return self.final(path).is_file() and not self.part(path).exists()
 
     def size_of(self, path: str) -> int:
-        """Return how many bytes are here of a file, whole or in part."""
+        """Return the number of bytes present, of the complete or the partial file."""
         sizes = [file.stat().st_size for file in (self.part(path), self.final(path)) if file.is_file()]
         return max(sizes, default=0)
 
     def start_of(self, path: str) -> tuple[int, str]:
-        """Return size and SHA-256 of what is here of a file: of a part of it, or of its last complete state."""
+        """Return (size, SHA-256) of the partial file, or else of the complete one."""
         file = self.part(path) if self.part(path).is_file() else self.final(path)
         return (file.stat().st_size, digest_of(file).hexdigest()) if file.is_file() else (0, "")
 
     def receive(self, path: str, incoming: IncomingFile, progress: Callable[[int], None]) -> None:
-        """Write a file's part to its end, and call `progress` with the size of each piece. Raises DigestError, OSError.
+        """Append to a partial file until it is complete; call `progress` with the size of each piece.
 
-        Raises what `IncomingFile.pieces` raises; the part stays then.
+        Raises DigestError, OSError, and the exceptions of `IncomingFile.pieces`, after which the partial file remains.
         """
         part = self.part(path)
         part.parent.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ class HomeFolder:
             raise DigestError(path)
 
     def place(self, path: str) -> None:
-        """Give a part, a file or a folder, its final name, in place of what has it. Raises OSError."""
+        """Move a partial file or folder to its final name, replacing what is there. Raises OSError."""
         part, final = self.part(path), self.final(path)
         final.parent.mkdir(parents=True, exist_ok=True)
         if not part.is_dir():
@@ -146,12 +146,12 @@ class HomeFolder:
         part.rename(final)
 
     def drop_part(self, path: str) -> None:
-        """Remove what is here of an incomplete file or folder."""
+        """Remove a partial file or folder."""
         shutil.rmtree(self.part(path), ignore_errors=True)
         self.part(path).unlink(missing_ok=True)
 
     def drop_parts(self) -> None:
-        """Remove all that is incomplete."""
+        """Remove all partial files."""
         shutil.rmtree(self.path / _OURS / _PARTS, ignore_errors=True)
 
 

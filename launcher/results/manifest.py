@@ -1,4 +1,4 @@
-"""Read the manifest of a checkpoint, and compare files here with it."""
+"""Read the manifest of a checkpoint, and compare local files with it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .folder import digest_of
 
 
 def read_manifest(data: bytes, paths: Iterable[str]) -> Files:
-    """Return the files of a manifest, which lists those of `paths`, the files of the checkpoint, that it must list.
+    """Return the files listed in a manifest, which must list every file in `paths` that belongs to the checkpoint.
 
     Raises ValueError.
     """
@@ -27,7 +27,7 @@ def read_manifest(data: bytes, paths: Iterable[str]) -> Files:
 
 
 def is_complete(checkpoint: Path, manifest: bytes) -> bool:
-    """Return whether the checkpoint in a folder here has this manifest, and all files are as it says."""
+    """Return True if the local checkpoint has this manifest, and all its files match."""
     try:
         if (checkpoint / CHECKPOINT_MANIFEST).read_bytes() != manifest:
             return False
@@ -41,7 +41,7 @@ def is_complete(checkpoint: Path, manifest: bytes) -> bool:
 
 
 def remove_others(folder: Path, files: Files) -> None:
-    """Remove from a folder what is no file of the checkpoint, such as the rest of another of the same step."""
+    """Remove files that do not belong to the checkpoint, such as remains of another checkpoint of the same step."""
     keep = {*files, CHECKPOINT_MANIFEST}
     for above, _, names in os.walk(folder):
         for name in names:

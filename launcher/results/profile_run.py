@@ -1,4 +1,4 @@
-"""Profile a run that goes on: ask workers for traces of their next steps, and bring those here."""
+"""Profile a running job: ask workers for traces of their next steps, and download them."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from ..transport.base import Transport
 
 Say = Callable[[str], None]
 _BEGUN, _DONE = "begun", "done"
-"""States that a worker reports; any other is a failure."""
+"""States that a worker reports; any other state is a failure."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A process that is to be profiled."""
+    """A process to profile."""
 
     host: Host
     process: int
     name: str
-    """As its log is called: the host's, with the process behind it if the host has several."""
+    """Name of its log: the host's name, followed by the process number if the host has several."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A trace that is here now."""
+    """A downloaded trace."""
 
     target: Target
     folder: Path
     first: int
     last: int
-    """First and last step in it."""
+    """First and last traced step."""
     files: tuple[Path, ...]
 
 
 class Profiling:
-    """One profile of some processes of a run, which is taken back on the hosts at the end of the block."""
+    """A profile of some processes of a run. The end of the `with` block cancels it on the hosts."""
 
     def __init__(
         self, transport: Transport, directory: RunDirectory, targets: Sequence[Target], profile: str, attempt: int
@@ -59,11 +59,11 @@ class Profiling:
         self._id = profile
         self._attempt = attempt
         self._news = follow(directory, from_end=True)
-        next(self._news, None)  # what is reported from here on is seen
+        next(self._news, None)  # skips events from before the order
         self._ordered: list[Target] = []
 
     def order(self, steps: int) -> None:
-        """Ask each process for a trace of so many steps. Raises UserError, HostError."""
+        """Ask each process for a trace of `steps` steps. Raises UserError, HostError."""
         for target in self._targets:
             self._ordered.append(target)
             if error := self._ask(target, steps):
@@ -96,7 +96,7 @@ class Profiling:
             raise UserError("nobody supervises the run any more; `podrun attach` takes it over, then ask again")
 
     def bring(self, target: Target, event: Event, to: Path) -> Profile:
-        """Bring a trace into a folder below `to`. Raises HostError, FileFailedError, OSError."""
+        """Download a trace into a folder below `to`. Raises HostError, FileFailedError, OSError."""
         folder = to / f"{target.name}-steps-{event['step']}-{event['last']}"
         remote = RemoteFolder(self._transport, self._pod, target.host, self._path(target, self._trace(target)))
         try:
@@ -106,7 +106,7 @@ class Profiling:
         return Profile(target, folder, event["step"], event["last"], tuple(files))
 
     def close(self) -> list[str]:
-        """Take the orders back, and remove the traces from the hosts. Return what could not be removed."""
+        """Cancel the orders, and remove the traces from the hosts. Returns what could not be removed."""
         left = []
         while self._ordered:
             target = self._ordered.pop()
@@ -130,7 +130,7 @@ class Profiling:
         return os.path.join(folder, name) if name else folder
 
     def _ask(self, target: Target, steps: int) -> str | None:
-        """Return what is wrong. Raises HostError."""
+        """Send the order to a worker; return what is wrong, or None. Raises HostError."""
         names = {"order": profile_order(target.process), "trace": self._trace(target)}
         request = {"dir": self._path(target), "id": self._id, "steps": steps, **names}
         error: str | None = ask(self._transport, self._pod, target.host, "profile", request=request).answer["error"]
@@ -139,7 +139,7 @@ class Profiling:
 
 def _bring_file(remote: RemoteFolder, path: str, folder: Path, host: Host) -> Path:
     incoming = remote.get(path)
-    file = folder / path  # `list_files` has refused paths that lead elsewhere
+    file = folder / path  # `list_files` has rejected unsafe paths
     file.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
     part = file.with_name(f".{file.name}.part")

@@ -1,4 +1,4 @@
-"""Pull the results of a run: find a host that has them, and bring them into a folder here."""
+"""Download the results of a run: find a host that has them, and transfer them into a local folder."""
 
 from __future__ import annotations
 
@@ -23,46 +23,46 @@ from ..rundir.spec import RunSpec
 from ..transport.base import Transport, load_transport
 from ..view.times import size
 from .bucket_folder import BucketFolder
-from .folder import HomeFolder, digest_of
+from .folder import DownloadFolder, digest_of
 from .selection import Selection, checkpoint_path, find_steps
 from .source import Source
-from .transfer import Bringing, Brought, Progress, Say
+from .transfer import Downloaded, Progress, Say, Transfer
 
 PULLED = Path("pulled")
-"""Folder for the folders that results are brought to, unless the user names one."""
+"""Parent of the default download folders."""
 _LOGS = "logs"
-_CONNECTIONS = 10  # if each has brought something before it ended
+_CONNECTIONS = 10  # reconnections, each after the previous connection transferred something
 
 
 @dataclass(frozen=True)
 class Pulled:
-    """Results that are here now."""
+    """The downloaded results."""
 
     folder: Path
-    brought: Brought
+    downloaded: Downloaded
 
     @property
     def problems(self) -> list[str]:
-        """Results that could not be brought, each once, however many connections there were."""
-        return list(dict.fromkeys(self.brought.problems))
+        """Return the failures, without duplicates from several connections."""
+        return list(dict.fromkeys(self.downloaded.problems))
 
     def describe(self) -> str:
         """Return `2 checkpoints and 3 files, 1.2 MB received; 4 unchanged: pulled/train`."""
-        brought = {*self.brought.files, *map(checkpoint_path, self.brought.checkpoints)}
-        unchanged = len(self.brought.unchanged - brought)
-        numbers = {"checkpoint": len(self.brought.checkpoints), "file": len(self.brought.files)}
+        downloaded = {*self.downloaded.files, *map(checkpoint_path, self.downloaded.checkpoints)}
+        unchanged = len(self.downloaded.unchanged - downloaded)
+        numbers = {"checkpoint": len(self.downloaded.checkpoints), "file": len(self.downloaded.files)}
         counts = [f"{n} {name if n == 1 else name + 's'}" for name, n in numbers.items() if n]
-        what = f"{' and '.join(counts)}, {size(self.brought.sent)} received" if counts else "nothing new"
+        what = f"{' and '.join(counts)}, {size(self.downloaded.received)} received" if counts else "nothing new"
         return f"{what}{f'; {unchanged} unchanged' if unchanged else ''}: {self.folder}"
 
 
 def default_folder(spec: RunSpec) -> Path:
-    """Return the folder that a run's results are brought to unless the user names another: it has the workdir's name."""
+    """Return the default download folder of a run, named like its workdir."""
     return PULLED / (spec.workdir.name or spec.run_id)
 
 
 def check_folder(spec: RunSpec, folder: Path) -> None:
-    """Raise UserError if results of the run cannot be brought to the folder, which is made."""
+    """Create the folder; raise UserError if results of the run cannot be downloaded into it."""
     _check_not_workdir(spec, folder)
     with _home(folder, _source(spec)):
         pass
@@ -76,95 +76,95 @@ def _check_not_workdir(spec: RunSpec, folder: Path) -> None:
 def pull_run(
     transport: Transport, directory: RunDirectory, selection: Selection, folder: Path, say: Say, progress: Progress
 ) -> Pulled:
-    """Bring what is selected of a run into the folder.
+    """Download the selected results of a run into the folder.
 
-    Raises UserError, and HostError if no host that has the results could be asked, or it fails in the middle.
+    Raises UserError; HostError if no host with the results is reachable, or the connection is lost during the transfer.
     """
     spec = directory.spec()
     _check_not_workdir(spec, folder)
     if bucket := url(spec.workdir):
         return pull_bucket(bucket, selection, folder, say, progress, directory)
-    brought = Brought()
+    downloaded = Downloaded()
     if selection.kinds == {"logs"} and not selection.steps:
         with _home(folder, _source(spec)) as home, _explain_failures(folder, spec.pod.hosts[0].name):
-            _copy_logs(directory, home, brought)
-            return Pulled(folder, brought)
+            _copy_logs(directory, home, downloaded)
+            return Pulled(folder, downloaded)
     for connections_left in reversed(range(_CONNECTIONS)):
-        before = brought.sent
+        before = downloaded.received
         host, remote = _open(transport, directory, spec, say)
         try:
             origin = _Origin(location(remote.path, spec.pod.transport, host.name), host.name, _source(spec), directory)
-            _bring(remote, origin, selection, folder, brought, say, progress)
+            _download(remote, origin, selection, folder, downloaded, say, progress)
             break
         except HostError as error:
-            if brought.sent == before or not connections_left:
+            if downloaded.received == before or not connections_left:
                 raise
             say(f"podrun: {error}; it goes on over a new connection")
         finally:
             remote.close()
-    return Pulled(folder, brought)
+    return Pulled(folder, downloaded)
 
 
 def pull_bucket(
     url: str, selection: Selection, folder: Path, say: Say, progress: Progress, directory: RunDirectory | None = None
 ) -> Pulled:
-    """Bring what is selected of a workdir in a bucket, and the logs of its run if that was started here.
+    """Download the selected results of a workdir in a bucket, and the logs if the run was started from this machine.
 
-    Raises UserError, and HostError if the bucket cannot be reached.
+    Raises UserError; HostError if the bucket is unreachable.
     """
-    brought = Brought()
+    downloaded = Downloaded()
     if selection.kinds == {"logs"} and not selection.steps and directory is None:
         raise UserError(
             f"the logs of a run are not in {url}, but on the machine that has started it: podrun pull RUN logs"
         )
-    _bring(BucketFolder(url, say), _Origin(url, url, url, directory), selection, folder, brought, say, progress)
-    return Pulled(folder, brought)
+    _download(BucketFolder(url, say), _Origin(url, url, url, directory), selection, folder, downloaded, say, progress)
+    return Pulled(folder, downloaded)
 
 
 @dataclass(frozen=True)
 class _Origin:
-    """Where results are from."""
+    """The origin of results."""
 
     label: str
-    """As the user is told it."""
+    """Name for messages."""
     host: str
     """Name of the host, or URL."""
     source: str
-    """As it is recorded in the folder here."""
+    """Identifier stored in the download folder."""
     directory: RunDirectory | None
-    """The run, with its logs."""
+    """The run that has the logs, if known."""
 
 
 def _source(spec: RunSpec) -> str:
     return url(spec.workdir) or f"{spec.pod.hosts[0].address}:{spec.workdir}"
 
 
-def _bring(
+def _download(
     remote: Source,
     origin: _Origin,
     selection: Selection,
     folder: Path,
-    brought: Brought,
+    downloaded: Downloaded,
     say: Say,
     progress: Progress,
 ) -> None:
-    """Bring what is selected over one connection. Raises UserError, HostError."""
+    """Download the selected results over one connection. Raises UserError, HostError."""
     with _explain_failures(folder, origin.host):
         listing = remote.list_files()
-    selection.checkpoints(find_steps(listing.sizes).complete)  # raises for a missing step before anything is made
+    selection.checkpoints(find_steps(listing.sizes).complete)  # raises for a missing step before anything is created
     with _home(folder, origin.source) as home, _explain_failures(folder, origin.host):
         say(f"podrun: pulling {origin.label} to {folder}")
-        Bringing(remote, origin.host, home, brought, say, progress).run(listing, selection)
+        Transfer(remote, origin.host, home, downloaded, say, progress).run(listing, selection)
         if selection.has_logs and origin.directory is not None:
-            _copy_logs(origin.directory, home, brought)
-        if selection.is_everything and not brought.problems:
+            _copy_logs(origin.directory, home, downloaded)
+        if selection.is_everything and not downloaded.problems:
             home.drop_parts()
         if listing.left_out and selection.is_everything:
             say(f"{listing.left_out} links, or unsafe names, in {remote.path} are left out")
 
 
 def _open(transport: Transport, directory: RunDirectory, spec: RunSpec, say: Say) -> tuple[Host, RemoteFolder]:
-    """Return the workdir on the host of process 0, or on another that sees the same. Raises HostError, UserError."""
+    """Return the workdir on the host of process 0, or on another host that sees the same. Raises HostError, UserError."""
     first, *others = directory.hosts(spec.pod)
     folder = os.fspath(spec.workdir)
     try:
@@ -191,7 +191,7 @@ def _open(transport: Transport, directory: RunDirectory, spec: RunSpec, say: Say
 def _open_here(
     directory: RunDirectory, spec: RunSpec, folder: str, failed: HostError, say: Say
 ) -> tuple[Host, RemoteFolder]:
-    """Return the workdir as this machine sees it, if it shares a file system with the hosts. Raises the HostError if not."""
+    """Return the workdir as seen from this machine, if it shares the hosts' file system; otherwise raise `failed`."""
     if not os.path.isdir(os.path.expanduser(folder)):
         raise failed
     here = replace(spec.pod, hosts=(Host("this machine", "127.0.0.1"),), transport="local", home=str(podrun_home()))
@@ -199,7 +199,7 @@ def _open_here(
         remote = RemoteFolder(load_transport(here), here, here.hosts[0], folder)
     except (FileFailedError, HostError):
         raise failed from None
-    if remote.last_run != directory.run_id:  # a folder of another run with the same path
+    if remote.last_run != directory.run_id:  # another run's folder with the same path
         remote.close()
         raise failed
     say(f"podrun: {failed}; this machine sees the same folder")
@@ -207,8 +207,8 @@ def _open_here(
 
 
 @contextmanager
-def _home(folder: Path, source: str) -> Iterator[HomeFolder]:
-    home = HomeFolder(folder, source)
+def _home(folder: Path, source: str) -> Iterator[DownloadFolder]:
+    home = DownloadFolder(folder, source)
     try:
         yield home
     finally:
@@ -217,7 +217,7 @@ def _home(folder: Path, source: str) -> Iterator[HomeFolder]:
 
 @contextmanager
 def _explain_failures(folder: Path, host: str) -> Iterator[None]:
-    """Turn errors of this machine's disk, and of the workdir on the host, into sentences. Raises UserError, HostError."""
+    """Convert errors of the local disk and of the host's workdir. Raises UserError, HostError."""
     try:
         yield
     except FileFailedError as error:
@@ -231,16 +231,16 @@ def _explain_failures(folder: Path, host: str) -> Iterator[None]:
         raise UserError(f"cannot write {place}: {error.strerror}; choose another folder with --to DIR") from None
 
 
-def _copy_logs(directory: RunDirectory, home: HomeFolder, brought: Brought) -> None:
-    """Copy the logs, which are in the run directory on this machine."""
+def _copy_logs(directory: RunDirectory, home: DownloadFolder, downloaded: Downloaded) -> None:
+    """Copy the logs from the run directory of this machine."""
     for source in sorted(directory.logs.glob("*.log")):
         path = f"{_LOGS}/{source.name}"
         final = home.final(path)
         if final.is_file() and digest_of(final).digest() == digest_of(source).digest():
-            brought.unchanged.add(path)
+            downloaded.unchanged.add(path)
             continue
         part = home.part(path)
         part.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, part)
         home.place(path)
-        brought.files.add(path)
+        downloaded.files.add(path)

@@ -1,4 +1,4 @@
-"""Select results of a run: which files of a workdir are metrics, samples or checkpoints. PURE."""
+"""Select results of a run: classify files of a workdir as metrics, samples or checkpoints. PURE."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _KIND_OF = {
 
 @dataclass(frozen=True)
 class Selection:
-    """What of a run is brought; all of it if nothing is named."""
+    """Results to download; everything if no kind is named."""
 
     kinds: frozenset[str] = frozenset()
     steps: tuple[int, ...] = ()
     newest: int | None = None
-    """Of the checkpoints only so many of the newest; None: all."""
+    """Number of newest checkpoints to download; None: all."""
 
     @property
     def is_everything(self) -> bool:
@@ -43,11 +43,11 @@ class Selection:
 
     @property
     def has_files(self) -> bool:
-        """Return whether files of the workdir that belong to no checkpoint are wanted."""
+        """Return True if files that belong to no checkpoint are selected."""
         return self.is_everything or bool(self.kinds & {"metrics", "samples"})
 
     def files(self, paths: Iterable[str]) -> list[str]:
-        """Return the paths of the files that are wanted, those of checkpoints not among them."""
+        """Return the selected paths, without files of checkpoints."""
         return [path for path in paths if self._wants(path)]
 
     def _wants(self, path: str) -> bool:
@@ -57,7 +57,7 @@ class Selection:
         return self.is_everything or _KIND_OF.get(top) in self.kinds
 
     def checkpoints(self, complete: Sequence[int]) -> list[int]:
-        """Return the steps of the checkpoints that are wanted, the newest first. Raises UserError for one that is missing."""
+        """Return the steps of the selected checkpoints, newest first. Raises UserError for a missing step."""
         if missing := [step for step in self.steps if step not in complete]:
             which = ", ".join(map(str, sorted(complete))) or "none"
             raise UserError(f"there is no complete checkpoint of step {missing[0]}; complete ones: {which}")
@@ -68,11 +68,11 @@ class Selection:
 
 
 BRIEF = Selection(frozenset({"metrics", "samples", "checkpoints"}), newest=1)
-"""What `--pull` brings at the end of a run."""
+"""Default selection of `--pull`."""
 
 
 def parse_selection(words: Sequence[str]) -> Selection:
-    """Return what the words select. Raises UserError for one that means nothing."""
+    """Parse a selection. Raises UserError for an unknown word."""
     for word in words:
         if word not in KINDS and not _STEP.fullmatch(word):
             near = near_kind(word)
@@ -84,26 +84,26 @@ def parse_selection(words: Sequence[str]) -> Selection:
 
 
 def selects(word: str) -> bool:
-    """Return whether a word selects results: one of KINDS, or a step."""
+    """Return True if a word selects results: a kind or a step."""
     return word in KINDS or bool(_STEP.fullmatch(word))
 
 
 def near_kind(word: str) -> str | None:
-    """Return the kind of results that was meant by a misspelled word; None if it is like none."""
+    """Return the kind that a misspelled word is closest to; None if there is none."""
     return next(iter(difflib.get_close_matches(word, KINDS, n=1)), None)
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Checkpoints of a workdir by their files."""
+    """Checkpoints of a workdir, found from its files."""
 
     complete: tuple[int, ...]
     incomplete: tuple[int, ...]
-    """Steps without a manifest, which is the last file of a checkpoint."""
+    """Steps without a manifest, which is written last."""
 
 
 def find_steps(paths: Iterable[str]) -> Steps:
-    """Return the checkpoints among the files of a workdir; not those that were set aside, or are being written or removed."""
+    """Return the checkpoints among the files of a workdir, without those set aside, being written or being removed."""
     steps: dict[int, bool] = {}
     for path in paths:
         parts = path.split("/")

@@ -1,4 +1,4 @@
-"""The contract of what results are brought from: a folder on a host, or a workdir in a bucket."""
+"""The interface of sources of results: a folder on a host, or a workdir in a bucket."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ..remote.download import Listing
 
 
 class IncomingFile(Protocol):
-    """The rest of a file, while it arrives: `remote.download.Incoming`, and its like."""
+    """The rest of a file that is being received: `remote.download.Incoming` and similar classes."""
 
     offset: int
     size: int
     digest: str
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the bytes from `offset` on; then `digest` is that of the whole file. Raises FileFailedError, HostError."""
+        """Yield the bytes from `offset` on, then set `digest` to the whole file's. Raises FileFailedError, HostError."""
 
 
 class Source(Protocol):
-    """Files by their paths, none of which is trusted: `remote.download.RemoteFolder`, and its like."""
+    """Files by path, none of them trusted: `remote.download.RemoteFolder` and similar classes."""
 
     path: str
 
@@ -29,10 +29,10 @@ class Source(Protocol):
         """Return the files. Raises HostError, FileFailedError, UserError."""
 
     def get(self, path: str, have: int = 0, digest: str = "") -> IncomingFile:
-        """Ask for a file, of which the first `have` bytes with that SHA-256 are here. Raises FileFailedError, HostError."""
+        """Request a file. `have`, `digest`: size and SHA-256 of the local part. Raises FileFailedError, HostError."""
 
     def refuse(self, why: str) -> HostError:
-        """Return the error to raise for a source that does not keep to the rules."""
+        """Return the error for a source that violates the protocol."""
 
     def close(self) -> None:
-        """Let go of it; safe to call twice."""
+        """Release the source. Safe to call twice."""

@@ -1,4 +1,4 @@
-"""Bring results from a host into a folder here: only what is missing, each file and each checkpoint whole or not at all."""
+"""Download results into a local folder: only missing parts, and each file or checkpoint completely or not at all."""
 
 from __future__ import annotations
 
@@ -13,63 +13,63 @@ from podrun.runtime.manifests import LIMIT, Files
 from ..pod.errors import HostError
 from ..remote.download import FileFailedError, Listing
 from ..view.times import size as size_text
-from .folder import DigestError, HomeFolder, digest_of
+from .folder import DigestError, DownloadFolder, digest_of
 from .manifest import is_complete, read_manifest, remove_others
 from .selection import Selection, checkpoint_path, find_steps
 from .source import Source
 
-_MOST = 0.95  # part of the free disk that is filled
-_ROUNDS = 3  # listings, if checkpoints are removed while they are brought
+_MOST = 0.95  # fraction of the free disk that may be filled
+_ROUNDS = 3  # listings, if checkpoints are removed during the download
 _GROWTH = 64 << 20  # bytes by which a file may have grown since it was listed
-_TRIES = 2  # for a file that has arrived damaged
+_TRIES = 2  # attempts per file that arrives damaged
 
 Say = Callable[[str], None]
 Progress = Callable[[str, int, int], None]
-"""Called with what is being brought, the bytes of it that are here, and those that it has."""
+"""Called with (name, bytes received, total size)."""
 
 
 @dataclass
-class Brought:
-    """Results that were brought, over any number of connections."""
+class Downloaded:
+    """Results downloaded so far, over any number of connections."""
 
     files: set[str] = field(default_factory=set)
     checkpoints: list[int] = field(default_factory=list)
     unchanged: set[str] = field(default_factory=set)
-    """Files and checkpoints that were here already."""
-    sent: int = 0
+    """Files and checkpoints that were already complete."""
+    received: int = 0
     """Bytes that were received."""
     problems: list[str] = field(default_factory=list)
-    """Results that cannot be brought, each with the reason."""
+    """Failures, each with its reason."""
 
 
 class _DamagedError(Exception):
-    """A checkpoint on the host is not what its manifest says."""
+    """A checkpoint on the host does not match its manifest."""
 
 
-class Bringing:
-    """One transfer from a folder on a host to one here."""
+class Transfer:
+    """A transfer from a folder on a host to a local one."""
 
     def __init__(
-        self, remote: Source, host: str, home: HomeFolder, brought: Brought, say: Say, progress: Progress
+        self, remote: Source, host: str, home: DownloadFolder, downloaded: Downloaded, say: Say, progress: Progress
     ) -> None:
-        """`brought` is filled."""
+        """`downloaded` accumulates the results."""
         self._remote = remote
         self._host = host
         self._home = home
         self._say = say
         self._progress = progress
-        self._brought = brought
+        self._downloaded = downloaded
 
     def run(self, listing: Listing, selection: Selection) -> None:
-        """Bring what is selected of the files that are listed. Raises HostError, OSError, FileFailedError, UserError."""
+        """Download the selected files of the listing. Raises HostError, OSError, FileFailedError, UserError."""
         finished: set[int] = set()
         for _ in range(_ROUNDS):
             steps = find_steps(listing.sizes)
             chosen = [step for step in selection.checkpoints(steps.complete) if step not in finished]
             self._check_room(chosen, listing, selection)
-            removed = [step for step in chosen if not self._bring_checkpoint(step, listing)]
+            removed = [step for step in chosen if not self._download_checkpoint(step, listing)]
             finished |= {*chosen} - {*removed}
-            self._bring_files(selection.files(listing.sizes), listing)
+            self._download_files(selection.files(listing.sizes), listing)
             if not removed:
                 break
             for step in removed:
@@ -81,7 +81,7 @@ class Bringing:
                     self._say(f"checkpoint {step} on {self._host} is not complete; left out")
 
     def _check_room(self, steps: list[int], listing: Listing, selection: Selection) -> None:
-        """Raise UserError if what is listed, and not here yet, would fill the disk: a host may list any sizes."""
+        """Raise UserError if the missing files would fill the disk; a host may list any sizes."""
         folders = tuple(f"{checkpoint_path(step)}/" for step in steps)
         wanted = {*selection.files(listing.sizes), *(path for path in listing.sizes if path.startswith(folders))}
         needed = sum(max(0, listing.sizes[path] - self._home.size_of(path)) for path in wanted)
@@ -94,15 +94,15 @@ class Bringing:
 
     # --- files ---
 
-    def _bring_files(self, paths: list[str], listing: Listing) -> None:
+    def _download_files(self, paths: list[str], listing: Listing) -> None:
         for path in paths:
             try:
-                self._bring_file(path, listing.sizes[path])
+                self._download_file(path, listing.sizes[path])
             except FileFailedError as error:
                 if not error.gone:
-                    self._brought.problems.append(f"{path} on {self._host}: {error}")
+                    self._downloaded.problems.append(f"{path} on {self._host}: {error}")
 
-    def _bring_file(self, path: str, listed: int) -> None:
+    def _download_file(self, path: str, listed: int) -> None:
         for _ in range(_TRIES):
             have, digest = self._home.start_of(path)
             incoming = self._remote.get(path, have, digest)
@@ -111,46 +111,46 @@ class Bringing:
             if incoming.offset == incoming.size == have and self._home.is_whole(path):
                 for _ in incoming.pieces():
                     pass
-                self._brought.unchanged.add(path)
+                self._downloaded.unchanged.add(path)
                 return
             try:
                 self._home.receive(path, incoming, self._counter(path, incoming.offset, incoming.size))
             except DigestError:
                 continue
             self._home.place(path)
-            self._brought.files.add(path)
+            self._downloaded.files.add(path)
             self._say(f"{path}  {size_text(incoming.size)}")
             return
         raise HostError(self._host, f"has sent {path} twice with another digest than it has computed")
 
     def _counter(self, what: str, before: int, total: int) -> Callable[[int], None]:
-        """Return a function that counts the bytes which arrive, and shows how far it is."""
+        """Return a function that counts received bytes and shows the progress."""
         here = before
 
         def count(received: int) -> None:
             nonlocal here
             here += received
-            self._brought.sent += received
+            self._downloaded.received += received
             self._progress(what, here, total)
 
         return count
 
     # --- checkpoints ---
 
-    def _bring_checkpoint(self, step: int, listing: Listing) -> bool:
-        """Bring a checkpoint, and return whether it still exists on the host."""
+    def _download_checkpoint(self, step: int, listing: Listing) -> bool:
+        """Download a checkpoint; return False if it was removed from the host meanwhile."""
         base = checkpoint_path(step)
         try:
             manifest = self._read(f"{base}/{CHECKPOINT_MANIFEST}", listing)
             if is_complete(self._home.final(base), manifest):
-                self._brought.unchanged.add(base)
+                self._downloaded.unchanged.add(base)
                 return True
             files = _parse(manifest, base, listing)
             remove_others(self._home.part(base), files)
             total = sum(size for size, _ in files.values())
             here = 0
             for name, (size, digest) in files.items():
-                self._bring_part(
+                self._download_part(
                     f"{base}/{name}", size, digest, listing, self._counter(f"checkpoint {step}", here, total)
                 )
                 here += size
@@ -167,16 +167,16 @@ class Bringing:
         part.mkdir(parents=True, exist_ok=True)
         (part / CHECKPOINT_MANIFEST).write_bytes(manifest)
         self._home.place(base)
-        self._brought.checkpoints.append(step)
+        self._downloaded.checkpoints.append(step)
         self._say(f"checkpoint {step}  {size_text(total)}")
         return True
 
     def _leave_out(self, step: int, why: str) -> None:
         self._home.drop_part(checkpoint_path(step))
-        self._brought.problems.append(f"checkpoint {step} on {self._host} is left out: {why}")
+        self._downloaded.problems.append(f"checkpoint {step} on {self._host} is left out: {why}")
 
-    def _bring_part(self, path: str, size: int, digest: str, listing: Listing, count: Callable[[int], None]) -> None:
-        """Bring one file of a checkpoint. Raises _DamagedError, FileFailedError, HostError, OSError."""
+    def _download_part(self, path: str, size: int, digest: str, listing: Listing, count: Callable[[int], None]) -> None:
+        """Download one file of a checkpoint. Raises _DamagedError, FileFailedError, HostError, OSError."""
         part = self._home.part(path)
         if part.is_file() and part.stat().st_size == size and digest_of(part).hexdigest() == digest:
             return
@@ -193,7 +193,7 @@ class Bringing:
             except DigestError:
                 continue
             if incoming.digest != digest:
-                if tries_left:  # a bucket's bytes may have changed on the way
+                if tries_left:  # bytes from a bucket may have been corrupted on the way
                     continue
                 raise _DamagedError(f"{Path(path).name} has changed")
             return
@@ -210,7 +210,7 @@ class Bringing:
 
 
 def _parse(manifest: bytes, base: str, listing: Listing) -> Files:
-    """Return the files of a checkpoint that is listed in `base`. Raises _DamagedError."""
+    """Return the files of a checkpoint that are listed below `base`. Raises _DamagedError."""
     below = f"{base}/"
     try:
         return read_manifest(manifest, (path[len(below) :] for path in listing.sizes if path.startswith(below)))

@@ -1,4 +1,4 @@
-"""Send what changes on a page to every browser that shows it. One thread looks, and only while somebody watches."""
+"""Send the changes of a page to every browser that shows it. One thread per page polls, only while browsers are connected."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-LOOK = 0.5  # seconds between two looks at what a page shows
-BEAT = 2.0  # seconds after which a browser that there is nothing for is checked for being there
-_FRESH = 1.0  # seconds for which a page that was made serves other browsers as well; they get the news of that time
-_KEPT = 256  # messages: a browser that was away for longer gets the whole page
+LOOK = 0.5  # seconds between two polls of a page's source
+BEAT = 2.0  # seconds without messages after which the connection to a browser is tested
+_FRESH = 1.0  # seconds for which a rendered page is reused; its browsers then receive the messages since
+_KEPT = 256  # messages kept; a browser that missed more reloads the page
 
 Message = dict[str, Any]
-"""Changes of a page, as `live.js` takes them."""
+"""Changes of a page, in the form that `live.js` reads."""
 
 
 class Source(Protocol):
-    """Contents of a page that change. Its methods are called by one thread at a time."""
+    """Content of a page that changes. Only one thread at a time calls its methods."""
 
     name: str
 
     def look(self) -> Message:
-        """Return what has changed since the last look; empty if nothing has."""
+        """Return the changes since the last call; empty if there are none."""
 
     def html(self, number: int) -> str:
-        """Return the whole page, which is at message `number`. Called after a look."""
+        """Return the whole page, as of message `number`. Called after `look`."""
 
 
 class Feed:
-    """Messages of one source, by number, for any number of browsers."""
+    """Numbered messages of one source, for any number of browsers."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._turn = threading.Lock()  # held while the source is used
+        self._turn = threading.Lock()  # held while the source is in use
         self._news = threading.Condition()  # guards the fields below
         self._messages: deque[bytes] = deque(maxlen=_KEPT)
         self._number = 0
@@ -44,7 +44,7 @@ class Feed:
         self._browsers = 0
         self._is_looking = False
         self._page = (-1, 0.0, b"")
-        """Number and time of the last page that was made."""
+        """Number and time of the last rendered page."""
 
     def page(self) -> bytes:
         """Return the whole page."""
@@ -57,7 +57,7 @@ class Feed:
             return self._page[2]
 
     def messages(self, after: int, is_connected: Callable[[], bool]) -> Iterator[bytes]:
-        """Yield the messages after a number, in the format of server-sent events, until the browser is gone."""
+        """Yield the messages after a number as server-sent events, until the browser disconnects."""
         self._join()
         try:
             while True:
@@ -71,7 +71,7 @@ class Feed:
                 self._news.notify_all()
 
     def tell(self, message: Message) -> None:
-        """Send a message that is not from the source."""
+        """Send a message that does not come from the source."""
         with self._news:
             self._number += 1
             data = json.dumps(message, allow_nan=False, separators=(",", ":"))
@@ -79,7 +79,7 @@ class Feed:
             self._news.notify_all()
 
     def _next(self, after: int) -> tuple[list[bytes], int]:
-        """Wait for messages after a number, and return them with the number of the last. None may come for a while."""
+        """Wait for messages after a number; return them with the last number. May return none, to test the connection."""
         with self._news:
             self._news.wait_for(lambda: self._number != after, timeout=BEAT)
             missing = self._number - after
@@ -99,14 +99,14 @@ class Feed:
             try:
                 with self._turn:
                     self._look()
-            except OSError:  # such as a file that is being removed: the next look says so
+            except OSError:  # such as a file that is being removed; the next call reports it
                 pass
-            except Exception as error:  # whoever has the page open must not take it for one that goes on
+            except Exception as error:  # tell the browser, which would otherwise look live
                 traceback.print_exc()
                 name, what = self._source.name, traceback.format_exception_only(error)[-1].strip()
                 self.tell({"notice": f"{name} cannot be shown any further: {what}; `podrun watch` has printed where"})
                 with self._news:
-                    self._is_looking = False  # the next browser tries again
+                    self._is_looking = False  # the next browser starts polling again
                 return
             with self._news:
                 self._news.wait_for(lambda: not self._browsers, timeout=LOOK)

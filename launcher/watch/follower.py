@@ -1,4 +1,4 @@
-"""Read the record of a run as it grows: once, for all who look at the run."""
+"""Read the records of a run as they grow, once for all pages that show the run."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from ..rundir.runs import RunDirectory
 
 
 class Follower:
-    """Records of a run so far. Hold `lock` while advancing it and while using what it has read."""
+    """The records of a run so far. Hold `lock` while calling `advance` and while using `records`."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self.directory = directory
         self.lock = threading.Lock()
         self.generation = 0
-        """Number of times that the record has been read from its beginning."""
+        """Number of times that the records were read from the beginning."""
         self._reading = Reading(0.0)
         self._file: IO[bytes] | None = None
 
     @property
     def records(self) -> Records:
-        """Return the records: lists that only grow, within a generation."""
+        """Return the records: lists that only grow within a generation."""
         return self._reading.records
 
     @property
@@ -31,13 +31,13 @@ class Follower:
         return not self.directory.path.is_dir()
 
     def advance(self) -> None:
-        """Read what is new on record. The newest step is kept in any case."""
+        """Read new records. The newest step is always kept."""
         if self._file is None or self._reading.is_full:
             self._begin()
         if self._file is None:
             return
         while line := self._file.readline():
-            if not line.endswith(b"\n"):  # it is being written: read it again when it is whole
+            if not line.endswith(b"\n"):  # incomplete: read it again when the writer has finished it
                 self._file.seek(-len(line), os.SEEK_CUR)
                 break
             self._reading.take(line)
@@ -47,7 +47,7 @@ class Follower:
         self.close()
         try:
             self._file = self.directory.events.open("rb")
-        except OSError:  # the run is being started, or has been removed
+        except OSError:  # the run is starting, or was removed
             return
         self._reading = Reading(seconds_on_record(self.directory))
         self.generation += 1

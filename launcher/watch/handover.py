@@ -1,4 +1,4 @@
-"""Open a browser at an address that nobody else on this machine may learn, not even from the list of processes."""
+"""Open a browser at an address that other users must not see, not even in the list of processes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ _PAGE = """<!DOCTYPE html>
 
 @contextmanager
 def handed_over(address: str) -> Iterator[Path]:
-    """Write a page that leads to `address`, and remove it at the end. Only this user can read it. Raises OSError.
+    """Write a page that redirects to `address`; remove it at the end of the block.
 
-    A browser is given the page's path, since all users of a machine see its command line.
+    Only this user can read it. Raises OSError.
+
+    The browser's command line, visible to all users of the machine, then contains only the page's path.
     """
-    folder = Path(tempfile.mkdtemp(prefix="podrun-watch-"))  # of mode 0700
+    folder = Path(tempfile.mkdtemp(prefix="podrun-watch-"))  # mode 0700
     try:
         page = folder / "open.html"
         page.touch(0o600)
@@ -35,5 +37,5 @@ def handed_over(address: str) -> Iterator[Path]:
 
 
 def open_page(page: Path) -> bool:
-    """Open the page in the user's browser; return whether there is one."""
+    """Open the page in the user's browser; return False if there is none."""
     return webbrowser.open(page.as_uri())

@@ -1,4 +1,4 @@
-"""List the latest runs on a page: state, last step and loss, and the loss so far as a small curve."""
+"""The page of the latest runs: state, last step and loss, and a small curve of the loss."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .feed import Message
 from .live import live_index
 from .samples import sample_losses
 
-_MOST, _PACE = 30, 2.0  # runs that are listed, and seconds between two looks at them
+_MOST, _PACE = 30, 2.0  # runs listed, and seconds between two polls
 _WIDTH, _HEIGHT = 120, 28
 
 
 class IndexSource:
-    """Page of all runs. A run is read again when its record or its state has changed."""
+    """Page of all runs. A run is read again only if its records or its state have changed."""
 
     name = "all runs"
 
@@ -100,7 +100,7 @@ def _row(run: RunDirectory, summary: Summary) -> str:
 def _name(run: RunDirectory, summary: Summary) -> str:
     try:
         label = run.spec().label
-    except UserError:  # of another version
+    except UserError:  # written by another version
         return summary.job
     return (label.name if label else "") or summary.job
 

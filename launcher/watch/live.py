@@ -1,4 +1,4 @@
-"""Dress pages with what makes them live: the line under the title, style, script, and where the news comes from. PURE."""
+"""Additions that make a page live: the line below the title, style, script, and the address of its messages. PURE."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..report.write_html import Live
 
 
 def live_run(run: str, number: int, state: str) -> Live:
-    """Return the additions to the page of a run, which is at message `number`."""
+    """Return the additions to the page of a run, as of message `number`."""
     at = quote(run, safe="")
     return _live(
         '<a href="../">All runs</a><button id="stop" type="button" hidden>Stop the run</button>',

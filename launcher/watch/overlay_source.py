@@ -1,4 +1,4 @@
-"""Lay the losses of chosen runs over each other on one page."""
+"""The page that overlays the losses of chosen runs."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from .follower import Follower
 from .live import live_overlay
 
 MOST = 8
-"""Runs on one page: as many as there are colours."""
+"""Maximum number of runs: the number of colours."""
 _PACE, _SHARE = 2.0, 50
-_POINTS = 1500  # of each run; of the steps between them the lowest and highest loss are shown
+_POINTS = 1500  # points per run; each shows the lowest and highest loss of the steps it represents
 _KEYS = ("loss", "accuracy", "grad_norm", "throughput", "step_time")
 
 
@@ -66,7 +66,7 @@ class OverlaySource:
         return document("Runs over each other", subtitle, self._parts, self._data, moment(time.time()), live)
 
     def _charts(self) -> list[Chart]:
-        """Return the charts that at least one of the runs has."""
+        """Return the charts that at least one run has."""
         merged: dict[str, Chart] = {}
         for number, follower in enumerate(self._followers):
             records = follower.records
@@ -86,14 +86,14 @@ class OverlaySource:
 
 
 def _of_run(chart: Chart, run: str, colour: int) -> Iterator[Series]:
-    """Yield the first curve of a run's chart, and what was evaluated, in the colour of the run."""
+    """Yield the first curve of a run's chart and its evaluations, in the colour of the run."""
     for number, series in enumerate(chart.series):
         if number == 0 or series.style == "dots":
             yield replace(series, name=f"{run[-4:]} {series.name}", colour=colour)
 
 
 def thinned(steps: Sequence[StepRecord]) -> list[StepRecord]:
-    """Return at most some records, each with the range of the loss over those that it stands for."""
+    """Return a bounded number of records, each with the range of the loss over the records it represents."""
     stride = math.ceil(len(steps) / _POINTS) or 1
     groups = (steps[at : at + stride] for at in range(0, len(steps), stride))
     return [

@@ -1,4 +1,4 @@
-"""Keep what is served: a follower for each run that is looked at, and a feed for each page."""
+"""The feeds and followers of a server: a follower per run that is watched, a feed per page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .run_source import RunSource
 
 
 class Pages:
-    """Feeds by what they are of. Made when somebody first asks."""
+    """Feeds by run id or set of run ids, created on first use."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -26,16 +26,19 @@ class Pages:
         self.index = Feed(IndexSource())
 
     def of_run(self, name: str) -> Feed:
-        """Return the page of a run. Raises UserError if there is no such run."""
+        """Return the feed of a run's page. Raises UserError if there is no such run."""
         with self._lock:
-            if name in self._runs:  # it may have been removed since
+            if name in self._runs:  # even if it was removed since
                 return self._runs[name]
             directory = find_run(name)
             feed = self._runs.get(directory.run_id) or Feed(RunSource(self._follower(directory)))
             return self._runs.setdefault(directory.run_id, feed)
 
     def of_runs(self, names: Sequence[str]) -> Feed:
-        """Return the page of several runs. Raises UserError if one does not exist, or if there are none or too many."""
+        """Return the feed of a page of several runs.
+
+        Raises UserError if one does not exist, or there are none or too many.
+        """
         if not 0 < len(set(names)) <= MOST:
             raise UserError(f"choose up to {MOST} runs in the list, not {len(set(names))}")
         with self._lock:

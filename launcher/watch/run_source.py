@@ -1,4 +1,4 @@
-"""Say what changes on the page of a run: new steps at once, the other parts every few seconds."""
+"""The page of a run: new steps are sent at once, the other parts every few seconds."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .feed import Message
 from .follower import Follower
 from .live import live_run
 
-_PACE, _IDLE = 2.0, 5.0  # seconds between two of a page's parts: with news, and without while the run goes on
-_SHARE = 50  # making them takes at most this part of the time
+_PACE, _IDLE = 2.0, 5.0  # seconds between two updates of the other parts: with new events, and without
+_SHARE = 50  # rendering them may take this fraction (1/N) of the time
 _AT_ONCE = {EventKind.START, EventKind.RESTART, EventKind.END}
 
 
@@ -36,7 +36,7 @@ class RunSource:
         self._parts: dict[str, str] = {}
         self._tiles: list[tuple[str, str]] = []
         self._curves: set[tuple[str, str]] = set()
-        """Chart and name of the curves that the page has."""
+        """(chart, name) of each curve on the page."""
         self._made, self._due = -math.inf, -math.inf
         self._is_removed = False
 
@@ -52,7 +52,7 @@ class RunSource:
 
     def html(self, number: int) -> str:
         with self._follower.lock:
-            records = self._follower.records  # others who follow the run may have read on since the last look
+            records = self._follower.records  # other pages of the run may have advanced the follower since
             shown = replace(
                 records, steps=records.steps[: self._steps_sent], events=records.events[: self._events_sent]
             )
@@ -76,7 +76,7 @@ class RunSource:
         return message
 
     def _points(self, charts: list[Chart], events: list[Event]) -> Message:
-        """Return what the curves of the page go on with."""
+        """Return the new points of the page's curves."""
         marks = [[mark.x, mark.kind] for mark in marks_of(events)]
         points: dict[str, Any] = {"points": drawn_data(charts, [])} if charts else {}
         return points | ({"marks": marks} if marks else {})
@@ -88,7 +88,7 @@ class RunSource:
         return now >= self._due and (is_news or (self._state == "running" and now >= self._made + _IDLE))
 
     def _whole(self, with_curves: bool) -> Message:
-        """Return the parts that differ from those sent last, and what is drawn over time; curves over steps if asked for."""
+        """Return the parts that changed since they were last sent, and the charts over time; step curves if requested."""
         begin = time.thread_time()
         page = page_of_records(self._follower.directory, self._follower.records)
         parts = parts_of(page)
@@ -103,7 +103,7 @@ class RunSource:
         return {"parts": changed, "order": [*parts], "data": data, "state": self._state, "made": page.made}
 
     def _new_tiles(self, steps: list[StepRecord], events: list[Event]) -> str:
-        """Return the tiles with the values of the last step; the others are those of the last whole page."""
+        """Return the tiles with the values of the last step; other tiles keep those of the last whole page."""
         new = dict(step_tiles(steps, evaluations_of(events), steps[-1].values.get("steps")))
         self._tiles = [(name, new.pop(name, value)) for name, value in self._tiles if name != "steps"]
         self._parts["tiles"] = tiles_of(self._tiles)

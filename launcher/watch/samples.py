@@ -1,4 +1,4 @@
-"""Read a few losses of a run from all over its record, without reading all of it."""
+"""Sample losses from all over a run's records without reading everything."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..report.records import finite
 from ..rundir.events import parse_event
 
 _PLACES = 48
-_PIECE = 1 << 14  # bytes that are read at each place; a record with less than that at each is read whole
+_PIECE = 1 << 14  # bytes read at each position; small files are read completely
 _STEP, _LEADS = f'{{"event": "{EventKind.STEP}"'.encode(), b'"process": 0}\n'
 
 
 def sample_losses(events: Path) -> list[float]:
-    """Return losses in the order of the record, about one for each place; none if there is no record."""
+    """Return about one loss per position, in order; empty without records."""
     try:
         with events.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -33,12 +33,12 @@ def sample_losses(events: Path) -> list[float]:
 
 
 def _lines_at(file: IO[bytes], place: int) -> list[bytes]:
-    """Return the whole lines of the piece at a place."""
+    """Return the complete lines of the piece at a position."""
     file.seek(place)
     return [line for line in file.read(_PIECE).splitlines(keepends=True) if line.endswith(b"\n")]
 
 
 def _steps(lines: list[bytes]) -> list[bytes]:
-    """Return the steps that the process that leads has reported; if there are none, those of any."""
+    """Return the step lines of the leading process, or else those of any process."""
     steps = [line for line in lines if line.startswith(_STEP)]
     return [line for line in steps if line.endswith(_LEADS)] or steps

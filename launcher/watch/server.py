@@ -1,4 +1,4 @@
-"""Serve the pages to browsers on this machine. Every request needs the token that is in the address."""
+"""Serve the pages to browsers on this machine. Every request needs the token of the address."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from .feed import Feed
 from .pages import Pages
 
 ADDRESS = "127.0.0.1"
-_NAMES = {ADDRESS, "localhost"}  # also at the near end of a tunnel, whatever its port
-_SILENCE = 30.0  # seconds after which a connection that neither sends nor takes anything is closed
+_NAMES = {ADDRESS, "localhost"}  # also seen through an SSH tunnel, with any port
+_SILENCE = 30.0  # seconds after which an idle connection is closed
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
@@ -36,12 +36,12 @@ _WRONG_HOST = "podrun watch: this server is only known as 127.0.0.1 and localhos
 
 
 class WatchServer(ThreadingHTTPServer):
-    """Server of the pages. `stop` ends a run: it gets the id, and raises UserError if that fails."""
+    """HTTP server of the pages. `stop` ends the run with the given id, and raises UserError on failure."""
 
     daemon_threads = True
 
     def __init__(self, port: int, stop: Callable[[str], object]) -> None:
-        """Listen on `port` of the loopback address, or on a free one if that is 0. Raises OSError."""
+        """Listen on `port` of the loopback address; 0 selects a free port. Raises OSError."""
         self.token = secrets.token_urlsafe(24)
         self.pages = Pages()
         self._stop = stop
@@ -57,13 +57,13 @@ class WatchServer(ThreadingHTTPServer):
         return f"http://{ADDRESS}:{self.port}/{self.token}/"
 
     def server_bind(self) -> None:
-        socketserver.TCPServer.server_bind(self)  # that of HTTPServer asks the network for this machine's name
+        socketserver.TCPServer.server_bind(self)  # HTTPServer's version would look up this machine's name
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print nothing: a browser is gone, or somebody without the token sends what he likes; see `_Handler._answer`."""
+        """Print nothing: the browser disconnected, or a client without the token sent garbage; see `_Handler._answer`."""
 
     def begin_stop(self, run: str) -> None:
-        """Stop the run as `podrun stop` does, in a thread. Its failure is told to those who watch the run."""
+        """Stop the run as `podrun stop` does, in a thread. A failure is shown on the run's page."""
         if run not in self._stopping:
             self._stopping.add(run)
             threading.Thread(target=self._stop_run, args=(run,), name=f"stop {run}", daemon=True).start()
@@ -89,7 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Print nothing: the address of each request has the token in it."""
+        """Print nothing: every address contains the token."""
 
     def _answer(self) -> None:
         try:
@@ -97,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
             token, *words = address.path.removeprefix("/").split("/")
             words = [unquote(word) for word in words]
             query = parse_qs(address.query)
-        except ValueError:  # brackets that are no IPv6 address, more fields than anybody sends
+        except ValueError:  # malformed IPv6 brackets, or too many fields
             self._send(HTTPStatus.BAD_REQUEST, _NO_REQUEST)
             return
         if _name(self.headers.get("Host", "")) not in _NAMES:
@@ -108,12 +108,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer_known(words, query)
 
     def _answer_known(self, words: list[str], query: dict[str, list[str]]) -> None:
-        """Answer somebody who has the token. A mistake of podrun's own is told on the terminal."""
+        """Answer a request that has the token. An internal error is printed on the terminal."""
         try:
             self._route(self.command, words, query)
         except UserError as error:
             self._send(HTTPStatus.NOT_FOUND, f"podrun: {error}\n")
-        except OSError:  # the browser is gone
+        except OSError:  # the browser disconnected
             raise
         except Exception as error:
             print(f"podrun: watch: a request failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -152,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._head(HTTPStatus.FOUND, {"Location": to, "Content-Length": "0"})
 
     def _news(self, feed: Feed, query: dict[str, list[str]]) -> None:
-        """Send server-sent events until the browser goes away."""
+        """Send server-sent events until the browser disconnects."""
         after = self.headers.get("Last-Event-ID") or query.get("after", ["0"])[0]
         self._head(HTTPStatus.OK, {"Content-Type": "text/event-stream"})
         for messages in feed.messages(int(after) if after.isdecimal() else 0, self._is_connected):
@@ -176,5 +176,5 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _name(host: str) -> str:
-    """Return the name in a Host header, which may have a port."""
+    """Return the name in a Host header, without the port."""
     return host.rpartition(":")[0] if ":" in host else host

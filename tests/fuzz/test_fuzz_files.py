@@ -14,9 +14,9 @@ from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.remote.download import FileFailedError, RemoteFolder
-from podrun.launcher.results.folder import HomeFolder
+from podrun.launcher.results.folder import DownloadFolder
 from podrun.launcher.results.selection import Selection
-from podrun.launcher.results.transfer import Bringing, Brought
+from podrun.launcher.results.transfer import Downloaded, Transfer
 from podrun.runtime.contract import UserError
 from podrun.runtime.safe_name import as_files
 
@@ -60,13 +60,15 @@ def test_files_of_a_host(number: int) -> None:
     def check(script: bytes) -> None:
         with tempfile.TemporaryDirectory() as folder:
             reason = ""
-            home = HomeFolder(Path(folder, "home"), "host-1:/w")
+            home = DownloadFolder(Path(folder, "home"), "host-1:/w")
             try:
                 transport = LyingTransport("nobody", (), [script])
                 remote = RemoteFolder(transport, POD, POD.hosts[0], "/w")
                 listing = remote.list_files()
                 assert not as_files(listing.sizes)[1]
-                Bringing(remote, "host-1", home, Brought(), lambda _: None, lambda *_: None).run(listing, Selection())
+                Transfer(remote, "host-1", home, Downloaded(), lambda _: None, lambda *_: None).run(
+                    listing, Selection()
+                )
             except (HostError, FileFailedError, UserError, OSError) as error:
                 reason = str(error)
             finally:

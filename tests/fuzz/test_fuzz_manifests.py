@@ -15,9 +15,9 @@ from podrun.launcher.agent.results.checkpoint_files import list_checkpoints
 from podrun.launcher.commands.checkpoints import as_table
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.remote.download import Listing
-from podrun.launcher.results.folder import HomeFolder
+from podrun.launcher.results.folder import DownloadFolder
 from podrun.launcher.results.selection import Selection
-from podrun.launcher.results.transfer import Bringing, Brought
+from podrun.launcher.results.transfer import Downloaded, Transfer
 from podrun.runtime.checkpoint.damage import DamagedCheckpointError
 from podrun.runtime.checkpoint.manifest import Verification, verify
 from podrun.runtime.contract import CHECKPOINT_MANIFEST
@@ -132,15 +132,17 @@ def verdicts(workdir: Path, folder: Path) -> dict[str, str | None]:
     rows = list_checkpoints(str(workdir / "checkpoints"))
     assert [row["problem"] for row in rows][:1] == [None] and len(as_table(rows).splitlines()) == 3
     problems["list"] = rows[1]["problem"]
-    home = HomeFolder(workdir.parent / "home", "here")
+    home = DownloadFolder(workdir.parent / "home", "here")
     try:
-        brought = Brought()
+        downloaded = Downloaded()
         source = LocalSource(workdir)
-        Bringing(source, "here", home, brought, lambda _: None, lambda *_: None).run(source.list_files(), Selection())
+        Transfer(source, "here", home, downloaded, lambda _: None, lambda *_: None).run(
+            source.list_files(), Selection()
+        )
     finally:
         home.close()
-    assert 1 in brought.checkpoints
-    problems["pull"] = next(iter(brought.problems), None)
+    assert 1 in downloaded.checkpoints
+    problems["pull"] = next(iter(downloaded.problems), None)
     return problems
 
 

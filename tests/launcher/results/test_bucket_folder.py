@@ -128,7 +128,7 @@ def test_a_hostile_manifest_leaves_its_checkpoint_out(pull: Pull, manifest: byte
     add_checkpoint(pull.bucket, 4, {"state/a": b"good"})
     pull.bucket.objects.update({f"checkpoints/5/{CHECKPOINT_MANIFEST}": manifest, "checkpoints/5/state/a": b"evil"})
     pulled = pull()
-    assert pulled.brought.checkpoints == [4]
+    assert pulled.downloaded.checkpoints == [4]
     (problem,) = pulled.problems
     assert problem.startswith(f"checkpoint 5 on {URL} is left out: it is damaged there: ") and why in problem
     assert "home/checkpoints/4/state/a" in pull.files() and not any("evil" in name for name in pull.files())
@@ -178,7 +178,7 @@ def test_real_servers(scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         for name, content in objects.objects.items():
             bucket.put(name, content)
         pulled = pull_bucket(url, Selection(), tmp_path / "home", lambda _: None, lambda *_: None)
-        assert pulled.problems == [] and pulled.brought.checkpoints == [5]
+        assert pulled.problems == [] and pulled.downloaded.checkpoints == [5]
         for name, content in objects.objects.items():
             path = tmp_path / "home" / name
             assert path.read_bytes() == content if name.isprintable() else not path.exists()

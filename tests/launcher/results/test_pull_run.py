@@ -24,16 +24,16 @@ def test_all_of_it(pulling: Pulling) -> None:
     """A second time nothing is sent but manifests; what the run has added follows alone."""
     pulled = pulling.pull()
     assert contents(pulling.home) == {**contents(pulling.workdir), "logs/host-0.log": b"a line\n"}
-    assert pulled.brought.checkpoints == [20, 10] and pulled.problems == []
+    assert pulled.downloaded.checkpoints == [20, 10] and pulled.problems == []
     assert pulling.lines[0] == f"podrun: pulling {pulling.workdir} to {pulling.home}"
 
-    assert pulling.pull().brought.sent == 0
+    assert pulling.pull().downloaded.received == 0
     with (pulling.workdir / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2}\n')
     make_checkpoint(pulling.workdir, 30, size=1000)
     shutil.rmtree(pulling.workdir / "checkpoints" / "10")
-    brought = pulling.pull().brought
-    assert (brought.checkpoints, brought.files, brought.sent) == (
+    downloaded = pulling.pull().downloaded
+    assert (downloaded.checkpoints, downloaded.files, downloaded.received) == (
         [30],
         {"metrics.jsonl"},
         12 + 1000 + len('{"step": 30}'),
@@ -44,9 +44,9 @@ def test_all_of_it(pulling: Pulling) -> None:
 def test_an_empty_file(pulling: Pulling) -> None:
     """It comes over the same connection as all others, as what a logger leaves that was killed before it wrote."""
     (pulling.workdir / "tensorboard" / "events.of.another").touch()
-    assert "tensorboard/events.of.another" in pulling.pull("metrics").brought.files
+    assert "tensorboard/events.of.another" in pulling.pull("metrics").downloaded.files
     assert not [line for line in pulling.lines if "new connection" in line]
-    assert "tensorboard/events.of.another" in pulling.pull("metrics").brought.unchanged
+    assert "tensorboard/events.of.another" in pulling.pull("metrics").downloaded.unchanged
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_an_interrupted_transfer_goes_on_where_it_ended(pulling: Pulling, monkey
     assert 0 < received < size
 
     monkeypatch.setattr(Incoming, "pieces", pieces)
-    assert pulling.pull("30").brought.sent == size - received
+    assert pulling.pull("30").downloaded.received == size - received
     assert contents(pulling.home / "checkpoints/30") == contents(pulling.workdir / "checkpoints/30")
     assert not part.exists()
 
@@ -107,10 +107,10 @@ def test_a_connection_that_ends_is_followed_by_another(pulling: Pulling, monkeyp
 
     monkeypatch.setattr(Incoming, "pieces", cut)
     make_checkpoint(pulling.workdir, 30, size=1_000_000)
-    brought = pulling.pull("30").brought
+    downloaded = pulling.pull("30").downloaded
     assert contents(pulling.home / "checkpoints/30") == contents(pulling.workdir / "checkpoints/30")
     assert connections == 3
-    assert brought.sent == 1_000_000 + len('{"step": 30}')
+    assert downloaded.received == 1_000_000 + len('{"step": 30}')
     assert "podrun: host-0: the connection ended in the middle; it goes on over a new connection" in pulling.lines
 
 
@@ -136,7 +136,7 @@ def test_a_checkpoint_that_is_damaged_here_is_repaired(pulling: Pulling) -> None
     pulling.pull()
     (pulling.home / "checkpoints/20/state/d/data").write_bytes(b"")
     (pulling.home / "checkpoints/10/podrun-manifest.json").unlink()
-    assert pulling.pull().brought.checkpoints == [20, 10]
+    assert pulling.pull().downloaded.checkpoints == [20, 10]
     assert contents(pulling.home).items() >= contents(pulling.workdir).items()
 
 
@@ -152,7 +152,7 @@ def test_an_incomplete_checkpoint_is_left_out(pulling: Pulling) -> None:
     make_checkpoint(pulling.workdir, 30, manifest=False)
     make_checkpoint(pulling.workdir, 40).rename(pulling.workdir / "checkpoints/40.orbax-checkpoint-tmp-7")
     make_checkpoint(pulling.workdir, 50).rename(pulling.workdir / "checkpoints/50.damaged-1")
-    assert pulling.pull().brought.checkpoints == [20, 10]
+    assert pulling.pull().downloaded.checkpoints == [20, 10]
     assert "checkpoint 30 on host-0 is not complete; left out" in pulling.lines
     with pytest.raises(UserError, match="no complete checkpoint of step 30; complete ones: 10, 20"):
         pulling.pull("30")
@@ -185,7 +185,7 @@ def test_a_checkpoint_that_is_damaged_on_the_host_is_named(pulling: Pulling, dam
     damage(pulling.workdir / "checkpoints/20")
     pulled = pulling.pull()
     assert pulled.problems == [f"checkpoint 20 on host-0 is left out: it is damaged there: {why}"]
-    assert pulled.brought.checkpoints == [10]
+    assert pulled.downloaded.checkpoints == [10]
     assert not (pulling.home / "checkpoints/20").exists()
 
 
@@ -201,7 +201,7 @@ def test_a_checkpoint_that_is_removed_meanwhile(pulling: Pulling, monkeypatch: p
         return result
 
     monkeypatch.setattr(RemoteFolder, "list_files", list_files)
-    assert pulling.pull("checkpoints").brought.checkpoints == [10, 30]
+    assert pulling.pull("checkpoints").downloaded.checkpoints == [10, 30]
     assert "checkpoint 20 was removed on host-0 while it was brought; looking for newer ones" in pulling.lines
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.results.pull_run import Pulled
-from podrun.launcher.results.transfer import Brought
+from podrun.launcher.results.transfer import Downloaded
 from podrun.launcher.run import pull_results as module
 from podrun.launcher.rundir.runs import RunDirectory
 from podrun.launcher.transport.base import Transport
@@ -30,14 +30,14 @@ def notes(monkeypatch: pytest.MonkeyPatch, pull: Any, signals: list[int]) -> lis
 
 
 def test_what_came_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    brought = Brought(
+    downloaded = Downloaded(
         files={"metrics.jsonl"},
         checkpoints=[20],
-        sent=1500,
+        received=1500,
         problems=["checkpoint 10 on h0 is left out: it is damaged"],
     )
-    lines = notes(monkeypatch, lambda *_: Pulled(Path("here"), brought), [])
-    assert lines == [*brought.problems, "pulled 1 checkpoint and 1 file, 1.5 kB received: here"]
+    lines = notes(monkeypatch, lambda *_: Pulled(Path("here"), downloaded), [])
+    assert lines == [*downloaded.problems, "pulled 1 checkpoint and 1 file, 1.5 kB received: here"]
 
 
 @pytest.mark.parametrize("error", [UserError("it is full"), HostError("h0", "it is off")])
