@@ -51,6 +51,7 @@ _ALIGNMENT = 8  # bytes, so that arrays can be memory-mapped
 
 def write_safetensors(file: Path, arrays: Described, read: Read, metadata: Mapping[str, str]) -> None:
     """Write a safetensors file; arrays keep their dtypes. Raises UserError for a dtype that the format lacks."""
+    _check_names(arrays)
     header: dict[str, Any] = {METADATA: dict(metadata)}
     offset = 0
     for name, (shape, dtype) in arrays.items():
@@ -74,6 +75,7 @@ def write_npz(file: Path, arrays: Described, read: Read, metadata: Mapping[str, 
 
     Raises UserError if the names of the arrays cannot be files of one folder, into which the archive may be unpacked.
     """
+    _check_names(arrays)
     if refused := as_files(f"{name}.npy" for name in arrays)[1]:
         raise UserError(f"an npz file is an archive, and an array of the model {refused[0]}; try --format safetensors")
     with zipfile.ZipFile(file, "x", zipfile.ZIP_STORED, allowZip64=True) as out:
@@ -81,6 +83,12 @@ def write_npz(file: Path, arrays: Described, read: Read, metadata: Mapping[str, 
         for name in arrays:
             array = read(name)
             _add(out, name, array.astype(np.float32) if array.dtype.kind == "V" else array)
+
+
+def _check_names(arrays: Described) -> None:
+    """Raise UserError for an array whose name both formats use for the metadata."""
+    if METADATA in arrays:
+        raise UserError(f"an array of the model is named {METADATA}, which exported files use for their own; rename it")
 
 
 def _add(out: zipfile.ZipFile, name: str, array: np.ndarray[Any, Any]) -> None:

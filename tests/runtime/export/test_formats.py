@@ -82,6 +82,14 @@ def test_a_name_that_leads_out_of_an_archive(name: str, tmp_path: Path) -> None:
     assert not (tmp_path / "model.npz").exists()
 
 
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_array_with_the_name_of_the_metadata(form: str, tmp_path: Path) -> None:
+    """It would replace the metadata, or be lost behind it."""
+    with pytest.raises(UserError, match="an array of the model is named __metadata__"):
+        write(form, tmp_path / "model", {"__metadata__": np.zeros(3, np.float32)})
+    assert not (tmp_path / "model").exists()
+
+
 def test_a_type_that_safetensors_lacks(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="wide has the type complex128, for which safetensors has none"):
         write("safetensors", tmp_path / "model", {"wide": np.zeros(2, np.complex128)})
