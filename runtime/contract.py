@@ -57,7 +57,7 @@ class EventKind(StrEnum):
     ERROR = "error"  # worker: kind, message, traceback, step, code
     SIGNAL = "signal"  # worker: number; the signal, SIGTERM, was sent to this process itself
     LATE = "late"  # launcher: host, process, behind, step_seconds, since; behind 0: no longer late
-    USAGE = "usage"  # launcher: host, and measurements of its agent: launcher.agent.protocol.USAGE
+    USAGE = "usage"  # launcher: host, and measurements of its agent: launcher.agent.base.from_agent.Measured
     EXIT = "exit"  # launcher: host, process, code
     RESTART = "restart"  # launcher: message, and what the attempt before has achieved: supervise.policy.Attempt
     END = "end"  # launcher: code, message

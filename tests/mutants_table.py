@@ -33,7 +33,9 @@ GROUPS = [
         "launcher/pod",
     ),
     _group(
-        "protocol", "launcher/agent/base/protocol.py launcher/agent/base/schema.py", "launcher/agent/test_protocol.py"
+        "protocol",
+        "launcher/agent/base/protocol.py launcher/agent/base/schema.py launcher/agent/base/message.py",
+        "launcher/agent/test_protocol.py",
     ),
     _group("session", "launcher/remote/session.py", "launcher/remote/test_session.py"),
     _group("heartbeat", "launcher/attempt/heartbeat.py", "launcher/attempt/test_heartbeat.py"),

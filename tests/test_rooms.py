@@ -66,7 +66,15 @@ FLOORS = {
 }
 """Rooms from the lowest to the highest. A file of the runtime that stands alone is a room, too."""
 SHARED = {
-    *("base/protocol", "base/schema", "base/places", "base/private"),
+    *(
+        "base/message",
+        "base/to_agent",
+        "base/from_agent",
+        "base/protocol",
+        "base/schema",
+        "base/places",
+        "base/private",
+    ),
     *("prepare/extract", "prepare/data_set", "host/google"),
 }
 """Files of the agent that the launcher imports: what both sides say, where things are on a host, what data travels as, how

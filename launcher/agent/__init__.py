@@ -24,11 +24,5 @@ Invariants:
 4. The agent signals only processes that it started, and their descendants.
 5. Only one run at a time holds the host.
 
-Frames to the agent:    attach {next, offsets} | probe {address} | go {env} | ping | stop {grace} | dump | close
-Frames from the agent:  hello {pid, python, host} | waiting {holder} | refused {reason} | ready {port, address, isolated}
-                        | probed {error} | started {process, pid} | output {stream, offset, data}
-                        | exit {process, code, error, asked} | stopped {reason, left, kept} | pong
-                        | progress {beats} | usage {cpu, memory, received, sent, devices, ...}
-All but `output`, `pong`, `progress` and `usage` carry a sequence number `n`. `code` is negative for a signal, `data`
-keeps any byte by surrogateescape.
+`base/to_agent.py` and `base/from_agent.py` declare what the two sides say to each other.
 """

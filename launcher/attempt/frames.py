@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 from podrun.runtime.contract import Event, EventKind, ExitCode, Phase, ProgressRecord, output_stream
 
-from ..agent.base.protocol import ASKED, PREEMPTED, UNHEARD, USAGE
+from ..agent.base.from_agent import USAGE
+from ..agent.base.protocol import ASKED, PREEMPTED, UNHEARD
 from ..agent.base.schema import Lines, Malformed
 from ..plan.plan import LaunchPlan
 from ..pod.errors import HostError

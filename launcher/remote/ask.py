@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from ..agent.base.protocol import Malformed, parse_answer
+from ..agent.base.from_agent import parse_answer
+from ..agent.base.protocol import Malformed
 from ..pod.errors import HostError
 from ..pod.pod import Host, Pod
 from ..transport.base import Channel, Transport

@@ -8,7 +8,8 @@ from typing import Any
 
 from podrun.runtime.safe_name import as_files
 
-from ..agent.base.protocol import FILES_LIMIT, FROM_FILES, LIMIT, PIECE, Malformed, parse
+from ..agent.base.from_agent import FROM_FILES
+from ..agent.base.protocol import FILES_LIMIT, LIMIT, PIECE, Malformed, parse
 from ..agent.base.schema import short
 from ..pod.errors import HostError
 from ..pod.pod import Host, Pod

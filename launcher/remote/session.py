@@ -10,6 +10,7 @@ from typing import Any
 from podrun.runtime.contract import events_stream, output_stream
 
 from ..agent.base import protocol
+from ..agent.base.from_agent import FROM_AGENT
 from ..agent.base.protocol import GONE, UNBEGUN, Malformed
 from ..plan.plan import DETACHED_LEASE, HostPlan, attached_lease
 from ..pod.errors import HostError, IncompleteWriteError
@@ -23,8 +24,8 @@ Frame = dict[str, Any]
 OnFrame = Callable[[str, Frame], None]
 """Callback for (host name, frame), called from the session's thread, which it may block.
 
-Raises IncompleteWriteError for output that could not be recorded. Frames are those of `agent.protocol`, for processes of
-this host. The last frame of a lost agent is one that no host can send: `{"type": "lost", "reason": ...,
+Raises IncompleteWriteError for output that could not be recorded. Frames are those of `agent.base.from_agent`, for processes
+of this host. The last frame of a lost agent is one that no host can send: `{"type": "lost", "reason": ...,
 "left": [pids] | None, "silent": bool}`; `left` is None if the host could not be searched for leftover processes, `silent`
 is true if the host does not answer."""
 
@@ -404,7 +405,7 @@ class Session:
 
     def _parse(self, line: bytes) -> Frame:
         """Parse a frame and check that this host may send it. Raises Malformed."""
-        frame = protocol.parse(line, protocol.FROM_AGENT, protocol.STREAM_LIMIT)
+        frame = protocol.parse(line, FROM_AGENT, protocol.STREAM_LIMIT)
         kind = frame["type"]
         if kind in ("output", "unreadable") and frame["stream"] not in self._streams:
             raise Malformed(f"{kind}: no stream {protocol.short(frame['stream'])} on this host")

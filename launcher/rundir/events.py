@@ -9,7 +9,8 @@ from typing import Any
 
 from podrun.runtime.contract import ErrorKind, Event, EventKind
 
-from ..agent.base.protocol import USAGE
+from ..agent.base.from_agent import Measured
+from ..agent.base.message import fields_of
 from ..agent.base.schema import (
     Check,
     Malformed,
@@ -122,7 +123,7 @@ _OF_LAUNCHER: dict[str, Check] = {
     EventKind.HOST: record({"time": _moment, "host": text, "phase": text}, {"pid": count, "message": text}),
     EventKind.EXIT: record({"time": _moment, "host": text, "process": count, "code": integer}),
     EventKind.LATE: record(_LATE),
-    EventKind.USAGE: record({"time": _moment, "host": text, **USAGE}),
+    EventKind.USAGE: record({"time": _moment, "host": text, **fields_of(Measured)[0]}),
     EventKind.RESTART: record(_RESTART),
     EventKind.END: record(_END, {"process": maybe(count), "left_behind": each(text)}),
 }

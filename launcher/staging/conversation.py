@@ -7,7 +7,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..agent.base.protocol import Frames, Malformed, parse
+from ..agent.base.message import Frames
+from ..agent.base.protocol import Malformed, parse
 from ..pod.errors import HostError
 from ..pod.pod import Host
 from ..remote.conversation import last_words, lines, send, send_frame

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..agent.base.protocol import FROM_PREPARE, short
+from ..agent.base.from_agent import FROM_PREPARE
+from ..agent.base.protocol import short
 from ..plan.container import container_request
 from ..pod.errors import HostError
 from ..pod.fan_out import fan_out

@@ -14,15 +14,9 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from podrun.launcher.agent.base.protocol import (
-    ANSWERS,
-    FROM_AGENT,
-    FROM_PREPARE,
-    TO_AGENT,
-    Malformed,
-    parse,
-    parse_answer,
-)
+from podrun.launcher.agent.base.from_agent import ANSWERS, FROM_AGENT, FROM_PREPARE, parse_answer
+from podrun.launcher.agent.base.protocol import Malformed, parse
+from podrun.launcher.agent.base.to_agent import TO_AGENT
 from podrun.launcher.attempt import failures
 from podrun.launcher.attempt.outcome import Outcome
 from podrun.launcher.attempt.supervisor import Supervisor

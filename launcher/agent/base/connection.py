@@ -7,7 +7,8 @@ import socket
 from collections import deque
 from typing import Any, Deque, Dict, Optional
 
-from .protocol import LIMIT, TO_AGENT, Lines, Malformed, parse
+from .protocol import LIMIT, Lines, Malformed, parse
+from .to_agent import TO_AGENT
 
 Frame = Dict[str, Any]
 

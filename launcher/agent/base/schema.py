@@ -260,3 +260,13 @@ def either(first: Check, second: Check) -> Check:
             first(value)
 
     return check
+
+
+def both(first: Check, second: Check) -> Check:
+    """Accept a value that both checks accept."""
+
+    def check(value: Any) -> None:
+        first(value)
+        second(value)
+
+    return check

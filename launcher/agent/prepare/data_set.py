@@ -6,7 +6,7 @@ import re
 from typing import Any, List, NamedTuple, Tuple
 
 from ..base.address import ip
-from ..base.protocol import Frames
+from ..base.message import Frames
 from ..base.schema import Malformed, count, each, maybe, port, record, short, table, text
 
 PIECE = 2 << 20

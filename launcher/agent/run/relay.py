@@ -13,9 +13,10 @@ from ..base.connection import CHUNK, Frame
 from ..base.disk import cannot_write
 from ..base.login_folder import expand_spec
 from ..base.private import UnsafeError
-from ..base.protocol import FIRST, GONE, SPEC, UNBEGUN, Malformed, parse
+from ..base.protocol import GONE, UNBEGUN, Malformed, parse
 from ..base.run_folder import LOG, SOCKET, open_folder, use_log
 from ..base.stdin import read_line
+from ..base.to_agent import FIRST, SPEC
 from .prestart import Ahead, become_agent
 
 

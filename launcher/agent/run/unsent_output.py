@@ -9,6 +9,7 @@ import sys
 from ..base import protocol
 from ..base.connection import CHUNK
 from ..base.stdin import read_line
+from ..base.to_agent import TO_AGENT
 from .outbox import open_stream
 
 
@@ -17,7 +18,7 @@ def rest(directory: str) -> None:
 
     All processes that the agent started must have ended before, so that the files no longer grow.
     """
-    request = protocol.parse(read_line(0)[0], protocol.TO_AGENT)
+    request = protocol.parse(read_line(0)[0], TO_AGENT)
     try:
         os.chdir(os.path.expanduser(directory))
         streams = sorted(name for name in os.listdir(".") if name.endswith((".events", ".out")))

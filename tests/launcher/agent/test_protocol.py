@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from podrun.launcher.agent.base import protocol, schema
-from podrun.launcher.agent.base.protocol import ANSWERS, FROM_AGENT, FROM_PREPARE, TO_AGENT, parse, parse_answer
+from podrun.launcher.agent.base.from_agent import ANSWERS, FROM_AGENT, FROM_PREPARE, parse_answer
+from podrun.launcher.agent.base.protocol import parse
 from podrun.launcher.agent.base.schema import DEPTH, LARGEST, Check, Lines, Malformed, loads, printable, short
+from podrun.launcher.agent.base.to_agent import TO_AGENT
 
 LIMITS = {"DEPTH": 32, "LARGEST": 2**53, "WORDS": 8192}
 

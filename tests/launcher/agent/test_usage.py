@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.agent.base import protocol
+from podrun.launcher.agent.base.from_agent import FROM_AGENT
 from podrun.launcher.agent.host import usage
 from podrun.launcher.agent.host.usage import Usage, counters, memory, parse_devices, rates
 
@@ -64,6 +64,6 @@ def test_a_measurement_is_a_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             measured.query.wait(timeout=60)
     assert len(sent) == 2
     for frame in sent:
-        protocol.FROM_AGENT["usage"](frame)
+        FROM_AGENT["usage"](frame)
         assert frame["devices"] == [{"busy": 0.5, "memory": 1 << 20, "memory_total": 2 << 20}]
     measured.send(SimpleNamespace(offsets=None, unsent=b"", send=pytest.fail))  # type: ignore[arg-type]

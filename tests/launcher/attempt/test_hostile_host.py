@@ -11,7 +11,8 @@ import pytest
 
 from podrun.launcher.agent.base.address import own_address
 from podrun.launcher.agent.base.connection import CHUNK
-from podrun.launcher.agent.base.protocol import FROM_AGENT, STREAM_LIMIT, WORDS, Lines, parse
+from podrun.launcher.agent.base.from_agent import FROM_AGENT
+from podrun.launcher.agent.base.protocol import STREAM_LIMIT, WORDS, Lines, parse
 from podrun.launcher.agent.run.outbox import News
 from podrun.launcher.attempt.outcome import Outcome
 from podrun.launcher.attempt.supervisor import Supervisor

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.agent.base.protocol import parse_answer
+from podrun.launcher.agent.base.from_agent import parse_answer
 from podrun.launcher.agent.results import checkpoint_files, checkpoints
 from podrun.launcher.agent.results.checkpoint_files import list_checkpoints, verify
 from podrun.launcher.commands.checkpoints import as_table

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.agent.base.protocol import ANSWERS, FACTS, Malformed, parse_answer
+from podrun.launcher.agent.base.from_agent import ANSWERS, FACTS, parse_answer
+from podrun.launcher.agent.base.protocol import Malformed
 from podrun.launcher.commands.clean import _remove_here
 from podrun.launcher.rundir import old_runs
 from podrun.launcher.rundir.old_runs import OldRun

@@ -1,0 +1,582 @@
+"""Declare what an agent says, and derive the launcher's checks: frames of a run and of `prepare`, files, and answers.
+
+A frame is a line of JSON with its kind under `type`. State frames of a run carry a sequence number `n`, so that each is
+delivered once and in order over any number of connections. `data` of `output` keeps any byte by surrogateescape.
+The agent imports this module only for its types.
+"""
+
+from typing import TYPE_CHECKING, Dict, List, Optional, Union
+
+from .address import ip
+from .message import (
+    Count,
+    ExitStatus,
+    Frames,
+    Message,
+    Port,
+    PythonVersion,
+    Raw,
+    Version,
+    Words,
+    check_of,
+    frame_checks,
+)
+from .protocol import LIMIT, readable
+from .schema import Check, both, count, loads, record
+
+if TYPE_CHECKING:
+    from typing import Any, Literal
+
+    Address = str
+else:
+    from typing import Literal
+
+    Address = ip
+
+
+# --- frames of a run ---
+
+
+class _Numbered(Message, total=False):
+    n: Count
+    """Sequence number, set when the frame is queued; required on the wire."""
+
+
+class _Hello(_Numbered):
+    type: Literal["hello"]
+    pid: Count
+    python: Words
+    host: Words
+
+
+class Hello(_Hello, total=False):
+    """The first frame of an agent."""
+
+    boot: Words
+    """Id of the start of the machine."""
+
+
+class Waiting(_Numbered):
+    """Another run holds the host."""
+
+    type: Literal["waiting"]
+    holder: Words
+
+
+class Refused(_Numbered):
+    """The agent cannot run this attempt."""
+
+    type: Literal["refused"]
+    reason: Words
+
+
+class _Ready(_Numbered):
+    type: Literal["ready"]
+    port: Optional[Port]
+    address: Optional[Address]
+
+
+class Ready(_Ready, total=False):
+    """The host is taken, and the files are written; `port` is reserved for the coordinator."""
+
+    second_port: Optional[Port]
+    isolated: bool
+
+
+class Probed(_Numbered):
+    type: Literal["probed"]
+    error: Optional[Words]
+
+
+class _Started(_Numbered):
+    type: Literal["started"]
+    process: Count
+    pid: Count
+
+
+class Started(_Started, total=False):
+    """A worker was started."""
+
+    standby: bool
+    """It was prewarmed."""
+
+
+class Output(Message):
+    """A piece of a stream: of a worker's output, or of its events."""
+
+    type: Literal["output"]
+    stream: str
+    offset: Count
+    data: Raw
+
+
+class Unreadable(_Numbered):
+    """Nothing more of the stream will come."""
+
+    type: Literal["unreadable"]
+    stream: str
+    error: Words
+
+
+class _Exit(_Numbered):
+    type: Literal["exit"]
+    process: Count
+    code: ExitStatus
+    error: Optional[Words]
+    asked: bool
+
+
+class Exit(_Exit, total=False):
+    """A worker has ended; `code` is negative for a signal, `asked` is true after a stop."""
+
+    out_of_memory: Optional[bool]
+    """Of a SIGKILL that was not the agent's."""
+    memory: Words
+    full: Words
+    """The disk that was full then."""
+
+
+class Stopped(_Numbered):
+    """All workers have ended, but for the pids in `left`."""
+
+    type: Literal["stopped"]
+    reason: Words
+    left: List[Count]
+    kept: Optional[Words]
+    missing: Count
+    """Bytes of output that the launcher does not have."""
+
+
+class Pong(Message):
+    type: Literal["pong"]
+
+
+class _Progress(Message):
+    type: Literal["progress"]
+    beats: Dict[str, str]
+
+
+class Progress(_Progress, total=False):
+    """The progress records that have changed, by process, in hexadecimal digits."""
+
+    now: float
+    """Time on the clock of the records."""
+
+
+class Device(Message):
+    """Use of a device that nvidia-smi knows."""
+
+    busy: Optional[float]
+    memory: Optional[Count]
+    memory_total: Optional[Count]
+
+
+class Measured(Message):
+    """The use of a host, as its agent measures it from time to time."""
+
+    cpu: float
+    """Share of all cores, 0 to 1."""
+    memory: Count
+    """Bytes in use."""
+    memory_total: Count
+    received: float
+    """Bytes a second over the network, without loopback."""
+    sent: float
+    devices: List[Device]
+
+
+class Usage(Measured):
+    type: Literal["usage"]
+
+
+class Stuck(Message):
+    """The state of a worker: that of the kernel, and its share of a core."""
+
+    process: Count
+    state: str
+    load: float
+
+
+class _Dumped(_Numbered):
+    type: Literal["dumped"]
+    processes: List[Stuck]
+
+
+class Dumped(_Dumped, total=False):
+    """The workers have printed their stacks."""
+
+    more: bool
+    """Native stacks are still being printed."""
+
+
+# --- facts of a host ---
+
+
+class NotKnown(Message):
+    """Stands in place of a fact that could not be determined."""
+
+    error: str
+
+
+class Disk(Message):
+    folder: str
+    free: Count
+    total: Count
+    files: Optional[Count]
+    writable: bool
+
+
+class Clock(Message):
+    received: float
+    answered: float
+
+
+class System(Message):
+    host: str
+    cores: Count
+
+
+class _Interpreter(Message):
+    version: PythonVersion
+    executable: str
+    packages: Optional[Dict[str, Version]]
+
+
+class Interpreter(_Interpreter, total=False):
+    extends: bool
+
+
+class Memory(Message):
+    total: Count
+    available: Count
+
+
+class DeviceFiles(Message):
+    accel: List[str]
+    vfio: List[str]
+    nvidia: List[str]
+
+
+class Holder(Message):
+    """A process that uses a device."""
+
+    pid: Count
+    user: str
+    command: str
+    since: float
+    files: List[str]
+
+
+class Holders(Message):
+    processes: List[Holder]
+    partial: bool
+
+
+class Gpu(Message):
+    index: Count
+    uuid: str
+    name: str
+    memory: Optional[Count]
+    free: Optional[Count]
+    ecc: Optional[str]
+    errors: Optional[Count]
+
+
+class GpuUser(Message):
+    gpu: Count
+    pid: Count
+    user: Optional[str]
+    command: str
+
+
+class Gpus(Message):
+    rows: List[Gpu]
+    users: List[GpuUser]
+    why: Optional[str]
+    late: bool
+
+
+class Interface(Message):
+    name: str
+    speed: Optional[Count]
+
+
+class Infiniband(Message):
+    port: str
+    state: str
+    rate: Optional[str]
+
+
+class Nvlink(Message):
+    gpu: Count
+    links: Count
+    active: Count
+
+
+class Links(Message):
+    interfaces: List[Interface]
+    used: Optional[str]
+    chosen: Optional[str]
+    infiniband: List[Infiniband]
+    nvlink: List[Nvlink]
+
+
+class LockFile(Message):
+    path: str
+    owner: str
+    writable: bool
+    held: bool
+    partial: bool
+
+
+class _HostName(Message):
+    name: str
+    addresses: List[str]
+    used: Optional[str]
+    peers: Optional[str]
+
+
+class HostName(_HostName, total=False):
+    why: str
+
+
+class Proxies(Message):
+    set: List[str]
+    no_proxy: Optional[str]
+
+
+class Limits(Message):
+    nofile: Optional[Count]
+    memlock: Optional[Count]
+
+
+class _Facts(Message):
+    clock: Clock
+    system: Union[System, NotKnown]
+
+
+class Facts(_Facts, total=False):
+    """The facts of a host, from `facts` and `prepare`."""
+
+    interpreter: Union[Interpreter, NotKnown]
+    driver: Union[Version, None, NotKnown]
+    disk_home: Union[Disk, None, NotKnown]
+    disk_tmp: Union[Disk, None, NotKnown]
+    disk_workdir: Union[Disk, None, NotKnown]
+    memory: Union[Memory, NotKnown]
+    devices: Union[DeviceFiles, NotKnown]
+    holders: Union[Holders, NotKnown]
+    gpus: Union[Gpus, None, NotKnown]
+    links: Union[Links, None, NotKnown]
+    lock_file: Union[LockFile, None, NotKnown]
+    run: Union[str, None, NotKnown]
+    claim: Union[str, None, NotKnown]
+    host_name: Union[HostName, NotKnown]
+    proxies: Union[Proxies, NotKnown]
+    huge_pages: Union[str, NotKnown]
+    limits: Union[Limits, NotKnown]
+
+
+# --- frames of `prepare` ---
+
+
+class Need(Message):
+    """The bundles that the host does not have."""
+
+    type: Literal["need"]
+    bundles: List[str]
+
+
+class Phase(Message):
+    type: Literal["progress"]
+    phase: str
+    message: str
+
+
+class Alive(Message):
+    type: Literal["alive"]
+
+
+class Prepared(Message):
+    type: Literal["ready"]
+
+
+class Done(Message):
+    type: Literal["done"]
+    python: str
+    facts: Optional[Facts]
+    pruned: Count
+
+
+class Failed(Message):
+    type: Literal["error"]
+    what: str
+    remedy: str
+
+
+# --- frames of the commands that send files ---
+
+
+class Folder(Message):
+    type: Literal["folder"]
+    path: Words
+    run: Optional[Words]
+    """The last run that used the folder as its workdir."""
+
+
+class File(Message):
+    type: Literal["file"]
+    path: str
+    size: Count
+
+
+class Listed(Message):
+    type: Literal["listed"]
+    left_out: Count
+
+
+class Sending(Message):
+    type: Literal["sending"]
+    offset: Count
+    size: Count
+
+
+class Data(Message):
+    """`size` bytes of the file follow."""
+
+    type: Literal["data"]
+    size: Count
+
+
+class Sent(Message):
+    type: Literal["sent"]
+    digest: str
+
+
+class NotSent(Message):
+    type: Literal["failed"]
+    error: Words
+    gone: bool
+
+
+# --- answers of one line ---
+
+
+class Error(Message):
+    """The answer of a command that only succeeds or fails."""
+
+    error: Optional[str]
+
+
+class Listening(Error):
+    port: Port
+    address: Optional[Address]
+
+
+class Shared(Error):
+    path: str
+
+
+class Refusal(Message):
+    error: str
+
+
+class Bucket(Message):
+    errors: List[Words]
+    unreachable: bool
+
+
+class _Sweep(Message):
+    left: List[Count]
+
+
+class Sweep(_Sweep, total=False):
+    boot: Words
+
+
+class Checkpoint(Message):
+    name: str
+    step: Count
+    time: float
+    bytes: Count
+    loss: Optional[float]
+    pinned: bool
+    verified: bool
+    problem: Optional[Words]
+    changes: List[Words]
+
+
+class Checkpoints(Message):
+    error: Optional[Words]
+    workdir: Words
+    done: List[Words]
+    rows: List[Checkpoint]
+
+
+class LeftFolder(Message):
+    run: str
+    path: str
+    bytes: Count
+    age: float
+
+
+class LeftProcess(Message):
+    run: str
+    pid: Count
+    command: str
+
+
+class Environment(Message):
+    kind: str
+    path: str
+    bytes: Count
+    age: float
+    due: bool
+
+
+class Leftovers(Message):
+    folders: List[LeftFolder]
+    processes: List[LeftProcess]
+    environments: List[Environment]
+    removed: Count
+    left: List[Count]
+    pruned: Count
+
+
+State = Union[Hello, Waiting, Refused, Ready, Probed, Started, Unreadable, Exit, Stopped, Dumped]
+"""Frames that are delivered once and in order."""
+FromAgent = Union[State, Output, Pong, Progress, Usage]
+
+FromPrepare = Union[Need, Phase, Alive, Prepared, Done, Failed]
+FromFiles = Union[Folder, File, Listed, Sending, Data, Sent, NotSent]
+
+
+FROM_AGENT: Frames = {
+    **frame_checks(Union[Output, Pong, Progress, Usage]),
+    **{kind: both(record({"n": count}), check) for kind, check in frame_checks(State).items()},
+}
+USAGE = tuple(Measured.__annotations__)
+"""Names of what an agent measures."""
+FACTS: Check = check_of(Facts)
+FROM_PREPARE: Frames = frame_checks(FromPrepare)
+FROM_FILES: Frames = frame_checks(FromFiles)
+ANSWERS: Frames = {
+    "facts": FACTS,
+    "listen": check_of(Union[Listening, Refusal]),
+    "reach": check_of(Error),
+    "share": check_of(Union[Shared, Refusal]),
+    "see": check_of(Error),
+    "bucket": check_of(Bucket),
+    "sweep": check_of(Sweep),
+    "checkpoints": check_of(Checkpoints),
+    "profile": check_of(Error),
+    "clean": check_of(Leftovers),
+}
+"""Maps each command that answers with one line to the check of its answer."""
+
+
+def parse_answer(line: bytes, command: str) -> "Dict[str, Any]":
+    """Return a host's answer to a command of ANSWERS. Raises Malformed."""
+    answer: "Dict[str, Any]" = loads(line, LIMIT)
+    ANSWERS[command](answer)
+    return readable(answer, line)

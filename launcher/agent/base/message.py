@@ -1,0 +1,120 @@
+"""Messages as types: a message is a class of `Message`, and `check_of` derives its check from the declared fields."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Dict, Tuple, Union
+
+from .schema import (
+    Check,
+    anything,
+    count,
+    each,
+    either,
+    exit_code,
+    flag,
+    integer,
+    maybe,
+    metric,
+    number,
+    port,
+    python_version,
+    raw,
+    record,
+    table,
+    text,
+    version,
+    words,
+)
+
+__all__ = [
+    "Count",
+    "ExitStatus",
+    "Frames",
+    "Message",
+    "Metric",
+    "Port",
+    "PythonVersion",
+    "Raw",
+    "Version",
+    "Words",
+    "check_of",
+    "fields_of",
+    "frame_checks",
+    "kind_of",
+]
+
+if TYPE_CHECKING:
+    from typing import TypedDict as Message
+
+    Count = int
+    Port = int
+    ExitStatus = int
+    Words = str
+    Raw = str
+    Version = str
+    PythonVersion = str
+    Metric = float
+else:
+
+    class Message(dict):
+        """A JSON object with declared fields: a TypedDict whose check is derived, as that of 3.8 forgets what is optional.
+
+        The fields of a subclass with `total=False` are optional. No file that declares messages may import
+        `annotations` from `__future__`: the annotations are the checks, or types that `check_of` knows.
+        """
+
+        def __init_subclass__(cls, total=True):
+            cls.is_total = total
+
+    Count, Port, ExitStatus = count, port, exit_code
+    Words, Raw, Version, PythonVersion = words, raw, version, python_version
+    Metric = metric
+
+Frames = Dict[str, Check]
+"""Maps the kind of a frame to the check of its fields."""
+
+_OF_TYPES: Dict[Any, Check] = {str: text, bool: flag, int: integer, float: number, Any: anything}
+
+
+def check_of(declared: Any) -> Check:
+    """Return the check of a declared type: a Message, List, Dict, Optional, Union of two, a plain type, or a check itself."""
+    if declared in _OF_TYPES:
+        return _OF_TYPES[declared]
+    if hasattr(declared, "is_total"):
+        required, optional = fields_of(declared)
+        return record(required, optional)
+    origin: Any = getattr(declared, "__origin__", None)
+    inner: Tuple[Any, ...] = getattr(declared, "__args__", ())
+    if origin is list:
+        return each(check_of(inner[0]))
+    if origin is dict:
+        return table(check_of(inner[1]))
+    if origin is Union:
+        first, *second = [check_of(one) for one in inner if one is not type(None)]
+        check = either(first, second[0]) if second else first
+        return maybe(check) if type(None) in inner else check
+    checked: Check = declared
+    return checked
+
+
+def fields_of(message: Any) -> Tuple[Dict[str, Check], Dict[str, Check]]:
+    """Return the checks of a message's fields: those of the required ones, and those of the optional ones."""
+    required: Dict[str, Check] = {}
+    optional: Dict[str, Check] = {}
+    for cls in reversed(message.__mro__):
+        if hasattr(cls, "is_total"):
+            fields = required if cls.is_total else optional
+            fields.update((name, check_of(kind)) for name, kind in cls.__annotations__.items() if name != "type")
+    return required, optional
+
+
+def frame_checks(frames: Any) -> Frames:
+    """Return the check of each of the frames, a Union of messages, by its kind: the value of its Literal `type`."""
+    return {kind_of(frame): check_of(frame) for frame in frames.__args__}
+
+
+def kind_of(frame: Any) -> str:
+    """Return the value of a frame's Literal `type`."""
+    declared = next(cls.__annotations__["type"] for cls in frame.__mro__ if "type" in cls.__annotations__)
+    kind: str = declared.__args__[0]
+    return kind
