@@ -1,10 +1,13 @@
-"""Write the pages that are made from the code: keys.md, from the schema of train.yaml, and commands.md, from the help texts.
+"""Write the pages that are made from the code.
+
+keys.md comes from the schema of train.yaml, commands.md from the help texts, files.md from the docstrings of modules.
 
 Run it by `make docs`.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,7 +44,7 @@ A section that is not given, or has no `name`, is filled in by the task:
 
 def pages() -> dict[str, str]:
     """Return the text of each page that is made from the code, by the name of its file in docs/."""
-    return {"keys.md": _Keys(train_schema()).page(), "commands.md": _commands()}
+    return {"keys.md": _Keys(train_schema()).page(), "commands.md": _commands(), "files.md": _files()}
 
 
 _COMMANDS = """\
@@ -68,6 +71,37 @@ def _helps(group: click.Group, parent: click.Context) -> Iterator[str]:
         yield f"## {context.command_path}\n\n{lines}\n"
         if isinstance(command, click.Group):
             yield from _helps(command, context)
+
+
+_FILES = """\
+# Files
+
+<!-- Written by `make docs` from the first sentence of each module: change it there. -->
+
+Every file of the product with what it says of itself. [architecture.md](architecture.md) has the folders in their order.
+"""
+
+
+def _files() -> str:
+    """Return the page of all modules, a table for each folder."""
+    parts = [_FILES]
+    for package in ("api", "launcher", "runtime"):
+        for folder in sorted({path.parent for path in (FOLDER.parent / package).rglob("*.py")}):
+            own = _first_line(folder / "__init__.py") if (folder / "__init__.py").is_file() else ""
+            rows = [
+                f"| `{path.name}` | {_cell(_first_line(path))} |"
+                for path in sorted(folder.glob("*.py"))
+                if path.name != "__init__.py"
+            ]
+            name = folder.relative_to(FOLDER.parent).as_posix()
+            table = ["| file | |", "|---|---|", *rows, ""] if rows else []
+            parts.append("\n".join([f"## `{name}/`\n", f"{own}\n", *table]))
+    return "\n".join(parts)
+
+
+def _first_line(path: Path) -> str:
+    """Return the first line of a module's docstring."""
+    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
 
 
 class _Keys:
