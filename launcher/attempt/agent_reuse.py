@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
+from ..agent.base.to_agent import Spec
 from ..plan.plan import LEASE, HostPlan, LaunchPlan
 from ..pod.fan_out import fan_out
 from ..remote.session import SILENCE, OnFrame, Session
@@ -33,7 +33,7 @@ class KeptAgents:
             self._heartbeat = self._heartbeat or Heartbeat(self._all, LEASE)
         return True
 
-    def session(self, plan: HostPlan, spec: dict[str, Any], on_frame: OnFrame) -> Session | None:
+    def session(self, plan: HostPlan, spec: Spec, on_frame: OnFrame) -> Session | None:
         """Return the session of the host's kept agent, for the attempt of `plan`; None if there is none."""
         with self._lock:
             session = self._sessions.pop(plan.host.name, None)

@@ -16,6 +16,7 @@ from podrun.runtime.contract import Event, EventKind, ExitCode, Phase, ProgressR
 from ..agent.base.from_agent import USAGE
 from ..agent.base.protocol import ASKED, PREEMPTED, UNHEARD
 from ..agent.base.schema import Lines, Malformed
+from ..agent.base.to_agent import ToAgent
 from ..plan.plan import LaunchPlan
 from ..pod.errors import HostError
 from ..remote.opening import Opening
@@ -176,7 +177,7 @@ class AgentFrames:
             self._frame_slots.acquire()
         self._pending.put(partial(self._handlers[kind], host, frame))
 
-    def _send_all(self, frame: Frame) -> None:
+    def _send_all(self, frame: ToAgent) -> None:
         for host, session in self._sessions.items():
             if host not in self._lost and host not in self._unreached:
                 session.send(frame)

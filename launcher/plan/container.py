@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from podrun.runtime.config import bucket_url
 
 from ..agent.base.protocol import ENV_MAIN_PID
+from ..agent.base.to_agent import Container
 from ..pod.pod import Pod
 
 # `exec` keeps the pid, by which a program's processes recognize the one that podrun waits for
@@ -28,13 +28,10 @@ def worker_inside(pod: Pod, *argv: str) -> tuple[str, ...]:
     return argv if inside(pod) == () else inside(pod, *WITH_PID, *argv)
 
 
-def container_request(pod: Pod, workdir: Path | None = None) -> dict[str, Any] | None:
+def container_request(pod: Pod, workdir: Path | None = None) -> Container | None:
     """Return what the agent needs to start a process in the image; None if there is no image or the agent runs inside it.
 
-    `command` is the command prefix, `variables` are prefixes of the engine's own variables, `path` is a folder to put
-    before the
-    image's PATH, `folders` are podrun's folders to mount, and `mounts` are the user's mounts. A leading `~/` is the login
-    directory.
+    A leading `~/` of a path is the login directory.
     """
     container = pod.container
     if container is None or container.holds_agent:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from podrun.runtime.config import Launch, bucket_url
 from podrun.runtime.contract import (
@@ -29,6 +29,7 @@ from podrun.runtime.injection import parse_checked
 
 from ..agent.base.places import agent_folder, environments_folder
 from ..agent.base.protocol import INSTRUMENT
+from ..agent.base.to_agent import Spec
 from ..pod.pod import Host, Pod
 from ..pod.slices import Slice
 from .agent_file import agent_command
@@ -133,12 +134,13 @@ class LaunchPlan:
         """Return the name of a process's log, without its suffix."""
         return host.host.name if len(host.processes) == 1 else f"{host.host.name}.{process_id}"
 
-    def spec(self, host: HostPlan) -> dict[str, Any]:
+    def spec(self, host: HostPlan) -> Spec:
         """Return the spec that the agent on `host` reads from its stdin. Contains the secrets."""
         return self._spec(host, self.secrets)
 
-    def _spec(self, host: HostPlan, secrets: Mapping[str, str]) -> dict[str, Any]:
+    def _spec(self, host: HostPlan, secrets: Mapping[str, str]) -> Spec:
         return {
+            "type": "spec",
             "run": self.run_id,
             "attempt": self.attempt,
             "home": self.pod.home,
@@ -241,11 +243,16 @@ class LaunchPlan:
                 "workdir": bucket_url.url(self.workdir) or str(self.workdir),
                 "data": [asdict(key) for key in self.data.keys] if self.data else [],
                 "hosts": [
-                    {"host": h.host.name, "address": h.host.address, **self._spec(h, hidden)} for h in self.hosts
+                    {"host": h.host.name, "address": h.host.address, **_without_type(self._spec(h, hidden))}
+                    for h in self.hosts
                 ],
             },
             indent=1,
         )
+
+
+def _without_type(spec: Spec) -> dict[str, object]:
+    return {name: value for name, value in spec.items() if name != "type"}
 
 
 def _in_slices(slice: Slice) -> str:

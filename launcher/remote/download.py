@@ -118,7 +118,7 @@ class RemoteFolder:
         line = bytes(self._unread[:end])
         del self._unread[: end + 1]
         try:
-            frame = parse(line, FROM_FILES)
+            frame: dict[str, Any] = parse(line, FROM_FILES)
         except Malformed as why:
             raise self.refuse(f"sends what it should not: {why}") from None
         if frame["type"] == "failed":

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 
 from ..agent.base.protocol import MARK
+from ..agent.base.to_agent import AheadOfSpec, Expected
 from ..plan.agent_file import agent_command
 from ..plan.base_env import RUNTIME, base_env, names_of
 from ..pod.errors import HostError
@@ -95,7 +96,7 @@ class HeadStart(Transport):
             raise HostError(agent.host.name, "its agent has ended before it was needed")
         return channel
 
-    def _expected(self, agent: _Agent) -> dict[str, object] | None:
+    def _expected(self, agent: _Agent) -> Mapping[str, object] | None:
         """Return what the agent is told ahead of its orders."""
         if self.pod.traits.is_one_machine:
             return self._workers(agent.number)
@@ -103,10 +104,11 @@ class HeadStart(Transport):
             return {"expected": {"python": self.pod.python}}
         return None
 
-    def _workers(self, number: int) -> dict[str, object]:
+    def _workers(self, number: int) -> AheadOfSpec:
         """Return what the worker of a host will be, unless the job says otherwise; it may import at once."""
+        assert self.pod.python is not None  # that of this machine
         devices = range(self.pod.slice.devices_per_host)
-        worker = {
+        worker: Expected = {
             "process": number,
             "argv": [self.pod.python, *RUNTIME],
             "env": base_env(self.pod, devices),

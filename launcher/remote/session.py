@@ -12,6 +12,7 @@ from podrun.runtime.contract import events_stream, output_stream
 from ..agent.base import protocol
 from ..agent.base.from_agent import FROM_AGENT
 from ..agent.base.protocol import GONE, UNBEGUN, Malformed
+from ..agent.base.to_agent import Spec, ToAgent
 from ..plan.plan import DETACHED_LEASE, HostPlan, attached_lease
 from ..pod.errors import HostError, IncompleteWriteError
 from ..pod.pod import Pod
@@ -46,7 +47,7 @@ class Session:
         transport: Transport,
         pod: Pod,
         plan: HostPlan,
-        spec: dict[str, Any],
+        spec: Spec,
         on_frame: OnFrame,
         after: Session | None = None,
     ) -> None:
@@ -92,7 +93,7 @@ class Session:
             self._after.close()
             self._after = None
         if self._goes_on:
-            self._transmit({"type": "spec", **self._spec})
+            self._transmit(self._spec)
             self._attach()
             self._spoken.wait(FIRST_WORD)
             return
@@ -100,7 +101,7 @@ class Session:
         if self._closed:
             channel.close()  # without a spec it ends by itself
             raise HostError(self.host, "the run was stopped before it was started")
-        send_frame(channel, {"type": "spec", **self._spec})
+        send_frame(channel, self._spec)
         self._channel = channel  # only now: no other frame may come before the spec
         self._heard = time.monotonic()
         self._attach()
@@ -123,7 +124,7 @@ class Session:
         self.send({"type": "close", "offsets": dict(self._offsets), "again": True})
         return True
 
-    def go_on(self, plan: HostPlan, spec: dict[str, Any], on_frame: OnFrame) -> bool:
+    def go_on(self, plan: HostPlan, spec: Spec, on_frame: OnFrame) -> bool:
         """Be the session of another attempt, which `open` then starts with the agent that was kept.
 
         Returns False if that agent may be gone, or its host: then this session can only be closed.
@@ -135,11 +136,11 @@ class Session:
             self._set_attempt(plan, spec, on_frame)
         return True
 
-    def _set_attempt(self, plan: HostPlan, spec: dict[str, Any], on_frame: OnFrame) -> None:
+    def _set_attempt(self, plan: HostPlan, spec: Spec, on_frame: OnFrame) -> None:
         self._plan, self._spec, self._on_frame = plan, spec, on_frame
         self._offsets: dict[str, int] = {}
         self._next = 0
-        self._standing: dict[str, tuple[float, Frame]] = {}
+        self._standing: dict[str, tuple[float, ToAgent]] = {}
         self._processes = {p.process_id for p in plan.processes}
         self._streams = {name(number) for number in self._processes for name in (output_stream, events_stream)}
         self._spoken = threading.Event()  # set by the first frame, or the end of the connection
@@ -152,7 +153,7 @@ class Session:
         self._offsets = offsets
         self._thread.start()
 
-    def send(self, frame: Frame, wait: bool = True) -> None:
+    def send(self, frame: ToAgent, wait: bool = True) -> None:
         """Send a frame if there is a connection; `go`, `standby` and `stop` are sent again after a reconnect.
 
         `wait`: wait while another frame is being sent; otherwise this frame is dropped.
@@ -161,7 +162,7 @@ class Session:
             self._standing[frame["type"]] = time.monotonic(), frame
         self._transmit(frame, wait)
 
-    def _transmit(self, frame: Frame, wait: bool = True) -> None:
+    def _transmit(self, frame: ToAgent, wait: bool = True) -> None:
         if not self._sending.acquire(wait):
             return
         try:
@@ -279,7 +280,7 @@ class Session:
         if kind not in self._standing:
             return
         since, frame = self._standing[kind]
-        if kind == "stop":  # send the remaining grace, else lost connections would extend it
+        if frame["type"] == "stop":  # send the remaining grace, else lost connections would extend it
             frame = {**frame, "grace": max(0.0, frame["grace"] - (time.monotonic() - since))}
         self._transmit(frame)
 
@@ -405,7 +406,7 @@ class Session:
 
     def _parse(self, line: bytes) -> Frame:
         """Parse a frame and check that this host may send it. Raises Malformed."""
-        frame = protocol.parse(line, FROM_AGENT, protocol.STREAM_LIMIT)
+        frame: Frame = protocol.parse(line, FROM_AGENT, protocol.STREAM_LIMIT)
         kind = frame["type"]
         if kind in ("output", "unreadable") and frame["stream"] not in self._streams:
             raise Malformed(f"{kind}: no stream {protocol.short(frame['stream'])} on this host")

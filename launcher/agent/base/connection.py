@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import socket
 from collections import deque
-from typing import Any, Deque, Dict, Optional
+from typing import TYPE_CHECKING, Any, Deque, Dict, Optional
 
 from .protocol import LIMIT, Lines, Malformed, parse
 from .to_agent import TO_AGENT
+
+if TYPE_CHECKING:
+    from .to_agent import ToAgent
 
 Frame = Dict[str, Any]
 
@@ -26,7 +29,7 @@ class Connection:
         self.lines = Lines(LIMIT)
         self.next = 0  # sequence number of the next state frame to send
         self.offsets: Optional[Dict[str, int]] = None  # stream: bytes the launcher has; None until it has attached
-        self.received: Deque[Frame] = deque()  # frames that are to be handled
+        self.received: Deque[ToAgent] = deque()  # frames that are to be handled
 
     def begin_again(self) -> None:
         """Begin with the first state frame of another attempt. Frames that have been received stay."""

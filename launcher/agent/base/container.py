@@ -1,23 +1,20 @@
-"""Start a command in a container image: the engine's command comes before it, and its variables say what the image sees.
-
-The launcher describes the container as {"command", "variables", "path", "folders", "mounts"}; see `plan.container`.
-"""
+"""Start a command in a container image: the engine's command comes before it, and its variables say what the image sees."""
 
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Iterable, List, Optional
+from typing import TYPE_CHECKING, Dict, Iterable, List, Optional
 
-Container = Optional[Dict[str, Any]]
-"""Description of the container; None: the command runs on the host."""
+if TYPE_CHECKING:
+    from .to_agent import Container
 
 
-def inside(container: Container, argv: List[str]) -> List[str]:
+def inside(container: Optional[Container], argv: List[str]) -> List[str]:
     """Return the command that runs `argv` in the image."""
     return argv if container is None else [*map(os.path.expanduser, container["command"]), *argv]
 
 
-def container_env(container: Container, env: Dict[str, str], names: Iterable[str]) -> Dict[str, str]:
+def container_env(container: Optional[Container], env: Dict[str, str], names: Iterable[str]) -> Dict[str, str]:
     """Return the environment of the engine, in which variables of `names` go before those that the image sets.
 
     The folders are made if they are missing, because the engine mounts only what exists. Raises OSError.

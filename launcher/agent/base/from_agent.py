@@ -577,6 +577,7 @@ ANSWERS: Frames = {
 
 def parse_answer(line: bytes, command: str) -> "Dict[str, Any]":
     """Return a host's answer to a command of ANSWERS. Raises Malformed."""
-    answer: "Dict[str, Any]" = loads(line, LIMIT)
-    ANSWERS[command](answer)
-    return readable(answer, line)
+    sent = loads(line, LIMIT)
+    ANSWERS[command](sent)
+    answer: "Dict[str, Any]" = readable(sent, line)
+    return answer

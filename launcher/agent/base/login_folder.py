@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
-from .connection import Frame
 from .protocol import ENV_WORKDIR
 
+if TYPE_CHECKING:
+    from .to_agent import Spec, WorkerSpec
 
-def expand_spec(spec: Frame) -> Frame:
+
+def expand_spec(spec: Spec) -> Spec:
     """Return a run's spec with `~` expanded in every path."""
-    return dict(
-        spec,
-        home=os.path.expanduser(spec["home"]),
-        dir=os.path.expanduser(spec["dir"]),
-        code=spec["code"] and os.path.expanduser(spec["code"]),
-        uses=[os.path.expanduser(folder) for folder in spec["uses"]],
-        processes=[expand_process(process) for process in spec["processes"]],
-    )
+    return {
+        **spec,
+        "home": os.path.expanduser(spec["home"]),
+        "dir": os.path.expanduser(spec["dir"]),
+        "code": spec["code"] and os.path.expanduser(spec["code"]),
+        "uses": [os.path.expanduser(folder) for folder in spec["uses"]],
+        "processes": [expand_process(process) for process in spec["processes"]],
+    }
 
 
-def expand_process(process: Frame) -> Frame:
+def expand_process(process: WorkerSpec) -> WorkerSpec:
     """Return one worker's part of the spec with `~` expanded. The program's own arguments stay unchanged.
 
     argv[0] is expanded as well: Python looks for `pyvenv.cfg` beside argv[0], and would not find the packages of its
     virtual environment from an argv[0] of `~/venv/bin/python`.
     """
     argv = process["argv"]
-    prefix = len(process["container"]["command"]) if process.get("container") else 1  # words that are not the program's
-    return dict(
-        process,
-        argv=[*map(os.path.expanduser, argv[:prefix]), *argv[prefix:]],
-        cwd=os.path.expanduser(process["cwd"]),
-        path={name: [os.path.expanduser(folder) for folder in folders] for name, folders in process["path"].items()},
-        env=dict(process["env"], **{ENV_WORKDIR: os.path.expanduser(process["env"][ENV_WORKDIR])}),
-    )
+    container = process.get("container")
+    prefix = len(container["command"]) if container else 1  # words that are not the program's
+    return {
+        **process,
+        "argv": [*map(os.path.expanduser, argv[:prefix]), *argv[prefix:]],
+        "cwd": os.path.expanduser(process["cwd"]),
+        "path": {name: [os.path.expanduser(folder) for folder in folders] for name, folders in process["path"].items()},
+        "env": dict(process["env"], **{ENV_WORKDIR: os.path.expanduser(process["env"][ENV_WORKDIR])}),
+    }

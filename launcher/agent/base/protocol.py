@@ -12,7 +12,6 @@ from .schema import WORDS, Check, Lines, Malformed, loads, printable, short
 
 __all__ = ["WORDS", "Lines", "Malformed", "parse", "short"]
 
-Frame = Dict[str, Any]
 
 MARK = b"podrun-agent\n"
 """The first line of the agent on stdout. Anything before it was printed by a login script."""
@@ -66,7 +65,7 @@ FILES_LIMIT = 100000
 """Most files of a folder that are sent."""
 
 
-def parse(line: bytes, frames: Dict[str, Check], limit: int = LIMIT) -> Frame:
+def parse(line: bytes, frames: Dict[str, Check], limit: int = LIMIT) -> Any:
     """Return the frame of a line. Raises Malformed if its kind is not in `frames` or its fields fail the check."""
     frame = loads(line, limit)
     if not isinstance(frame, dict) or not isinstance(frame.get("type"), str):
@@ -81,9 +80,8 @@ def parse(line: bytes, frames: Dict[str, Check], limit: int = LIMIT) -> Frame:
     return frame if kind == "output" else readable(frame, line)
 
 
-def readable(frame: Frame, line: bytes) -> Frame:
+def readable(frame: Any, line: bytes) -> Any:
     """Replace lone surrogates, which only `output` may hold, because the other texts are displayed and recorded."""
     if b"\\u" in line:
-        readable: Frame = printable(frame)
-        return readable
+        return printable(frame)
     return frame

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-from typing import Any, Dict, List, Tuple
+from typing import TYPE_CHECKING, List, Tuple
 
 from .private import private_path
 from .protocol import INSTRUMENT
+
+if TYPE_CHECKING:
+    from .to_agent import Spec
 
 SOCKET = "agent.sock"
 LOG = "agent.log"
 
 
-def open_folder(spec: Dict[str, Any]) -> Tuple[socket.socket, int]:
+def open_folder(spec: Spec) -> Tuple[socket.socket, int]:
     """Make and enter the folder. Returns the socket that listens there, and the open log. Raises OSError, UnsafeError."""
     private_path(spec["home"], *os.path.relpath(spec["dir"], spec["home"]).split("/"))
     os.chdir(spec["dir"])  # a relative name keeps the socket's path below the 107 bytes the kernel allows

@@ -5,26 +5,104 @@ A frame is a line of JSON with its kind under `type`.
 
 from typing import TYPE_CHECKING, Dict, List, Optional, Union
 
-from .message import Count, Frames, Message, fields_of, frame_checks
-from .schema import anything, each, record, text
+from .message import Count, Frames, Message, check_of, frame_checks
+from .schema import each, port, text
 
 if TYPE_CHECKING:
-    from typing import Any, Literal
+    from typing import Literal
 
     Command = List[str]
-    Workers = List[Any]
 else:
     from typing import Literal
 
     Command = each(text, 1)
-    Workers = each(anything, 1)
+
+
+class Container(Message):
+    """How to start a command in a container image."""
+
+    command: List[str]
+    """The engine's command, which precedes that of the worker."""
+    variables: str
+    """Prefix of the engine's own variables."""
+    path: Optional[str]
+    """Folder to put before the image's PATH."""
+    folders: List[str]
+    """Folders of podrun to mount."""
+    mounts: List[str]
+    """The user's mounts."""
+
+
+class _Expected(Message):
+    process: Count
+    argv: Command
+    env: Dict[str, str]
+    path: Dict[str, List[str]]
+    """Folders that precede those of the host in a variable such as PATH."""
+    threads: Optional[Count]
+    """Threads that XLA's CPU client needs at least; None on other platforms."""
+    cwd: str
+
+
+class Expected(_Expected, total=False):
+    """A worker as it is expected to be, before the spec is known."""
+
+    names: List[str]
+    """The hosts of a simulated pod, this one first."""
+    container: Optional[Container]
+    """None: the worker runs on the host."""
+
+
+class WorkerSpec(Expected):
+    """A worker. Its files are relative to the folder of the run."""
+
+    output: str
+    events: str
+    beat: str
+    profile: str
+
+
+if TYPE_CHECKING:
+    ExpectedWorkers = List[Expected]
+    Workers = List[WorkerSpec]
+    PortRange = List[int]
+else:
+    ExpectedWorkers = each(check_of(Expected), 1)
+    Workers = each(check_of(WorkerSpec), 1)
+    PortRange = each(port, 2)
 
 
 class Spec(Message):
-    """The work of an agent in one attempt. Its other fields are read only by the agent itself."""
+    """The work of an agent in one attempt. A leading `~/` of a path is the login directory."""
 
     type: Literal["spec"]
     run: str
+    attempt: Count
+    home: str
+    dir: str
+    """Folder of the run on this host."""
+    lease: float
+    """Seconds without a frame from the launcher after which the agent stops."""
+    grace: float
+    """Seconds from SIGTERM to SIGKILL."""
+    files: Dict[str, str]
+    """Text of each file to write in `dir`."""
+    code: Optional[str]
+    """Folder of the project's code; None: the workers use that of the launcher's machine."""
+    uses: List[str]
+    """Folders that must not be removed during the run."""
+    exclusive: bool
+    """The run has the host to itself."""
+    measures: bool
+    """The agent sends the use of the host."""
+    devices: str
+    coordinator: bool
+    """The agent reserves a port for the coordinator."""
+    is_program: bool
+    ports: Optional[PortRange]
+    """First and last port that may be reserved; None: any."""
+    internal: Optional[str]
+    """Address of this host for the others, if it is known."""
     processes: Workers
 
 
@@ -89,28 +167,6 @@ class Close(_Close, total=False):
 
     again: bool
     """The spec of the next attempt may follow."""
-
-
-class _Expected(Message):
-    process: Count
-    argv: Command
-    env: Dict[str, str]
-    path: Dict[str, List[str]]
-    threads: Optional[Count]
-    cwd: str
-
-
-class Expected(_Expected, total=False):
-    """A worker as it is expected to be, before the spec is known."""
-
-    names: List[str]
-    """The hosts of a simulated pod, this one first."""
-
-
-if TYPE_CHECKING:
-    ExpectedWorkers = List[Expected]
-else:
-    ExpectedWorkers = each(record(*fields_of(Expected)), 1)
 
 
 class AheadOfSpec(Message):

@@ -6,9 +6,12 @@ import json
 import os
 import shutil
 import subprocess
-from typing import Any, Dict, List, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
-from ..base.container import Container, container_env, inside
+from ..base.container import container_env, inside
+
+if TYPE_CHECKING:
+    from ..base.to_agent import Container
 
 PACKAGES = [
     "jax",
@@ -74,7 +77,7 @@ class InterpreterError(Exception):
     """The interpreter does not answer; the message says why."""
 
 
-def ask_interpreter(python: str, env: Dict[str, str], container: Container = None) -> Dict[str, Any]:
+def ask_interpreter(python: str, env: Dict[str, str], container: Optional[Container] = None) -> Dict[str, Any]:
     """Return version, executable, and packages (name to version or `missing`). Raises InterpreterError.
 
     In a container `python` is looked for there.
@@ -103,7 +106,7 @@ def ask_interpreter(python: str, env: Dict[str, str], container: Container = Non
         raise InterpreterError("%s does not work: %s" % (program, _error_line(process)))
 
 
-def _find(python: str, container: Container, env: Dict[str, str]) -> Tuple[List[str], str]:
+def _find(python: str, container: Optional[Container], env: Dict[str, str]) -> Tuple[List[str], str]:
     """Return the command of the interpreter, and its name in messages. Raises InterpreterError."""
     first = container["command"][0] if container else os.path.expanduser(python)
     program = shutil.which(first, path=env.get("PATH"))

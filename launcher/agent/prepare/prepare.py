@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import threading
-from typing import Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from ..base.container import container_env, inside
 from ..base.places import BUNDLES, bundle_folder
@@ -29,6 +29,9 @@ from .environment import Environments, find_python
 from .launcher import Launcher
 from .packages import InterpreterError, ask_interpreter
 from .store import missing, prune, unpack
+
+if TYPE_CHECKING:
+    from ..base.to_agent import Container
 
 SETUP_LIMIT = 1800.0  # seconds for one setup command
 IMAGE_LIMIT = 1800.0  # seconds for an image to be brought, and to be started
@@ -153,7 +156,7 @@ class Preparation:
         self._env["PATH"] = os.pathsep.join([os.path.join(folder, "bin"), self._env.get("PATH", os.defpath)])
         return inside
 
-    def _try_container(self, container: Dict[str, Any]) -> str:
+    def _try_container(self, container: Container) -> str:
         """Start the interpreter in the image, which may first have to be brought. Return it. Raises Problem."""
         python: str = self._request["python"]
         image = container["command"][-1]

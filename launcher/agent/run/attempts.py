@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import socket
 import sys
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
-from ..base.connection import Connection, Frame
+from ..base.connection import Connection
 from ..base.processes import kill_descendants, reap
 from ..base.run_folder import open_folder, use_log
 from ..host.lock import HostLock
@@ -14,12 +14,15 @@ from ..host.notice import Notice
 from .prewarmed import Standbys
 from .serve import Agent
 
+if TYPE_CHECKING:
+    from ..base.to_agent import Spec
 
-def serve_attempts(spec: Frame, listener: socket.socket, standbys: Standbys) -> None:
+
+def serve_attempts(spec: Spec, listener: socket.socket, standbys: Standbys) -> None:
     """Serve the attempt of `spec`, and each that the launcher asks for next. Returns when no process is left."""
     lock, notice = HostLock(spec["home"]), Notice()
     connection: Optional[Connection] = None
-    next_spec: Optional[Frame] = spec
+    next_spec: Optional[Spec] = spec
     try:
         while next_spec is not None:
             agent = Agent(next_spec, listener, lock, standbys, notice, connection)

@@ -11,7 +11,7 @@ import json
 import os
 import select
 import signal
-from typing import Any, Dict, List, Optional
+from typing import Any, List, Optional
 
 from ..base.processes import adopt_orphans, ended_children, kill_descendants, reap
 from ..base.stdin import read_line
@@ -51,7 +51,7 @@ def _end(number: int, frame: Any) -> None:
 
 
 class _Command:
-    def __init__(self, request: Dict[str, Any]) -> None:
+    def __init__(self, request: Any) -> None:
         argv = [os.path.expanduser(request["argv"][0]), *request["argv"][1:]]
         request = dict(request, argv=argv, cwd=os.path.expanduser(request["cwd"]))
         self._code: Optional[int] = None

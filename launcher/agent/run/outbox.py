@@ -7,10 +7,13 @@ import os
 import stat
 import time
 from collections import deque
-from typing import BinaryIO, Deque, Dict, List, Optional, Set
+from typing import TYPE_CHECKING, BinaryIO, Deque, Dict, List, Optional, Set
 
 from ..base.connection import CHUNK, Connection, Frame
 from ..base.protocol import WORDS
+
+if TYPE_CHECKING:
+    from ..base.to_agent import WorkerSpec
 
 SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of this machine, and soon over
 BURST = 16  # pieces of output between two reads of the launcher's frames
@@ -19,7 +22,7 @@ BURST = 16  # pieces of output between two reads of the launcher's frames
 class News:
     """The output, events and state that the launcher does not have yet, sent only as fast as it takes them."""
 
-    def __init__(self, processes: List[Frame]) -> None:
+    def __init__(self, processes: List[WorkerSpec]) -> None:
         self.events: Dict[int, str] = {p["process"]: p["events"] for p in processes}
         self.outputs: Deque[str] = deque(p["output"] for p in processes)
         self.ended: Set[str] = set()  # streams that cannot be read any more

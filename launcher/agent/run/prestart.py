@@ -9,20 +9,23 @@ import json
 import os
 import socket
 import sys
-from typing import NoReturn, Optional
+from typing import TYPE_CHECKING, NoReturn, Optional
 
-from ..base.connection import CHUNK, Frame
+from ..base.connection import CHUNK
 from ..base.private import UnsafeError
 from ..base.processes import kill_descendants, reap
 from ..base.protocol import AHEAD
 from ..base.run_folder import open_folder, use_log
 from .prewarmed import Standbys
 
+if TYPE_CHECKING:
+    from ..base.to_agent import AheadOfSpec, Spec
+
 
 class Ahead:
     """An agent that waits for its spec, and whose workers import meanwhile."""
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: AheadOfSpec) -> None:
         """Fork it. Raises OSError."""
         self._sock, theirs = socket.socketpair()
         self._pid = os.fork()
@@ -31,7 +34,7 @@ class Ahead:
             _await_spec(theirs, frame)
         theirs.close()
 
-    def go_on(self, spec: Frame) -> int:
+    def go_on(self, spec: Spec) -> int:
         """Give it the spec; it makes the run folder. Returns its pid. Raises OSError, UnsafeError."""
         self._sock.sendall(json.dumps(spec).encode() + b"\n")
         answer = json.loads(_line(self._sock) or b'{"unsafe": "the agent has ended before it had its spec"}')
@@ -49,7 +52,7 @@ class Ahead:
             os.waitpid(self._pid, 0)
 
 
-def _await_spec(sock: socket.socket, frame: Frame) -> NoReturn:
+def _await_spec(sock: socket.socket, frame: AheadOfSpec) -> NoReturn:
     """Start the workers' imports, then wait for the spec and be the agent of it. Without a spec nothing is left."""
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -77,7 +80,7 @@ def _await_spec(sock: socket.socket, frame: Frame) -> NoReturn:
         os._exit(1)
 
 
-def become_agent(spec: Frame, listener: socket.socket, standbys: Optional[Standbys] = None) -> NoReturn:
+def become_agent(spec: Spec, listener: socket.socket, standbys: Optional[Standbys] = None) -> NoReturn:
     """Serve the run in this process, which has its log for its output, and end with it."""
     code = 1
     try:

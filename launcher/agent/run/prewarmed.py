@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-from typing import Dict, Optional, Set
+from typing import TYPE_CHECKING, Dict, Optional, Sequence, Set
 
-from ..base.connection import Frame
 from ..base.processes import enter_pid_namespace
 from ..base.protocol import STANDBY
 from .worker import Worker, fork_worker, worker_env
+
+if TYPE_CHECKING:
+    from ..base.to_agent import Expected, WorkerSpec
 
 RESERVE = 1 << 30  # bytes of memory that must stay available
 SIZE = 300 << 20  # bytes that a standby may take (docs/performance.md)
@@ -31,7 +33,7 @@ class Standbys:
         self._first = 0  # that process
         self._waiting: Dict[int, _Standby] = {}  # by the number of the process that each can become
 
-    def start(self, specs: "list[Frame]", count: int, argument: str = STANDBY) -> None:
+    def start(self, specs: Sequence[Expected], count: int, argument: str = STANDBY) -> None:
         """Start one for each worker, once, if there is memory. `count`: how many there will be on this machine.
 
         `argument` makes a worker stand by. In a container none does: its environment is that of the image.
@@ -86,13 +88,13 @@ class Standbys:
 class _Standby:
     """One interpreter that stands by."""
 
-    def __init__(self, spec: Frame, argument: str, isolated: bool) -> None:
+    def __init__(self, spec: Expected, argument: str, isolated: bool) -> None:
         """Start it. Raises OSError."""
         self._likeness = _likeness(spec)
         orders, self._orders = os.pipe()
         out = os.open(os.devnull, os.O_WRONLY)
         try:
-            command = dict(spec, argv=[*spec["argv"], argument])
+            command: Expected = {**spec, "argv": [*spec["argv"], argument]}
             self.pid, error = fork_worker(command, worker_env(spec, {}), isolated, orders, out)
         finally:
             os.close(orders)
@@ -101,7 +103,7 @@ class _Standby:
             raise OSError(error)
         os.set_blocking(self._orders, False)
 
-    def become(self, spec: Frame, env: Dict[str, str]) -> bool:
+    def become(self, spec: WorkerSpec, env: Dict[str, str]) -> bool:
         """Send it the orders to become this worker. Returns False, and ends it, if it cannot."""
         orders = {"env": env, "cwd": spec["cwd"], "output": spec["output"], "folder": os.getcwd()}
         data = json.dumps(orders).encode() + b"\n"
@@ -115,7 +117,7 @@ class _Standby:
         return given
 
 
-def _likeness(spec: Frame) -> str:
+def _likeness(spec: Expected) -> str:
     """Return what a process cannot change any more once it has started."""
     env = {name: value for name, value in spec["env"].items() if not name.startswith(_OWN)}
     return json.dumps([spec["argv"], env, spec["path"], spec["threads"], spec.get("names")], sort_keys=True)

@@ -14,6 +14,8 @@ from .worker import Worker
 if TYPE_CHECKING:
     import subprocess
 
+    from ..base.to_agent import WorkerSpec
+
 EVERY = 1.0  # seconds between two looks at the beats of the workers
 BEAT = 128  # bytes of a beat that are sent; the launcher knows what they say
 PRINTING = 0.5  # seconds for processes to print their stacks
@@ -160,7 +162,7 @@ def start_spy(worker: Worker, isolated: bool) -> "Optional[subprocess.Popen[byte
         return None
 
 
-def find_spy(spec: Frame) -> Optional[str]:
+def find_spy(spec: WorkerSpec) -> Optional[str]:
     """Return the path of py-spy: beside the worker's Python, or in the PATH."""
     folders = [os.path.dirname(spec["argv"][0]), *os.environ.get("PATH", "").split(os.pathsep)]
     paths = [os.path.join(folder, "py-spy") for folder in folders if os.path.isabs(folder)]

@@ -7,9 +7,9 @@ import signal
 import socket
 import sys
 import threading
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
-from ..base.connection import CHUNK, Frame
+from ..base.connection import CHUNK
 from ..base.disk import cannot_write
 from ..base.login_folder import expand_spec
 from ..base.private import UnsafeError
@@ -19,6 +19,9 @@ from ..base.stdin import read_line
 from ..base.to_agent import FIRST, SPEC
 from .prestart import Ahead, become_agent
 
+if TYPE_CHECKING:
+    from ..base.to_agent import First, Spec
+
 
 def run() -> None:
     """Read the spec, start the agent, and relay to it."""
@@ -27,12 +30,14 @@ def run() -> None:
     line, rest = read_line(0)
     begun: Optional[Ahead] = None
     try:
-        frame = parse(line, FIRST)
+        frame: First = parse(line, FIRST)
         if frame["type"] == "ahead":
             begun = Ahead(frame)
             line, rest = read_line(0, rest)
-            frame = parse(line, SPEC)
-        spec = expand_spec(frame)
+            given: Spec = parse(line, SPEC)
+        else:
+            given = frame
+        spec = expand_spec(given)
         child = begun.go_on(spec) if begun else start(spec)
     except Malformed as why:
         sys.exit("%s: malformed spec: %s" % (UNBEGUN, why))
@@ -47,7 +52,7 @@ def run() -> None:
     os.waitpid(child, 0)
 
 
-def start(spec: Frame) -> int:
+def start(spec: Spec) -> int:
     """Make the run folder and its socket, then fork the agent. Returns its pid."""
     listener, log = open_folder(spec)
     pid = os.fork()

@@ -9,11 +9,11 @@ import signal
 import socket
 import sys
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
 from ..base.address import address_env, only_address, own_address
 from ..base.boot import boot_id
-from ..base.connection import Connection, Frame
+from ..base.connection import Connection
 from ..base.disk import FULL, cannot_write, full_disk
 from ..base.login_folder import expand_spec
 from ..base.private import UnsafeError, is_private
@@ -29,6 +29,9 @@ from .outbox import News
 from .prewarmed import Standbys
 from .progress import Dump, Progress
 from .worker import Worker
+
+if TYPE_CHECKING:
+    from ..base.to_agent import Close, Spec, ToAgent
 
 TICK = 0.03  # seconds between two checks of growing output files
 QUIET_TICK = 0.25  # the same when nothing has been printed for a while
@@ -49,7 +52,7 @@ class Agent:
 
     def __init__(
         self,
-        spec: Frame,
+        spec: Spec,
         listener: socket.socket,
         lock: HostLock,
         standbys: Standbys,
@@ -63,7 +66,7 @@ class Agent:
             connection.begin_again()
         self.standbys = standbys
         self.waits_for_spec = False  # the attempt is over, and another may follow
-        self.next_spec: Optional[Frame] = None
+        self.next_spec: Optional[Spec] = None
         self.news = News(spec["processes"])
         self.workers = [Worker(w) for w in spec["processes"]]
         self.progress = Progress()
@@ -85,7 +88,7 @@ class Agent:
         self.kills = kills()  # by the kernel for lack of memory, before the workers started
         self.started = False
         self.stopped = False
-        self.closing: Optional[Frame] = None  # the frame `close`: all that the launcher has
+        self.closing: Optional[Close] = None  # the frame `close`: all that the launcher has
         self.finished = False
         self.notice = notice
 
@@ -247,33 +250,34 @@ class Agent:
             seconds = min(seconds, max(0.0, self.kill_at - now))
         return seconds
 
-    def handle(self, connection: Connection, frame: Frame) -> None:
-        kind = frame["type"]
-        if kind == "attach":
+    def handle(self, connection: Connection, frame: ToAgent) -> None:
+        if frame["type"] == "attach":
             self.attached = True
             self.closing = None  # that was an earlier launcher's frame
             connection.next = frame["next"]
             connection.offsets = dict(dict.fromkeys(self.news.streams, 0), **frame["offsets"])
-        elif kind == "ping":
+        elif frame["type"] == "ping":
             if not connection.unsent:  # else the pending frames show that the agent lives
                 connection.send({"type": "pong"})
-        elif kind == "probe":
+        elif frame["type"] == "probe":
             self.report("probed", error=probe(frame["address"]))
-        elif kind == "go" and self.stop_reason is None and not self.started:  # it may come twice, after a reconnect
+        elif (
+            frame["type"] == "go" and self.stop_reason is None and not self.started
+        ):  # it may come twice, after a reconnect
             self.started = True
             self.start_workers(frame["env"])
-        elif kind == "stop":
+        elif frame["type"] == "stop":
             self.news.hurried = frame.get("hurry", False)
             self.stop(frame["grace"], ASKED)
-        elif kind == "dump":
+        elif frame["type"] == "dump":
             self.dump = self.dump or Dump(self.workers, self.isolated)
-        elif kind == "standby" and self.started and self.stop_reason is None:
+        elif frame["type"] == "standby" and self.started and self.stop_reason is None:
             self.standbys.start([worker.spec for worker in self.workers], frame["count"])
-        elif kind == "close":  # may come before the workers have ended
+        elif frame["type"] == "close":  # may come before the workers have ended
             self.closing = frame
             if self.stopped:  # at once: the spec of the next attempt may be the next frame
                 self.end_attempt(frame)
-        elif kind == "spec" and self.stopped:
+        elif frame["type"] == "spec" and self.stopped:
             if not self.waits_for_spec:  # the `close` before was lost with its connection
                 self.remove_files(connection.offsets or {})
             self.next_spec = expand_spec(frame)
@@ -371,7 +375,7 @@ class Agent:
             self.stopped = True
             self.report("stopped", reason=self.stop_reason, left=left, kept=self.remove_code())
 
-    def end_attempt(self, close: Frame) -> None:
+    def end_attempt(self, close: Close) -> None:
         """Remove the attempt's files, and end, unless another attempt may follow."""
         if not self.waits_for_spec:
             self.remove_files(close["offsets"])

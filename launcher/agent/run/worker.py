@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, Optional, Tuple
 
-from ..base.connection import Frame
 from ..base.container import container_env
 from ..base.private import restore_umask
 from ..base.processes import die_with_parent, mount_own_proc, parent, take_host_name
 from ..base.protocol import ENV_DIR, ENV_MAIN_PID, ENV_PID, MULTISLICE, OTHER_LAUNCHERS
 
+if TYPE_CHECKING:
+    from ..base.to_agent import Expected, WorkerSpec
+
 
 class Worker:
     """One worker process on this host."""
 
-    def __init__(self, spec: Frame) -> None:
+    def __init__(self, spec: WorkerSpec) -> None:
         self.process: int = spec["process"]
         self.spec = spec
         self.pid: Optional[int] = None
@@ -50,7 +52,7 @@ class Worker:
                 pass
 
 
-def fork_worker(spec: Frame, env: Dict[str, str], isolated: bool, stdin: int, out: int) -> Tuple[int, Optional[str]]:
+def fork_worker(spec: Expected, env: Dict[str, str], isolated: bool, stdin: int, out: int) -> Tuple[int, Optional[str]]:
     """Start the process. Returns its pid, and why it could not become the program."""
     failure, failure_in = os.pipe()  # closed by a successful exec
     agent = os.getpid()
@@ -69,7 +71,7 @@ def fork_worker(spec: Frame, env: Dict[str, str], isolated: bool, stdin: int, ou
     return pid, reason
 
 
-def become_worker(agent: int, isolated: bool, spec: Frame, env: Dict[str, str], out: int) -> None:
+def become_worker(agent: int, isolated: bool, spec: Expected, env: Dict[str, str], out: int) -> None:
     """Turn a forked child into a worker: its own session, killed with the agent, output to `out`. Its stdin stays."""
     os.setsid()
     die_with_parent()
@@ -116,7 +118,7 @@ def start_failure(error: BaseException, program: str) -> str:
     return "%s: %s" % (program, error.strerror)
 
 
-def worker_env(spec: Frame, extra: Dict[str, str]) -> Dict[str, str]:
+def worker_env(spec: Expected, extra: Dict[str, str]) -> Dict[str, str]:
     """Return the login environment, overridden by the plan's. The plan's folders go first in each path variable."""
     env = {name: value for name, value in os.environ.items() if not _misleads(name)}
     env.update(spec["env"])

@@ -68,6 +68,7 @@ class Agent:
             "measures": False,
             "devices": "cpu",
             "coordinator": False,
+            "is_program": False,
             "ports": None,
             "internal": None,
             "home": str(folder),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,10 @@ from podrun.launcher.agent.base.from_agent import ANSWERS, FROM_AGENT, FROM_PREP
 from podrun.launcher.agent.base.protocol import parse
 from podrun.launcher.agent.base.schema import DEPTH, LARGEST, Check, Lines, Malformed, loads, printable, short
 from podrun.launcher.agent.base.to_agent import TO_AGENT
+from podrun.launcher.plan.plan import Program, make_plan
+from podrun.launcher.pod.pod import Host, Pod
+from podrun.launcher.pod.slices import parse_slice
+from podrun.runtime.config import Launch
 
 LIMITS = {"DEPTH": 32, "LARGEST": 2**53, "WORDS": 8192}
 
@@ -172,9 +177,21 @@ def test_texts_for_people_hold_no_halves_of_characters_but_output_does() -> None
         parse_answer(b"{}", "see")
 
 
-def test_a_spec_has_processes() -> None:
-    """An agent without a process to start has been started by mistake."""
-    assert accepted(TO_AGENT["spec"], {"run": "r", "processes": [{}]}, {"run": "r", "processes": []}) == [True, False]
+def test_a_spec_is_checked_like_other_frames() -> None:
+    """Every field of it, and of its workers; an agent without a process to start has been started by mistake."""
+    pod = Pod(parse_slice("cpu-2x1"), (Host("a", "a"), Host("b", "b")), "ssh", "cpu")
+    program = Program(("python", "train.py"), Launch())
+    plan = make_plan(pod, program, run_id="r", attempt=0, workdir=Path("/w"), cwd=Path("/jobs"))
+    spec = plan.spec(plan.hosts[0])
+    worker = spec["processes"][0]
+    assert accepted(TO_AGENT["spec"], spec, spec | {"processes": []}) == [True, False]
+    for name in spec.keys() - {"type"}:
+        without = {key: value for key, value in spec.items() if key != name}
+        assert refusal(TO_AGENT["spec"], without) == f"{name} is missing"
+    for name in worker.keys() - {"names", "container"}:
+        without = {key: value for key, value in worker.items() if key != name}
+        assert refusal(TO_AGENT["spec"], spec | {"processes": [without]}) == f"processes is {name} is missing"
+    assert accepted(TO_AGENT["spec"], spec | {"ports": [1, 2]}, spec | {"ports": [1]}) == [True, False]
 
 
 def test_what_may_be_null() -> None:
