@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import socket
 from collections import deque
-from typing import TYPE_CHECKING, Any, Deque, Dict, Optional
+from typing import TYPE_CHECKING, Deque, Dict, Optional
 
 from .protocol import LIMIT, Lines, Malformed, parse
 from .to_agent import TO_AGENT
 
 if TYPE_CHECKING:
+    from .from_agent import FromAgent
     from .to_agent import ToAgent
-
-Frame = Dict[str, Any]
 
 CHUNK = 65536
 
@@ -51,7 +50,7 @@ class Connection:
         except Malformed:  # not a launcher, or a broken connection: a launcher will connect again
             self.close()
 
-    def send(self, frame: Frame) -> None:
+    def send(self, frame: FromAgent) -> None:
         self.unsent += json.dumps(frame).encode() + b"\n"
         self.flush()
 

@@ -11,6 +11,8 @@ from ..base.connection import Connection
 if TYPE_CHECKING:
     import subprocess
 
+    from ..base.from_agent import Device
+
 EVERY = 10.0  # seconds between two measurements
 FIRST = 2.0  # seconds from the start of the workers to the first one
 LONGEST = 1 << 16  # bytes of the answer of nvidia-smi that are read
@@ -27,7 +29,7 @@ class Usage:
         self.due = 0.0
         self.before: Optional[Counters] = None
         self.query: Optional[subprocess.Popen[bytes]] = None
-        self.devices: List[Dict[str, Any]] = []
+        self.devices: List[Device] = []
 
     def send(self, connection: Connection) -> None:
         """Send a measurement if it is time. The first call only begins to count."""
@@ -38,7 +40,8 @@ class Usage:
         self.due = now + (FIRST if before is None else EVERY)
         self.ask_devices()
         if before is not None and self.before is not None:
-            connection.send(dict(rates(before, self.before), type="usage", devices=self.devices, **memory()))
+            frame: Any = dict(rates(before, self.before), type="usage", devices=self.devices, **memory())
+            connection.send(frame)
 
     def ask_devices(self) -> None:
         """Take the answer to the last question to nvidia-smi, and ask again. Nothing waits for it."""
@@ -106,9 +109,9 @@ def nvidia_smi() -> Optional[str]:
     return next((path for path in paths if os.access(path, os.X_OK)), None)
 
 
-def parse_devices(answer: str) -> List[Dict[str, Any]]:
+def parse_devices(answer: str) -> List[Device]:
     """Return a row for each GPU: `busy` from 0 to 1, bytes of memory in use, and in all; None where there is no number."""
-    rows = []
+    rows: List[Device] = []
     for line in answer.splitlines():
         busy, used, total = [*(number(word) for word in line.split(",")), None, None, None][:3]
         rows.append(

@@ -7,12 +7,13 @@ import os
 import stat
 import time
 from collections import deque
-from typing import TYPE_CHECKING, BinaryIO, Deque, Dict, List, Optional, Set
+from typing import TYPE_CHECKING, Any, BinaryIO, Deque, Dict, List, Optional, Set
 
-from ..base.connection import CHUNK, Connection, Frame
+from ..base.connection import CHUNK, Connection
 from ..base.protocol import WORDS
 
 if TYPE_CHECKING:
+    from ..base.from_agent import State
     from ..base.to_agent import WorkerSpec
 
 SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of this machine, and soon over
@@ -26,7 +27,7 @@ class News:
         self.events: Dict[int, str] = {p["process"]: p["events"] for p in processes}
         self.outputs: Deque[str] = deque(p["output"] for p in processes)
         self.ended: Set[str] = set()  # streams that cannot be read any more
-        self.history: List[Frame] = []  # state frames, kept to be sent again after a reconnect
+        self.history: List[State] = []  # state frames, kept to be sent again after a reconnect
         self.hurried = False  # the launcher no longer waits for output
         self.grew = 0.0  # when output was last seen
         self.pending = False  # the last burst ended before everything was sent
@@ -36,9 +37,11 @@ class News:
         # Events first, so that much output does not delay them.
         return [*self.events.values(), *self.outputs]
 
-    def report(self, kind: str, fields: Frame) -> None:
-        fields = {name: value[:WORDS] if isinstance(value, str) else value for name, value in fields.items()}
-        self.history.append(dict(fields, type=kind, n=len(self.history)))
+    def report(self, frame: State) -> None:
+        """Queue a state frame, with its number; long texts are cut."""
+        fields = {name: value[:WORDS] if isinstance(value, str) else value for name, value in frame.items()}
+        queued: Any = dict(fields, n=len(self.history))
+        self.history.append(queued)
 
     def send(self, connection: Connection) -> None:
         """Send state, events and output. State goes first; it waits only for the output that it must follow."""
@@ -79,7 +82,7 @@ class News:
         if error.errno in SHORTAGE:
             raise error
         self.ended.add(stream)
-        self.report("unreadable", {"stream": stream, "error": error.strerror or str(error)})
+        self.report({"type": "unreadable", "stream": stream, "error": error.strerror or str(error)})
 
     def _next_stream(self, offsets: Dict[str, int]) -> Optional[str]:
         return next((stream for stream in self.streams if self._unsent(stream, offsets[stream])), None)
@@ -109,7 +112,7 @@ class News:
                 waits_for = [self.events[frame["process"]]]
             elif frame["type"] == "stopped":
                 waits_for = list(self.events.values()) if self.hurried else self.streams
-                frame = dict(frame, missing=self.missing(offsets))
+                frame = {**frame, "missing": self.missing(offsets)}
             else:
                 waits_for = []
             if any(self._unsent(stream, offsets[stream]) for stream in waits_for):

@@ -7,13 +7,14 @@ import signal
 import time
 from typing import TYPE_CHECKING, Dict, List, Optional
 
-from ..base.connection import Connection, Frame
+from ..base.connection import Connection
 from ..base.processes import children_beside, descendants, mount_own_proc, stat_fields
 from .worker import Worker
 
 if TYPE_CHECKING:
     import subprocess
 
+    from ..base.from_agent import Dumped, Stuck
     from ..base.to_agent import WorkerSpec
 
 EVERY = 1.0  # seconds between two looks at the beats of the workers
@@ -45,8 +46,8 @@ class Progress:
         changed = {process: beat for process, beat in beats.items() if beat != self.sent.get(process, "")}
         if changed:
             self.sent.update(changed)
-            frame = {"type": "progress", "beats": {str(process): beat for process, beat in changed.items()}, "now": now}
-            connection.send(frame)
+            texts = {str(process): beat for process, beat in changed.items()}
+            connection.send({"type": "progress", "beats": texts, "now": now})
 
 
 def read_beat(path: str) -> str:
@@ -80,8 +81,8 @@ class Dump:
         """Return the seconds until `result` should be asked again."""
         return max(LOOK, self.began + PRINTING - time.monotonic())
 
-    def result(self) -> Optional[Frame]:
-        """Return the fields of a frame `dumped` if there is anything new: first before the native stacks, which take long."""
+    def result(self) -> Optional[Dumped]:
+        """Return a frame `dumped` if there is anything new: first before the native stacks, which take long."""
         passed = time.monotonic() - self.began
         more = passed < NATIVE and any(spy.poll() is None for spy in self.spies)
         if passed < PRINTING or (more and self.told):
@@ -92,7 +93,7 @@ class Dump:
             if self.over and spy.poll() is None:
                 spy.kill()
         after = self.cpu_seconds()
-        processes = [
+        processes: List[Stuck] = [
             {
                 "process": w.process,
                 "state": self.states[w.process],
@@ -100,7 +101,7 @@ class Dump:
             }
             for w in self.workers
         ]
-        return {"processes": processes, "more": more}
+        return {"type": "dumped", "processes": processes, "more": more}
 
     def cpu_seconds(self) -> Dict[int, float]:
         return {w.process: cpu_seconds(w.pid) for w in self.workers}

@@ -31,6 +31,7 @@ from .progress import Dump, Progress
 from .worker import Worker
 
 if TYPE_CHECKING:
+    from ..base.from_agent import Exit
     from ..base.to_agent import Close, Spec, ToAgent
 
 TICK = 0.03  # seconds between two checks of growing output files
@@ -105,7 +106,8 @@ class Agent:
         signal.signal(signal.SIGTERM, lambda *_: self.preempt())
         self.notice.watch()
         python = sys.version.split()[0]
-        self.report("hello", pid=os.getpid(), python=python, host=socket.gethostname(), boot=boot_id())
+        host, boot = socket.gethostname(), boot_id()
+        self.news.report({"type": "hello", "pid": os.getpid(), "python": python, "host": host, "boot": boot})
         self.listener.setblocking(False)
         while not self.finished:
             for action in (self.get_ready, lambda: self.wait(wake), self.reap, self.enforce, self.keep, self.send_news):
@@ -172,22 +174,27 @@ class Agent:
             self.ports = [reserve_port(allowed, address) for _ in range(number)]
         self.ready = True
         port, second_port = [*(sock.getsockname()[1] for sock in self.ports), None, None][:2]
-        self.report("ready", port=port, second_port=second_port, address=own_address(), isolated=self.isolated)
+        self.news.report(
+            {
+                "type": "ready",
+                "port": port,
+                "second_port": second_port,
+                "address": own_address(),
+                "isolated": self.isolated,
+            }
+        )
 
     def wait_for(self, holder: str) -> None:
         now = time.monotonic()
         if self.waits_since is None:
             self.waits_since = now
-            self.report("waiting", holder=holder)
+            self.news.report({"type": "waiting", "holder": holder})
         elif now - self.waits_since > LOCK_PATIENCE:
             self.refuse("the host is taken by %s; `podrun stop RUN` ends a run of yours" % holder)
 
     def refuse(self, reason: str) -> None:
-        self.report("refused", reason=reason)
+        self.news.report({"type": "refused", "reason": reason})
         self.stop(0, reason)
-
-    def report(self, kind: str, **fields: Any) -> None:
-        self.news.report(kind, fields)
 
     def wait(self, wake: int) -> None:
         """Sleep until a frame, a signal or the next turn is due, and handle frames."""
@@ -260,7 +267,7 @@ class Agent:
             if not connection.unsent:  # else the pending frames show that the agent lives
                 connection.send({"type": "pong"})
         elif frame["type"] == "probe":
-            self.report("probed", error=probe(frame["address"]))
+            self.news.report({"type": "probed", "error": probe(frame["address"])})
         elif (
             frame["type"] == "go" and self.stop_reason is None and not self.started
         ):  # it may come twice, after a reconnect
@@ -297,9 +304,11 @@ class Agent:
                 full = error.errno in FULL
                 why = cannot_write(error, ".") if full else "%s: %s" % (error.filename or "fork", error.strerror)
                 worker.error, worker.code = why, 127
-                self.report("exit", process=worker.process, code=127, error=worker.error, asked=False)
-            if worker.error is None:
-                self.report("started", process=worker.process, pid=worker.pid, standby=worker.stood_by)
+                self.news.report({"type": "exit", "process": worker.process, "code": 127, "error": why, "asked": False})
+            if worker.error is None and worker.pid is not None:
+                self.news.report(
+                    {"type": "started", "process": worker.process, "pid": worker.pid, "standby": worker.stood_by}
+                )
         self.standbys.dismiss()
 
     def start_worker(self, worker: Worker, env: Dict[str, str]) -> None:
@@ -333,23 +342,36 @@ class Agent:
             for worker in self.workers:
                 if worker.pid == pid:
                     worker.code = code
-                    asked = self.stop_reason is not None
-                    why = {} if asked else self.killed_by() if code == -signal.SIGKILL else self.lacks(worker, code)
-                    self.report("exit", process=worker.process, code=code, error=worker.error, asked=asked, **why)
+                    self.news.report(self.exit_of(worker, code))
 
-    def killed_by(self) -> Dict[str, Any]:
-        """Return whether the kernel has killed a worker for lack of memory, and how much it had."""
-        return {"out_of_memory": has_killed(self.kills, kills()), "memory": usage()}
+    def exit_of(self, worker: Worker, code: int) -> Exit:
+        """Return the frame for a worker's exit, with what the host lacked if nobody asked the worker to stop."""
+        asked = self.stop_reason is not None
+        ended: Exit = {
+            "type": "exit",
+            "process": worker.process,
+            "code": code,
+            "error": worker.error,
+            "asked": asked,
+        }
+        if asked:
+            return ended
+        if code == -signal.SIGKILL:
+            ended["out_of_memory"], ended["memory"] = has_killed(self.kills, kills()), usage()
+            return ended
+        full = self.disk_that_was_full(worker, code)
+        if full:
+            ended["full"] = full
+        return ended
 
-    def lacks(self, worker: Worker, code: int) -> Dict[str, Any]:
+    def disk_that_was_full(self, worker: Worker, code: int) -> Optional[str]:
         """Return which disk was full when a worker failed: it could not say so itself, as that goes to the same disk."""
         if code <= 0 and code != -signal.SIGBUS:  # which the kernel sends for a mapped file without room
-            return {}
+            return None
         try:  # not in the workdir: a network file system may hang, and a worker can say itself that it is full
-            full = full_disk([os.getcwd(), worker.spec["env"].get("TMPDIR", "/tmp")])
+            return full_disk([os.getcwd(), worker.spec["env"].get("TMPDIR", "/tmp")])
         except OSError:
-            full = None  # the exit is told in any case
-        return {"full": full} if full else {}
+            return None  # the exit is told in any case
 
     def enforce(self) -> None:
         """Enforce the lease, and kill the workers when a stop has used up its grace."""
@@ -373,7 +395,9 @@ class Agent:
         if now >= self.kill_at or not any(w.running for w in self.workers):
             left = kill_descendants(self.reap, self.standbys.spared | self.notice.watchers)
             self.stopped = True
-            self.report("stopped", reason=self.stop_reason, left=left, kept=self.remove_code())
+            reason, kept = self.stop_reason or "", self.remove_code()
+            # What is missing is counted when the frame is sent.
+            self.news.report({"type": "stopped", "reason": reason, "left": left, "kept": kept, "missing": 0})
 
     def end_attempt(self, close: Close) -> None:
         """Remove the attempt's files, and end, unless another attempt may follow."""
@@ -420,7 +444,7 @@ class Agent:
         if self.dump is not None:
             stuck = self.dump.result()
             if stuck is not None:
-                self.report("dumped", **stuck)
+                self.news.report(stuck)
             if self.dump.over:
                 self.dump = None
         connection = self.current_connection()

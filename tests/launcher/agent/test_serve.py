@@ -133,8 +133,8 @@ def test_an_exit_comes_after_the_last_event(tmp_path: Path, monkeypatch: pytest.
     news = News([PROCESS])
     for name in ("0.events", "0.out"):
         Path(name).write_text("x" * 10)
-    news.report("exit", {"process": 0})
-    news.report("stopped", {"reason": "x"})
+    news.report({"type": "exit", "process": 0})
+    news.report({"type": "stopped", "reason": "x"})
     connection: Any = Listening(**{"0_events": 0, "0_out": 0})
     news.send(connection)
     assert connection.sent == ["0.events", "exit", "0.out", "stopped"]
@@ -153,8 +153,8 @@ def test_an_exit_is_told_although_the_events_cannot_be_read(
     news = News([PROCESS])
     damage("0.events")
     Path("0.out").write_text("x" * 10)
-    news.report("exit", {"process": 0})
-    news.report("stopped", {"reason": "x"})
+    news.report({"type": "exit", "process": 0})
+    news.report({"type": "stopped", "reason": "x"})
     connection: Any = Listening(**{"0_events": 0, "0_out": 0})
     news.send(connection)
     news.send(connection)
@@ -169,7 +169,7 @@ def test_a_file_that_cannot_be_read_is_not_waited_for(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     news = News([PROCESS])
     Path("0.events").write_text("x" * 10)
-    news.report("exit", {"process": 0})
+    news.report({"type": "exit", "process": 0})
     connection: Any = Listening(**{"0_events": 0, "0_out": 0})
     errors = iter([errno.EMFILE, errno.EIO])
 
@@ -188,7 +188,7 @@ def test_nothing_is_sent_before_the_launcher_has_attached(tmp_path: Path, monkey
     """The agent does not know yet what is on record there."""
     monkeypatch.chdir(tmp_path)
     news = News([PROCESS])
-    news.report("hello", {"why": "x" * 20_000})
+    news.report({"type": "hello", "why": "x" * 20_000})
     connection: Any = Listening()
     connection.offsets = None
     news.send(connection)

@@ -167,5 +167,5 @@ def test_the_largest_piece_of_output_is_below_the_limit() -> None:
 def test_an_agent_cuts_what_it_says_of_itself() -> None:
     """A reason may name a path of any length."""
     news = News([])
-    news.report("refused", {"reason": "x" * 100_000})
+    news.report({"type": "refused", "reason": "x" * 100_000})
     assert parse(frame(**news.history[0]), FROM_AGENT)["reason"] == "x" * WORDS
