@@ -1,4 +1,4 @@
-"""The command `compare`. Added to the main group by `cli`."""
+"""The command `compare`; `root.py` adds it to the main group."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from .process import run
 
 
 def main() -> NoReturn:
-    """Run the command line and leave with its exit code."""
+    """Run the command line and exit with its code."""
 
     def command() -> None:
         from .root import main

@@ -1,4 +1,4 @@
-"""Shared by all commands: the program after `--`, and the exit code of a command."""
+"""Shared by all commands: the program after `--`, and exit codes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import click
 from .process import PIPE_CLOSED, tell
 
 PROGRAM = "podrun.program"
-"""Key in the context's `meta` of the words after `--`."""
+"""Key of the program's words in the context's `meta`."""
 TYPED = "podrun.typed"
-"""Key in the context's `meta` of all command-line arguments."""
+"""Key of all command-line arguments in the context's `meta`."""
 
 
 def typed_program(ctx: click.Context, job: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the program after `--`; none with a train.yaml, which is the first word of `job`. Raises click.UsageError."""
+    """Return the program after `--`; empty if `job` begins with a train.yaml. Raises click.UsageError."""
     program: tuple[str, ...] = ctx.meta.get(PROGRAM, ())
     if PROGRAM in ctx.meta and not program:
         raise click.UsageError("there is no program behind the `--`", ctx)
@@ -26,10 +26,10 @@ def typed_program(ctx: click.Context, job: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def guard(action: Callable[[], int | None]) -> None:
-    """Run `action` and exit with its code. A mistake of the user's is shown as a message, never as a traceback."""
+    """Run `action` and exit with its code. User errors are shown as messages, never as tracebacks."""
     from podrun.runtime.contract import ExitCode, UnavailableError, UserError, failure_code
 
-    for stream in (sys.stdout, sys.stderr):  # a terminal that knows only ASCII still shows everything
+    for stream in (sys.stdout, sys.stderr):  # an ASCII terminal shows other characters as escapes
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         code = action() or ExitCode.DONE
@@ -44,4 +44,4 @@ def guard(action: Callable[[], int | None]) -> None:
         code = ExitCode.INTERRUPTED
     except BrokenPipeError:  # `podrun ... | head`: click would exit with 1
         code = PIPE_CLOSED
-    sys.exit(failure_code(code) if code else 0)  # a host may report any number
+    sys.exit(failure_code(code) if code else 0)  # the code may be any number that a host reported

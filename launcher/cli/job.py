@@ -13,7 +13,7 @@ from .options import complete_job
 
 
 def _complete_template(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the templates that begin with the typed text."""
+    """Return the templates that begin with `incomplete`."""
     from ..templates.templates import template_names
 
     return [name for name in template_names() if name.startswith(incomplete)]
@@ -52,7 +52,7 @@ def new(task: str | None, output: Path) -> None:
 
 
 def _complete_data(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the data sets that begin with the typed text."""
+    """Return the data sets that begin with `incomplete`."""
     from ..datasets.table import DATA_SETS
 
     return [name for name in DATA_SETS if name.startswith(incomplete)]

@@ -1,4 +1,4 @@
-"""Options that several commands share: those that select a pod."""
+"""Options shared by several commands: those that select a pod."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HELP = {
 
 
 def complete_slice(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the slices that begin with the typed text."""
+    """Return the slices that begin with `incomplete`."""
     from ..pod.gpu_slices import EXAMPLES
     from ..pod.slices import TPU_SLICES
 
@@ -38,12 +38,12 @@ def complete_slice(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 
 def complete_names(inventory: Inventory) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return what completes the value of an inventory's option."""
+    """Return the completion function of an inventory's option."""
     return lambda ctx, param, incomplete: [name for name in inventory.names() if name.startswith(incomplete)]
 
 
 def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return train.yaml files for the first word of a job, for others the keys that begin with the typed text."""
+    """Return train.yaml files for the first word of a job, and keys that begin with `incomplete` for the others."""
     from click.shell_completion import CompletionItem
 
     words = tuple(str(word) for name in ("job", "train", "overrides") for word in _words(ctx.params.get(name)))
@@ -55,12 +55,12 @@ def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
 
 def _words(value: Any) -> tuple[Any, ...]:
-    """Return the words that an argument has so far."""
+    """Return the words of an argument that were typed so far."""
     return value if isinstance(value, tuple) else (value,) if value else ()
 
 
 def pod_options(**texts: str) -> Callable[[F], F]:
-    """Add --slice, --pod and the options of each inventory to a command; `texts` take the place of their usual help."""
+    """Return a decorator that adds --slice, --pod and the options of the inventories. `texts` replace their default help."""
     helps = {name: inventory.help for name, inventory in INVENTORIES.items()}
     helps |= {name: refinement.help for name, refinement in REFINEMENTS.items()}
     text = {**_HELP, **helps, **texts}
@@ -98,7 +98,7 @@ def pod_options(**texts: str) -> Callable[[F], F]:
 
 
 def pod_request(where: Mapping[str, Any], train: Path | None = None) -> PodRequest:
-    """Return what the values of these options say. `train` is the path of a train.yaml that may name the pod as well."""
+    """Return the pod request from the options' values. `train`: path of a train.yaml that may define the pod as well."""
     from ..inventory.pod_request import PodRequest
 
     given = {name: where[name] for name in INVENTORIES if where[name] is not None and where[name] is not False}
@@ -107,9 +107,9 @@ def pod_request(where: Mapping[str, Any], train: Path | None = None) -> PodReque
 
 
 def with_joined_values(args: Sequence[str]) -> list[str]:
-    """Return the arguments with an option that may have a value, such as `--slurm`, and its value as one word.
+    """Return the arguments with each optional value, such as that of `--slurm`, joined to its option.
 
-    It may have none: what follows may be a job. `partition=gpu` behind it is its value, `steps=20` an override of the job.
+    Options with an optional value may be followed by a job: `partition=gpu` is a value, `steps=20` an override of the job.
     """
     may_have = {option_of(name) for name, inventory in INVENTORIES.items() if (inventory.metavar or "").startswith("[")}
     words: list[str] = []

@@ -1,4 +1,4 @@
-"""Commands about the hosts of a pod: `exec`, `ssh`, `clean`, `checkpoints`. Added to the main group by `cli`."""
+"""Commands about the hosts of a pod: `exec`, `ssh`, `clean`, `checkpoints`; `root.py` adds them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def execute(
         from ..commands.exec import ExecRequest
         from ..commands.exec import execute as execute_request
 
-        # Words before `--` are a mistake that would change the command.
+        # words before `--` are probably a mistake, and would change the command
         argv = () if command else ctx.meta.get(PROGRAM, ())
         return execute_request(ExecRequest(_selection(where, run), argv, timeout, as_json))
 

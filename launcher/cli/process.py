@@ -1,4 +1,4 @@
-"""The process `podrun`. It ends with one of podrun's exit codes, whatever signals arrive last and wherever it prints."""
+"""The process `podrun`. It ends with one of podrun's exit codes, even if a signal arrives last or the output is closed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import NoReturn
 
-_FAILED, _INTERRUPTED = 1, 128 + signal.SIGINT  # the contract's names for them are imported later
+_FAILED, _INTERRUPTED = 1, 128 + signal.SIGINT  # the contract defines these as well, but is imported later
 PIPE_CLOSED = 128 + signal.SIGPIPE
-"""Exit code if nobody reads podrun's output any more."""
+"""Exit code when the output is closed."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 def run(command: Callable[[], object]) -> NoReturn:
-    """Run a command that may exit, and leave with its exit code. Ctrl-C is an exit code at any moment, also while it ends."""
+    """Run a command that may exit, and exit with its code.
+
+    Ctrl-C leads to its exit code at any time, even during the exit.
+    """
     sys.excepthook = _on_exception
     _open_closed_streams()
     try:
@@ -36,13 +39,14 @@ def run(command: Callable[[], object]) -> NoReturn:
             raise
         code = _cannot_write(error)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the exit code is known; Python would still be killed by them
+        # the exit code is known; otherwise Python would be killed by these signals
+        signal.signal(number, signal.SIG_IGN)
     sys.exit(_flush(code))
 
 
 def tell(text: str) -> None:
-    """Print to stderr, if anybody reads it: how podrun ends does not depend on that."""
-    from ..view.printable import printable  # the filter of the command is gone by then
+    """Print to stderr; a closed stderr is ignored, so that the exit code does not depend on it."""
+    from ..view.printable import printable  # the command's own filter has been removed already
 
     try:
         print(printable(text), file=sys.stderr, flush=True)
@@ -51,7 +55,7 @@ def tell(text: str) -> None:
 
 
 def _cannot_write(error: OSError) -> int:
-    """Say what is full, and return the exit code. Python does not name a file that was open already."""
+    """Print which disk is full, and return the exit code. Python names no file that was already open."""
     from ..pod.home import podrun_home
 
     where = error.filename or f"{podrun_home()}, where podrun keeps its files (PODRUN_HOME)"
@@ -62,7 +66,7 @@ def _cannot_write(error: OSError) -> int:
 def _exit_code(end: SystemExit) -> int:
     from click import Abort
 
-    if isinstance(end.__context__, Abort):  # click turns a Ctrl-C into it
+    if isinstance(end.__context__, Abort):  # what click raises for Ctrl-C
         return _INTERRUPTED
     if isinstance(end.__context__, BrokenPipeError):
         return PIPE_CLOSED
@@ -70,14 +74,14 @@ def _exit_code(end: SystemExit) -> int:
 
 
 def _on_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Take the place of Python's own hook, after which a Ctrl-C would kill the process by SIGINT."""
+    """Replace Python's excepthook, during which a Ctrl-C would kill the process with SIGINT."""
     if issubclass(kind, KeyboardInterrupt):
         os._exit(_INTERRUPTED)
     tell("".join(traceback.format_exception(kind, error, trace)).rstrip("\n"))
 
 
 def _open_closed_streams() -> None:
-    """Let standard streams that were closed lead nowhere, before another file gets their numbers."""
+    """Open closed standard streams on /dev/null, before another file gets their descriptors."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -92,7 +96,7 @@ def _open_closed_streams() -> None:
 
 
 def _flush(code: int) -> int:
-    """Write out what is buffered, and return the exit code: a failure if that fails and podrun has not failed before."""
+    """Flush the output. Returns the exit code; if flushing fails and `code` is 0, that of the failure."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -103,6 +107,6 @@ def _flush(code: int) -> int:
             tell(f"podrun: cannot write to the output: {error.strerror}")
         else:
             continue
-        with open(os.devnull, "w") as nowhere:  # Python tries once more at its end
+        with open(os.devnull, "w") as nowhere:  # Python flushes once more at exit
             os.dup2(nowhere.fileno(), stream.fileno())
     return code

@@ -1,4 +1,4 @@
-"""The command line: parse, call one function, print. Heavy modules are imported only by the command that needs them."""
+"""The command line: parse arguments, call one function, print. Each command imports its heavy modules itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .process import PIPE_CLOSED
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from ..remote.prestart import HeadStart
+    from ..remote.prestart import Prestart
     from ..request.request import Request
 
 _EXAMPLES = """\b
@@ -45,7 +45,7 @@ Exit codes:
 
 
 class _DefaultRun(click.Group):
-    """Treat `podrun train.yaml` as short for `podrun run train.yaml`."""
+    """Command group in which `podrun train.yaml` means `podrun run train.yaml`."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         with guarded_streams():
@@ -53,11 +53,11 @@ class _DefaultRun(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[TYPED] = args
-        if "--" in args:  # a user program follows; click would mix it with podrun's arguments
+        if "--" in args:  # a user program follows, whose options click would mix with podrun's
             at = args.index("--")
             ctx.meta[PROGRAM] = tuple(args[at + 1 :])
             args = args[:at] or ["run"]
-        args = ["--pull=" if word == "--pull" else word for word in args]  # what follows is a job, not its folder
+        args = ["--pull=" if word == "--pull" else word for word in args]  # the next word is a job, not the folder
         args = with_joined_values(args)
         known = {"--help", "-h", "--version", *self.commands}
         if args and args[0] not in known:
@@ -84,7 +84,10 @@ class _DefaultRun(click.Group):
             _leave(error)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return commands and, for `podrun train.yaml`, files: first, because bash forgets what comes before files."""
+        """Return commands and files, because of `podrun train.yaml`.
+
+        Commands come first: bash ignores what precedes files.
+        """
         from click.shell_completion import CompletionItem
 
         files = [] if incomplete.startswith("-") else [CompletionItem(incomplete, type="file")]
@@ -101,7 +104,7 @@ class _DefaultRun(click.Group):
 
 @contextmanager
 def _pipe_closed() -> Iterator[None]:
-    """End as a program does that nobody reads any more: click would end with 1."""
+    """Exit like a program whose output was closed; click would exit with 1."""
     try:
         yield
     except BrokenPipeError:
@@ -109,7 +112,7 @@ def _pipe_closed() -> Iterator[None]:
 
 
 def _leave(error: click.UsageError) -> NoReturn:
-    """Print a usage error in the style of podrun's other errors, and exit."""
+    """Print a usage error in podrun's style, and exit."""
     message = error.format_message().strip().removesuffix(".")
     path = error.ctx.command_path if error.ctx else "podrun run"
     command = path if path.partition(" ")[2].partition(" ")[0] in main.commands else "podrun"
@@ -121,7 +124,7 @@ def _leave(error: click.UsageError) -> NoReturn:
 
 
 def _override(error: click.NoSuchOption) -> str | None:
-    """Return the override that was meant by an option like `--steps 100` which is a key of train.yaml, if it is one."""
+    """Return the override for an option such as `--steps 100` that is a key of train.yaml, or None."""
     if error.ctx is None:
         return None
     from ..yamlfile.option_key import meant_override
@@ -130,7 +133,7 @@ def _override(error: click.NoSuchOption) -> str | None:
 
 
 def _program(error: click.NoSuchOption) -> str | None:
-    """Return what to type for an option of a program that stands without the two dashes, if it is one."""
+    """Return the corrected command line if the option belongs to a program without the two dashes before it, or None."""
     typed = error.ctx.meta.get(TYPED, ()) if error.ctx else ()
     words = list(typed[typed.index("run") + 1 :] if typed[:1] == ["run"] else typed)
     at = next((number for number, word in enumerate(words) if word.endswith(".py")), None)
@@ -227,11 +230,11 @@ def run(
         raise click.UsageError(f"a command comes before its options: podrun {job[0]} ...", ctx)
 
     def action() -> int:
-        from ..commands.head_start import head_start
+        from ..commands.prestart import prestart
 
         train = None if program else Path(job[0])
         starts = train is not None and where["simulate"] and not (dry_run or detach)
-        with head_start(where["slice"] if starts else None, where["num_slices"] or 1) as ahead:
+        with prestart(where["slice"] if starts else None, where["num_slices"] or 1) as prestarted:
             from ..request.request import Request
             from ..rundir.spec import Label
 
@@ -249,12 +252,12 @@ def run(
                 command=tuple(ctx.meta.get(TYPED, ())),
                 where=pod_request(where, train),
             )
-            return _run_or_submit(request, ahead)
+            return _run_or_submit(request, prestarted)
 
     _guard(action)
 
 
-def _run_or_submit(request: Request, ahead: HeadStart | None) -> int:
+def _run_or_submit(request: Request, prestarted: Prestart | None) -> int:
     from ..request.queue_options import queue_name
 
     if queue := queue_name(request):
@@ -263,7 +266,7 @@ def _run_or_submit(request: Request, ahead: HeadStart | None) -> int:
         return submit(request, queue)
     from ..commands.run import run as run_request
 
-    return run_request(request, ahead)
+    return run_request(request, prestarted)
 
 
 @main.command()
@@ -377,7 +380,7 @@ def completion(shell: str) -> None:
 
     kind: Any = get_completion_class(shell)
     script = kind(main, {}, "podrun", "_PODRUN_COMPLETE").source()
-    # What ends in . or = is not complete yet: no space behind it.
+    # a word that ends in . or = is incomplete: no space after it
     click.echo(
         script.replace("    return 0\n", "    [[ ${COMPREPLY[0]} == *[.=] ]] && compopt -o nospace\n    return 0\n")
     )

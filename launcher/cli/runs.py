@@ -118,7 +118,7 @@ def stop(run: str | None, now: bool) -> None:
 
 
 def _complete_results(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return what begins with the typed text: as the first word also the runs."""
+    """Return the completions of `incomplete`; for the first word also the runs."""
     from ..results.selection import KINDS
     from ..rundir.runs import all_runs
 

@@ -1,4 +1,4 @@
-"""Commands about TPU VMs that are ordered from Google: `podrun tpu up`, `down`, `list`, `keep`; `root.py` adds the group."""
+"""Commands about TPU VMs of Google Cloud: `podrun tpu up`, `down`, `list`, `keep`; `root.py` adds the group."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _YES = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 
 
 def _order(function: F) -> F:
-    """Add the options that say what is ordered."""
+    """Add the options that describe the order."""
     for option in reversed(
         (
             click.argument("name", metavar="NAME"),

@@ -20,8 +20,8 @@ PROGRAM = ("python", "-m", "podrun.runtime.bandwidth")
 
 
 def measure_bandwidth(pod: Pod) -> int:
-    """Run the measurement on the pod, and return podrun's exit code: its errors are those of any run. Raises UserError."""
-    with TemporaryDirectory(prefix="podrun-bandwidth-") as folder:  # a project of no files
+    """Run the measurement on the pod, and return podrun's exit code; errors are those of any run. Raises UserError."""
+    with TemporaryDirectory(prefix="podrun-bandwidth-") as folder:  # an empty project
         cwd = Path(folder)
         label = Label(name="check --bandwidth")
         spec = RunSpec(new_run_id(), pod, Program(PROGRAM, Launch()), cwd / "workdir", cwd, label=label)

@@ -38,19 +38,19 @@ class CheckRequest:
 def check(request: CheckRequest) -> int:
     """Print the table. Return 0, 2 if a finding is fatal, or 69 if a host cannot be used. Raises UserError.
 
-    With `bandwidth` a pod that is ready then runs an all-reduce, whose exit code it is.
+    With `bandwidth`, a pod that is ready then runs an all-reduce, whose exit code is returned.
     """
     if request.json and request.bandwidth:
         raise UserError("--bandwidth prints the lines of a run; leave --json out, or check twice")
     without_spares = find_pod(request.pod)
-    pod = replace(without_spares, hosts=without_spares.all_hosts)  # a spare must be as ready as the others
+    pod = replace(without_spares, hosts=without_spares.all_hosts)  # spares must be as ready as the other hosts
     workdir = _find_workdir(pod, request.workdir)
     progress = _Progress()
     transport = load_transport(pod)
     try:
         report = InThread(lambda: _examine(transport, pod, workdir, progress), "check").result()
     finally:
-        transport.close()  # which ends the waits of the threads
+        transport.close()  # ends the threads' waits
         progress.clear()
     print(_as_json(report) if request.json else _as_table(report), flush=True)
     if not request.bandwidth:
@@ -72,9 +72,9 @@ def _examine(transport: Transport, pod: Pod, workdir: str | None, progress: _Pro
 
 
 def _find_workdir(pod: Pod, typed: str | None) -> str | None:
-    """Return the folder on the hosts that `run` would take; None if a simulated pod has none of its own."""
+    """Return the workdir on the hosts that `run` would use; None if a simulated pod has none of its own."""
     workdir = typed or pod.workdir
-    if workdir is None:  # the default of a run; one host need not share it
+    if workdir is None:  # the default workdir; the hosts need not share it
         return None if pod.traits.files_are_here else f"{pod.home}/{WORKDIRS}"
     if mistakes := bucket_url.mistakes(PurePath(workdir)):
         raise UserError("\n".join(mistakes))
@@ -111,7 +111,7 @@ def _as_json(report: Report) -> str:
 
 
 class _Progress:
-    """A progress line in a terminal, overwritten in place: finished hosts, and those that are waited for."""
+    """A progress line in a terminal, redrawn in place: hosts done, and names of pending hosts."""
 
     def __init__(self) -> None:
         self._shown = sys.stderr.isatty()

@@ -23,7 +23,7 @@ from ..view.text_table import text_table
 from ..view.times import size
 from .pull import bucket_of
 
-_LIMIT = 3600.0  # seconds: every byte of all checkpoints is read
+_LIMIT = 3600.0  # seconds; all checkpoints are read completely
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,15 @@ class CheckpointsRequest:
     """Command line of `podrun checkpoints`."""
 
     selection: HostSelection
-    """Whose host 0 sees the workdir; without a pod it is this machine."""
+    """Selects the host that sees the workdir: the first; without a pod, this machine."""
     workdir: Path
-    """A folder, or the URL of a workdir in a bucket, which is read from this machine."""
+    """A folder, or the URL of a workdir in a bucket, which this machine reads."""
     action: str | None = None
     names: tuple[str, ...] = ()
 
 
 def checkpoints(request: CheckpointsRequest) -> int:
-    """Do what was asked for and print a table; return 1 if a checkpoint in use is damaged. Raises UserError."""
+    """Carry out the action and print a table. Returns 1 if a checkpoint in use is damaged. Raises UserError."""
     _check(request)
     bucket = bucket_of(str(request.workdir)) if ":/" in str(request.workdir) else None
     pod, host, workdir = _on_this_machine(request.workdir) if bucket else _find(request)
@@ -63,7 +63,7 @@ def checkpoints(request: CheckpointsRequest) -> int:
     for line in answer["done"]:
         print(in_one_line(line))
     if bucket and request.action is not None:
-        return int(ExitCode.DONE)  # what was changed was not read again
+        return int(ExitCode.DONE)  # changed checkpoints were not verified again
     rows = answer["rows"]
     if request.action is None or request.action == "restore":
         print(as_table(rows))
@@ -79,7 +79,7 @@ def _check(request: CheckpointsRequest) -> None:
 
 
 def _find(request: CheckpointsRequest) -> tuple[Pod, Host, Path]:
-    """Return the pod, its host that sees the workdir, and the path there. Of a run that is the host of process 0."""
+    """Return the pod, the host that sees the workdir, and the path there. For a run, it is the host of process 0."""
     selection = request.selection
     if selection.run is None and not selection.pod.names_pod:
         return _on_this_machine(request.workdir)
@@ -96,7 +96,7 @@ def _on_this_machine(workdir: Path) -> tuple[Pod, Host, Path]:
 
 
 def as_table(rows: list[dict[str, Any]]) -> str:
-    """Return a line for each checkpoint, and below it in which values its job differs from the one above."""
+    """Return a line per checkpoint, followed by the job values in which it differs from the one above."""
     cells = [["step", "saved", "size", "loss", "files", ""]]
     for row in rows:
         loss = "" if row["loss"] is None else f"{row['loss']:.4g}"
@@ -115,7 +115,7 @@ def _saved(seconds: float) -> str:
     try:
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
     except (OverflowError, ValueError, OSError):
-        return "?"  # a host may say any number
+        return "?"  # a host may send any number
 
 
 def _files(row: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`podrun clean`: remove leftovers of ended runs, on this machine or on the hosts of a pod."""
+"""`podrun clean`: remove what ended runs left behind, on this machine or on the hosts of a pod."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CleanRequest:
 
 
 def clean(request: CleanRequest) -> int:
-    """List the leftovers, ask, and remove them. Return 0, or 69 if a host could not be reached. Raises UserError."""
+    """List what can be removed, ask, and remove it. Returns 0, or 69 if a host could not be reached. Raises UserError."""
     run = request.selection.run
     default = "0" if run is not None else _LONG
     older_than = parse_duration(request.older_than or default, "--older-than")
@@ -58,7 +58,7 @@ def clean(request: CleanRequest) -> int:
 
 
 def _decide(request: CleanRequest, removable: Removable, action: Callable[[], list[str]]) -> int:
-    """Print the leftovers, and call `action` if the user agrees."""
+    """Print what can be removed, and call `action` if the user agrees."""
     for reason, hosts in _by_reason(removable.unreached).items():
         print(f"podrun: {fold(hosts)}: {in_one_line(reason)}", file=sys.stderr)
     code = ExitCode.UNAVAILABLE if removable.unreached else ExitCode.DONE
@@ -86,7 +86,7 @@ def _age_hint(request: CleanRequest) -> str:
 
 
 def _confirm(what: str) -> bool:
-    """Return True if the user agrees. Raise UserError without a terminal to ask in."""
+    """Return True if the user agrees. Raises UserError without a terminal."""
     if not sys.stdin.isatty():
         raise UserError(f"nobody can be asked here whether to remove {what}; say --yes, or look with --dry-run")
     return click.confirm(f"remove {what}?")
@@ -96,7 +96,7 @@ def _confirm(what: str) -> bool:
 
 
 def _remove_here(runs: Sequence[OldRun]) -> list[str]:
-    """Remove the leftovers, and return what failed."""
+    """Remove the run directories, and return the failures."""
     problems = []
     for run in runs:
         try:
@@ -113,7 +113,7 @@ def _remove_here(runs: Sequence[OldRun]) -> list[str]:
 
 
 class _Hosts:
-    """The leftovers on the hosts of a pod: all of them, or those of one run."""
+    """What can be removed from the hosts of a pod: of all runs, or of one."""
 
     def __init__(self, transport: Transport, pod: Pod, older_than: float, run: RunDirectory | None) -> None:
         self._transport = transport
@@ -133,7 +133,7 @@ class _Hosts:
         return removable
 
     def remove(self, removable: Removable) -> list[str]:
-        """Remove the leftovers, and return what failed."""
+        """Remove it from the hosts, and return the failures."""
         reached = tuple(host for host in self._pod.hosts if host.name not in removable.unreached)
         answers = self._ask(reached, {host.name: removable.of_host(host.name) for host in reached})
         problems = []
@@ -153,7 +153,7 @@ class _Hosts:
         return problems
 
     def _ask(self, hosts: tuple[Host, ...], remove: dict[str, list[str]]) -> dict[str, dict[str, Any] | str]:
-        """Ask each host, and return its answer or the error by host. `remove`: the runs to remove, by host."""
+        """Ask each host; return its answer or error by name. `remove`: ids of the runs to remove, by host."""
 
         def question(host: Host) -> dict[str, Any]:
             request = {

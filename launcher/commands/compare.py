@@ -40,7 +40,7 @@ class CompareRequest:
 
 
 def compare(request: CompareRequest) -> int:
-    """Run all variants, and print the table and the result files. Raises UserError before anything is started."""
+    """Run all variants; print the table and the names of the result files. Raises UserError before anything starts."""
     try:
         comparison = plan_comparison(request.run, request.over)
     except HostError as error:
@@ -67,7 +67,7 @@ def _run(comparison: Comparison, quiet: bool) -> list[table.Measurement]:
         return run_variants(comparison, quiet=quiet)
     try:
         return run_as_jobs(comparison, comparison.submission, quiet=quiet)
-    except UserError:  # the queue takes none of them
+    except UserError:  # the queue accepts no job
         results = comparison.folders.results
         with suppress(OSError):
             (results / TABLE).unlink()
@@ -78,7 +78,7 @@ def _run(comparison: Comparison, quiet: bool) -> list[table.Measurement]:
 def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / TABLE).touch()  # it reserves the folder for this comparison
+        (folder / TABLE).touch()  # reserves the folder for this comparison
     except OSError as error:
         raise UserError(
             f"cannot write the results to {folder}: {error.strerror}; choose another folder with --workdir DIR"
@@ -99,7 +99,7 @@ def _headline(comparison: Comparison) -> str:
 
 
 def _write(comparison: Comparison, rows: Sequence[table.Row], command: str) -> tuple[list[Path], str | None]:
-    """Write the result files. Return those that were written, and the error, if any."""
+    """Write the result files. Returns those that were written, and the error, if any."""
     results, where = comparison.folders.results, f"{comparison.name} on {comparison.slice}"
     measured = [row.measured for row in rows]
     about = About(comparison.name, comparison.slice, str(comparison.folders.runs), command, moment(time.time()))

@@ -30,7 +30,7 @@ def list_data() -> None:
 
 
 def fetch(name: str, to: Path | None) -> int:
-    """Bring a data set into a folder and return 0; 69 if its server cannot be reached, 1 if what came is damaged.
+    """Download a data set and return 0; 69 if its server is unreachable, 1 if the content is wrong.
 
     Raises UserError for an unknown name, or a folder that cannot be written.
     """

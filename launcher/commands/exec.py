@@ -19,7 +19,7 @@ from ..run.signals import Signals
 from ..transport.base import load_transport
 
 _LOOK = 0.1  # seconds between two checks for Ctrl-C
-_PATIENCE = 5.0  # seconds after Ctrl-C for the hosts to confirm that the command is killed
+_PATIENCE = 5.0  # seconds after Ctrl-C for the hosts to confirm that they have killed the command
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _row(result: Result) -> dict[str, object]:
 
 
 def _print(results: Sequence[Result], out: IO[bytes]) -> None:
-    """Print the outputs, those of hosts with the same result under one header."""
+    """Print the outputs; hosts with the same result share a header."""
     groups: dict[tuple[bytes, int, bool], list[str]] = {}
     for result in results:
         if result.output or result.error is None:
@@ -100,7 +100,7 @@ def _print(results: Sequence[Result], out: IO[bytes]) -> None:
 
 
 def _print_failures(results: Sequence[Result]) -> None:
-    """Print the failed hosts after all output, where they are seen."""
+    """Print the failed hosts after all output, where they are visible."""
     errors: dict[str, list[str]] = {}
     for result in results:
         if result.error is not None:

@@ -38,7 +38,10 @@ class ExportRequest:
 
 
 def export(request: ExportRequest) -> int:
-    """Print what was written and return 0, why the process failed and return 1, or 69 for a bucket. Raises UserError."""
+    """Export the model and print a report.
+
+    Returns 0; 1 if the process failed; 69 if a bucket is unreachable. Raises UserError.
+    """
     workdir, python = _find(request.target)
     bucket = bucket_url.url(workdir)
     if bucket is None:
@@ -51,7 +54,7 @@ def export(request: ExportRequest) -> int:
 
 
 def _bring(bucket: str, step: int | None, folder: Path) -> int:
-    """Bring one checkpoint of a bucket into a folder, and return the exit code. Raises UserError."""
+    """Download one checkpoint from a bucket into a folder, and return the exit code. Raises UserError."""
     selection = Selection(frozenset(), (step,)) if step is not None else Selection(frozenset({"checkpoints"}), newest=1)
     with OverwrittenLine() as line:
         try:
@@ -97,7 +100,7 @@ def _export(request: ExportRequest, workdir: Path, python: str) -> int:
 
 
 def _find(target: str) -> tuple[Path, str]:
-    """Return the workdir, which may be a URL, and the interpreter that has its job's libraries. Raises UserError."""
+    """Return the workdir, which may be a URL, and the interpreter with the job's libraries. Raises UserError."""
     if "://" in target:
         return Path(bucket_of(target)), sys.executable
     folder = Path(target).expanduser().absolute()
@@ -142,7 +145,7 @@ def _as_text(report: dict[str, Any]) -> str:
 
 
 def _failure(done: subprocess.CompletedProcess[str], answer: str) -> str:
-    """Return why the process has failed, and what to do."""
+    """Return why the process failed, and the remedy."""
     if done.returncode < 0:
         why = ", probably for want of memory" if done.returncode == -9 else ""
         return (

@@ -25,7 +25,7 @@ from ..yamlfile.yaml_file import parse
 from .new_file import check_target, write_file
 
 LOCAL = "local"
-"""Answer for hosts that are processes on this machine."""
+"""Answer that means processes on this machine."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class Question:
     """A question of `podrun init`."""
 
     name: str
-    """Option that answers it, without the dashes."""
+    """Option with the answer, without the dashes."""
     text: str
     required: bool = False
     remote: bool = False
-    """True: only asked if the hosts are other machines."""
+    """True: asked only if the hosts are other machines."""
 
 
 QUESTIONS = (
@@ -50,13 +50,13 @@ QUESTIONS = (
 )
 
 Values = dict[str, Any]
-"""Content of a pod file, as parsed YAML."""
+"""Content of a pod file, as parsed from YAML."""
 
 
 def init(file: Path, given: Mapping[str, str | None], *, yes: bool, force: bool) -> None:
-    """Write the pod file. `given`: answers from options, by the names of `QUESTIONS`; those are not asked.
+    """Write the pod file. `given`: answers from options, by the names of `QUESTIONS`; these questions are not asked.
 
-    Raises UserError for answers that cannot be right, or if there is nobody to ask; KeyboardInterrupt for Ctrl-C.
+    Raises UserError for invalid answers, or without a terminal; KeyboardInterrupt for Ctrl-C.
     """
     check_target(file, "pod.yaml", "give another name, or --force to write over it", overwrite=force)
     values = _known(file, given)
@@ -70,7 +70,7 @@ def init(file: Path, given: Mapping[str, str | None], *, yes: bool, force: bool)
     requirements = _requirements(file, values)
     text = render(file, values)
     problems = _problems(file, parse(text)[0])
-    if problems:  # two answers may contradict each other
+    if problems:  # answers may contradict each other
         raise UserError("\n".join(problems))
     write_file(file, text)
     if requirements:
@@ -83,9 +83,9 @@ def init(file: Path, given: Mapping[str, str | None], *, yes: bool, force: bool)
 
 
 def _requirements(file: Path, values: Values) -> str | None:
-    """Write the packages of podrun's runtime into a requirements.txt, unless the hosts have an interpreter with them.
+    """Write the runtime's packages into a requirements.txt, unless the hosts have an interpreter with them.
 
-    Return a message about it. An existing requirements.txt is used unchanged.
+    Returns a message about it. An existing requirements.txt is used unchanged.
     """
     if "transport" in values or "python" in values:
         return None
@@ -101,7 +101,7 @@ def _requirements(file: Path, values: Values) -> str | None:
 
 
 def _known(file: Path, given: Mapping[str, str | None]) -> Values:
-    """Return the values of the options. Raise one UserError with all of their mistakes."""
+    """Return the values of the options. Raises one UserError with all of their mistakes."""
     values: Values = {}
     problems = []
     for question in QUESTIONS:
@@ -132,7 +132,7 @@ def _is_local(values: Values, question: Question) -> bool:
 
 
 def _ask(file: Path, values: Values, given: Mapping[str, str | None]) -> Values:
-    """Ask the remaining questions. Explain an answer that cannot be right, and ask again."""
+    """Ask the remaining questions. An invalid answer is explained, and the question repeated."""
     for question in QUESTIONS:
         if given.get(question.name) is not None or (question.remote and "transport" in values):
             continue
@@ -150,7 +150,7 @@ def _ask(file: Path, values: Values, given: Mapping[str, str | None]) -> Values:
 
 
 def _with(file: Path, values: Values, question: Question, answer: str) -> Values:
-    """Return `values` with one more answer. Raise UserError if they cannot be right."""
+    """Return `values` with one more answer. Raises UserError if they are invalid."""
     values = dict(values)
     if question.name in ("user", "key"):
         values["ssh"] = {**values.get("ssh", {}), question.name: _here(answer) if question.name == "key" else answer}
@@ -173,12 +173,12 @@ def _hosts(answer: str) -> Values:
 
 
 def _here(path: str) -> str:
-    """Return a typed path as absolute: it is relative to the current folder, a path in a pod file to that file."""
+    """Return a typed path as absolute: typed paths are relative to the current folder, paths in a pod file to that file."""
     return path if path.startswith("~") else str(Path(path).absolute())
 
 
 def _problems(file: Path, values: Values) -> list[str]:
-    """Return the mistakes in a possibly incomplete pod file, without their lines and keys."""
+    """Return the mistakes in a possibly incomplete pod file, without line numbers and keys."""
     described = describe(file, values, {})
     rows = [*described.mistakes, *check_pod(described, other_hosts="hosts" not in values)]
     problems = [text.partition(": ")[2] for _, text in rows]

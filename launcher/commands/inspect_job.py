@@ -24,7 +24,7 @@ from ..request.train_file import read_config
 from ..view.waiting import waiting
 
 _MOST_DEVICES = 512
-"""Largest number of devices for --mesh; more take minutes."""
+"""Maximum number of devices for --mesh; more take minutes."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class InspectRequest:
 
 @dataclass(frozen=True)
 class ArraysRequest:
-    """Command-line options of `podrun inspect --mesh`: arrays to be laid out over a mesh."""
+    """Command-line options of `podrun inspect --mesh`: arrays to lay out over a mesh."""
 
     mesh: str
     arrays: tuple[str, ...]
@@ -48,7 +48,7 @@ class ArraysRequest:
 
 
 def inspect_arrays(request: ArraysRequest) -> int:
-    """Print how the arrays, and the value of an expression over them, lie on the mesh, and return 0. Raises UserError."""
+    """Print the layout of the arrays, and of an expression over them, on the mesh; return 0. Raises UserError."""
     if not request.arrays:
         raise UserError(
             "--mesh lays out arrays, but there is none; "
@@ -84,7 +84,7 @@ def _parse_mesh(text: str) -> dict[str, int]:
 
 
 def inspect(request: InspectRequest) -> int:
-    """Print the report on the job and return 0, or why its code fails and return 1. Raises UserError."""
+    """Print the report on the job and return 0, or the reason why its code fails and return 1. Raises UserError."""
     config, pod = _check(request)
     query = {
         "config": config.model_dump(mode="json"),
@@ -100,7 +100,7 @@ def inspect(request: InspectRequest) -> int:
 
 
 def _show(done: subprocess.CompletedProcess[str], devices: int) -> int:
-    """Print the answer and return 0, or what failed and return 1. Raises UserError with what the user can mend."""
+    """Print the answer and return 0, or the failure and return 1. Raises UserError for mistakes of the user."""
     answer = done.stdout.strip()
     if done.returncode == ExitCode.BAD_CONFIG and answer:
         raise UserError(answer)
@@ -112,13 +112,13 @@ def _show(done: subprocess.CompletedProcess[str], devices: int) -> int:
 
 
 def _check(request: InspectRequest) -> tuple[Config, Pod]:
-    """Resolve the job as a simulated run. Raise one UserError with all mistakes."""
+    """Resolve the job as a simulated run. Raises one UserError with all mistakes."""
     resolved, problems = resolve_request(
         Request(
             train=request.train,
             overrides=request.overrides,
             where=PodRequest(_slice(request), inventories={"simulate": True}, train=request.train),
-            workdir=Path(tempfile.gettempdir()),  # nothing is written, so the job's own need not exist
+            workdir=Path(tempfile.gettempdir()),  # nothing is written, so the job's own workdir need not exist
         )
     )
     if resolved is None:
@@ -128,12 +128,12 @@ def _check(request: InspectRequest) -> tuple[Config, Pod]:
 
 
 def _slice(request: InspectRequest) -> str | None:
-    """Return the slice from the options, from train.yaml, or one device; None: the slice of its pod file."""
+    """Return the slice of the options, or of train.yaml, or a single device; None: that of its pod file."""
     if request.slice:
         return request.slice
     try:
         launch = read_config(request.train, request.overrides).launch
-    except UserError:  # reported later, with all others
+    except UserError:  # the main path reports it, with all other mistakes
         return "cpu-1x1"
     return launch.slice or (None if launch.pod else "cpu-1x1")
 
@@ -145,7 +145,7 @@ def _width() -> int:
 def _run_worker(
     query: dict[str, Any], python: str, env: Mapping[str, str], devices: int
 ) -> subprocess.CompletedProcess[str]:
-    """Run the process that answers. It has as many virtual CPU devices."""
+    """Run the process that computes the answer, on virtual CPU devices."""
     virtual = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
     return subprocess.run(
         [python, "-m", "podrun.runtime.inspect_job"],

@@ -17,8 +17,8 @@ from ..rundir.submitted import goes_on, pending_words
 from ..view.terminal import unguarded
 from ..view.times import parse_since
 
-_LOOK = 0.2  # seconds between two checks for new output
-_LAST = 20  # lines of each process that `-f` begins with
+_LOOK = 0.2  # seconds between two polls for new output
+_LAST = 20  # lines per process with which `-f` begins
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def _follow(directory: RunDirectory, request: LogsRequest, since: float | None, 
     starts = {file.name: first_offset(file, file.size(), since, lines) if file.size() else 0 for file in files}
     follower = Follower(files, starts, out, raw=request.raw)
     while True:
-        ended = _has_ended(directory)  # checked before reading, so that the last output is seen
+        ended = _has_ended(directory)  # checked before reading, so that the last output is not missed
         if follower.show_new():
             continue
         if ended:
@@ -87,7 +87,7 @@ def _follow(directory: RunDirectory, request: LogsRequest, since: float | None, 
 
 
 def _await_files(directory: RunDirectory, request: LogsRequest) -> list[LogFile]:
-    """Wait for the first event, which names the hosts, and return their log files."""
+    """Wait for the first event, which names the hosts; return their log files."""
     if words := pending_words(directory):
         print(f"podrun: {words}", file=sys.stderr)
     while True:

@@ -1,4 +1,4 @@
-"""`podrun new`: write a first train.yaml, or list what there is to start from."""
+"""`podrun new`: write a first train.yaml, or list the templates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .new_file import check_target, write_file
 
 
 def list_templates() -> None:
-    """Print the jobs to start from."""
+    """Print the templates."""
     names = template_names()
     width = max(map(len, names))
     for name in names:
@@ -24,7 +24,7 @@ def list_templates() -> None:
 
 
 def new(task: str, file: Path) -> None:
-    """Write a commented job. Raises UserError for an unknown task, or a file that exists or cannot be written."""
+    """Write a commented train.yaml. Raises UserError for an unknown template, or a file that exists or cannot be written."""
     names = template_names()
     if task not in names:
         near = difflib.get_close_matches(task, names, n=1)

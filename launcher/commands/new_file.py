@@ -1,4 +1,4 @@
-"""Write a file that the user starts from, without loss of one that is there."""
+"""Write a new file for the user without overwriting an existing one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from podrun.runtime.contract import UserError
 
 
 def check_target(file: Path, example: str, instead: str, overwrite: bool = False) -> None:
-    """Raise UserError if the file exists already or has no folder.
+    """Raise UserError if the file exists already, or its folder does not exist.
 
     Args:
-        example: a name of such a file, for messages.
-        instead: what to do about a file that exists.
-        overwrite: whether it may exist.
+        example: a typical file name, for messages.
+        instead: remedy for a file that exists.
+        overwrite: an existing file is allowed.
     """
     if os.path.isdir(file):
         raise UserError(f"{file} is a folder; give the name of the file to write, for example {file / example}")
@@ -34,5 +34,5 @@ def write_file(file: Path, text: str) -> None:
         try:
             partial.unlink(missing_ok=True)
         except OSError:
-            pass  # a name that is too long cannot be removed either
+            pass  # too long a name, which cannot be removed either
         raise UserError(f"cannot write {file}: {error.strerror}; give another name") from None

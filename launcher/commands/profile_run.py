@@ -1,4 +1,4 @@
-"""`podrun profile`: trace some steps of a run that goes on."""
+"""`podrun profile`: trace some steps of a running job."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class ProfileRequest:
     """The beginning or the end of a run's id; None: the newest run."""
     steps: int
     hosts: tuple[str, ...]
-    """Hosts as in `--host`; none: that of process 0."""
+    """Hosts as in `--host`; empty: the host of process 0."""
     to: Path | None
 
 
 def profile(request: ProfileRequest) -> int:
-    """Trace the steps, and bring the traces here; return 69 if a host cannot be asked. Raises UserError."""
+    """Trace the steps, and download the traces. Returns 69 if a host is unreachable. Raises UserError."""
     directory = find_run(request.run)
     _check(directory)
     targets, attempt = _targets(directory, request.hosts)
@@ -63,7 +63,7 @@ def profile(request: ProfileRequest) -> int:
 
 
 def _check(directory: RunDirectory) -> None:
-    """Raise UserError if nothing of the run can be traced."""
+    """Raise UserError if the run cannot be traced."""
     if (end := directory.end()) is not None:
         raise UserError(f"run {directory.run_id} has ended: {end['message']}; profile one that goes on (podrun ps)")
     if not isinstance(directory.spec().job, Config):
@@ -78,7 +78,7 @@ def _check(directory: RunDirectory) -> None:
 
 
 def _targets(directory: RunDirectory, patterns: Sequence[str]) -> tuple[list[Target], int]:
-    """Return the processes of the last attempt that are meant, and its number. Raises UserError."""
+    """Return the selected processes of the last attempt, and its number. Raises UserError."""
     start = next((event for event in directory.newest_events() if event["event"] == EventKind.START), None)
     if start is None:
         raise UserError(f"run {directory.run_id} has not started any process yet; try again when it trains")

@@ -17,11 +17,11 @@ from ..rundir.runs import all_runs
 from ..view.text_table import shorten, text_table
 from ..view.times import duration, moment
 
-_RECENT = 10  # ended runs that are shown without --all
+_RECENT = 10  # ended runs listed without --all
 
 
 def ps(show_all: bool, as_json: bool) -> int:
-    """Print a row for each run, the newest first: running ones, and the last that ended."""
+    """Print a row per run, newest first: running ones, and the last that ended."""
     summaries = [summarize(directory) for directory in all_runs()]
     shown = summaries if show_all else _of_interest(summaries)
     if as_json:
@@ -70,7 +70,7 @@ def _table(shown: list[Summary]) -> str:
 
 
 def _job_width() -> int:
-    """Return the width of the job column: the rest of a terminal's line; in a file a job may be long."""
+    """Return the width of the job column: the rest of the terminal's line; unlimited in a file."""
     if not sys.stdout.isatty():
         return 200
     return max(20, os.get_terminal_size().columns - 98)

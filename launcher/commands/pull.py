@@ -1,4 +1,4 @@
-"""`podrun pull`: bring the results of a run to this machine."""
+"""`podrun pull`: download the results of a run to this machine."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class PullRequest:
     """Command-line arguments of `podrun pull`."""
 
     words: tuple[str, ...]
-    """A run, or the URL of a workdir, or neither, and what of it."""
+    """A run or the URL of a workdir, both optional, followed by the selected results."""
     to: Path | None = None
 
 
 def pull(request: PullRequest) -> int:
-    """Bring the results; return 1 if some could not be brought, 69 if no host could be asked. Raises UserError."""
+    """Download the results. Returns 1 if some failed, 69 if no host was reachable. Raises UserError."""
     if request.words and "://" in request.words[0]:
         return _pull_url(request.words[0], request)
     directory, words = _split(request.words)
@@ -44,7 +44,7 @@ def pull(request: PullRequest) -> int:
 
 
 def _pull_url(typed: str, request: PullRequest) -> int:
-    """Bring the results of a workdir in a bucket, whoever has trained there."""
+    """Download the results of a workdir in a bucket, whichever runs produced them."""
     bucket = bucket_of(typed)
     selection = parse_selection(request.words[1:])
     folder = request.to.expanduser() if request.to else PULLED / bucket.rpartition("/")[2]
@@ -52,7 +52,7 @@ def _pull_url(typed: str, request: PullRequest) -> int:
 
 
 def bucket_of(typed: str) -> str:
-    """Return the URL of a workdir in a bucket. Raises UserError if it cannot be one."""
+    """Return the URL of a workdir in a bucket. Raises UserError if it is not one."""
     if mistakes := bucket_url.mistakes(PurePath(typed)):
         raise UserError("\n".join(mistakes))
     return str(bucket_url.url(PurePath(typed)))
@@ -73,7 +73,7 @@ def _pull(pull: Callable[[Say, Progress], Pulled]) -> int:
 
 
 def _split(words: tuple[str, ...]) -> tuple[RunDirectory, tuple[str, ...]]:
-    """Return the run that the first word names, or the newest, and the other words. Raises UserError."""
+    """Return the run that the first word names, or else the newest, and the remaining words. Raises UserError."""
     first = words[0] if words else None
     if first is None or (selects(first) and not any(_names(run, first) for run in all_runs())):
         return find_run(None), words
@@ -81,10 +81,10 @@ def _split(words: tuple[str, ...]) -> tuple[RunDirectory, tuple[str, ...]]:
         return find_run(first), words[1:]
     except UserError:
         if near_kind(first):
-            parse_selection(words)  # names what was meant
+            parse_selection(words)  # its error suggests the intended word
         raise
 
 
 def _names(run: RunDirectory, word: str) -> bool:
-    """Return whether a number is rather a run's id than a step: `2031` ends it, `20260131` begins it."""
+    """Return True if a number means a run id rather than a step: `2031` ends the id, `20260131` begins it."""
     return run.run_id.endswith(word) or (len(word) >= len("20260131") and run.run_id.startswith(word))

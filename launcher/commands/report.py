@@ -51,7 +51,7 @@ def _page(target: str | None) -> tuple[Page, str]:
 
 
 def _write(file: Path, text: str) -> None:
-    """Write the file whole or not at all: one that a browser has open may be written again."""
+    """Write the file atomically, because a browser may have it open."""
     part = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         part.write_text(text, encoding="utf-8")

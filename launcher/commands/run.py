@@ -1,4 +1,4 @@
-"""`podrun train.yaml`: run a job, here or in the background."""
+"""`podrun train.yaml`: run a job in the foreground or in the background."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from ..rundir.work_tree import note_work_tree
 from ..view.live_console import make_console
 
 if TYPE_CHECKING:
-    from ..remote.prestart import HeadStart
+    from ..remote.prestart import Prestart
     from ..run.renewal import Renewal
     from ..staging.bundle import Bundle
 
 
-def run(request: Request, ahead: HeadStart | None = None, renewal: Renewal | None = None) -> int:
+def run(request: Request, prestarted: Prestart | None = None, renewal: Renewal | None = None) -> int:
     """Run the job, and return podrun's exit code.
 
     Args:
-        ahead: the transport of a pod that may be the job's.
-        renewal: creates the machines of the pod again if they are taken away.
+        prestarted: transport of a pod whose agents are already starting, used if it is the job's.
+        renewal: recreates the machines of the pod if they are taken away.
 
     Raises UserError before the job starts.
     """
@@ -39,7 +39,7 @@ def run(request: Request, ahead: HeadStart | None = None, renewal: Renewal | Non
     pod, job, workdir = resolved.pod, resolved.job, resolved.workdir
     owner = owner_of_workdir(request, job, pod)
     spec = RunSpec(
-        ahead.run_id if ahead else new_run_id(),
+        prestarted.run_id if prestarted else new_run_id(),
         pod,
         job,
         workdir,
@@ -76,5 +76,5 @@ def run(request: Request, ahead: HeadStart | None = None, renewal: Renewal | Non
         from ..run.background import start_in_background
 
         return start_in_background(directory, bundles, request.json)
-    transport = ahead if ahead and ahead.pod == pod else None
+    transport = prestarted if prestarted and prestarted.pod == pod else None
     return run_attempts(spec, directory, make_console(request.json), bundles, transport=transport, renewal=renewal)

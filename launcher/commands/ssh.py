@@ -29,7 +29,7 @@ class SshRequest:
 
 
 def ssh(request: SshRequest) -> int:
-    """Replace this process by OpenSSH's client, whose exit code is podrun's. Raises UserError."""
+    """Replace this process by OpenSSH's client, whose exit code podrun then returns. Raises UserError."""
     pod, run = select_hosts(request.selection, "ssh")
     if pod.queue_job:
         queue = load_queue(pod.transport)
@@ -42,14 +42,14 @@ def ssh(request: SshRequest) -> int:
         raise UserError("there is no `ssh` on this machine; install OpenSSH's client (Debian: openssh-client)")
     command = ssh_command(pod, host, request.argv, terminal=sys.stdin.isatty() and sys.stdout.isatty())
     if pod.ssh.known_hosts is not None and pod.ssh.host_keys == "accept-new":
-        with suppress(OSError):  # ssh adds the key to a new file, but not in a new folder
+        with suppress(OSError):  # ssh creates known_hosts, but not its folder
             pod.ssh.known_hosts.expanduser().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     sys.stdout.flush()
     os.execvp(command[0], command)
 
 
 def find_host(pod: Pod, text: str, run: RunDirectory | None) -> Host:
-    """Return the host with that name or address, process id, or unique beginning of a name. Raises UserError."""
+    """Return the host with that name, address or process id, or with a unique beginning of its name. Raises UserError."""
     if same := [host for host in pod.hosts if text in (host.name, host.address)]:
         return same[0]
     if text.isdigit() and (host := _by_process(pod, int(text), run)):

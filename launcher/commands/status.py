@@ -24,7 +24,7 @@ from ..view.text_table import shorten, text_table
 from ..view.times import duration, moment
 
 _LATE = ("host", "process", "behind", "step_seconds", "since")
-_ROWS = 16  # up to so many processes have a row each; of more, those in the same state share one
+_ROWS = 16  # up to this many processes get a row each; otherwise those in the same state share a row
 
 
 def status(name: str | None, as_json: bool) -> int:
@@ -59,10 +59,10 @@ def _as_json(directory: RunDirectory, summary: Summary, details: RunState) -> di
 
 
 def _phase(details: RunState) -> str:
-    """Return `evaluating`, or `3 of 4 training, 1 of 4 compiling the step` if processes are in different phases."""
+    """Return `evaluating`, or `3 of 4 training, 1 of 4 compiling the step` if phases differ."""
     if details.common_phase is not None:
         return phase_words(details.common_phase)
-    phases = Counter(process.phase for process in details.processes.values())  # equal numbers: that of process 0 first
+    phases = Counter(process.phase for process in details.processes.values())  # ties keep the order of the processes
     return ", ".join(f"{n} of {len(details.processes)} {phase_words(phase)}" for phase, n in phases.most_common())
 
 
@@ -79,10 +79,10 @@ def _as_text(directory: RunDirectory, summary: Summary, details: RunState) -> li
 
 
 def _label(directory: RunDirectory) -> list[str]:
-    """Return the lines of the run's name, tags and note, if it has any."""
+    """Return the lines with the run's name, tags and note, if it has any."""
     try:
         label = directory.spec().label
-    except UserError:  # of another version: the rest can be read
+    except UserError:  # written by another version; the records are readable
         return []
     texts = (("name", label.name), ("tags", ", ".join(label.tags)), ("note", label.note))
     return [f"  {name:<12}{shorten(text, 200)}" for name, text in texts if text]
@@ -138,7 +138,7 @@ def _step_facts(summary: Summary, details: RunState) -> list[tuple[str, str]]:
 
 
 def _table(processes: list[ProcessState], *, program: bool, ended: bool) -> str:
-    """Return a table with a row for each process; of a large pod, for each state that processes are in."""
+    """Return a table with a row per process; for a large pod, a row per distinct state."""
     if len(processes) > _ROWS:
         return _groups(processes)
     rows = [["PROCESS", "HOST", "PHASE", "SINCE", "STEP", "PID", "EXIT"]]
@@ -176,7 +176,7 @@ def _exit(code: int | None) -> str:
 
 
 def _ending(summary: Summary, details: RunState) -> list[str]:
-    """Return how the run ended, or the failures of a running one so far."""
+    """Return the lines about the end of the run, or about failures so far."""
     if details.end:
         return ["", f"podrun: {details.end['message']}"]
     failed = [p for p in details.processes.values() if p.error]

@@ -1,4 +1,4 @@
-"""`podrun stop`: end a run from any shell, even without its supervisor."""
+"""`podrun stop`: end a run from any shell, even if its supervisor is gone."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import time
 from podrun.runtime.contract import Event, ExitCode, UserError
 
 from ..run.background import take_over
-from ..run.cleanup import end_leftovers
+from ..run.cleanup import end_strays
 from ..rundir.follow import follow
 from ..rundir.queues import QueueError, load_queue
 from ..rundir.runs import RunDirectory, all_runs, find_run
 from ..rundir.submitted import end_of, is_final, queue_of
 
-_LIMIT = 180.0  # seconds; a save that has begun may take a minute
+_LIMIT = 180.0  # seconds; a save in progress may take a minute
 
 
 def stop(name: str | None, now: bool) -> int:
-    """End the run like Ctrl-C, or like two if `now`. Return when nothing of it is left. Raises UserError."""
+    """End the run like one Ctrl-C, or like two if `now`. Returns when nothing of it is left. Raises UserError."""
     directory = _one_that_runs() if name is None else find_run(name)
     if (end := end_of(directory)) is not None:
         return _finish(directory, end)
@@ -35,12 +35,12 @@ def stop(name: str | None, now: bool) -> int:
     for _ in range(2 if now else 1):
         if pid is not None:
             _signal(pid)
-            time.sleep(0.2)  # two signals of a kind that are pending at once are one
+            time.sleep(0.2)  # two pending signals of the same kind would be delivered as one
     return _await_end(directory)
 
 
 def _stop_job(directory: RunDirectory, job: str, now: bool) -> int:
-    """End a run that was submitted. Raises UserError."""
+    """End a submitted run. Raises UserError."""
     queue = queue_of(directory) or load_queue(directory.spec().pod.transport)  # a damaged spec says so
     try:
         if queue.end(directory, job, now):
@@ -52,12 +52,12 @@ def _stop_job(directory: RunDirectory, job: str, now: bool) -> int:
 
 
 def _finish(directory: RunDirectory, end: Event) -> int:
-    """End leftovers of an ended run on hosts that were unreachable at its end."""
+    """End remaining processes of an ended run on hosts that were unreachable at its end."""
     if not end.get("left_behind"):
         print(f"podrun: {directory.run_id} has ended already: {end['message']}")
         return ExitCode.DONE
     print("\n".join(["asking again the hosts that could not be reached:", *end["left_behind"]]), flush=True)
-    left = end_leftovers(directory.spec(), directory, end)
+    left = end_strays(directory.spec(), directory, end)
     return _report({**end, "left_behind": left})
 
 
@@ -65,7 +65,7 @@ def _signal(pid: int) -> None:
     try:
         os.kill(pid, signal.SIGTERM)
     except ProcessLookupError:
-        pass  # it has ended meanwhile
+        pass  # the process has ended meanwhile
 
 
 def _one_that_runs() -> RunDirectory:

@@ -1,4 +1,4 @@
-"""`podrun --slurm=partition=gpu,time=2:00:00 train.yaml`: submit a run to a queue, from where no job is."""
+"""`podrun --slurm=partition=gpu,time=2:00:00 train.yaml`: submit a run to a queue, from outside a job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..rundir.submitted import pending_words
 
 
 def submit(request: Request, name: str) -> int:
-    """Submit the run to the queue of that name, and return at once. Raises UserError with all mistakes first."""
+    """Submit the run to the queue of that name, and return immediately. Raises UserError with all mistakes before that."""
     submission, spec = _resolve(request, name)
     queue = submission.queue
     spec, bundles = with_code(spec)

@@ -1,4 +1,4 @@
-"""`podrun tpu up|down|list`: order TPU VMs from Google, give them back, and show what there is."""
+"""`podrun tpu up|down|list`: order, delete and list TPU VMs of Google Cloud."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TpuRequest:
             tpu = TpuName(self.name, self.zone, self.project, "TPU")
         except UserError as error:
             problems.append(str(error))
-            tpu = TpuName("my-tpu", "us-central1-a")  # for the other mistakes
+            tpu = TpuName("my-tpu", "us-central1-a")  # placeholder, to find the other mistakes
         try:
             order = make_order(tpu, self.slice, self.runtime, self.spot, self.reserved)
         except UserError as error:
@@ -53,7 +53,7 @@ class TpuRequest:
 
 
 def up(request: TpuRequest) -> int:
-    """Bring a TPU VM up, and return 0 when it is ready. Raises UserError, UnavailableError."""
+    """Create a TPU VM, and return 0 when it is ready. Raises UserError, UnavailableError."""
     order = request.order
     tpu = order.tpu
     if not agree(order, request.yes, "keeps quota and costs until it is deleted"):
@@ -71,10 +71,11 @@ def up(request: TpuRequest) -> int:
 
 
 def agree(order: Order, yes: bool, remark: str, always: bool = False) -> bool:
-    """Show what will be created or deleted, and ask. Return False if the user does not want it.
+    """Show what will be created or deleted, and ask. Returns False if the user declines.
 
-    Nobody is asked where nothing will be created, unless `always`. Raises UserError if the order cannot be carried out, or
-    without a terminal and without `yes`.
+    Does not ask if nothing will be created, unless `always`. Raises UserError if the order cannot be carried out, or if
+    it has
+    to ask without a terminal.
     """
     tpu = order.tpu
     standing = look(tpu, lambda: 0)
@@ -93,7 +94,7 @@ def agree(order: Order, yes: bool, remark: str, always: bool = False) -> bool:
 
 
 def confirm(question: str, what: str) -> bool:
-    """Return True if the user agrees. Raise UserError without a terminal to ask in."""
+    """Return True if the user agrees. Raises UserError without a terminal."""
     if not sys.stdin.isatty():
         raise UserError(f"nobody can be asked here {what}; say --yes")
     if click.confirm(question):
@@ -118,7 +119,7 @@ def _shown(order: Order, standing: Standing) -> str:
 
 
 def down(name: str, zone: str, project: str | None, yes: bool) -> int:
-    """Delete a TPU VM and its queued resource, and return 0 when they are gone. Raises UserError, UnavailableError."""
+    """Delete a TPU VM and its queued resource, and return 0 when both are gone. Raises UserError, UnavailableError."""
     tpu = TpuName(name, zone, project, "TPU")
     standing = look(tpu, lambda: 0)
     queued = standing.queued
@@ -144,7 +145,7 @@ def down(name: str, zone: str, project: str | None, yes: bool) -> int:
 
 
 def show_list(zone: str, project: str | None) -> int:
-    """Print a row for each queued resource and each TPU VM of a zone. Raises UserError, UnavailableError."""
+    """Print a row for each queued resource and TPU VM of a zone. Raises UserError, UnavailableError."""
     where = TpuName(None, zone, project)
     queued, vms = list_zone(where)
     if not queued and not vms:
@@ -177,7 +178,7 @@ def _age(created: float | None) -> list[str]:
 
 
 def hints(tpu: TpuName) -> str:
-    """Return what to type next, as lines that follow a message."""
+    """Return the commands to type next, as lines that follow a message."""
     name, place = shlex.quote(tpu.name or ""), _place(tpu)
     return f"\n  podrun tpu list {place}    what there is\n  podrun tpu down {name} {place}    delete it: until then it costs"
 
@@ -187,5 +188,5 @@ def _place(tpu: TpuName) -> str:
 
 
 def tell(text: str) -> None:
-    """Print news with the time."""
+    """Print a message with the time."""
     print(f"{moment(time.time())} {text}", flush=True)

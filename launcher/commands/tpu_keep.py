@@ -1,4 +1,4 @@
-"""`podrun tpu keep`: bring a TPU VM up, train on it, and create it again whenever Google takes it away."""
+"""`podrun tpu keep`: create a TPU VM, train on it, and recreate it whenever Google takes it away."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ class KeepRequest:
 
 
 def keep(request: KeepRequest) -> int:
-    """Run the job to its end on a TPU VM that comes and goes; return its exit code. Raises UserError, UnavailableError."""
+    """Run the job to its end on a TPU VM that is recreated as needed; return its exit code.
+
+    Raises UserError, UnavailableError.
+    """
     order = request.tpu.order
     launch = _check(request)
     tpu = order.tpu
@@ -45,7 +48,7 @@ def keep(request: KeepRequest) -> int:
             pod = kept.renew(tell, lambda: len(signals.received))
         if pod is not None:
             return run(replace(request.request, where=where.found), renewal=kept)
-    except BaseException:  # before the run has begun, which says so at its end
+    except BaseException:  # before the run begins; the run prints this itself at its end
         print(f"podrun: {tpu.name} is left as it is{hints(tpu)}", flush=True)
         raise
     print(f"podrun: interrupted; {tpu.name} is left as it is{hints(tpu)}", flush=True)
@@ -53,7 +56,7 @@ def keep(request: KeepRequest) -> int:
 
 
 class _Where:
-    """The pod of the TPU VM, which is another one each time that it is created."""
+    """Finds the pod of the TPU VM, which changes each time that the VM is created."""
 
     def __init__(self, request: KeepRequest, launch: Launch) -> None:
         self._launch = launch
@@ -62,16 +65,19 @@ class _Where:
         self.found = PodRequest(tpu.slice, request.pod, {"tpu": tpu.name}, refinements, request.request.train)
 
     def find(self) -> Pod:
-        """Return the pod as it is now. Raises UserError, UnavailableError."""
-        self.found = replace(self.found)  # forgets the last answer
+        """Return the current pod. Raises UserError, UnavailableError."""
+        self.found = replace(self.found)  # a copy without the cached listing
         return find_pod(self.found, self._launch)
 
 
 def _check(request: KeepRequest) -> Launch:
-    """Return that section of the job. Raise UserError with all mistakes that can be found before a TPU VM costs."""
+    """Return the job's `launch` section.
+
+    Raises UserError with all mistakes that can be found before the TPU VM costs money.
+    """
     tpu, job = request.tpu, request.request
     hosts = parse_slice(tpu.slice).hosts
-    # Hosts by the names that they will have, which nobody asks yet.
+    # the names that the hosts will have; nothing is contacted yet
     named = PodRequest(tpu.slice, request.pod, {"hosts": f"{tpu.name}-w-[0-{hosts - 1}]"}, {}, job.train)
     resolved, problems = resolve_request(replace(job, where=named))
     if resolved is None:

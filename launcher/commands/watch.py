@@ -16,7 +16,7 @@ from .stop import stop
 
 
 def watch(name: str | None, port: int, *, open_browser: bool) -> int:
-    """Serve until Ctrl-C. Raises UserError if there is no such run, or the port cannot be had."""
+    """Serve until Ctrl-C. Raises UserError if there is no such run, or the port is not available."""
     run = find_run(name).run_id
     try:
         server = WatchServer(port, lambda run: stop(run, now=False))
@@ -36,7 +36,7 @@ def watch(name: str | None, port: int, *, open_browser: bool) -> int:
 
 
 def _open(stack: contextlib.ExitStack, address: str) -> None:
-    """Open a browser at the address, by a page that is there until `stack` ends."""
+    """Open a browser through a temporary page that exists until `stack` ends."""
     try:
         page = stack.enter_context(handed_over(address))
     except OSError as error:

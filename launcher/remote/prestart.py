@@ -27,7 +27,7 @@ PREPARE = ("prepare",)
 _PATIENCE = 5.0  # seconds for agents that nobody wants any more to be started and ended
 
 
-class HeadStart(Transport):
+class Prestart(Transport):
     """The transport of a pod, on whose hosts agents have been started ahead for the first attempt of one run."""
 
     def __init__(self, pod: Pod, run_id: str) -> None:

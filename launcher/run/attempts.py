@@ -1,4 +1,4 @@
-"""Run all attempts of a run: prepare the hosts, start them, restart them after a failure, report."""
+"""Run all attempts of a run: prepare the hosts, start them, restart after a failure, and report the result."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ from ..rundir.saved import saved_on_record
 from ..rundir.spec import RunSpec, start_event
 from ..transport.base import Transport, load_transport
 from ..view.console import Console
-from .cleanup import Leftovers
-from .history import Progress, budget_of, recorded_attempts, restart_event
+from .cleanup import StrayProcesses
+from .history import AttemptHistory, budget_of, recorded_attempts, restart_event
 from .host_assignment import can_do_without, describe_change, why_not_fewer
 from .job_time import JobTime
 from .policy import NO_FAILURE, Attempt, Ending, Restart, Stop, decide, why_not_renewed
 from .preparation import Preparation
-from .rejoin import Lookout
+from .rejoin import RejoinWatch
 from .renewal import Renewal, renewed, why_taken
 from .report import end_event, report
 from .signals import Signals
-from .wait_for_hosts import Comeback, sleep
+from .wait_for_hosts import HostWait, sleep
 
 if TYPE_CHECKING:
     from ..staging.bundle import Bundle
 
 
 Prepare = Callable[[], Outcome | None]
-"""Prepares the hosts of an attempt; returns its outcome if that failed."""
+"""Prepares the hosts of an attempt; returns the outcome if that failed."""
 _CERTAIN = 5.0  # seconds to wait for the reason why the hosts were taken away
 
 
@@ -63,14 +63,14 @@ def run_attempts(
     job_time: JobTime | None = None,
     renewal: Renewal | None = None,
 ) -> int:
-    """Run the spec to its end, restarts included, and return the exit code.
+    """Run the spec to its end, including restarts, and return the exit code.
 
     Args:
         bundles: the code for remote hosts.
-        adopt: another launcher began an attempt and is gone; take that over first.
-        transport: that of the pod, closed here at the end; made if it is not given.
-        job_time: that of the job in which the run is, whose signal ends it; a run that has attempts goes on.
-        renewal: creates the machines of the pod again if they are taken away. They are new at the start, too.
+        adopt: another launcher started an attempt and is gone; take it over first.
+        transport: transport of the pod, which is closed at the end; None: created here.
+        job_time: the queue's job that this run is in; its signal ends the attempt, and the run may continue in another job.
+        renewal: recreates the pod's machines if they are taken away. It has just created them at the start as well.
 
     Raises:
         UserError: another podrun supervises this run, or a secret is missing.
@@ -96,11 +96,11 @@ def run_attempts(
                 code = run.execute(bundles, adopt)
             finally:
                 run.dismiss()
-        except UserError as error:  # recorded, so that nobody waits for the run
+        except UserError as error:  # recorded, so that waiting processes see the end
             directory.record_end(str(error).partition("\n")[0], ExitCode.BAD_CONFIG)
             raise
     if view.stuck:
-        os._exit(code)  # Python would wait for the stuck console again
+        os._exit(code)  # Python would wait again for the blocked console
     return code
 
 
@@ -132,22 +132,22 @@ class _Run:
         self._transport = transport
         self._secrets = secrets
         self._renewal = renewal
-        self._progress = Progress(view)
+        self._progress = AttemptHistory(view)
         self._attempts: list[Attempt] = []
-        """Attempts that were followed by another."""
-        self._resized = False  # the last attempt was stopped to take hosts back
+        """Attempts that were followed by another one."""
+        self._resized = False  # the last attempt was stopped to use returned hosts
         self._unfit: set[str] = set()
-        """Hosts that answer, but could not be prepared while the run could do without them."""
-        self._is_new_here = True  # no attempt was made by this process
+        """Hosts that answer but could not be prepared, and that the run can do without."""
+        self._is_new_here = True  # this process has not run an attempt yet
         self._kept = KeptAgents()
         self._rehearsal: Rehearsal | None = None
         if spec.inject:
             self._rehearsal = Rehearsal(spec.inject, self._progress, transport, directory.struck())
             self._transport = self._rehearsal.transport
-        self._leftovers = Leftovers(directory, self._transport, logs, self._note)
+        self._strays = StrayProcesses(directory, self._transport, logs, self._note)
         self._bundles: Sequence[Bundle] = ()
         self._later: list[Transport] = []
-        """Connections to machines that were created while the run went on."""
+        """Transports of machines that were created during the run."""
 
     def execute(self, bundles: Sequence[Bundle], adopt: bool) -> int:
         self._bundles = bundles
@@ -167,7 +167,8 @@ class _Run:
             (plan, prepare), adoption = following, None
         self._kept.dismiss()
         if outcome.cause or outcome.interrupted_by is not None:
-            patience = 0.0 if self._job_time else _CERTAIN  # a job is not over before this process, which is in it
+            # this process is part of the job, so the job cannot have ended
+            patience = 0.0 if self._job_time else _CERTAIN
             outcome.over = outcome.over or self._transport.why_over(patience) or ""
         if self._spec.pull:
             from .pull_results import pull_results
@@ -178,7 +179,7 @@ class _Run:
             self._tell(EventKind.NOTE, message=f"rehearsal: not reached, so not injected: {left}")
         if self._renewal:
             self._note(self._renewal.remark)
-        outcome.left_behind = [*outcome.left_behind, *self._leftovers.unconfirmed]
+        outcome.left_behind = [*outcome.left_behind, *self._strays.unconfirmed]
         attempt = self._progress.attempt(outcome, plan, time.time())
         if self._job_time and (onward := self._job_time.after(outcome, [*self._attempts, attempt], self._spec.pod)):
             self._view.event(restart_event(replace(attempt, ending=onward.ending), onward.words, time.time()))
@@ -194,15 +195,15 @@ class _Run:
         return Preparation(self._transport, self._bundles, self._signals, self._tell)
 
     def _prepare_first(self, plan: LaunchPlan) -> Outcome | None:
-        """Prepare hosts on which nothing was prepared yet. New machines may not let anybody log in yet."""
+        """Prepare hosts for the first time. New machines may not accept logins yet."""
         if self._renewal:
-            comeback = Comeback(self._spec.pod, plan.job, self._transport, self._note, what="start")
-            if failed := comeback.wait(self._is_stopped):
+            host_wait = HostWait(self._spec.pod, plan.job, self._transport, self._note, what="start")
+            if failed := host_wait.wait(self._is_stopped):
                 return Outcome(failed.code, failed, [failed], unprepared=True)
         return self._preparation.prepare_first(plan)
 
     def _attempt(self, plan: LaunchPlan, adoption: Adoption | None, prepare: Prepare | None) -> Outcome:
-        """Run one attempt, or go on with an adopted one, and end its view."""
+        """Run one attempt, or continue an adopted one, and close its view."""
         if adoption is None:
             remark = self._transport.remark() if self._is_new_here else None
             self._is_new_here = False
@@ -225,7 +226,7 @@ class _Run:
             self._view.stop()
 
     def _next(self, plan: LaunchPlan, outcome: Outcome) -> tuple[LaunchPlan, Prepare | None] | Outcome:
-        """Return the plan of the next attempt, and how its hosts are prepared; or how the run ends."""
+        """Return the plan of the next attempt and the function that prepares its hosts, or the final outcome."""
         attempt = self._progress.attempt(outcome, plan, time.time(), self._resized)
         if attempt.ending is Ending.UNPREPARED and self._can_do_without(outcome):
             attempt = replace(attempt, ending=Ending.UNFIT)
@@ -237,7 +238,7 @@ class _Run:
                 self._note(f"no restart: {decision.why}")
             return outcome
         if self._transport.why_over():
-            self._note("no restart: the hosts are not to be had any more")
+            self._note("no restart: the hosts are no longer available")
             return outcome
         ended = time.monotonic()
         self._attempts.append(attempt)
@@ -246,14 +247,14 @@ class _Run:
         pod = self._spec.pod
         if attempt.ending is Ending.UNFIT:
             self._give_up(outcome)
-        comeback = Comeback(pod, plan.job, self._transport, self._note, unfit=self._unfit)
+        host_wait = HostWait(pod, plan.job, self._transport, self._note, unfit=self._unfit)
         if (pod.can_replace or (plan.code and not self._kept.hold(plan))) and (
-            failed := comeback.wait(self._is_stopped)
+            failed := host_wait.wait(self._is_stopped)
         ):
             lost = replace(self._attempts.pop(), ending=Ending.LOST)
             return self._renew_if_taken(plan, outcome, lost) or outcome.without_restart(failed.code, [failed])
-        hosts = comeback.hosts
-        if not self._signals.received and not self._leftovers.clear(plan, outcome, hosts, self._is_stopped, ended):
+        hosts = host_wait.hosts
+        if not self._signals.received and not self._strays.clear(plan, outcome, hosts, self._is_stopped, ended):
             return outcome
         if self._signals.received:
             number = self._signals.received[0]
@@ -262,20 +263,20 @@ class _Run:
         if change := describe_change(pod, plan.pod.hosts, hosts):
             self._note(change)
         next_plan = self._plan(plan.attempt + 1, hosts)
-        if not comeback.waited and change is None:
+        if not host_wait.waited and change is None:
             return next_plan, None
-        # The disk of a host that was away, or what `setup:` mounts there, may be new.
+        # after an absence, a host's disk or the mounts of `setup:` may be new
         return next_plan, partial(self._preparation.prepare_again, next_plan, outcome, self._can_do_without)
 
     def _renew_if_taken(
         self, plan: LaunchPlan, outcome: Outcome, attempt: Attempt
     ) -> tuple[LaunchPlan, Prepare] | Outcome | None:
-        """Go on with new machines if the old ones are gone: return as `_next`; None if they are there."""
+        """Continue on new machines if the old ones are gone. Returns as `_next` does; None if the machines exist."""
         renewal = self._renewal
         if renewal is None or not (why := why_taken(renewal, attempt, self._note, self._stops)):
             return None
         self._attempts.append(replace(attempt, ending=Ending.TAKEN))
-        outcome.left_behind = []  # the machines are gone, with all that ran on them
+        outcome.left_behind = []  # processes are gone with the machines
         if enough := why_not_renewed(self._attempts):
             self._note(f"no restart: {enough}")
             outcome.over = why
@@ -296,7 +297,7 @@ class _Run:
         self._directory.write_spec(self._spec)
         self._transport = load_transport(self._spec.pod)
         self._later.append(self._transport)
-        self._leftovers = Leftovers(self._directory, self._transport, self._logs, self._note)
+        self._strays = StrayProcesses(self._directory, self._transport, self._logs, self._note)
         next_plan = self._plan(plan.attempt + 1, None)
         return next_plan, partial(self._prepare_first, next_plan)
 
@@ -304,16 +305,16 @@ class _Run:
         return self._spec.plan(attempt, self._secrets, hosts, saved_on_record(self._spec, self._directory))
 
     def _can_do_without(self, outcome: Outcome) -> bool:
-        """Return whether another attempt can be made without the hosts that kept this one from starting."""
+        """Return True if another attempt can do without the hosts that prevented this one from starting."""
         failed = {failure.host for failure in outcome.failures}
         return can_do_without(self._spec.pod, self._spec.job, failed, self._unfit)
 
     def _give_up(self, outcome: Outcome) -> None:
-        """Note as unfit the hosts that answer and still could not be prepared. Of the others nothing more is known."""
+        """Mark as unfit the hosts that answer but could not be prepared. The state of the others is unknown."""
         failed = {failure.host for failure in outcome.failures}
         pod = self._spec.pod
         asked = [host for host in pod.all_hosts if host.name in failed]
-        away = Comeback(pod, self._spec.job, self._transport, self._note).away(asked, self._is_stopped, quiet=True)
+        away = HostWait(pod, self._spec.job, self._transport, self._note).away(asked, self._is_stopped, quiet=True)
         self._unfit |= failed - (away or {}).keys()
         if unfit := sorted(failed & self._unfit):
             self._note(f"{name_hosts(unfit)}: has no part in this run any more, because it could not be prepared")
@@ -322,11 +323,11 @@ class _Run:
         return bool(self._signals.received)
 
     def _stops(self) -> int:
-        """Return how often the user has asked to stop."""
+        """Return the number of times that the user has asked to stop."""
         return len(self._signals.received)
 
     def close(self) -> None:
-        """Close the connections to machines that the run did not begin with."""
+        """Close the transports of machines that were created during the run."""
         for transport in self._later:
             transport.close()
 
@@ -345,27 +346,29 @@ class _Run:
         failed = sum(attempt.ending not in free for attempt in self._attempts)
         self._kept.wanted = failed < budget_of(plan).failures
         observer = self._rehearsal or self._progress
-        lookout = self._look_out(plan, observer)
-        supervisor = Supervisor(plan, self._transport, self._logs, lookout or observer, adoption, self._kept)
-        self._kept.dismiss()  # those of hosts that have no part in this attempt
+        rejoin = self._watch_missing(plan, observer)
+        supervisor = Supervisor(plan, self._transport, self._logs, rejoin or observer, adoption, self._kept)
+        self._kept.dismiss()  # ends kept agents of hosts that take no part in this attempt
         rehearsal = self._rehearsal.during(plan.attempt) if self._rehearsal else nullcontext()
         explain: Callable[[Outcome], Outcome] = self._rehearsal.explain if self._rehearsal else lambda outcome: outcome
         with self._signals.to(supervisor.interrupt), rehearsal:
-            if lookout is None:
+            if rejoin is None:
                 return explain(supervisor.run())
-            lookout.watch(supervisor)
+            rejoin.watch(supervisor)
             try:
                 return explain(supervisor.run())
             finally:
-                lookout.close()
-                self._resized = lookout.has_stopped and not self._signals.received
+                rejoin.close()
+                self._resized = rejoin.has_stopped and not self._signals.received
 
-    def _look_out(self, plan: LaunchPlan, observer: Observer) -> Lookout | None:
-        """Return a lookout if the attempt lacks hosts of the pod."""
+    def _watch_missing(self, plan: LaunchPlan, observer: Observer) -> RejoinWatch | None:
+        """Return an observer that waits for missing hosts; None if the attempt has all hosts of the pod."""
         pod = self._spec.pod
         self._resized = False
         if len(plan.hosts) == len(pod.hosts):
             return None
         missing = [host for host in pod.all_hosts if host not in plan.pod.hosts and host.name not in self._unfit]
-        comeback = Comeback(pod, plan.job, self._transport, self._note)
-        return Lookout(missing, lambda hosts: comeback.away(hosts, self._is_stopped, quiet=True), observer, self._note)
+        host_wait = HostWait(pod, plan.job, self._transport, self._note)
+        return RejoinWatch(
+            missing, lambda hosts: host_wait.away(hosts, self._is_stopped, quiet=True), observer, self._note
+        )

@@ -40,7 +40,7 @@ def start_in_background(directory: RunDirectory, bundles: Sequence[Bundle], as_j
                         return report_end(directory, event, as_json)
                     if start.complete(event):
                         break
-                for number in signals.received:  # before the start is complete, Ctrl-C ends the run, not only the view
+                for number in signals.received:  # until the start is complete, Ctrl-C ends the run, not only the view
                     if pid := directory.supervisor():
                         os.kill(pid, number)
                 signals.received.clear()
@@ -62,9 +62,9 @@ def attach_hint(directory: RunDirectory) -> str:
 
 
 def spawn(directory: RunDirectory, bundles: Sequence[Bundle] = (), *, adopt: bool = False) -> None:
-    """Start the supervisor, and wait until it holds the run. Raises UserError if it does not come up.
+    """Start the supervisor, and wait until it has locked the run. Raises UserError if it fails to start.
 
-    It gets a snapshot of the code: the project may be changed while it starts.
+    The supervisor gets a snapshot of the code, because the project may change while it starts.
     """
     log = os.open(directory.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     process = subprocess.Popen(
@@ -88,9 +88,9 @@ def spawn(directory: RunDirectory, bundles: Sequence[Bundle] = (), *, adopt: boo
 
 
 def take_over(directory: RunDirectory) -> None:
-    """Start a supervisor for a run that has lost its own. Raises UserError if there is nothing to take over."""
+    """Start a supervisor for a run without one. Raises UserError if there is nothing to take over."""
     deadline = time.monotonic() + _BEGIN
-    while directory.attempt() is None:  # it may be starting just now
+    while directory.attempt() is None:  # it may be starting
         if directory.supervisor() is not None:
             return
         if time.monotonic() > deadline:
@@ -109,8 +109,11 @@ def failure_message(directory: RunDirectory) -> str:
 
 
 class _Start:
-    """Detect the start of all processes of a run: of a program when they run, of podrun's own when they have agreed on
-    workdir and data, which is the last thing that can be wrong with a pod."""
+    """Detects when a run has started.
+
+    A program has started when all its processes run; podrun's runtime, when the processes have agreed on workdir and data,
+    the last check that can fail.
+    """
 
     def __init__(self) -> None:
         self._missing: set[int] | None = None
@@ -132,15 +135,16 @@ class _Start:
 
 
 def report_end(directory: RunDirectory, end: Event, as_json: bool = False) -> int:
-    """Print the report of a run with a background supervisor, and return its exit code. JSON has all of it already."""
+    """Print the report of a run with a background supervisor, and return its exit code. JSON output contains it already."""
     if as_json:
         return int(end["code"])
     deadline = time.monotonic() + _REPORT
-    while directory.supervisor() is not None and time.monotonic() < deadline:  # it writes its report after the event
+    # the supervisor writes its report after the event
+    while directory.supervisor() is not None and time.monotonic() < deadline:
         time.sleep(0.05)
     try:
         text = directory.supervisor_log.read_text(errors="replace").strip()
-    except OSError:  # it was supervised by a podrun in a terminal
+    except OSError:  # the supervisor ran in a terminal
         text = ""
     print(text or f"podrun: {end['message']}", file=sys.stderr if end["code"] else sys.stdout, flush=True)
     return int(end["code"])
@@ -153,7 +157,7 @@ def main() -> None:
     try:
         code = int(run_attempts(directory.spec(), directory, NoConsole(), bundles, adopt=adopt))
     except UserError as error:
-        if directory.supervisor() is None:  # otherwise another supervisor holds the run
+        if directory.supervisor() is None:  # otherwise another supervisor has locked the run
             print(f"podrun: {error}", file=sys.stderr, flush=True)
         code = int(ExitCode.BAD_CONFIG)
     sys.exit(failure_code(code) if code else 0)

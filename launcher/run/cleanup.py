@@ -1,4 +1,4 @@
-"""End what attempts have left on hosts: before the next one, which would write to the same workdir, and after the run."""
+"""End processes that attempts left on hosts: before the next attempt, which writes to the same workdir, and after the run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ..transport.base import Transport, load_transport
 from ..view.console import NoConsole
 from .wait_for_hosts import sleep
 
-_MARGIN = 2.0  # seconds for an agent to kill its workers, once its lease and their grace are over
+_MARGIN = 2.0  # seconds for an agent to kill its workers after its lease and their grace period
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,17 @@ class _Stray:
     """Processes that an attempt may have left on a host."""
 
     plan: LaunchPlan
-    """Plan of that attempt."""
+    """Plan of the attempt."""
     row: str
     """`host: reason`."""
     adoption: Adoption
-    """Records of that attempt."""
+    """Records of the attempt."""
     until: float
-    """When its agent has ended them for lack of a word from here, by time.monotonic()."""
+    """Time (time.monotonic()) at which the host's agent, whose lease has expired, has ended them."""
 
 
-class Leftovers:
-    """Processes that earlier attempts of a run may have left on hosts that cannot be reached."""
+class StrayProcesses:
+    """Processes that earlier attempts may have left on unreachable hosts."""
 
     def __init__(self, directory: RunDirectory, transport: Transport, logs: Logs, note: Callable[[str], None]) -> None:
         self._directory = directory
@@ -52,7 +52,7 @@ class Leftovers:
         self._logs = logs
         self._note = note
         self._strays: dict[str, _Stray] = {}
-        """By host."""
+        """Strays by host."""
 
     @property
     def unconfirmed(self) -> list[str]:
@@ -62,16 +62,18 @@ class Leftovers:
     def clear(
         self, plan: LaunchPlan, outcome: Outcome, hosts: Sequence[Host], stopped: Callable[[], bool], since: float
     ) -> bool:
-        """Return False if a new attempt on `hosts` would run beside processes of the one that ended at `since`.
+        """Return False if a new attempt on `hosts` would run beside processes of the attempt that ended at `since`.
 
-        What the attempt has left moves from `outcome` to here, where it stays with the plan of that attempt: the next one
-        may have other hosts. A host that does not take part in it may be out of reach: its agent, without a word from here
-        for the length of its lease, ends all there.
+        Moves the entries of `outcome.left_behind` into this object, together with the attempt's plan, because the next
+        attempt may
+        have other hosts. An unreachable host that takes no part in the next attempt is not a problem: its agent ends
+        everything when
+        its lease expires.
         """
         names = {host.name for host in hosts}
         until = since + plan.lease + plan.launch.stop_grace + _MARGIN
         if outcome.left_behind:
-            adoption = self._directory.adoption(plan)  # now: at the next start the records begin anew
+            adoption = self._directory.adoption(plan)  # read now, because the next start begins new records
             self._strays |= {_host(row): _Stray(plan, row, adoption, until) for row in outcome.left_behind}
             outcome.left_behind = []
         for host in names & self._strays.keys():
@@ -93,10 +95,10 @@ class Leftovers:
         return end_rest(stray.plan, stray.adoption, [stray.row], self._transport, self._logs, _NullObserver())
 
 
-def end_leftovers(spec: RunSpec, directory: RunDirectory, end: Event) -> list[str]:
-    """End processes of an ended run on hosts that were unreachable at its end, and record a new end event.
+def end_strays(spec: RunSpec, directory: RunDirectory, end: Event) -> list[str]:
+    """End processes of an ended run on hosts that were unreachable at its end; record a new end event.
 
-    Returns what is still not confirmed: `host: reason`. Raises UserError if a podrun supervises the run.
+    Returns `host: reason` for what is still unconfirmed. Raises UserError if a podrun supervises the run.
     """
     with ExitStack() as stack:
         stack.enter_context(directory.supervise())
@@ -111,7 +113,7 @@ def end_leftovers(spec: RunSpec, directory: RunDirectory, end: Event) -> list[st
         names = {_host(row) for row in end["left_behind"]}
         earlier = [host for host in spec.pod.all_hosts if host not in hosts and host.name in names]
         left = []
-        for group in (hosts, earlier):  # those of earlier attempts are swept by the run's id
+        for group in (hosts, earlier):  # processes of earlier attempts are found by the run's id
             rows = [row for row in end["left_behind"] if _host(row) in _names(group)]
             if rows:
                 plan = spec.plan(directory.attempt() or 0, {}, group)
@@ -123,7 +125,7 @@ def end_leftovers(spec: RunSpec, directory: RunDirectory, end: Event) -> list[st
 def end_rest(
     plan: LaunchPlan, adoption: Adoption, left: Sequence[str], transport: Transport, logs: Logs, observer: Observer
 ) -> list[str]:
-    """End what an attempt has left on hosts (`left`: `host: ...`). Return what is still not confirmed."""
+    """End what an attempt left on hosts (`left`: `host: ...`). Returns what is still unconfirmed."""
     hosts = {_host(row) for row in left}
     elsewhere = [row for row in left if _host(row) not in {h.host.name for h in plan.hosts}]
     plan = replace(plan, hosts=tuple(h for h in plan.hosts if h.host.name in hosts))

@@ -1,4 +1,7 @@
-"""Keep what each attempt of a run has achieved, for the policy. Its budgets are the run's, so it outlives a supervisor."""
+"""The history of a run's attempts, for the restart policy.
+
+Restart budgets belong to the run, so a new supervisor restores it.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,18 @@ from ..plan.plan import LaunchPlan
 from .policy import Attempt, Budget, Ending
 
 PREEMPTIONS = 100
-"""Restarts after preemptions, if the job is to be restarted at all and does not say how many."""
+"""Default number of restarts after preemptions, if the job asks for restarts."""
 _BEFORE_TRAINING = (Phase.CONNECT, Phase.SETUP, Phase.RESTORE, Phase.COMPILE)
 
 
 def budget_of(plan: LaunchPlan) -> Budget:
-    """Return the restarts that a job asks for."""
+    """Return the restarts that a job allows."""
     failures, preemptions = plan.launch.max_restarts, plan.launch.max_preemptions
     return Budget(failures, (PREEMPTIONS if failures else 0) if preemptions is None else preemptions)
 
 
-class Progress:
-    """Note how far an attempt gets, from its events, and pass them on."""
+class AttemptHistory:
+    """An observer that records the progress of an attempt, and passes its events on."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
@@ -40,7 +43,7 @@ class Progress:
         self._observer.event(event)
 
     def note(self, event: Event) -> None:
-        """Take an event into account."""
+        """Record an event."""
         kind = event["event"]
         if kind == EventKind.START:
             self._begin()
@@ -61,7 +64,7 @@ class Progress:
         self._uses_loop = self._trained = False
 
     def attempt(self, outcome: Outcome, plan: LaunchPlan, time: float, resized: bool = False) -> Attempt:
-        """Return what the attempt has achieved, with its outcome. `resized`: podrun itself has stopped it."""
+        """Return the attempt's achievements and outcome. `resized`: podrun itself stopped it."""
         cause = outcome.cause
         return Attempt(
             ending=Ending.RESIZED if resized and cause is None and not outcome.finished else _ending(outcome, plan),
@@ -92,12 +95,12 @@ def _ending(outcome: Outcome, plan: LaunchPlan) -> Ending:
 
 
 def restart_event(attempt: Attempt, message: str, time: float) -> Event:
-    """Return the event that records an attempt that is followed by another."""
+    """Return the event that records an attempt which another one follows."""
     return {"event": EventKind.RESTART, "time": time, "message": message, **asdict(attempt)}
 
 
-def recorded_attempts(events: Iterable[Event], progress: Progress) -> list[Attempt]:
-    """Return the attempts that were followed by another; have `progress` note the events of the one that was not."""
+def recorded_attempts(events: Iterable[Event], progress: AttemptHistory) -> list[Attempt]:
+    """Return the attempts that another one followed. The events of the last attempt are passed to `progress.note`."""
     attempts = []
     for event in events:
         progress.note(event)

@@ -1,4 +1,4 @@
-"""Decide which hosts the next attempt of a run gets when some of the pod's cannot be reached. PURE."""
+"""Choose the hosts of a run's next attempt if some hosts of the pod are unreachable. PURE."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 Job: TypeAlias = "Config | Program"
 
 
-def seat(pod: Pod, job: Job, away: Collection[str]) -> tuple[Host, ...] | None:
-    """Return the hosts of the next attempt, in the order of their process ids; None if they are too few for the pod or job.
+def assign_hosts(pod: Pod, job: Job, away: Collection[str]) -> tuple[Host, ...] | None:
+    """Return the hosts of the next attempt in the order of their process ids; None if they are too few for the pod or job.
 
-    Each host that answers keeps its place. A spare takes the place of one that does not, as long as there are spares; then
-    the others move up. If the job does not fit that many, some are left out.
+    Each reachable host keeps its place. A spare replaces an unreachable host; without spares the later hosts move up. If
+    the job
+    cannot run on that number of hosts, some are left out.
     """
     spares = [host for host in pod.spares if host.name not in away]
     hosts: list[Host] = []
@@ -35,13 +36,13 @@ def seat(pod: Pod, job: Job, away: Collection[str]) -> tuple[Host, ...] | None:
 
 
 def can_do_without(pod: Pod, job: Job, failed: Collection[str], unfit: Collection[str]) -> bool:
-    """Return whether the run can start without the hosts that could not be prepared, and those that are unfit already."""
+    """Return True if the run can start without the hosts that failed to be prepared and the unfit ones."""
     names = {host.name for host in pod.all_hosts}
-    return bool(failed) and names.issuperset(failed) and seat(pod, job, {*failed, *unfit}) is not None
+    return bool(failed) and names.issuperset(failed) and assign_hosts(pod, job, {*failed, *unfit}) is not None
 
 
 def why_not_fewer(pod: Pod, job: Job) -> str | None:
-    """Return why the job cannot go on with fewer hosts although the pod may; None if it can, or need not."""
+    """Return why the job cannot run on fewer hosts although the pod allows it; None if it can or the pod does not."""
     if pod.min_hosts is None:
         return None
     reasons = [_misfit(pod, job, count) for count in range(pod.min_hosts, len(pod.hosts))]
@@ -49,7 +50,7 @@ def why_not_fewer(pod: Pod, job: Job) -> str | None:
 
 
 def _misfit(pod: Pod, job: Job, hosts: int) -> str | None:
-    """Return why the job cannot go on with so many hosts. A user program is asked when it is started."""
+    """Return why the job cannot run on this number of hosts. A user program decides itself when it starts."""
     if hosts == len(pod.hosts) or isinstance(job, Program):
         return None
     from podrun.runtime.config import shrinking_problem
@@ -58,7 +59,7 @@ def _misfit(pod: Pod, job: Job, hosts: int) -> str | None:
 
 
 def describe_change(pod: Pod, before: Sequence[Host], after: Sequence[Host]) -> str | None:
-    """Return a line for the user about the hosts of the next attempt; None if they are those of the last."""
+    """Return a message about the change of hosts; None if they are the same as before."""
     if tuple(before) == tuple(after):
         return None
     gone = [host.name for host in before if host not in after]

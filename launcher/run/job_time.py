@@ -1,4 +1,4 @@
-"""The interface of the job of a queue that a run is in: whether the run goes on in another job, and where."""
+"""The interface of a run's job in a queue: whether the run continues in another job, and where."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from .policy import Attempt, Ending
 
 @dataclass(frozen=True)
 class Onward:
-    """A run that goes on in another job, or in the same one after it was put back into the queue."""
+    """A run that continues in another job, or in the same one after the queue requeued it."""
 
     ending: Ending
     why: str
-    """Reason for not going on in this job, as a phrase."""
+    """Reason for leaving this job, as a phrase."""
     words: str
     """Message for the user."""
     excluded: str = ""
-    """Names of the nodes that the job is not to get again, as the queue takes them."""
+    """Nodes to exclude, in the queue's notation."""
 
 
 class JobTime(ABC):
-    """The time that a run has in its job, and what follows it."""
+    """The time that a run has in its job, and how it continues afterwards."""
 
     signal: int
-    """Signal by which the queue says that the time is nearly up."""
+    """Signal that the queue sends shortly before the time limit."""
 
     @abstractmethod
     def after(self, outcome: Outcome, attempts: Sequence[Attempt], pod: Pod) -> Onward | None:
-        """Return how the run goes on after the last of its attempts; None if it ends with that."""
+        """Return how the run continues after its last attempt; None if it ends."""
 
     @abstractmethod
     def advice(self, outcome: Outcome, pod: Pod) -> str | None:
-        """Return how to have a job without the node that has failed the run; None if no node has."""
+        """Return how to get a job without the node that failed; None if no node failed."""

@@ -1,4 +1,4 @@
-"""Pack what a run takes to remote hosts: its code, and the data that its job brings."""
+"""Pack what a run sends to remote hosts: its code and its data."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ..staging.requirements import check_runtime_packages, worker_python
 
 
 def with_code(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
-    """Return the spec for remote hosts, and their bundles. Says on stderr what it reads, if that takes long.
+    """Return the spec for remote hosts, and the bundles. Prints progress on stderr if reading takes long.
 
-    Raises UserError if the project or the data cannot be sent, or if the requirements lack packages of podrun's runtime.
+    Raises UserError if project or data cannot be sent, or if the requirements lack packages of podrun's runtime.
     """
     if not isinstance(spec.job, Program):
         check_runtime_packages(spec.pod)

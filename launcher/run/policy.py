@@ -1,7 +1,7 @@
-"""Decide whether a run is started again after an attempt, and how long to wait before. PURE.
+"""Decide whether a run restarts after an attempt, and after which delay. PURE.
 
-What is worth a restart: a preemption, a lost host, a stalled process, a failure of a run that has trained. What is not: what
-would end in the same way again.
+Worth a restart are a preemption, a lost host, a stalled process, and a failure after training began. Not worth one is a
+failure that would happen again.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 RENEWALS = 5
-"""Attempts in a row that may lose their machines without a new checkpoint."""
-QUICK = 30.0  # seconds: a program that ends sooner, in the same way twice, will not do better the third time
-_FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0  # seconds before the third start in a row without progress, and at most
-_FROM_OUTSIDE = (137, 143)  # SIGKILL, SIGTERM: sent by somebody, or by the kernel for lack of memory
+"""Maximum number of consecutive attempts that lose their machines without a new checkpoint."""
+QUICK = 30.0  # seconds; a program that fails faster, in the same way twice, will fail again
+_FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0  # seconds before the third consecutive start without progress, and the maximum
+_FROM_OUTSIDE = (137, 143)  # SIGKILL, SIGTERM: sent by a user, or by the kernel when memory runs out
 
 
 class Ending(StrEnum):
@@ -36,30 +36,30 @@ class Ending(StrEnum):
 
 
 NO_FAILURE = (Ending.UNFIT, Ending.TAKEN, Ending.ASLEEP)
-"""Endings of attempts that show nothing about the job or its hosts."""
+"""Endings that say nothing about the job or its hosts."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """What one attempt has achieved, and how it ended."""
+    """What an attempt achieved, and how it ended."""
 
     ending: Ending
     code: int = 0
     what: str = ""
-    """One line about the first cause, without its host; it names the step if there was one."""
+    """The first cause in one line, without its host, but with the step if there was one."""
     trained: bool = False
-    """True if a process was past its first step."""
+    """True if a process completed its first step."""
     saved: int | None = None
-    """Step of the newest complete checkpoint that it knew of."""
+    """Step of the newest complete checkpoint that the attempt knew of."""
     seconds: float = 0.0
-    """Seconds from the start of its first process to the first exit of one; 0 if none was started."""
+    """Seconds from the first start to the first exit of a process; 0 if none was started."""
     silent_program: bool = False
-    """True if it is a user program that has reported no phase and no step, so its progress is not known."""
+    """True for a user program that reported neither phase nor step, so that its progress is unknown."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Numbers of restarts that a run may have."""
+    """Number of restarts that a run may use."""
 
     failures: int
     preemptions: int
@@ -67,24 +67,24 @@ class Budget:
 
 @dataclass(frozen=True)
 class Stop:
-    """The run ends."""
+    """Decision: the run ends."""
 
     why: str
-    """A sentence for the user; empty if no restart was asked for, or none is needed."""
+    """Sentence for the user; empty if no restart was requested or needed."""
 
 
 @dataclass(frozen=True)
 class Restart:
-    """The run is started again."""
+    """Decision: the run restarts."""
 
     after: float
-    """Seconds to wait before."""
+    """Delay in seconds."""
     label: str
     """`restart 1 of 3`."""
 
 
 def decide(attempts: Sequence[Attempt], budget: Budget) -> Stop | Restart:
-    """Return what follows the last of a run's attempts, of which there is one at least."""
+    """Return the decision after the last of a run's attempts; there must be at least one."""
     last = attempts[-1]
     if last.ending is Ending.UNFIT:
         return Restart(0.0, "another start")
@@ -107,7 +107,7 @@ def decide(attempts: Sequence[Attempt], budget: Budget) -> Stop | Restart:
 
 
 def why_not_renewed(attempts: Sequence[Attempt]) -> str:
-    """Return why a run does not go on with new machines after its last attempt, which has lost them; empty if it does."""
+    """Return why a run does not continue on new machines after it lost the old ones; empty if it does."""
     idle = 0
     for number in range(len(attempts) - 1, -1, -1):
         if attempts[number].ending is not Ending.TAKEN or _has_progressed(attempts, number):
@@ -125,7 +125,7 @@ def _used_up(preempted: bool, most: int) -> str:
 
 
 def _is_hopeless(attempts: Sequence[Attempt]) -> str:
-    """Return why another attempt would end in the same way; empty if it may do better."""
+    """Return why another attempt would end in the same way; empty if it may succeed."""
     last = attempts[-1]
     if last.ending is Ending.LAUNCHER:
         return "the launcher's own machine failed, not a host"
@@ -149,14 +149,14 @@ def _is_hopeless(attempts: Sequence[Attempt]) -> str:
 
 
 def _has_saved(attempts: Sequence[Attempt], number: int) -> bool:
-    """Return True if the attempt has saved a newer checkpoint than those before it knew of."""
+    """Return True if the attempt saved a newer checkpoint than earlier attempts knew of."""
     known = max((a.saved for a in attempts[:number] if a.saved is not None), default=-1)
     saved = attempts[number].saved
     return saved is not None and saved > known
 
 
 def _wait(attempts: Sequence[Attempt]) -> float:
-    """Return the seconds to wait: none after progress or after the first attempt without, then 1, 2, 4 ... s."""
+    """Return the delay in seconds: 0 after progress or after the first attempt without, then 1, 2, 4 ..."""
     idle = 0
     for number in range(len(attempts) - 1, -1, -1):
         if _has_progressed(attempts, number):

@@ -1,4 +1,4 @@
-"""Prepare the hosts of an attempt: in a thread, so that a Ctrl-C need not wait, and again where a host needs time."""
+"""Prepare the hosts of an attempt, in a thread so that Ctrl-C works, and repeatedly where a host needs time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Tell(Protocol):
 
 
 class Preparation:
-    """Prepare remote hosts; hosts of a pod on this machine need none."""
+    """Prepares remote hosts; simulated hosts need no preparation."""
 
     def __init__(self, transport: Transport, bundles: Sequence[Bundle], signals: Signals, tell: Tell) -> None:
         self._transport = transport
@@ -36,13 +36,13 @@ class Preparation:
         self._clock = AwakeClock(ASLEEP)
 
     def prepare(self, plan: LaunchPlan) -> Outcome | None:
-        """Stage code and environment on remote hosts. Return the outcome if that failed."""
+        """Stage code, data and environment on remote hosts. Returns the outcome if that failed."""
         if plan.code is None:
             return None
         from .stage import stage_hosts  # imports what only remote hosts need
 
         def tell(host: str, phase: str, message: str) -> None:
-            phase = "setup-commands" if phase == "setup" else phase  # the workers have a phase `setup` as well
+            phase = "setup-commands" if phase == "setup" else phase  # the workers have another phase `setup`
             self._tell(EventKind.HOST, host=host, phase=phase, message=message)
 
         def note(message: str, **fields: object) -> None:
@@ -52,9 +52,9 @@ class Preparation:
             return self._unprepared()
         staging = InThread(lambda: stage_hosts(plan, self._transport, self._bundles, tell, note), "prepare")
         while not staging.wait(0.1):
-            self._clock.now()  # all the time, so that it notices a sleep
+            self._clock.now()  # called continuously, so that the clock notices a suspended launcher
             if self._signals.received:
-                self._transport.close()  # the hosts end their work with the connection
+                self._transport.close()  # closing the connections ends the work on the hosts
                 staging.wait(5)
                 return self._unprepared()
         failures = staging.result()
@@ -63,7 +63,7 @@ class Preparation:
         return Outcome(failures[0].code, failures[0], failures, unprepared=True)
 
     def prepare_first(self, plan: LaunchPlan) -> Outcome | None:
-        """Prepare for the first attempt, and again, a few times, where nothing was wrong but a connection that was lost."""
+        """Prepare for the first attempt; try a few times if only a connection was lost."""
         pause = FIRST_PAUSE
         for tries_left in reversed(range(_TRIES)):
             outcome = self.prepare(plan)
@@ -84,16 +84,16 @@ class Preparation:
         return bool(self._signals.received)
 
     def _unprepared(self) -> Outcome:
-        """Return the outcome of a preparation that the user has ended."""
+        """Return the outcome of a preparation that the user interrupted."""
         number = self._signals.received[0]
         return Outcome(128 + number, interrupted_by=number, unprepared=True)
 
     def prepare_again(
         self, plan: LaunchPlan, last_outcome: Outcome, can_do_without: Callable[[Outcome], bool]
     ) -> Outcome | None:
-        """Prepare for a restart: a host that has come back may not have mounted everything yet, so this has some time.
+        """Prepare for a restart. Retries for some time, because a host that is back may not have mounted everything yet.
 
-        It has less if `can_do_without` the hosts that are not ready.
+        Retries for a shorter time if `can_do_without` the hosts that are not ready.
         """
         started, pause = self._clock.now(), FIRST_PAUSE
         last_cause = ""

@@ -1,4 +1,4 @@
-"""Bring the results here at the end of a run, also of one that has failed. The end of the run does not depend on it."""
+"""Download the results at the end of a run, also of a failed one. Failures do not change the run's exit code."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ..transport.base import Transport
 
 _LIMIT = 1800.0  # seconds
 _INTERRUPTED_LIMIT = 60.0  # seconds, after a Ctrl-C or SIGTERM
-_LOOK = 0.1  # seconds between two looks for a signal
+_LOOK = 0.1  # seconds between two checks for a signal
 
 
 def pull_results(
     transport: Transport, directory: RunDirectory, folder: Path, note: Callable[[str], None], signals: Sequence[int]
 ) -> None:
-    """Bring metrics, samples and the newest checkpoint, and `note` the result. One more signal, or the limit, ends it."""
+    """Download metrics, samples and the newest checkpoint; `note` the result. Another signal or the time limit ends it."""
     before = len(signals)
     deadline = time.monotonic() + (_INTERRUPTED_LIMIT if before else _LIMIT)
     work = InThread(lambda: pull_run(transport, directory, BRIEF, folder, lambda _: None, lambda *_: None), "pull")

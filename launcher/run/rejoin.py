@@ -1,4 +1,4 @@
-"""Look out for lost hosts while a run goes on with fewer, and stop it at a checkpoint to take them back."""
+"""Watch for the return of lost hosts while a run continues with fewer; stop it at a checkpoint to use them again."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Interruptible(Protocol):
     def interrupt(self, number: int) -> None: ...
 
 
-class Lookout:
-    """An observer of an attempt that lacks hosts: passes events on, and stops the attempt when one could take part again.
+class RejoinWatch:
+    """An observer of an attempt without some hosts. It passes events on, and stops the attempt when a host is back.
 
-    The stop comes with a checkpoint, so that nothing is lost by it, and a run that saves none is left alone.
+    It stops the attempt just after a checkpoint, so that no work is lost. A run that saves none is not stopped.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Lookout:
         note: Callable[[str], None],
         every: float = EVERY,
     ) -> None:
-        """Begin to look. `away` returns which hosts do not answer; None: nobody wants to know any more."""
+        """Start watching. `away` returns the unreachable hosts with reasons; None: shutdown requested."""
         self._missing = missing
         self._away = away
         self._observer = observer
@@ -44,12 +44,12 @@ class Lookout:
         self._back: list[str] = []
         self._attempt: Interruptible | None = None
         self.has_stopped = False
-        """True if it has asked the attempt to stop."""
-        self.thread = threading.Thread(target=self._look, name="lookout", daemon=True)
+        """True after the attempt was asked to stop."""
+        self.thread = threading.Thread(target=self._look, name="rejoin", daemon=True)
         self.thread.start()
 
     def watch(self, attempt: Interruptible) -> None:
-        """Name the attempt to stop."""
+        """Set the attempt to stop."""
         self._attempt = attempt
 
     def event(self, event: Event) -> None:

@@ -1,4 +1,4 @@
-"""Go on with new machines: a pod whose machines were taken away is created again, and the run with it."""
+"""Continue on new machines: recreate a pod whose machines were taken away, and restart the run on it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..attempt.cause import Failure
 from ..pod.pod import Pod
 from .policy import Attempt, Ending
 
-_PATIENCE = 180.0  # seconds for the owner of the machines to say that they were taken: its record lags behind
+_PATIENCE = 180.0  # seconds for the cloud's records to show that the machines were taken; they lag behind
 _MAYBE_TAKEN = (Ending.LOST, Ending.PREEMPTED, Ending.UNPREPARED)
 _NEVER_TAKEN = (Ending.DONE, Ending.STOPPED, Ending.CONFIG, Ending.RESIZED)
 
 
 class Renewal(Protocol):
-    """Whoever has created the machines of a pod, and can create them again."""
+    """The service that created the machines of a pod and can recreate them."""
 
     @property
     def name(self) -> str:
@@ -25,26 +25,26 @@ class Renewal(Protocol):
 
     @property
     def remark(self) -> str:
-        """Return what becomes of the machines at the end of the run, for the user."""
+        """Return a message about what happens to the machines at the end of the run."""
 
     def why_taken(self, patience: float, note: Callable[[str], None], stopped: Callable[[], int]) -> str:
-        """Return what has happened to the machines, as a sentence; empty if they are there, or are not to be created again.
+        """Return what happened to the machines, as a sentence; empty if they exist, or will not be recreated.
 
-        Looks for `patience` seconds, until they are gone. Raises UserError, UnavailableError.
+        Polls up to `patience` seconds, until they are gone. Raises UserError, UnavailableError.
         """
 
     def renew(self, note: Callable[[str], None], stopped: Callable[[], int]) -> Pod | None:
-        """Create the machines again; return the pod when they are ready, None if the user stops that.
+        """Recreate the machines; return the pod when they are ready, or None if the user interrupts.
 
         Raises UserError, and UnavailableError after several tries.
         """
 
 
 def why_taken(renewal: Renewal, attempt: Attempt, note: Callable[[str], None], stopped: Callable[[], int]) -> str:
-    """Return why the machines of an attempt are gone; empty if they are not, or nobody can say."""
+    """Return why the machines of an attempt are gone; empty if they are not, or it is unknown."""
     if attempt.ending in _NEVER_TAKEN:
         return ""
-    # If all hosts fall silent at once, the launcher's network is blamed; but so it looks when all machines are taken.
+    # if all hosts fall silent at once, the launcher's network looks guilty; but taken machines look the same
     silent = attempt.ending is Ending.LAUNCHER and attempt.code == ExitCode.UNAVAILABLE
     try:
         return renewal.why_taken(_PATIENCE if silent or attempt.ending in _MAYBE_TAKEN else 0.0, note, stopped)
@@ -54,7 +54,7 @@ def why_taken(renewal: Renewal, attempt: Attempt, note: Callable[[str], None], s
 
 
 def renewed(renewal: Renewal, note: Callable[[str], None], stopped: Callable[[], int]) -> Pod | Failure | None:
-    """Return the pod with new machines, or why there are none; None if the user has stopped the wait."""
+    """Return the pod with new machines, or the failure to get any; None if the user interrupted the wait."""
     try:
         return renewal.renew(note, stopped)
     except (UserError, UnavailableError) as error:

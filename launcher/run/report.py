@@ -1,4 +1,4 @@
-"""Report how a run ended: the paths of the results, or the first cause and its evidence."""
+"""Report the end of a run: the paths of its results, or the first cause of its failure and the evidence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..pod.traits import location
 from ..rundir.logs import tail
 from ..rundir.runs import RunDirectory
 
-_TAIL = 12  # lines of the first cause's output that are shown
+_TAIL = 12  # lines of the failed process's output that are shown
 
 
 def end_event(outcome: Outcome, plan: LaunchPlan, time: float) -> Event:
@@ -47,7 +47,7 @@ def last_line(outcome: Outcome, plan: LaunchPlan) -> str:
 
 
 def _resume(outcome: Outcome) -> str:
-    """Say what the same command will do: promise only what is known."""
+    """Return what the same command will do next; promise only what is certain."""
     if outcome.saved_step is not None:
         return f"; the checkpoint of step {outcome.saved_step} is complete; the same command resumes the run"
     if outcome.no_checkpoint:
@@ -56,7 +56,7 @@ def _resume(outcome: Outcome) -> str:
 
 
 def report(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory, view: View) -> None:
-    """Print the paths of the results; after a failure the first cause, its evidence, and the cause again."""
+    """Print the paths of the results. After a failure print the first cause, its evidence, and the cause again."""
     if outcome.cause is None:
         if outcome.interrupted_by is None:
             view.say(_result_paths(plan, directory))
@@ -70,7 +70,7 @@ def report(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory, view: Vi
 
 
 def _result_paths(plan: LaunchPlan, directory: RunDirectory) -> str:
-    """Return the paths of the results."""
+    """Return the paths of the results as lines."""
     logs = f"logs         {directory.logs}"
     if isinstance(plan.job, Program):
         return logs
@@ -84,12 +84,12 @@ def _result_paths(plan: LaunchPlan, directory: RunDirectory) -> str:
 
 
 def _place(plan: LaunchPlan, path: Path) -> str:
-    """Return where a path of process 0 is for this machine."""
+    """Return a path of process 0 as seen from this machine."""
     return bucket_url.url(path) or location(str(path), plan.pod.transport, plan.hosts[0].host.name)
 
 
 def _tensorboard_hint(plan: LaunchPlan, folder: Path) -> str:
-    """Return a command that works here, or the folder and what to install: podrun needs no TensorBoard to write its files."""
+    """Return a command that works here, or the folder and a hint; podrun writes the files without TensorBoard installed."""
     if plan.pod.traits.files_are_here and not bucket_url.url(folder) and shutil.which("tensorboard"):
         return f"tensorboard --logdir {shlex.quote(str(folder))}"
     return f"{_place(plan, folder)}  (pip install tensorboard; tensorboard --logdir ...)"
@@ -98,7 +98,7 @@ def _tensorboard_hint(plan: LaunchPlan, folder: Path) -> str:
 def _evidence(outcome: Outcome, cause: Failure, plan: LaunchPlan, directory: RunDirectory) -> list[str]:
     if cause.code == ExitCode.BAD_CONFIG:
         lines = cause.details.splitlines()
-        return lines if len(lines) > 1 else []  # a single line is the last line too
+        return lines if len(lines) > 1 else []  # a single line repeats the last line of the report
     log = _log_of(cause, plan, directory)
     shown = cause.details.strip().splitlines()[-_TAIL:] or (tail(log, _TAIL) if log else [])
     lines = [f"{cause.host} | {line}" for line in shown]
@@ -111,7 +111,7 @@ def _evidence(outcome: Outcome, cause: Failure, plan: LaunchPlan, directory: Run
 
 
 def _log_of(cause: Failure, plan: LaunchPlan, directory: RunDirectory) -> Path | None:
-    """Return the log of the failed process; None if the cause is not of one host."""
+    """Return the log of the failed process; None if the cause does not belong to one host."""
     for host in plan.hosts:
         if host.host.name == cause.host:
             process = host.processes[0].process_id if cause.process is None else cause.process
@@ -120,7 +120,7 @@ def _log_of(cause: Failure, plan: LaunchPlan, directory: RunDirectory) -> Path |
 
 
 def _first_line(failed: Failure) -> str:
-    text = str(failed).partition("\n")[0]  # what to do about it follows
+    text = str(failed).partition("\n")[0]  # the remedy follows in further lines
     return text if len(text) <= 100 else text[:97] + "..."
 
 

@@ -12,10 +12,10 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Signals:
-    """Collect the signals that arrive while it is open, and forward them."""
+    """Collects the signals that arrive while it is open, and forwards them."""
 
     def __init__(self, *more: int) -> None:
-        """`more`: signals besides those three."""
+        """`more`: further signals to collect."""
         self._numbers = (*_NUMBERS, *more)
         self.received: list[int] = []
         self._receiver: Callable[[int], None] | None = None
@@ -23,7 +23,7 @@ class Signals:
 
     @contextmanager
     def to(self, receiver: Callable[[int], None]) -> Iterator[None]:
-        """Forward every signal to `receiver`, earlier ones included."""
+        """Forward every signal to `receiver`, including earlier ones."""
         self._receiver = receiver
         for number in self.received:
             receiver(number)
@@ -33,7 +33,7 @@ class Signals:
             self._receiver = None
 
     def note(self, number: int) -> None:
-        """Take a signal for received that this process did not get. May be called from any thread."""
+        """Treat a signal as received although this process did not get it. Thread-safe."""
         self.received.append(number)
         if self._receiver:
             self._receiver(number)

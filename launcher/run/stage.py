@@ -1,4 +1,4 @@
-"""Stage code and environment on remote hosts before a start, and check that the hosts agree."""
+"""Stage code, data and environment on remote hosts before a start, and check that the hosts agree."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from ..staging.prepare import EndedError, Prepared, prepare_hosts
 from ..staging.project_files import shown
 from ..transport.base import Transport
 
-_WARNINGS = 3  # number of warnings that a start shows
+_WARNINGS = 3  # warnings shown at a start
 
 Tell = Callable[[str, str, str], None]
 """Called with (host, phase, message) from several threads."""
 
 Note = Callable[..., None]
-"""Called with (message, **fields): news for the user that concerns no single host."""
+"""Called with (message, **fields): a message to the user that concerns no single host."""
 
 
 def stage_hosts(
     plan: LaunchPlan, transport: Transport, bundles: Sequence[Bundle], tell: Tell, note: Note
 ) -> list[Failure]:
-    """Stage code and environment. Return the failures that keep the hosts from starting."""
+    """Stage code, data and environment. Returns the failures that prevent the start."""
     assert plan.code is not None
     pod = plan.pod
     env = {**pod.env, **plan.launch.env, **plan.secrets}
@@ -72,7 +72,7 @@ def stage_hosts(
 
 
 def _bring(plan: LaunchPlan, transport: Transport, tell: Tell, note: Note) -> list[Failure]:
-    """Bring the job's data to the hosts. Return the failures."""
+    """Copy the job's data to the hosts. Returns the failures."""
     if plan.data is None:
         return []
     from ..staging.distribute_data import Received, distribute_data

@@ -1,4 +1,4 @@
-"""Wait before a restart until every host can be reached, so that one that reboots does not use up the restarts."""
+"""Before a restart, wait until every host is reachable, so that a rebooting host does not use up the restarts."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ..pod.pod import Host, Pod
 from ..preflight.base import name_hosts
 from ..remote.conversation import deadline, drain
 from ..transport.base import Transport
-from .host_assignment import Job, seat
+from .host_assignment import Job, assign_hosts
 
 LIMIT = 600.0  # seconds for a host to come back; documented in docs/hosts.md
-PATIENCE = 20.0  # seconds, if the run can go on without the host
-ANSWER = 30.0  # seconds for a login shell to run one command: it may wait for a file system that is not mounted yet
-_SILENCE = 3.0  # seconds without an answer until the user is told the hosts
+PATIENCE = 20.0  # seconds, if the run can continue without the host
+ANSWER = 30.0  # seconds for a login shell to run one command; it may wait for a file system
+_SILENCE = 3.0  # seconds without an answer after which the user is told which hosts are awaited
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0  # seconds between two tries
 
 
-class Comeback:
-    """Wait for the hosts of a pod."""
+class HostWait:
+    """Waits for the hosts of a pod."""
 
     def __init__(
         self,
@@ -39,9 +39,11 @@ class Comeback:
         unfit: Collection[str] = (),
         what: str = "restart",
     ) -> None:
-        """Begin. `unfit`: names of hosts that answer, but could not be prepared, and get no part in the next attempt.
+        """Begin.
 
-        `what` waits for them, for messages.
+        Args:
+            unfit: names of hosts that answer but could not be prepared; the next attempt does not use them.
+            what: what waits for the hosts, for messages.
         """
         self._pod = pod
         self._job = job
@@ -52,16 +54,16 @@ class Comeback:
         self._what = what
         self._clock = AwakeClock(ASLEEP)
         self._told: set[str] = set()
-        """Hosts that the user knows are waited for."""
+        """Hosts that were announced to the user as awaited."""
         self.waited = False
-        """True if a host was unreachable or slow to answer, and may have lost its preparation."""
+        """True if a host was unreachable or slow, and may have lost its preparation."""
         self.hosts = pod.hosts
         """Hosts of the next attempt."""
 
     def wait(self, stopped: Callable[[], bool]) -> Failure | None:
-        """Return when enough hosts answer, or when `stopped`; else, after the limit, which one does not.
+        """Wait until all hosts answer; after a while, until those answer with which the pod can continue.
 
-        All are enough; and after a while those with which the pod can go on.
+        Returns None, also when `stopped`; after the limit, the failure of a host that does not answer.
         """
         start = self._clock.now()
         pause = FIRST_PAUSE
@@ -76,7 +78,7 @@ class Comeback:
                 spares = self.away(self._fit(self._pod.spares), stopped)
                 if spares is None:
                     return None
-                if hosts := seat(self._pod, self._job, away.keys() | spares.keys() | self._unfit):
+                if hosts := assign_hosts(self._pod, self._job, away.keys() | spares.keys() | self._unfit):
                     self.hosts = hosts
                     return None
                 away = away or spares
@@ -91,7 +93,10 @@ class Comeback:
         return None
 
     def _is_over(self, stopped: Callable[[], bool]) -> bool:
-        """Return whether the user has stopped the wait. Asked all the time, so that the clock notices a sleep."""
+        """Return True if the user has stopped the wait.
+
+        Called continuously, so that the clock notices a suspended launcher.
+        """
         self._clock.now()
         return stopped()
 
@@ -107,9 +112,9 @@ class Comeback:
             self._note(f"the {self._what} waits for {name_hosts(away)} ({reason}), up to {limit}; Ctrl-C ends the run")
 
     def away(self, hosts: Sequence[Host], stopped: Callable[[], bool], quiet: bool = False) -> dict[str, str] | None:
-        """Return which of the hosts cannot be reached, with the reason; None if `stopped`, for which nobody waits.
+        """Return the unreachable hosts with reasons; None if `stopped`, without waiting for the rest.
 
-        `quiet`: nobody is told of a slow one.
+        `quiet`: print nothing about slow hosts.
         """
         silent: dict[str, str] = {}
 
@@ -120,7 +125,7 @@ class Comeback:
             finally:
                 silent.pop(host.name)
 
-        asking = InThread(lambda: fan_out(ask, hosts), "comeback")
+        asking = InThread(lambda: fan_out(ask, hosts), "wait-for-hosts")
         patience = time.monotonic() + _SILENCE
         while not asking.wait(0.1):
             if self._is_over(stopped):

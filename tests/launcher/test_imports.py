@@ -88,7 +88,7 @@ def test_the_command_line_alone_imports_only_click() -> None:
 
 def test_the_head_start_of_a_simulated_pod_imports_nothing_that_takes_long() -> None:
     """Its workers import meanwhile: each import here delays them."""
-    modules = imported("import podrun.launcher.commands.head_start")
+    modules = imported("import podrun.launcher.commands.prestart")
     assert third_party(modules) == set()
     assert not {"importlib.metadata", "asyncio", "multiprocessing"} & (modules - imported("pass"))
 

@@ -93,7 +93,7 @@ def test_a_cancelled_job_is_not_restarted(job: JobSandbox) -> None:
     (number,) = job.cluster.jobs()
     job.cluster.ask("scancel", number)
     assert run.end() == ExitCode.PREEMPTED, run.stderr
-    assert any("no restart: the hosts are not to be had any more" in e["message"] for e in run.of("note"))
+    assert any("no restart: the hosts are no longer available" in e["message"] for e in run.of("note"))
     assert f"the SLURM job {number} was cancelled" in run.last_line
     assert not job.left()
 

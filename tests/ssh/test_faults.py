@@ -255,7 +255,7 @@ def is_pid_inside(process: Process, pid: int) -> bool:
 
 @pytest.mark.long
 def test_detached_and_cut_off(pod: PodSandbox) -> None:
-    """Leftovers of a detached run on an unreachable host are ended by another `stop`, and `clean` waits for it."""
+    """StrayProcesses of a detached run on an unreachable host are ended by another `stop`, and `clean` waits for it."""
     done = pod.podrun(pod.write_pod(["h0", "h1"]), "--detach", "--", "python3", pod.add("stubborn.py"))
     assert done.returncode == 0, done.stderr
     pod.hosts.cut("h1")

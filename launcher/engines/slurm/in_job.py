@@ -29,13 +29,13 @@ from .job_time import SlurmJobTime
 
 if TYPE_CHECKING:
     from ...inventory.base import Listing
-    from ...remote.prestart import HeadStart
+    from ...remote.prestart import Prestart
 
 
-def supervise(directory: RunDirectory, nodes: Listing | None = None, ahead: HeadStart | None = None) -> int:
+def supervise(directory: RunDirectory, nodes: Listing | None = None, prestarted: Prestart | None = None) -> int:
     """Run the submitted run on the nodes of this job, from where it stopped in the one before. Raises UserError.
 
-    `nodes`: they, if SLURM has been asked already. `ahead`: the transport to them, if agents have been started there.
+    `nodes`: they, if SLURM has been asked already. `prestarted`: the transport to them, if agents have been started there.
     """
     spec = directory.spec()
     job = os.environ.get("SLURM_JOB_ID", "")
@@ -48,7 +48,7 @@ def supervise(directory: RunDirectory, nodes: Listing | None = None, ahead: Head
         directory, job, lambda node: nodes_without(job, node, options, str(directory.job_script)) if options else ""
     )
     bundles = _bundles(directory)
-    code = run_attempts(spec, directory, make_console(False), bundles, transport=ahead, job_time=job_time)
+    code = run_attempts(spec, directory, make_console(False), bundles, transport=prestarted, job_time=job_time)
     if job_time.onward is None:
         return code
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # SLURM sends it as soon as the job is put back
@@ -101,10 +101,10 @@ def _bundles(directory: RunDirectory) -> Sequence[Bundle]:
     return bundles
 
 
-def supervise_and_say(directory: RunDirectory, nodes: Listing | None, ahead: HeadStart | None) -> int:
+def supervise_and_say(directory: RunDirectory, nodes: Listing | None, prestarted: Prestart | None) -> int:
     """Supervise the run, say and record why it could not begin, and return the exit code of this process."""
     try:
-        code = int(supervise(directory, nodes, ahead))
+        code = int(supervise(directory, nodes, prestarted))
     except UserError as error:
         print(f"podrun: {error}", file=sys.stderr, flush=True)
         if directory.path.is_dir() and directory.supervisor() is None and directory.end() is None:

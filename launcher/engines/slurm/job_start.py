@@ -23,7 +23,7 @@ from ...view.terminal import guarded_streams
 from .inventory import ThisJob, from_option
 
 if TYPE_CHECKING:
-    from ...remote.prestart import HeadStart
+    from ...remote.prestart import Prestart
 
 
 class Nodes(threading.Thread):
@@ -44,9 +44,9 @@ class Nodes(threading.Thread):
         return self._listing
 
 
-def start_agents(directory: Path, nodes: Nodes) -> HeadStart | None:
+def start_agents(directory: Path, nodes: Nodes) -> Prestart | None:
     """Start the agents of a run on the nodes of this job; None if something is wrong, which is found again, and told."""
-    from ...remote.prestart import HeadStart
+    from ...remote.prestart import Prestart
 
     try:
         recorded = json.loads((directory / "spec.json").read_bytes())["pod"]
@@ -69,22 +69,22 @@ def start_agents(directory: Path, nodes: Nodes) -> HeadStart | None:
         container=container,
         requirements=requirements,
     )
-    return HeadStart(pod, directory.name)
+    return Prestart(pod, directory.name)
 
 
 def main() -> None:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until the run takes it
     directory = Path(sys.argv[1])
     nodes = Nodes()
-    ahead = start_agents(directory, nodes)
+    prestarted = start_agents(directory, nodes)
     try:
         from ...rundir.runs import RunDirectory
         from .in_job import supervise_and_say
 
-        code = supervise_and_say(RunDirectory(directory), nodes.listing(), ahead)
+        code = supervise_and_say(RunDirectory(directory), nodes.listing(), prestarted)
     finally:
-        if ahead:
-            ahead.close()
+        if prestarted:
+            prestarted.close()
     sys.exit(code)
 
 

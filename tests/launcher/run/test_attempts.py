@@ -17,12 +17,11 @@ from podrun.launcher.plan.plan import LaunchPlan, Program
 from podrun.launcher.pod.pod import Host
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.run import attempts as attempts
-from podrun.launcher.run import cleanup as leftovers
-from podrun.launcher.run import preparation
-from podrun.launcher.run import wait_for_hosts as comeback
+from podrun.launcher.run import cleanup, preparation
+from podrun.launcher.run import wait_for_hosts as host_wait
 from podrun.launcher.run.attempts import run_attempts
-from podrun.launcher.run.cleanup import end_leftovers
-from podrun.launcher.run.wait_for_hosts import Comeback
+from podrun.launcher.run.cleanup import end_strays
+from podrun.launcher.run.wait_for_hosts import HostWait
 from podrun.launcher.rundir.runs import RunDirectory
 from podrun.launcher.rundir.spec import RunSpec
 from podrun.launcher.view.console import NoConsole
@@ -52,7 +51,7 @@ class Unlucky:
 def test_no_restart_beside_what_is_left(left: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(attempts, "Supervisor", Unlucky)
-    monkeypatch.setattr(leftovers, "Supervisor", Unlucky)
+    monkeypatch.setattr(cleanup, "Supervisor", Unlucky)
     behind = ["host-0: its agent does not answer"]
     ends = [Outcome(1, FAILED, left_behind=behind), Outcome(143, interrupted_by=15, left_behind=left), Outcome(0)]
     monkeypatch.setattr(Unlucky, "outcomes", iter(ends), raising=False)
@@ -80,13 +79,13 @@ def test_a_lost_host_returns_while_its_spare_cannot_be_prepared(
     behind = ["host-1: its agent does not answer"]
     ends = [Outcome(69, lost, [lost], left_behind=behind), Outcome(143, interrupted_by=15), Outcome(0)]
     monkeypatch.setattr(attempts, "Supervisor", Watched)
-    monkeypatch.setattr(leftovers, "Supervisor", Watched)
+    monkeypatch.setattr(cleanup, "Supervisor", Watched)
     monkeypatch.setattr(Unlucky, "outcomes", iter(ends), raising=False)
-    for module in (comeback, preparation):
+    for module in (host_wait, preparation):
         monkeypatch.setattr(module, "PATIENCE", 0.0)
-    monkeypatch.setattr(leftovers, "sleep", lambda seconds, stopped: None)
+    monkeypatch.setattr(cleanup, "sleep", lambda seconds, stopped: None)
     away = iter([{"host-1": "no route"}, {}, {}, {}])
-    monkeypatch.setattr(Comeback, "away", lambda *args, **options: next(away, {}))
+    monkeypatch.setattr(HostWait, "away", lambda *args, **options: next(away, {}))
     spare = Failure("host-2", None, "the connection ended", ExitCode.UNAVAILABLE)
     unready = iter([None, Outcome(69, spare, [spare], unprepared=True)])
     monkeypatch.setattr(preparation.Preparation, "prepare", lambda self, plan: next(unready, None))
@@ -115,7 +114,7 @@ def test_an_attempt_that_cannot_be_recorded(blocked: int, tmp_path: Path, monkey
             return Outcome(1, FAILED)
 
     monkeypatch.setattr(attempts, "Supervisor", Blocking)
-    monkeypatch.setattr(leftovers, "Supervisor", Unlucky)
+    monkeypatch.setattr(cleanup, "Supervisor", Unlucky)
     monkeypatch.setattr(Unlucky, "outcomes", iter([Outcome(143, interrupted_by=15)] * 2), raising=False)
     if not blocked:
         (directory.path / "plan.json.tmp").mkdir()
@@ -137,7 +136,7 @@ def test_a_connection_that_drops_before_the_first_attempt(
     """The hosts are prepared again, a few times, as at a restart. What is wrong with a host ends the run at once."""
     monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(attempts, "Supervisor", Unlucky)
-    monkeypatch.setattr(leftovers, "Supervisor", Unlucky)
+    monkeypatch.setattr(cleanup, "Supervisor", Unlucky)
     monkeypatch.setattr(preparation, "FIRST_PAUSE", 0.0)
     monkeypatch.setattr(Unlucky, "outcomes", iter([Outcome(0), Outcome(143, interrupted_by=15)]), raising=False)
     lost = Failure("host-0", None, "the connection was lost", ExitCode.UNAVAILABLE, dropped=dropped)
@@ -158,7 +157,7 @@ def test_a_run_leaves_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """`podrun compare` does many runs in one process."""
     monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(attempts, "Supervisor", Unlucky)
-    monkeypatch.setattr(leftovers, "Supervisor", Unlucky)
+    monkeypatch.setattr(cleanup, "Supervisor", Unlucky)
     monkeypatch.setattr(Unlucky, "outcomes", iter([Outcome(0), Outcome(143, interrupted_by=15)]), raising=False)
     pod = simulated_pod(parse_slice("cpu-1x1"))
     spec = RunSpec("20260101-000000-abcd", pod, Program(("true",), Launch()), tmp_path / "work", tmp_path)
@@ -167,7 +166,7 @@ def test_a_run_leaves_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert run_attempts(spec, directory, NoConsole()) == 0
     end = directory.end()
     assert end is not None
-    end_leftovers(spec, directory, {**end, "left_behind": ["host-0: its agent does not answer"]})
+    end_strays(spec, directory, {**end, "left_behind": ["host-0: its agent does not answer"]})
     for thread in set(threading.enumerate()) - before:
         thread.join(60)
         assert not thread.is_alive(), thread.name

@@ -13,10 +13,10 @@ from podrun.launcher.plan.plan import Program
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
-from podrun.launcher.run import wait_for_hosts as comeback
-from podrun.launcher.run.host_assignment import can_do_without, describe_change, seat, why_not_fewer
-from podrun.launcher.run.rejoin import Lookout
-from podrun.launcher.run.wait_for_hosts import Comeback
+from podrun.launcher.run import wait_for_hosts as host_wait
+from podrun.launcher.run.host_assignment import assign_hosts, can_do_without, describe_change, why_not_fewer
+from podrun.launcher.run.rejoin import RejoinWatch
+from podrun.launcher.run.wait_for_hosts import HostWait
 from podrun.launcher.transport.base import Channel, Transport
 from podrun.launcher.transport.local import LocalTransport
 from podrun.runtime.config import Config, Launch
@@ -49,7 +49,7 @@ def job(**keys: Any) -> Config:
     ],
 )
 def test_who_takes_part(spares: list[Host], least: int | None, away: list[str], names: str | None) -> None:
-    hosts = seat(replace(POD, spares=tuple(spares), min_hosts=least), PROGRAM, away)
+    hosts = assign_hosts(replace(POD, spares=tuple(spares), min_hosts=least), PROGRAM, away)
     assert (hosts and " ".join(host.name for host in hosts)) == names
 
 
@@ -65,7 +65,7 @@ def test_who_takes_part(spares: list[Host], least: int | None, away: list[str], 
 )
 def test_a_job_that_does_not_fit_so_many(parallel: Any, names: str | None) -> None:
     pod = replace(POD, min_hosts=2)
-    hosts = seat(pod, job(parallel=parallel), ["h1"])
+    hosts = assign_hosts(pod, job(parallel=parallel), ["h1"])
     assert (hosts and " ".join(host.name for host in hosts)) == names
     assert (why_not_fewer(pod, job(parallel=parallel)) is None) == (names is not None)
 
@@ -102,10 +102,10 @@ class Partly(Transport):
 def test_a_spare_is_asked_only_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     pod = replace(POD, spares=tuple(S))
     notes: list[str] = []
-    assert Comeback(pod, PROGRAM, (transport := Partly(set())), notes.append).wait(lambda: False) is None
+    assert HostWait(pod, PROGRAM, (transport := Partly(set())), notes.append).wait(lambda: False) is None
     assert sorted(transport.asked) == ["h0", "h1", "h2", "h3"]
-    monkeypatch.setattr(comeback, "PATIENCE", 0.0)
-    waiting = Comeback(pod, PROGRAM, Partly({"h1", "s0"}), notes.append)
+    monkeypatch.setattr(host_wait, "PATIENCE", 0.0)
+    waiting = HostWait(pod, PROGRAM, Partly({"h1", "s0"}), notes.append)
     assert waiting.wait(lambda: False) is None
     assert waiting.hosts == (H[0], S[1], *H[2:])
     assert not notes  # nobody waited
@@ -113,7 +113,7 @@ def test_a_spare_is_asked_only_after_a_while(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_host_that_could_not_be_prepared_is_passed_over() -> None:
     pod = replace(POD, spares=tuple(S))
-    waiting = Comeback(pod, PROGRAM, (transport := Partly({"s0"})), [].append, unfit={"h1"})
+    waiting = HostWait(pod, PROGRAM, (transport := Partly({"s0"})), [].append, unfit={"h1"})
     assert waiting.wait(lambda: False) is None
     assert waiting.hosts == (H[0], S[1], *H[2:])
     assert "h1" not in transport.asked
@@ -135,10 +135,10 @@ def test_what_a_run_can_start_without(failed: set[str], unfit: set[str], possibl
 
 
 def test_too_few_hosts_are_waited_for_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comeback, "PATIENCE", 0.0)
+    monkeypatch.setattr(host_wait, "PATIENCE", 0.0)
     notes: list[str] = []
     pod = replace(POD, min_hosts=3)
-    failure = Comeback(pod, PROGRAM, Partly({"h1", "h2"}), notes.append, limit=0.5).wait(lambda: False)
+    failure = HostWait(pod, PROGRAM, Partly({"h1", "h2"}), notes.append, limit=0.5).wait(lambda: False)
     assert failure is not None
     assert (failure.host, failure.code) == ("h1", ExitCode.UNAVAILABLE)
 
@@ -161,21 +161,21 @@ def test_a_host_is_taken_back_at_a_checkpoint() -> None:
     answers = iter([{"h3": "no route"}, {}, None])
     notes: list[str] = []
     attempt = Attempt()
-    lookout = Lookout([H[3]], lambda _: next(answers), Ignore(), notes.append, every=0.01)
-    lookout.watch(attempt)
-    lookout.thread.join(60)
+    rejoin = RejoinWatch([H[3]], lambda _: next(answers), Ignore(), notes.append, every=0.01)
+    rejoin.watch(attempt)
+    rejoin.thread.join(60)
     assert notes == ["h3: back; the run takes it back at its next checkpoint"]
     for kind in ("step", "checkpoint", "checkpoint"):
-        lookout.event({"event": kind, "step": 1})
+        rejoin.event({"event": kind, "step": 1})
         assert len(attempt.interrupts) == (kind == "checkpoint")
-    assert lookout.has_stopped
+    assert rejoin.has_stopped
 
 
 def test_a_run_without_its_host_is_left_alone_while_that_is_away() -> None:
     answers = iter([{"h3": "no route"}, None])
     attempt = Attempt()
-    lookout = Lookout([H[3]], lambda _: next(answers), Ignore(), [].append, every=0.01)
-    lookout.watch(attempt)
-    lookout.thread.join(60)
-    lookout.event({"event": "checkpoint", "step": 1})
-    assert (attempt.interrupts, lookout.has_stopped) == ([], False)
+    rejoin = RejoinWatch([H[3]], lambda _: next(answers), Ignore(), [].append, every=0.01)
+    rejoin.watch(attempt)
+    rejoin.thread.join(60)
+    rejoin.event({"event": "checkpoint", "step": 1})
+    assert (attempt.interrupts, rejoin.has_stopped) == ([], False)

@@ -9,7 +9,7 @@ import pytest
 
 from podrun.launcher.attempt.cause import LAUNCHER, Failure, Sign
 from podrun.launcher.attempt.outcome import Outcome
-from podrun.launcher.run.history import Progress, budget_of, recorded_attempts, restart_event
+from podrun.launcher.run.history import AttemptHistory, budget_of, recorded_attempts, restart_event
 from podrun.launcher.run.policy import Attempt, Budget, Ending, Restart, Stop, decide, why_not_renewed
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import Event, ExitCode
@@ -147,7 +147,7 @@ CAUSE = Failure("host-0", 0, "exited with code 1", ExitCode.FAILED)
     ],
 )
 def test_endings(outcome: Outcome, ending: Ending, tmp_path: Path) -> None:
-    assert Progress(Events()).attempt(outcome, plan_of("cpu-1x1", tmp_path, "true"), 0.0).ending is ending
+    assert AttemptHistory(Events()).attempt(outcome, plan_of("cpu-1x1", tmp_path, "true"), 0.0).ending is ending
 
 
 class Events(list[Event]):
@@ -159,7 +159,7 @@ def test_a_supervisor_that_takes_over_knows_what_was_before(tmp_path: Path) -> N
     """From the record: the budget is the run's."""
     plan = plan_of("cpu-1x1", tmp_path, "true")
     events = Events()
-    progress = Progress(events)
+    progress = AttemptHistory(events)
     progress.event({"event": "start", "time": 1.0})
     progress.event({"event": "host", "time": 2.0, "host": "host-0", "phase": "started"})
     for phase in ("connect", "setup", "compile", "train"):
@@ -171,7 +171,7 @@ def test_a_supervisor_that_takes_over_knows_what_was_before(tmp_path: Path) -> N
     progress.event(restart_event(first, "again", 8.0))
     progress.event({"event": "start", "time": 9.0})
     progress.event({"event": "resume", "time": 9.5, "step": 10})
-    later = Progress(Events())
+    later = AttemptHistory(Events())
     assert recorded_attempts(events, later) == [first]
     assert later.attempt(Outcome(1, CAUSE), plan, 9.9) == Attempt(
         Ending.FAILED, 1, "exited with code 1", False, 10, 0.0, True

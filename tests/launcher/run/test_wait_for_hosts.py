@@ -9,8 +9,8 @@ import pytest
 from podrun.launcher.plan.plan import Program
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
-from podrun.launcher.run import wait_for_hosts as comeback
-from podrun.launcher.run.wait_for_hosts import Comeback
+from podrun.launcher.run import wait_for_hosts as host_wait
+from podrun.launcher.run.wait_for_hosts import HostWait
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import ExitCode
 
@@ -24,8 +24,8 @@ POD = Pod(parse_slice("cpu-1x1"), (Host("h0", "h0"),), transport="local", platfo
 
 
 def test_a_login_shell_that_hangs_is_not_waited_for_without_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comeback, "ANSWER", 0.3)
-    failure = Comeback(POD, PROGRAM, Behind(POD, HANGS), [].append, limit=0.1).wait(lambda: False)
+    monkeypatch.setattr(host_wait, "ANSWER", 0.3)
+    failure = HostWait(POD, PROGRAM, Behind(POD, HANGS), [].append, limit=0.1).wait(lambda: False)
     assert failure is not None
     assert failure.code == ExitCode.UNAVAILABLE
     assert "did not answer within 0.3 s" in str(failure)
@@ -33,15 +33,15 @@ def test_a_login_shell_that_hangs_is_not_waited_for_without_limit(monkeypatch: p
 
 def test_the_user_hears_of_a_long_wait_while_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """And not that the host were back, when Ctrl-C has ended the wait."""
-    monkeypatch.setattr(comeback, "_SILENCE", 0.2)
+    monkeypatch.setattr(host_wait, "_SILENCE", 0.2)
     notes: list[str] = []
-    assert Comeback(POD, PROGRAM, Behind(POD, HANGS), notes.append).wait(lambda: bool(notes)) is None
+    assert HostWait(POD, PROGRAM, Behind(POD, HANGS), notes.append).wait(lambda: bool(notes)) is None
     assert notes == ["the restart waits for h0 (no answer yet), up to 10 min; Ctrl-C ends the run"]
 
 
 def test_a_host_that_answers_is_not_spoken_of() -> None:
     notes: list[str] = []
-    waiting = Comeback(POD, PROGRAM, Behind(POD, ()), notes.append)
+    waiting = HostWait(POD, PROGRAM, Behind(POD, ()), notes.append)
     assert waiting.wait(lambda: False) is None
     assert not notes
     assert not waiting.waited

@@ -9,7 +9,7 @@ import pytest
 
 from podrun.launcher.inventory.simulated import simulated_pod
 from podrun.launcher.pod.slices import parse_slice
-from podrun.launcher.remote.prestart import HeadStart
+from podrun.launcher.remote.prestart import Prestart
 
 from ..conftest import Sandbox
 from ..hosts import wait_until
@@ -59,7 +59,7 @@ def test_a_broken_import_is_reported_as_ever(start: Start, sandbox: Sandbox) -> 
 
 def test_what_is_not_taken_over_ends(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PODRUN_HOME", str(sandbox.path / "home"))
-    ahead = HeadStart(simulated_pod(parse_slice("cpu-2x1")), "20260101-000000-abcd")
+    ahead = Prestart(simulated_pod(parse_slice("cpu-2x1")), "20260101-000000-abcd")
     wait_until(
         lambda: sum("--ahead" in command for command in processes_of(sandbox).values()) == 2, "two workers import"
     )
