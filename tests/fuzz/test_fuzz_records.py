@@ -142,7 +142,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     monkeypatch.setattr(background, "spawn", nobody)
     monkeypatch.setattr(background, "_BEGIN", 0.0)
     monkeypatch.setattr(background, "_REPORT", 0.0)
-    monkeypatch.setattr(stop, "end_leftovers", lambda *_: [])
+    monkeypatch.setattr(stop, "end_strays", lambda *_: [])
     nothing = b'{"folders": [], "processes": [], "environments": []}\n'
     monkeypatch.setattr(clean, "load_transport", lambda _: LyingTransport("nobody", (), [nothing]))
     monkeypatch.setattr(os, "kill", lambda *_: None)
