@@ -5,8 +5,7 @@ a home, so only folders of that name belong to it. `run` limits the search to on
 leftovers are removed, if they still are leftovers; null removes nothing. Sets of data that was brought are listed with the
 environments, under another `kind`.
 
-The answer: {"folders": [{"run", "path", "bytes", "age"}], "processes": [{"run", "pid", "command"}], "environments":
-[{"kind", "path", "bytes", "age", "due"}], "removed", "left", "pruned"}.
+The answer is `base.from_agent.Leftovers`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import os
 import shutil
 import sys
 import time
-from typing import Any, Dict, List, Optional, Set
+from typing import TYPE_CHECKING, List, Optional, Set, Tuple
 
 from ..base.places import RUNS, hosts_folder
 from ..base.processes import all_pids, kill_until_none, stat_fields
@@ -24,6 +23,10 @@ from ..base.protocol import ENV_HOST, ENV_RUN
 from ..base.stdin import read_line
 from ..prepare.old_data import prune_data, sets_of
 from ..prepare.store import environments_of, prune, remove_environments
+
+if TYPE_CHECKING:
+    from ..base.from_agent import Environment, LeftFolder, LeftProcess
+    from ..base.from_agent import Leftovers as Found
 
 _MARK = ENV_RUN.encode() + b"="
 IN_USE = 900.0  # seconds since its last use for which an environment counts as used: runs mark theirs more often
@@ -35,10 +38,16 @@ def clean() -> None:
     home = os.path.abspath(os.path.expanduser(request["home"]))
     leftovers = Leftovers(home, request["host"], request["older_than"], request["run"])
     environments = [] if request["run"] else list_environments(home, request["older_than"])
-    answer: Dict[str, Any] = {"folders": leftovers.folders(), "processes": leftovers.processes()}
-    answer.update(environments=environments, removed=0, left=[], pruned=0)
+    answer: Found = {
+        "folders": leftovers.folders(),
+        "processes": leftovers.processes(),
+        "environments": environments,
+        "removed": 0,
+        "left": [],
+        "pruned": 0,
+    }
     if request["remove"] is not None:
-        answer.update(leftovers.remove(set(request["remove"])))
+        answer["removed"], answer["left"] = leftovers.remove(set(request["remove"]))
         if request["run"] is None:
             due = [environment["path"] for environment in environments if environment["due"]]
             answer["pruned"] = remove_environments(due) + prune(home, []) + prune_data(home, [])
@@ -46,9 +55,9 @@ def clean() -> None:
     sys.stdout.flush()
 
 
-def list_environments(home: str, older_than: float) -> List[Dict[str, Any]]:
+def list_environments(home: str, older_than: float) -> List[Environment]:
     """Return environments and sets of data: size, seconds since their last use, whether they are `due` for removal."""
-    rows = []
+    rows: List[Environment] = []
     for kind, folders in (("environment", environments_of(home)), ("data set", sets_of(home))):
         for path, used in folders:
             age = max(0.0, time.time() - used)
@@ -66,10 +75,10 @@ class Leftovers:
         self._older_than = older_than
         self._run = run
 
-    def folders(self) -> List[Dict[str, Any]]:
+    def folders(self) -> List[LeftFolder]:
         """Return folders that nothing was written to for `older_than` seconds, with output that no launcher has fetched."""
         alive = runs_with_agent()
-        rows = []
+        rows: List[LeftFolder] = []
         for run in _names(os.path.join(self._home, RUNS)):
             if run in alive or self._run not in (None, run):
                 continue
@@ -85,10 +94,10 @@ class Leftovers:
                     rows.append({"run": run, "path": path, "bytes": size, "age": age})
         return rows
 
-    def processes(self) -> List[Dict[str, Any]]:
+    def processes(self) -> List[LeftProcess]:
         """Return this user's processes that name a run in their environment; for root, too, only its own."""
         alive = runs_with_agent()
-        rows = []
+        rows: List[LeftProcess] = []
         ancestors = _ancestors()
         for pid in all_pids():
             run = None if pid in ancestors else _run_of(pid, self._host)
@@ -96,8 +105,11 @@ class Leftovers:
                 rows.append({"run": run, "pid": pid, "command": _command(pid)})
         return rows
 
-    def remove(self, runs: Set[str]) -> Dict[str, Any]:
-        """Rescan and remove what `runs` left behind; skip runs that have an agent by now."""
+    def remove(self, runs: Set[str]) -> Tuple[int, List[int]]:
+        """Rescan and remove what `runs` left behind; skip runs that have an agent by now.
+
+        Returns how many folders were removed, and the pids that could not be killed.
+        """
 
         def pids() -> List[int]:
             return [p["pid"] for p in self.processes() if p["run"] in runs]
@@ -109,7 +121,7 @@ class Leftovers:
                 shutil.rmtree(folder["path"], ignore_errors=True)
                 removed += not os.path.exists(folder["path"])
                 _remove_empty(os.path.dirname(folder["path"]))
-        return {"removed": removed, "left": left}
+        return removed, left
 
 
 def runs_with_agent() -> Set[str]:
