@@ -31,7 +31,7 @@ def is_google() -> bool:
 
 
 def ask_metadata(server: str, key: str, *, timeout: float, limit: int) -> Tuple[bytes, Mapping[str, str]]:
-    """Return the first `limit` bytes of the value of a key, such as `instance/id`, and the headers of the answer.
+    """Return the first `limit` bytes of a key's value, such as `instance/id`, and the headers of the answer.
 
     `timeout` is in seconds, for each piece of the answer. Raises OSError; urllib's HTTPError, which is one, has the `code`.
     """

@@ -1,4 +1,4 @@
-"""Ask nvidia-smi what a host's GPUs are, how they are, and who computes on them."""
+"""Ask nvidia-smi for a host's GPUs, their state, and the processes that use them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read_gpus(env: Mapping[str, str], limit: float = LIMIT) -> Optional[Row]:
 
 
 def parse_gpus(answer: str) -> List[Row]:
-    """Return a row for each GPU of an answer; lines that are none are left out."""
+    """Return a row for each GPU in nvidia-smi's output; other lines are skipped."""
     rows = []
     for line in answer.splitlines()[:_MOST]:
         words = [word.strip() for word in line.split(",", 6)]
@@ -71,7 +71,7 @@ def _start(argv: Sequence[str]) -> "subprocess.Popen[bytes]":
 
 
 def _answer(question: "subprocess.Popen[bytes]", deadline: float) -> Optional[str]:
-    """Return what was printed; None if that took too long. A process that hangs in the driver is not waited for."""
+    """Return the output; None after the timeout. A process that hangs in the driver is not waited for."""
     try:
         output, _ = question.communicate(timeout=max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
@@ -81,7 +81,7 @@ def _answer(question: "subprocess.Popen[bytes]", deadline: float) -> Optional[st
 
 
 def _visible(rows: List[Row], chosen: Optional[str]) -> List[Row]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves; all, if it is not set or names parts of GPUs."""
+    """Return the GPUs that CUDA_VISIBLE_DEVICES selects; all of them if it is not set or names parts of GPUs."""
     if chosen is None:
         return rows
     names = [name.strip() for name in chosen.split(",") if name.strip()]
@@ -95,7 +95,7 @@ def _visible(rows: List[Row], chosen: Optional[str]) -> List[Row]:
 
 
 def _users(answer: str, rows: Sequence[Row]) -> List[Row]:
-    """Return the processes that compute on these GPUs, of all users."""
+    """Return the processes of all users that compute on these GPUs."""
     numbers = {row["uuid"]: row["index"] for row in rows}
     users = []
     for line in answer.splitlines()[:_MOST]:

@@ -1,4 +1,4 @@
-"""Look at what carries data between GPUs: network interfaces, InfiniBand ports and NVLink."""
+"""Inspect the links between GPUs: network interfaces, InfiniBand ports and NVLink."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tell whether the kernel has killed a process for lack of memory: it counts that."""
+"""Detect processes that the kernel killed for lack of memory, from the kernel's counters."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def available() -> int:
 
 
 def limits_above(folder: str, file: str) -> List[int]:
-    """Return the limits of a cgroup and of all groups that it is in, as far as they have any."""
+    """Return the limits of a cgroup and its parents, if they have any."""
     limits = []
     while folder.startswith(CGROUPS):
         try:
@@ -87,7 +87,7 @@ def groups() -> Tuple[Tuple[str, str, str], ...]:
 
 
 def count_in(path: str) -> Optional[int]:
-    """Return the number in the line `oom_kill N` of a file; None if there is none."""
+    """Return N of the line `oom_kill N` in a file; None without such a line."""
     try:
         with open(path) as file:
             for line in file:

@@ -29,7 +29,7 @@ def reserve_port(allowed: Optional[List[int]], address: str = "") -> socket.sock
 
 
 def _unassigned() -> range:
-    """Return ports that this host gives to no connection: nobody takes one of them between its release and its use."""
+    """Return ports outside the host's ephemeral range, so that nothing takes one between its release and its use."""
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
             first = int(file.read().split()[0])
@@ -84,7 +84,7 @@ def _bind(address: str, port: int, may_share: bool) -> Optional[socket.socket]:
 
 
 def _is_free(port: int) -> bool:
-    """Return whether no socket has the port, not even one that allows sharing it."""
+    """Return True if no socket is bound to the port, not even one that allows sharing it."""
     with socket.socket(socket.AF_INET) as sock:
         try:
             sock.bind(("", port))

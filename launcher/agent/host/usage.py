@@ -1,4 +1,4 @@
-"""Measure what is used of this host from time to time: cores, memory, network, and GPUs where there is `nvidia-smi`."""
+"""Measure this host's utilization periodically: cores, memory, network, and GPUs if `nvidia-smi` exists."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def counters(now: float) -> Optional[Counters]:
 
 
 def rates(before: Counters, after: Counters) -> Dict[str, float]:
-    """Return the share of all cores that was used between two looks, and bytes a second over the network."""
+    """Return the fraction of all cores used between two samples, and the network traffic in bytes per second."""
     seconds, ticks, idle, received, sent = (max(0.0, float(b - a)) for a, b in zip(before, after))
     return {
         "cpu": round(1 - min(1.0, idle / ticks), 3) if ticks else 0.0,
@@ -88,7 +88,7 @@ def rates(before: Counters, after: Counters) -> Dict[str, float]:
 
 
 def memory() -> Dict[str, int]:
-    """Return the bytes of memory in use, and those of the machine; 0 where they are not known."""
+    """Return the memory in use and in total, in bytes; 0 if unknown."""
     values = {}
     try:
         with open("/proc/meminfo") as file:

@@ -1,1 +1,1 @@
-"""List, verify and send what runs have left on this host: checkpoints and other files."""
+"""List, verify and send the results of runs on this host: checkpoints and other files."""

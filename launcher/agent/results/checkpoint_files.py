@@ -32,7 +32,7 @@ def step_of(name: str) -> int:
 
 
 def list_checkpoints(folder: str) -> List[Dict[str, Any]]:
-    """Return what is known of each checkpoint, with all files compared with its manifest."""
+    """Return a row for each checkpoint, after comparing its files with its manifest."""
     rows = []
     before: Any = None
     for name in names_of(folder):
@@ -65,7 +65,7 @@ def _finite(loss: Any) -> Optional[float]:
 
 
 def _read(path: str, file: str, key: str) -> Any:
-    """Return a value of a file of JSON; None if it cannot be read."""
+    """Return a value from a JSON file; None if it cannot be read."""
     try:
         with open(open_inside(path, file), "rb") as opened:
             return json.loads(opened.read(LIMIT))[key]

@@ -50,7 +50,7 @@ def checkpoints() -> None:
 
 
 def _folder(workdir: str) -> str:
-    """Return the folder of the checkpoints, which has some. Raises RequestError."""
+    """Return the folder of the checkpoints. Raises RequestError if it contains none."""
     folder = os.path.join(workdir, FOLDER)
     if os.path.isfile(workdir):
         raise RequestError("%s is a file; a workdir is the folder that a run writes to" % workdir)
@@ -98,7 +98,7 @@ class Lock:
 
 
 def _act(folder: str, action: str, names: List[str]) -> List[str]:
-    """Do what was asked for, once all names are known to be right. Return a line for each thing done."""
+    """Carry out the request after checking all names. Returns a line for each change."""
     chosen = [_resolve(folder, name, aside=action == "restore") for name in names]
     if action == "restore":
         return _restore(folder, chosen[0])

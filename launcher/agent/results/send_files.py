@@ -49,7 +49,7 @@ def _send(kind: str, **fields: Any) -> None:
 
 
 def _last_run(folder: str) -> Any:
-    """Return the id of the run that was the last to claim the folder, as a workdir; None if none has."""
+    """Return the id of the last run that claimed the folder as its workdir; None if none did."""
     try:
         with open(os.open(os.path.join(folder, LOCK), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             return file.read(200).decode(errors="replace").partition(" ")[0].strip() or None
@@ -72,7 +72,7 @@ def _list(folder: str) -> None:
 
 
 def _walk(folder: str) -> "Iterator[tuple[str, Any]]":
-    """Yield the path in the folder, and the status, of all that is in it; the status is None for a link to a folder."""
+    """Yield (relative path, status) of everything in the folder; the status is None for a link to a folder."""
     for above, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names) + [name for name in folders if os.path.islink(os.path.join(above, name))]:
