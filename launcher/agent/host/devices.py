@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import re
 import time
-from typing import Any, Dict, Iterable, List, Optional, Set
+from typing import TYPE_CHECKING, Dict, Iterable, List, Optional, Set
 
 from ..base.private import user_name
 from ..base.processes import all_pids, stat_fields
 from ..base.sockets import is_locked
+
+if TYPE_CHECKING:
+    from ..base.from_agent import Holder, Holders, LockFile
 
 LOCK_FILE = "/tmp/libtpu_lockfile"
 """Lock file with which libtpu claims the chips for one process. A killed process may leave it behind."""
@@ -30,14 +33,14 @@ def device_nodes(folder: str = "/dev") -> Dict[str, List[str]]:
     return nodes
 
 
-def holders(paths: Iterable[str]) -> Dict[str, Any]:
+def holders(paths: Iterable[str]) -> Holders:
     """Return the processes that have one of the files open or mapped.
 
-    `processes` is a list of {pid, user, command, since, files}. `partial` is true if this user may not inspect some
+    `partial` is true if this user may not inspect some
     processes of other users.
     """
     wanted = {os.path.realpath(path) for path in paths}
-    rows: List[Dict[str, Any]] = []
+    rows: List[Holder] = []
     partial = False
     for pid in all_pids() if wanted else []:
         if pid == os.getpid():
@@ -45,7 +48,7 @@ def holders(paths: Iterable[str]) -> Dict[str, Any]:
         try:
             files = _open_files(pid, wanted)
             if files:
-                rows.append(dict(_describe(pid), files=sorted(files)))
+                rows.append(_describe(pid, sorted(files)))
         except PermissionError:
             partial = True
         except OSError:
@@ -53,7 +56,7 @@ def holders(paths: Iterable[str]) -> Dict[str, Any]:
     return {"processes": rows, "partial": partial}
 
 
-def lock_file(path: str = LOCK_FILE) -> Optional[Dict[str, Any]]:
+def lock_file(path: str = LOCK_FILE) -> Optional[LockFile]:
     """Return the lock file's owner, whether this user may write it, and whether a process holds it; None if it is missing."""
     try:
         status = os.stat(path)
@@ -103,8 +106,8 @@ def _mapped_files(pid: int, wanted: Set[str]) -> Set[str]:
     return files & wanted
 
 
-def _describe(pid: int) -> Dict[str, Any]:
-    """Return pid, user, command and start time of a process. Raises OSError."""
+def _describe(pid: int, files: List[str]) -> Holder:
+    """Return pid, user, command and start time of a process that has the files open. Raises OSError."""
     with open("/proc/%d/cmdline" % pid, "rb") as file:
         words = file.read().rstrip(b"\0").split(b"\0")
     ticks = int(stat_fields(pid)[19])  # start time after boot
@@ -115,4 +118,5 @@ def _describe(pid: int) -> Dict[str, Any]:
         "user": user_name(os.stat("/proc/%d" % pid).st_uid),
         "command": b" ".join(words).decode(errors="replace")[:_COMMAND],
         "since": round(time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK")),
+        "files": files,
     }
