@@ -153,7 +153,8 @@ class BytePairs:
             for encoding, (start, _) in zip(encoded, group, strict=True):
                 piece = _Piece(encoding, start)
                 if last is not None:
-                    cut = _agreement(last, piece, start + overlap // 2, start + overlap + overlap // 2)
+                    low, high = start + overlap // 2, start + overlap + overlap // 2
+                    cut = _agreement(last, piece, low, high, between_words=self._sums_scores)
                     if cut is None or cut[0] < last.first:
                         return None
                     parts.append(last.ids[last.first : cut[0]])
@@ -161,6 +162,14 @@ class BytePairs:
                 last = piece
         assert last is not None
         return np.concatenate([*parts, last.ids[last.first :]])
+
+    @cached_property
+    def _sums_scores(self) -> bool:
+        """Whether a word's ids follow from sums of scores over the whole word.
+
+        Divisions of equal score are told apart by the sums' rounding, which depends on where the word begins.
+        """
+        return isinstance(self._tokenizer.model, _tokenizers().models.Unigram)
 
     def _encoded(self, texts: list[str]) -> list[Any]:
         # Special tokens would mark the ends of pieces as ends of the text.
@@ -192,16 +201,28 @@ class _Piece:
         high = bisect_left(numbers, end, key=lambda number: self._place(number)[0])
         return low, [(*self._place(number), int(self.ids[number])) for number in numbers[low:high]]
 
+    def begins_word(self, number: int) -> bool:
+        """Return whether a word of the pre-tokenizer begins with this token, which is not the first."""
+        word, before = (self._encoding.token_to_word(n) for n in (number, number - 1))
+        return bool(word != before)
+
     def _place(self, number: int) -> tuple[int, int]:
         start, end = self._encoding.token_to_chars(number)
         return self._start + start, self._start + end
 
 
-def _agreement(left: _Piece, right: _Piece, start: int, end: int) -> tuple[int, int] | None:
+def _agreement(left: _Piece, right: _Piece, start: int, end: int, *, between_words: bool) -> tuple[int, int] | None:
     """Find a place to join two pieces, in characters `start` to `end` of the text.
 
     Tokens near the end of the left piece, and near the beginning of the right piece, may differ from those of the whole
     text. Where both pieces have the same tokens in a row, neither is affected, because their ends are in other places.
+
+    Args:
+        left: The piece that begins first.
+        right: The piece after it.
+        start: The first character at which they may be joined.
+        end: The character after the last.
+        between_words: Join only where a word begins in both pieces, so that each word comes from one of them.
 
     Returns:
         The number of the token to join at, in the left piece and in the right one; None if there is no such place.
@@ -215,8 +236,11 @@ def _agreement(left: _Piece, right: _Piece, start: int, end: int) -> tuple[int, 
             other >= _AGREEING
             and ours[number - _AGREEING : number + _AGREEING] == theirs[other - _AGREEING : other + _AGREEING]
         )
-        if alike and ours[number][0] != ours[number - 1][0]:  # not within a character
-            return before + number, behind + other
+        if not alike or ours[number][0] == ours[number - 1][0]:  # within a character
+            continue
+        cut = before + number, behind + other
+        if not between_words or (left.begins_word(cut[0]) and right.begins_word(cut[1])):
+            return cut
     return None
 
 

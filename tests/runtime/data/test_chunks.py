@@ -110,6 +110,17 @@ def test_pieces_are_encoded_as_one(monkeypatch: pytest.MonkeyPatch, kind: str) -
     assert joined > 20  # or the pieces have not been tested
 
 
+def test_a_long_word_with_divisions_of_equal_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounding decides which of them is taken, and so does the place where a piece begins: a word stays whole."""
+    monkeypatch.setattr(BytePairs, "_CHUNK", 300)
+    monkeypatch.setattr(BytePairs, "_OVERLAP", 120)
+    scores = [("<unk>", 0.0), ("\u2581", -1.709439401017712), ("don'tdon'tdon't", -4.993973492306692)]
+    one = tokenizers.Tokenizer(tokenizers.models.Unigram(scores, 0))
+    one.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    text = hard(51, 3867)
+    assert BytePairs(one).encode(text).tolist() == one.encode(text, add_special_tokens=False).ids
+
+
 def test_bytes_that_are_not_utf8_across_a_border(monkeypatch: pytest.MonkeyPatch) -> None:
     """The replacement characters are those of the whole text."""
     monkeypatch.setattr(BytePairs, "_CHUNK", 300)
