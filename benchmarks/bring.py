@@ -172,7 +172,7 @@ def run_bring(key: str, known_hosts: str, data: str, *addresses: str) -> None:
     """Bring the data as a start does, reading it included, and print what was sent."""
     from podrun.launcher.pod.pod import Host, Pod, Ssh
     from podrun.launcher.pod.slices import parse_slice
-    from podrun.launcher.staging.distribute_data import Brought, bring_data
+    from podrun.launcher.staging.distribute_data import Received, distribute_data
     from podrun.launcher.staging.find_data import find_data
     from podrun.launcher.transport.ssh.transport import SshTransport
     from podrun.runtime.config import Config
@@ -189,13 +189,13 @@ def run_bring(key: str, known_hosts: str, data: str, *addresses: str) -> None:
         python=sys.executable,
     )
     transport = SshTransport(pod)
-    answers = bring_data(
+    answers = distribute_data(
         pod, transport, find_data(job), lambda host, text: None, lambda text: print(text, file=sys.stderr)
     )
     transport.close()
-    if failed := [str(answer) for answer in answers.values() if not isinstance(answer, Brought)]:
+    if failed := [str(answer) for answer in answers.values() if not isinstance(answer, Received)]:
         raise SystemExit("\n".join(failed))
-    brought = [answer for answer in answers.values() if isinstance(answer, Brought)]
+    brought = [answer for answer in answers.values() if isinstance(answer, Received)]
     sums = {name: sum(getattr(answer, name) for answer in brought) for name in ("from_launcher", "from_hosts")}
     print(json.dumps(sums))
 
