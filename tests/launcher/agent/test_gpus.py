@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.agent.base import protocol
+from podrun.launcher.agent.base.from_agent import Gpus
+from podrun.launcher.agent.base.message import check_of
 from podrun.launcher.agent.base.private import user_name
 from podrun.launcher.agent.host.gpus import read_gpus
 from podrun.launcher.agent.prepare import facts
@@ -56,7 +57,7 @@ def gpus_of(env: dict[str, str] | None = None) -> dict[str, Any]:
     """Return what is read, as the launcher has checked it."""
     found = read_gpus(env or {}, limit=60)
     assert found is not None
-    protocol._FACTS["gpus"](found)
+    check_of(Gpus)(found)
     return found
 
 

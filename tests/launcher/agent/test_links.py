@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.agent.base import protocol
+from podrun.launcher.agent.base.from_agent import Links
+from podrun.launcher.agent.base.message import check_of
 from podrun.launcher.agent.host.links import parse_nvlink, read_links
 from podrun.launcher.agent.prepare import facts
 from podrun.launcher.preflight.links import links_text, selected
@@ -64,7 +65,7 @@ def test_the_links_of_a_host(kernel: Path, tmp_path: Path, monkeypatch: pytest.M
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     found = read_links(None, {"NCCL_SOCKET_IFNAME": "eth"}, str(kernel))
-    protocol._FACTS["links"](found)
+    check_of(Links)(found)
     assert found == {
         "interfaces": [{"name": "eth0", "speed": 100_000}, {"name": "tun0", "speed": None}],
         "used": None,
