@@ -39,14 +39,14 @@ class LinenMLP(nn.Module):
 
 
 def linen_mlp(options: Any, outputs: int, dtype: Any) -> nn.Module:
-    return LinenMLP(outputs, options["norm"], options["dropout"], options["axis"])
+    return LinenMLP(outputs, options["norm"], options["dropout"], options.get("axis"))
 
 
 class NNXMLP(nnx.Module):
     def __init__(self, options: Any, outputs: int, dtype: Any, *, rngs: nnx.Rngs) -> None:
         self.dense_0 = nnx.Linear(options["features"], WIDTH, rngs=rngs)
         if options["norm"]:
-            self.norm = nnx.BatchNorm(WIDTH, **_NORM, axis_name=options["axis"], rngs=rngs)
+            self.norm = nnx.BatchNorm(WIDTH, **_NORM, axis_name=options.get("axis"), rngs=rngs)
         if options["dropout"]:
             self.dropout = nnx.Dropout(options["dropout"], rngs=rngs)
         self.head = nnx.Linear(WIDTH, outputs, rngs=rngs)
@@ -136,10 +136,10 @@ class PlainWithState(Plain):
         return x @ params["head"]["kernel"] + params["head"]["bias"], {"batch_stats": {"norm": stats}}
 
     def _statistics(self, x: jax.Array) -> dict[str, jax.Array]:
-        if self.options["axis"] is None:
+        if self.options.get("axis") is None:
             return {"mean": x.mean(0), "var": x.var(0)}
-        mean = jax.lax.pmean(x.mean(0), self.options["axis"])
-        return {"mean": mean, "var": jax.lax.pmean(((x - mean) ** 2).mean(0), self.options["axis"])}
+        mean = jax.lax.pmean(x.mean(0), self.options.get("axis"))
+        return {"mean": mean, "var": jax.lax.pmean(((x - mean) ** 2).mean(0), self.options.get("axis"))}
 
 
 def plain_mlp(options: Any, outputs: int, dtype: Any) -> Plain:
