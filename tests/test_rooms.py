@@ -204,3 +204,10 @@ def test_agent_and_runtime_spell_their_variables_alike() -> None:
 def test_tests_are_in_the_rooms_that_they_test(package: str) -> None:
     folders = {path.parent.name for path in (ROOT / "tests" / package).glob("*/__init__.py")}
     assert folders <= {*FLOORS[package]}
+
+
+def test_no_test_file_imports_from_another() -> None:
+    """What several share stands in a module that is named after its content, or in `conftest.py`."""
+    other = re.compile(r"^\s*(?:from|import) [^#\n]*\btest_\w+", re.MULTILINE)
+    lines = {path: other.findall(path.read_text()) for path in (ROOT / "tests").rglob("*.py")}
+    assert {path.name: found for path, found in lines.items() if found} == {}

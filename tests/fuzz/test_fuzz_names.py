@@ -16,7 +16,7 @@ from podrun.launcher.agent.prepare.data_set import FROM_BRING
 from podrun.launcher.agent.prepare.named_data import make_set
 from podrun.runtime.storage.bucket_claim import _facts, _in_use
 
-from ..runtime.storage.test_bucket_names import restore
+from ..runtime.storage.objects import restore
 from .cases import NUMBERS, damaged, fuzz, junk, raw_lines
 
 parts = st.one_of(

@@ -181,3 +181,22 @@ def start(sandbox: Sandbox) -> Iterator[Callable[..., Run]]:
             run.process.wait(60)
         except subprocess.TimeoutExpired:
             run.process.kill()
+
+
+def peak(pid: int) -> int:
+    """Bytes of memory that a process has had at most; 0 if it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM")), 0)
+
+
+def kill_everything(sandbox: Sandbox) -> None:
+    """SIGKILL to launcher, relays, agents and workers, until none is left."""
+    while found := processes_of(sandbox):
+        for pid in found:
+            try:
+                kill(pid)
+            except ProcessLookupError:
+                pass

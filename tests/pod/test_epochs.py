@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ..conftest import Sandbox
-from .conftest import Run
-from .test_resume import kill_everything
+from .conftest import Run, kill_everything
 
 Start = Callable[..., Run]
 STEPS = 13  # of an epoch: 320 examples fill 13 batches of 24, and 8 are left out

@@ -16,7 +16,7 @@ from podrun.runtime.contract import ExitCode
 
 from ..conftest import FAST, Sandbox
 from ..hosts import wait_until
-from .test_programs import PROGRAM
+from .programs import FAILING
 
 pytestmark = pytest.mark.long
 
@@ -120,9 +120,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_programs(sandbox: Sandbox) -> None:
     """They join the pod as they do elsewhere, and each container tells why its own has ended."""
-    fine = ends(start(sandbox, printed(sandbox, "--", "python", str(PROGRAM), "bare", "fine")))
+    fine = ends(start(sandbox, printed(sandbox, "--", "python", str(FAILING), "bare", "fine")))
     assert [code for code, _ in fine] == [0, 0], fine
-    failed = ends(start(sandbox, printed(sandbox, "--", "python", str(PROGRAM), "bare", "raise")))
+    failed = ends(start(sandbox, printed(sandbox, "--", "python", str(FAILING), "bare", "raise")))
     assert failed[1][0] == 1
     last = failed[1][1].splitlines()[-1]
     assert last.startswith("podrun: small-worker-1-0-x7f2k (process 1): ValueError: boom in raise ("), failed

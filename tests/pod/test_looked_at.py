@@ -13,7 +13,7 @@ from podrun.launcher.rundir.runs import all_runs
 from ..conftest import Sandbox
 from ..hosts import wait_until
 from .conftest import Run
-from .test_console import in_terminal
+from .terminal import in_terminal
 
 Start = Callable[..., Run]
 

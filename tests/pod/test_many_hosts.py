@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from ..conftest import Sandbox
-from .conftest import Run, processes_of
-from .test_output import peak
+from .conftest import Run, peak, processes_of
 
 KIB = 1024
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ..conftest import Sandbox
-from .test_strategies import run, saved_state
+from .trained import run, saved_state
 
 pytest.importorskip("equinox", reason="the extra `test` has it")
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]

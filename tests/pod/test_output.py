@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ..conftest import Sandbox
-from .conftest import Run, kill, processes_of, relays_of
+from .conftest import Run, kill, peak, processes_of, relays_of
 
 Start = Callable[..., Run]
 ONE = ("--simulate", "--slice", "cpu-1x1")
@@ -32,15 +32,6 @@ MEMORY = 200 << 20  # bytes that the launcher may have at most
 
 def log_of(run: Run) -> Path:
     return Path(run.of("start")[0]["logs"]) / "host-0.log"
-
-
-def peak(pid: int) -> int:
-    """Bytes of memory that a process has had at most; 0 if it has ended."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM")), 0)
 
 
 def digest(size: int, word: str) -> str:

@@ -13,34 +13,20 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ..conftest import Sandbox
 from .conftest import Run, kill
+from .programs import ENDLESS, own_loop_command
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
-PROGRAM = Path(__file__).parents[2] / "examples" / "own_loop.py"
-ENDLESS = 10_000_000
 Starter = Callable[..., Run]
 
 
-def program(sandbox: Sandbox, steps: int) -> list[str]:
-    """Return the command line of the example with that many steps."""
-    text = PROGRAM.read_text()
-    assert text.count("podrun.steps(300, ") == 1
-    file = (
-        sandbox.path / f"{steps}_steps" / PROGRAM.name
-    )  # a program that runs alone calls its workdir by its file's name
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(text.replace("podrun.steps(300, ", f"podrun.steps({steps}, "))
-    return [sys.executable, str(file)]
-
-
 def own_loop(start: Starter, sandbox: Sandbox, workdir: str, steps: int, slice: str = "cpu-2x2") -> Run:
-    return start("--slice", slice, "--simulate", "--workdir", workdir, "--", *program(sandbox, steps))
+    return start("--slice", slice, "--simulate", "--workdir", workdir, "--", *own_loop_command(sandbox, steps))
 
 
 def run_alone(sandbox: Sandbox, steps: int, folder: str) -> str:
@@ -48,7 +34,9 @@ def run_alone(sandbox: Sandbox, steps: int, folder: str) -> str:
     cwd = sandbox.path / folder
     cwd.mkdir(exist_ok=True)
     env = {**sandbox.env, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(program(sandbox, steps), cwd=cwd, env=env, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        own_loop_command(sandbox, steps), cwd=cwd, env=env, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -14,9 +14,9 @@ from podrun.launcher.agent.base.processes import namespaces_work
 
 from ..conftest import Sandbox
 from .conftest import processes_of
+from .programs import FAILING
 
-PROGRAM = Path(__file__).with_name("failing_program.py")
-LINES = PROGRAM.read_text().splitlines()
+LINES = FAILING.read_text().splitlines()
 BOOM = next(number for number, line in enumerate(LINES, 1) if "the line that podrun is to name" in line)
 NAMELESS = "names of simulated hosts need root and namespaces"
 POD = ("--slice", "cpu-2x1", "--simulate")
@@ -27,18 +27,18 @@ def line_of(text: str) -> int:
 
 
 WAYS = {
-    "raise": (1, f"ValueError: boom in raise ({PROGRAM}:{BOOM})"),
-    "before": (1, f"ValueError: boom in before ({PROGRAM}:{BOOM})"),
-    "thread": (1, f"ValueError: boom in thread ({PROGRAM}:{BOOM})"),
-    "hanging_atexit": (1, f"ValueError: boom in hanging_atexit ({PROGRAM}:{BOOM})"),
-    "own_hook": (1, f"ValueError: boom in own_hook ({PROGRAM}:{BOOM})"),
-    "exit": (3, f"exited with code 3 ({PROGRAM}:{line_of('sys.exit(3)')})"),
-    "raise_exit": (4, f"exited with code 4 ({PROGRAM}:{line_of('raise SystemExit(4)')})"),
-    "exit_message": (1, f"cannot go on ({PROGRAM}:{line_of('cannot go on')})"),
+    "raise": (1, f"ValueError: boom in raise ({FAILING}:{BOOM})"),
+    "before": (1, f"ValueError: boom in before ({FAILING}:{BOOM})"),
+    "thread": (1, f"ValueError: boom in thread ({FAILING}:{BOOM})"),
+    "hanging_atexit": (1, f"ValueError: boom in hanging_atexit ({FAILING}:{BOOM})"),
+    "own_hook": (1, f"ValueError: boom in own_hook ({FAILING}:{BOOM})"),
+    "exit": (3, f"exited with code 3 ({FAILING}:{line_of('sys.exit(3)')})"),
+    "raise_exit": (4, f"exited with code 4 ({FAILING}:{line_of('raise SystemExit(4)')})"),
+    "exit_message": (1, f"cannot go on ({FAILING}:{line_of('cannot go on')})"),
     "os_exit": (9, "exited with code 9"),
     "kill": (137, "was ended by SIGKILL ("),
-    "segfault": (139, f"was ended by SIGSEGV (a crash in native code): in {PROGRAM}:{line_of('string_at(0)')}"),
-    "abort": (134, f": in {PROGRAM}:{line_of('os.abort()')}"),
+    "segfault": (139, f"was ended by SIGSEGV (a crash in native code): in {FAILING}:{line_of('string_at(0)')}"),
+    "abort": (134, f": in {FAILING}:{line_of('os.abort()')}"),
 }
 MISTAKE = """\
 import podrun
@@ -63,7 +63,7 @@ def test_a_failure_is_named_and_ends_all(sandbox: Sandbox, join: str, way: str) 
     if join == "torch":
         pytest.importorskip("torch")
     code, what = WAYS[way]
-    done = sandbox.podrun(*POD, "--", "python", str(PROGRAM), join, way)
+    done = sandbox.podrun(*POD, "--", "python", str(FAILING), join, way)
     last = done.stderr.splitlines()[-1]
     assert last.startswith("podrun: failed: host-1 (process 1): "), done.stdout + done.stderr
     assert what in last
@@ -90,7 +90,7 @@ def test_a_program_runs_as_it_is(sandbox: Sandbox, join: str) -> None:
     """Every process joins, and the pod ends when all have."""
     if join == "torch":
         pytest.importorskip("torch")
-    done = sandbox.podrun(*POD, "--", "python", str(PROGRAM), join, "fine")
+    done = sandbox.podrun(*POD, "--", "python", str(FAILING), join, "fine")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "process 0 of 2 is done" in done.stdout
 
@@ -100,7 +100,7 @@ def test_a_program_runs_as_it_is(sandbox: Sandbox, join: str) -> None:
 def test_a_program_behind_a_shell_script(sandbox: Sandbox, way: str, code: int) -> None:
     """Python is a child of the worker; once it has joined the pod, it stands for it."""
     script = sandbox.path / "run.sh"
-    script.write_text(f'#!/bin/sh\npython {PROGRAM} "$@"\nexit $?\n')
+    script.write_text(f'#!/bin/sh\npython {FAILING} "$@"\nexit $?\n')
     script.chmod(0o755)
     done = sandbox.podrun(*POD, "--", "./run.sh", "bare", way)
     assert done.returncode == code

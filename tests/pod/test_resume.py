@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ..conftest import Sandbox
-from .conftest import Run, kill, processes_of
+from .conftest import Run, kill_everything
 
 Start = Callable[..., Run]
 STEPS = 60
@@ -43,16 +43,6 @@ class Watched:
         self._steps.write_text(str((last or STEPS) - max(saved, default=0)))
         data = f"data={{name: 'faulty:held', options: {{file: '{self._steps}'}}}}"
         return self._start("--slice", slice, *JOB, data)
-
-
-def kill_everything(sandbox: Sandbox) -> None:
-    """SIGKILL to launcher, relays, agents and workers, until none is left."""
-    while found := processes_of(sandbox):
-        for pid in found:
-            try:
-                kill(pid)
-            except ProcessLookupError:
-                pass
 
 
 @pytest.mark.long

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 
 from ..conftest import Sandbox
+from .trained import run, saved_state
 
 REGRESSION = """\
 task: regression
@@ -35,11 +35,6 @@ checkpoint: {every: 0}
 FSDP = "parallel={{name: {}, mesh: {{fsdp: {}}}}}"
 
 
-def run(sandbox: Sandbox, slice: str, workdir: str, *overrides: str) -> None:
-    done = sandbox.podrun("--slice", slice, "--simulate", "-w", workdir, "train.yaml", *overrides)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 @pytest.mark.long
 def test_a_run_goes_on_under_one_strategy_after_another(sandbox: Sandbox) -> None:
     """On two hosts, in one workdir, each for five steps from the checkpoint of the one before: whole arrays, parts, whole
@@ -57,23 +52,6 @@ def test_a_run_goes_on_under_one_strategy_after_another(sandbox: Sandbox) -> Non
     assert sandbox.losses("chain") == pytest.approx(expected, rel=1e-5)
     validation = [sandbox.metrics(workdir, "eval")[30]["loss"] for workdir in ("single", "chain")]
     assert validation[1] == pytest.approx(validation[0], rel=1e-5)
-
-
-def saved_state(checkpoint: Path) -> dict[str, Any]:
-    """The training state in a checkpoint, as numpy arrays."""
-    import orbax.checkpoint as ocp  # not when tests are collected: it imports JAX, and that reads the environment
-
-    (meta,) = [json.loads(file.read_text()) for file in (checkpoint / "meta").iterdir() if "shapes" in file.read_text()]
-
-    def template(name: str, shapes: Any) -> Any:
-        if isinstance(shapes, dict):
-            return {key: template(key, value) for key, value in shapes.items()}
-        return np.zeros(shapes, np.int32 if name in ("step", "count") else np.float32)
-
-    target = template("", meta["shapes"])
-    with ocp.StandardCheckpointer() as reader:
-        state: dict[str, Any] = reader.restore(checkpoint / "state", target)
-    return state
 
 
 def kernels(checkpoint: Path) -> dict[str, Any]:

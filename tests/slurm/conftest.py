@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ..conftest import Sandbox, make_sandbox
+from ..hosts import wait_until
 from ..pod.conftest import Run
 from .cluster import Cluster, why_not
 
@@ -84,3 +87,69 @@ def job(cluster: Cluster, tmp_path: Path) -> Iterator[JobSandbox]:
     sandbox = JobSandbox(make_sandbox(tmp_path).path, cluster)
     yield sandbox
     sandbox.close()
+
+
+@dataclass
+class LoginNode(JobSandbox):
+    """Submits runs from a working directory on a machine that is no node."""
+
+    @property
+    def command(self) -> list[str]:
+        at = super().command.index("salloc")
+        return [*super().command[:at], *Sandbox.command.fget(self)]  # type: ignore[attr-defined]
+
+    def submit(self, *args: str, options: str = "time=10,signal=30,exclusive") -> str:
+        """Submits the small job to all four nodes, and returns the id of the run."""
+        shared = f"--workdir={self.path / 'shared'}"
+        done = self.podrun("--json", f"--slurm={options}", "--slice=cpu-4x1", shared, "small.yaml", *args)
+        assert done.returncode == 0, done.stderr
+        return str(json.loads(done.stdout)["run"])
+
+    def status(self, run: str) -> dict[str, Any]:
+        done = self.podrun("status", "--json", run)
+        assert done.returncode == 0, done.stderr
+        return dict(json.loads(done.stdout))
+
+    def job_of(self, run: str) -> str:
+        return str(self.status(run)["slurm_job"])
+
+    def events(self, run: str) -> list[dict[str, Any]]:
+        record = self.path / "home" / "runs" / run / "events.jsonl"
+        return [json.loads(line) for line in record.read_text().splitlines() if line.endswith("}")]
+
+    def wait_for_steps(self, run: str, attempt: int = 0) -> None:
+        """Waits until an attempt has made a few steps."""
+
+        def trains() -> bool:
+            events = self.events(run)
+            begun = [n for n, e in enumerate(events) if e["event"] == "start" and e["attempt"] == attempt]
+            return bool(begun) and sum(e["event"] == "step" and e["process"] == 0 for e in events[begun[0] :]) >= 4
+
+        try:
+            wait_until(trains, f"steps of start {attempt}", 150)
+        except TimeoutError as error:
+            told = self.podrun("status", run).stdout + self.cluster.ask("scontrol", "show", "nodes")
+            raise TimeoutError(f"{error}: {self.output(run)}\n{told}") from None
+
+    def wait_until_gone(self) -> None:
+        """Waits for the end of the last process: a run has ended a moment before the podrun in its job has."""
+        wait_until(lambda: not self.left(), "the end of all processes", 30)
+
+    def output(self, run: str) -> str:
+        path = self.path / "home" / "runs" / run / "job.out"
+        return path.read_text() if path.exists() else ""
+
+    def hurry(self, run: str) -> None:
+        """Lets a job start that is back in the queue: SLURM has it wait for two minutes.
+
+        Not at once: a slurmd refuses a batch job within the second in which the job was killed, and then the job fails.
+        """
+        wait_until(lambda: self.status(run)["state"] == "pending", f"{run} to be back in the queue", 60)
+        self.cluster.ask("scontrol", "update", f"jobid={self.job_of(run)}", "starttime=now+2")
+
+
+@pytest.fixture
+def login(cluster: Cluster, tmp_path: Path) -> Iterator[LoginNode]:
+    node = LoginNode(make_sandbox(tmp_path).path, cluster)
+    yield node
+    node.close()

@@ -14,9 +14,8 @@ from podrun.runtime.contract import ExitCode
 
 from ..conftest import Sandbox
 from ..hosts import wait_until
-from .test_submit import LoginNode, login
+from .conftest import LoginNode
 
-__all__ = ["login"]
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 OPTIONS = "--slurm=time=10,signal=30,exclusive"

@@ -9,10 +9,7 @@ from pathlib import Path
 import pytest
 
 from ..tutorial import Command, commands, run
-from .conftest import JobSandbox
-from .test_submit import LoginNode, login
-
-__all__ = ["login"]  # a fixture
+from .conftest import JobSandbox, LoginNode
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 

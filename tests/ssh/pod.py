@@ -72,3 +72,9 @@ class PodSandbox(Sandbox):
 
 
 SECRET = "correct-horse-battery-staple"
+
+
+def fake_package(folder: Path, name: str, version: str) -> None:
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")

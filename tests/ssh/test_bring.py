@@ -10,7 +10,7 @@ import pytest
 
 from ..hosts import wait_until
 from .pod import PodSandbox
-from .test_run import events_of
+from .results import events_of
 
 
 def notes(pod: PodSandbox) -> list[str]:

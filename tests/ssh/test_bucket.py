@@ -11,7 +11,7 @@ import pytest
 
 from ..buckets import BUCKET, bucket_server
 from .pod import PodSandbox
-from .test_process_disk import NAMES, interrupt
+from .processes import NAMES, interrupt
 
 HEAD = "10.77.0.1"
 JOB = ["small.yaml", "steps=8", "log.every=1", "checkpoint.every=3", "eval.every=0"]

@@ -19,7 +19,7 @@ from podrun.launcher.preflight.run_preflight import Report, run_preflight
 from ..findings import explain
 from ..hosts import Hosts, wait_until
 from .conftest import Client
-from .pod import PodSandbox
+from .pod import PodSandbox, fake_package
 
 PORT = 8476
 Check = Callable[..., Report]
@@ -209,9 +209,3 @@ def test_bandwidth_between_hosts(client: Client, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "all-reduce of 16 MB (float32) on each of 2 devices" in done.stdout
     assert "podrun: done" in done.stdout
-
-
-def fake_package(folder: Path, name: str, version: str) -> None:
-    info = folder / f"{name}-{version}.dist-info"
-    info.mkdir(parents=True, exist_ok=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")

@@ -9,8 +9,8 @@ import pytest
 from ..containers import PYTHON, Image, make_image
 from ..hosts import wait_until
 from .pod import PodSandbox
-from .test_faults import is_pid_inside, wait_for_start
-from .test_run import log_of, newest
+from .processes import is_pid_inside, wait_for_start
+from .results import log_of, newest
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from .pod import PodSandbox
-from .test_check import fake_package
-from .test_faults import wait_until_gone
+from .pod import PodSandbox, fake_package
+from .processes import wait_until_gone
 
 NAMES = ["h0", "h1"]
 

@@ -15,20 +15,9 @@ import pytest
 from ..hosts import USER, Hosts, Process, wait_until
 from ..pod.conftest import Run, is_alive
 from .pod import PROGRAMS, PodSandbox
+from .processes import COUNT, is_pid_inside, of_run, wait_for_start, wait_until_gone
 
-COUNT = "count.py"
 SOON = 12.0  # seconds; less than the lease, after which agents end everything by themselves
-
-
-def of_run(hosts: Hosts, names: list[str]) -> dict[str, list[str]]:
-    """Processes on the hosts that a run of these tests has started, by host."""
-    marks = ("agents/", "count.py", "stubborn.py")
-    found = {name: [p.args for p in hosts.processes(name) if any(m in p.args for m in marks)] for name in names}
-    return {name: args for name, args in found.items() if args}
-
-
-def wait_until_gone(hosts: Hosts, names: list[str], seconds: float = 40.0) -> None:
-    wait_until(lambda: not of_run(hosts, names), "an end of all processes of the run", seconds)
 
 
 def check_logs(logs: Path, names: list[str]) -> None:
@@ -55,11 +44,6 @@ def dials(run: Run, address: str) -> bool:
     fields = [line.split() for line in Path(f"/proc/{run.process.pid}/net/tcp").read_text().splitlines()[1:]]
     number = socket.inet_aton(address)[::-1].hex().upper()
     return any(remote == f"{number}:0016" and state == "02" for _, _, remote, state, *_ in fields)
-
-
-def wait_for_start(run: Run, hosts: int) -> None:
-    for _ in range(hosts):
-        run.wait_for(lambda e: e["event"] == "host" and e["phase"] == "started")
 
 
 @pytest.fixture
@@ -244,13 +228,6 @@ def pod_ssh(pod: PodSandbox, user: str) -> dict[str, str]:
 
 def stubborn(hosts: Hosts, name: str) -> list[int]:
     return sorted(p.pid for p in hosts.processes(name) if p.args.endswith("stubborn.py") and "nsenter" not in p.args)
-
-
-def is_pid_inside(process: Process, pid: int) -> bool:
-    """`pid` is what the process is called in the host's own PID namespace."""
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    (line,) = [line for line in status.splitlines() if line.startswith("NSpid:")]
-    return str(pid) in line.split()[1:]
 
 
 @pytest.mark.long

@@ -9,7 +9,7 @@ import pytest
 from ..hosts import Hosts
 from ..pod.conftest import Run
 from .pod import PodSandbox
-from .test_faults import wait_until_gone
+from .processes import wait_until_gone
 
 NAMES = ["h0", "h1"]
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import contextlib
 import queue
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ..conftest import Sandbox
 from ..pod.conftest import Run
+from ..pod.programs import FAULTY
 from .pod import PodSandbox
-from .test_faults import wait_until_gone
+from .processes import wait_until_gone
 
 STEPS = 40
-FAULTY = Path(__file__).parents[1] / "pod" / "faulty.py"
 JOB = ("small.yaml", f"steps={STEPS}", "checkpoint.every=2", "launch.max_restarts=1")
 
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import shutil
-import signal
 from pathlib import Path
 
 import pytest
 
 from ..hosts import Hosts
+from ..pod.programs import FAULTY
 from .pod import PodSandbox
-from .test_faults import wait_until_gone
-from .test_lost_hosts import FAULTY
-from .test_pull import digests
+from .processes import NAMES, interrupt
+from .results import digests
 
-NAMES = ["h0", "h1", "h2", "h3"]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 JOB = [
     "examples/gpt2_tiny.yaml",
@@ -45,18 +43,6 @@ def losses(pod: PodSandbox, folder: Path) -> dict[int, float]:
     shutil.rmtree(pod.path / "copy", ignore_errors=True)
     shutil.copytree(folder, pod.path / "copy")
     return pod.losses("copy")
-
-
-def interrupt(pod: PodSandbox, option: str, *job: str) -> None:
-    """Start the job, and end all of it without a warning once a checkpoint is complete."""
-    run = pod.run(option, *job)
-    run.wait_for(lambda event: event["event"] == "checkpoint")
-    run.process.kill()
-    for name in NAMES:
-        for process in pod.hosts.processes(name):
-            if "podrun" in process.args and "sshd" not in process.args:
-                process.kill(signal.SIGKILL)
-    wait_until_gone(pod.hosts, NAMES, 90)
 
 
 @pytest.mark.long

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ..pod.conftest import Run
-from ..pod.test_own_loop import ENDLESS, program
+from ..pod.programs import ENDLESS, own_loop_command
 from .pod import PodSandbox
-from .test_run import log_of, newest
+from .results import log_of, newest
 
 
 @pytest.mark.long
@@ -54,7 +54,7 @@ def test_own_loop_is_killed_and_resumed(pod: PodSandbox) -> None:
     option = pod.write_pod(["h0", "h1"], slice="cpu-2x2")
 
     def start(workdir: str, steps: int) -> Run:
-        script = Path(program(pod, steps)[1]).relative_to(pod.path)
+        script = Path(own_loop_command(pod, steps)[1]).relative_to(pod.path)
         return pod.run(option, "--workdir", str(pod.path / "shared" / workdir), "--", "python", os.fspath(script))
 
     run = start("broken", ENDLESS)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,18 +12,9 @@ from podrun.launcher.view.times import size
 
 from ..hosts import Hosts, wait_until
 from .pod import PodSandbox
-from .test_run import newest
+from .results import digests, newest
 
 BIG = "checkpoints/20/state/data"
-
-
-def digests(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file of a folder that has a name without a dot in front."""
-    return {
-        name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in folder.rglob("*")
-        if path.is_file() and not (name := path.relative_to(folder).as_posix()).startswith(".")
-    }
 
 
 @pytest.mark.long

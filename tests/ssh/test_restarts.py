@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from .pod import PodSandbox
-from .test_faults import COUNT, wait_for_start, wait_until_gone
+from .processes import COUNT, wait_for_start, wait_until_gone
 
 
 def waits(event: dict[str, object]) -> bool:

@@ -16,9 +16,9 @@ import pytest
 
 from ..conftest import TINY, Sandbox, make_sandbox
 from ..hosts import Hosts, wait_until
-from .pod import SECRET, PodSandbox
-from .test_check import fake_package
-from .test_faults import wait_for_start
+from .pod import SECRET, PodSandbox, fake_package
+from .processes import wait_for_start
+from .results import events_of, log_of, newest
 
 ROOT = Path(__file__).parents[2]
 NASTY = [
@@ -34,18 +34,6 @@ NASTY = [
     "a;b|c&d",
     "!x",
 ]
-
-
-def log_of(run_directory: Path, host: str) -> list[str]:
-    return (run_directory / "logs" / f"{host}.log").read_text().splitlines()
-
-
-def newest(pod: PodSandbox) -> Path:
-    return max((pod.path / "home" / "runs").iterdir(), key=lambda p: p.name)
-
-
-def events_of(pod: PodSandbox) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (newest(pod) / "events.jsonl").read_text().splitlines()]
 
 
 def sent(pod: PodSandbox) -> dict[str, list[str]]:

@@ -15,7 +15,7 @@ from podrun.runtime.contract import UserError
 
 from ..hosts import USER, make_key
 from .conftest import Client, run
-from .test_transport import sessions
+from .processes import sessions
 
 PLAIN: dict[str, Any] = {"user": None, "key": None, "known_hosts": None}
 """All that the fixture would set is left to the ssh_config."""

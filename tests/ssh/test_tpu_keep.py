@@ -17,8 +17,8 @@ import pytest
 from ..conftest import SMALL, Sandbox, make_sandbox
 from ..gcloud import ZONE, Service
 from ..hosts import Hosts, wait_until
+from ..pod.programs import FAULTY
 from .pod import PROGRAMS, PodSandbox
-from .test_lost_hosts import FAULTY
 
 NAMES = ["h0", "h1"]
 JOB = SMALL.replace("steps: 6", "steps: 40").replace("checkpoint: {every: 0}", "checkpoint: {every: 2}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import threading
 import time
@@ -18,6 +17,7 @@ from podrun.launcher.transport.ssh import link as ssh_link
 
 from ..hosts import USER, USER_ID, Hosts, wait_until
 from .conftest import Client, MakeHosts, receive_all, run
+from .processes import sessions
 
 NASTY = [
     "",
@@ -255,9 +255,3 @@ def test_all_hosts_at_once(client: Client) -> None:
     answers = fan_out(name, hosts)
     assert isinstance(answers[2], HostError)
     assert [answers[0], answers[1], answers[3]] == ["h0", "h1", "h3"]
-
-
-def sessions(hosts: Hosts, name: str) -> int:
-    """Return how many SSH connections a host has, of users who are logged in: each has one such process."""
-    titles = re.compile(r"sshd(-session)?: (root|worker)(@\w+)?$")
-    return sum(bool(titles.match(process.args)) for process in hosts.processes(name))

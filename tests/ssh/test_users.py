@@ -11,7 +11,7 @@ import pytest
 from ..hosts import COLLEAGUE, COLLEAGUE_ID, NO_SHELL, USER, USER_ID
 from ..pod.conftest import Run
 from .pod import PodSandbox
-from .test_faults import COUNT, wait_for_start
+from .processes import COUNT, wait_for_start
 
 PYTHON = "/usr/bin/python3"  # other users may not be able to read the one that runs the tests
 TAKE_ADDRESS = """

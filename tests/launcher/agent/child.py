@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 @contextmanager
@@ -22,3 +23,9 @@ def process(code: str, *args: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 OPEN = "import sys, time; f = open(sys.argv[1]); print(1, end='', flush=True); time.sleep(60)"
+
+
+def worker_spec(**changes: Any) -> dict[str, Any]:
+    spec = {"process": 0, "argv": ["true"], "env": {}, "path": {}, "threads": None, "cwd": ".", "output": "0.out"}
+    env = {"PODRUN_WORKDIR": "~/w", **changes.pop("env", {})}
+    return {**spec, "events": "0.events", "beat": "0.beat", "profile": "0.profile", "env": env, **changes}

@@ -15,7 +15,7 @@ from podrun.launcher.pod.container import Container
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
 
-from .test_worker import worker_spec
+from .child import worker_spec
 
 
 def pod_in(container: Container | None, platform: str = "cpu") -> Pod:

@@ -19,7 +19,7 @@ from podrun.runtime.config import Launch
 from podrun.runtime.contract import ExitCode
 
 from ...pythons import other_python
-from ..attempt.test_leases import Watching
+from ..attempts import Watching
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -14,11 +14,7 @@ from podrun.launcher.agent.base.login_folder import expand_process
 from podrun.launcher.agent.base.protocol import MULTISLICE
 from podrun.launcher.agent.run.worker import Worker, worker_env
 
-
-def worker_spec(**changes: Any) -> dict[str, Any]:
-    spec = {"process": 0, "argv": ["true"], "env": {}, "path": {}, "threads": None, "cwd": ".", "output": "0.out"}
-    env = {"PODRUN_WORKDIR": "~/w", **changes.pop("env", {})}
-    return {**spec, "events": "0.events", "beat": "0.beat", "profile": "0.profile", "env": env, **changes}
+from .child import worker_spec
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,8 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +16,15 @@ import pytest
 from podrun.launcher.attempt.cause import LAUNCHER
 from podrun.launcher.attempt.outcome import Outcome
 from podrun.launcher.attempt.supervisor import Supervisor
-from podrun.launcher.inventory.simulated import simulated_pod
-from podrun.launcher.plan.plan import LaunchPlan, Program, make_plan
-from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.plan.plan import LaunchPlan
 from podrun.launcher.rundir.logs import Logs, log_path
 from podrun.launcher.transport.local import LocalTransport
-from podrun.runtime.config import Launch
 from podrun.runtime.contract import ExitCode
 
 from ...hosts import wait_until
-from .test_leases import Watching
+from ..attempts import Watching, plan_of
 
 pytestmark = pytest.mark.timeout(60)
-
-
-def plan_of(slice: str, folder: Path, *command: str, lease: float = 10.0) -> LaunchPlan:
-    pod = replace(simulated_pod(parse_slice(slice)), home=str(folder), python=sys.executable)
-    program = Program(command, Launch())
-    plan = make_plan(pod, program, run_id="r-1", attempt=0, workdir=folder / "work", cwd=folder)
-    return replace(plan, lease=lease)
 
 
 def run_supervisor(

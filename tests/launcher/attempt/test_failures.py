@@ -10,7 +10,7 @@ from podrun.launcher.attempt.cause import Failure, Sign, from_exit, from_lost_ag
 from podrun.launcher.attempt.failures import SAVE_GRACE, SETTLE, Failures
 from podrun.launcher.attempt.suspend_clock import AwakeClock
 
-from .test_suspend_clock import LOST, RAISED, SAVED, Time
+from .clock import LOST, RAISED, SAVED, Time
 
 DOWN = silent_host("host-3", 16.0, "refused")
 

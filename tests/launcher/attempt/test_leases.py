@@ -31,6 +31,8 @@ from podrun.launcher.transport.process_channel import ProcessChannel
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import ExitCode
 
+from ..attempts import Recorded, Watching
+
 
 def plan_of(slice: str, folder: Path, lease: float) -> LaunchPlan:
     """`true` on a simulated pod."""
@@ -38,19 +40,6 @@ def plan_of(slice: str, folder: Path, lease: float) -> LaunchPlan:
     program = Program(("true",), Launch())
     plan = make_plan(pod, program, run_id="r-1", attempt=0, workdir=folder / "work", cwd=folder)
     return replace(plan, lease=lease)
-
-
-class Recorded(LocalTransport):
-    """Remembers the channels of each host."""
-
-    def __init__(self, pod: Pod) -> None:
-        super().__init__(pod)
-        self.channels: dict[str, list[ProcessChannel]] = {host.name: [] for host in pod.hosts}
-
-    def open(self, host: Host, argv: Sequence[str]) -> ProcessChannel:
-        channel = super().open(host, argv)
-        self.channels[host.name].append(channel)
-        return channel
 
 
 def test_connections_that_hang_cost_no_other_host_its_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,21 +84,6 @@ class Held(LocalTransport):
         if host.name != "host-0" and "run" in argv:
             self.held.append(self.until())
         return super().open(host, argv)
-
-
-class Watching:
-    """An observer that keeps all events and calls `react` with each."""
-
-    def __init__(self) -> None:
-        self.events: list[dict[str, Any]] = []
-        self.react: Callable[[dict[str, Any]], None] = lambda event: None
-
-    def event(self, event: Any) -> None:
-        self.events.append(event)
-        self.react(event)
-
-    def output(self, process: int, data: bytes) -> None:
-        pass
 
 
 @pytest.mark.long

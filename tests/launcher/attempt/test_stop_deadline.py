@@ -10,7 +10,7 @@ from podrun.launcher.attempt.stop_deadline import CONFIRM_TIMEOUT, Patience
 from podrun.launcher.attempt.suspend_clock import AwakeClock
 from podrun.launcher.remote.session import Session
 
-from .test_suspend_clock import Time
+from .clock import Time
 
 
 @dataclass

@@ -23,7 +23,7 @@ from podrun.launcher.transport.local import LocalTransport
 from podrun.runtime.config import Config
 from podrun.runtime.contract import ErrorKind, EventKind, ExitCode, Phase
 
-from .test_ends import plan_of
+from ..attempts import plan_of
 
 JOB = Config.model_validate({"steps": 3, "batch_size": 8, "launch": {"stop_grace": 7}})
 

@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from podrun.launcher.attempt.cause import Failure, from_error, from_exit
+from podrun.launcher.attempt.cause import from_exit
 from podrun.launcher.attempt.failures import SAVE_GRACE, SETTLE, Failures
 from podrun.launcher.attempt.suspend_clock import AwakeClock
-from podrun.runtime.contract import ErrorKind, EventKind, ExitCode, Phase
+from podrun.runtime.contract import Phase
 
-
-@dataclass
-class Time:
-    """A machine's clock, which a test moves."""
-
-    now: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def error(process: int, kind: ErrorKind, message: str) -> Failure:
-    event = {"event": EventKind.ERROR, "kind": kind.value, "message": message, "traceback": "", "step": 5}
-    return from_error(f"host-{process}", process, event)
-
-
-LOST = error(0, ErrorKind.PEER_LOST, "reset by peer")
-RAISED = error(1, ErrorKind.EXCEPTION, "ValueError: boom")
-SAVED = from_exit("host-0", 0, ExitCode.PREEMPTED, 4, Phase.SAVE)
+from .clock import LOST, RAISED, SAVED, Time
 
 
 def test_a_sleep_is_no_time_that_has_passed() -> None:

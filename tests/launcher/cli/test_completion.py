@@ -9,17 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.shell_completion import ShellComplete
 
-from podrun.launcher.cli.root import main
 from podrun.runtime.config import Config
 
-
-def complete(*words: str) -> list[str]:
-    """Return what the last of the words may become."""
-    shell = ShellComplete(main, {}, "podrun", "_PODRUN_COMPLETE")
-    items = shell.get_completions(list(words[:-1]), words[-1])
-    return [item.value if item.type == "plain" else f"<{item.type}>" for item in items]
+from .completing import complete
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from podrun.launcher.compare.page import page_of
 
 from ..browsers import WAIT, chromium
-from .test_page import ABOUT, rows, variant
+from .made import ABOUT, rows, variant
 
 pytestmark = pytest.mark.long
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.pythons import other_python
 
-from .test_instrument import FOLDER, run
+from .plain_program import FOLDER, run
 
 PYTHON = os.path.realpath(sys.executable)
 """Not that of a virtual environment, which has imported other modules already."""

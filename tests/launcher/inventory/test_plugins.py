@@ -16,7 +16,7 @@ from podrun.launcher.inventory.pod_request import PodRequest
 from podrun.launcher.pod.pod import Host, Pod, Ssh
 from podrun.runtime.contract import UnavailableError, UserError
 
-from ..cli.test_completion import complete
+from ..cli.completing import complete
 from .plugin import GOOD, install
 
 DOCS = Path(__file__).parents[3] / "docs" / "plugins.md"

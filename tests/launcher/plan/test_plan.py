@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from podrun.launcher.inventory.simulated import simulated_pod
-from podrun.launcher.plan.plan import Code, LaunchPlan, Program, make_plan
-from podrun.launcher.pod.pod import Pod
-from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.plan.plan import Code, Program, make_plan
 from podrun.runtime.config import Config, Launch, LaunchSection
 from podrun.runtime.contract import CONFIG_FILE, ENV_COORDINATOR, WorkerEnv
+
+from .made import environments, make, plan_of, pod_of
 
 if TYPE_CHECKING:
     from tests.conftest import Sandbox
@@ -36,38 +35,9 @@ NASTY = {
 }
 
 
-def pod_of(slice: str = "cpu-2x4", **changes: Any) -> Pod:
-    """A simulated pod; with a `transport`, the same hosts elsewhere."""
-    kind = parse_slice(slice).kind
-    platform = {"gpu": "cuda"}.get(kind, kind) if "transport" in changes else "cpu"
-    pod = replace(simulated_pod(parse_slice(slice)), home="~/.podrun", python=None)
-    return replace(pod, **{"platform": platform, **changes})
-
-
-def make(pod: Pod, job: Config | Program, attempt: int = 0, **arguments: Any) -> LaunchPlan:
-    return make_plan(
-        pod,
-        job,
-        run_id="20260101-000000-abcd",
-        attempt=attempt,
-        workdir=Path("/work dir"),
-        cwd=Path("/jobs/it's mine"),
-        **arguments,
-    )
-
-
-def plan_of(slice: str = "cpu-2x4", attempt: int = 0, **launch: Any) -> LaunchPlan:
-    config = Config.model_validate({"steps": 3, "batch_size": 64, "launch": launch})
-    return make(pod_of(slice), config, attempt)
-
-
 JOB = Config(steps=3, batch_size=64)
 CODE = Code("~/.podrun/projects/1f", "sub dir/jobs", "~/.podrun/podruns/2e", "~/.podrun/envs/3d/bin/python")
 SECRETS = {"WANDB_API_KEY": "hush-7e1d", "EMPTY_ONE": "", "QUOTED": 'it\'s "hush-7e1d"'}
-
-
-def environments(plan: LaunchPlan) -> list[dict[str, str]]:
-    return [dict(process.env) for host in plan.hosts for process in host.processes]
 
 
 def test_the_plan_is_pure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

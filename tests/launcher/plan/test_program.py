@@ -8,7 +8,7 @@ from podrun.launcher.plan.plan import Program
 from podrun.launcher.plan.program import coordinator_env, instrument_files
 from podrun.runtime.config import Launch
 
-from .test_plan import make, pod_of
+from .made import make, pod_of
 
 
 def envs(slice: str = "cpu-2x2", **launch: object) -> list[dict[str, str]]:

@@ -14,7 +14,7 @@ from podrun.launcher.plan.plan import DETACHED_LEASE, Code, Program, attached_le
 from podrun.launcher.pod.pod import Host
 from podrun.runtime.config import Launch
 
-from .test_plan import environments, make, plan_of, pod_of
+from .made import environments, make, plan_of, pod_of
 
 
 @pytest.mark.parametrize(("hosts", "lease"), [(1, 10.0), (100, 10.0), (101, 10.1), (1024, 102.4)])

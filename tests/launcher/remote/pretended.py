@@ -20,7 +20,7 @@ from podrun.launcher.remote.session import Session
 from podrun.launcher.transport.base import Channel, Transport
 from podrun.launcher.transport.local import LocalTransport
 
-from ..attempt.test_ends import plan_of
+from ..attempts import plan_of
 
 HELLO = {"type": "hello", "n": 0, "pid": 7, "python": "3.8", "host": "h"}
 READY = {"type": "ready", "n": 1, "port": 1234, "address": None}

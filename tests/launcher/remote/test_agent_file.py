@@ -20,19 +20,13 @@ from podrun.launcher.plan import agent_file as agent_file_module
 from podrun.launcher.plan.agent_file import agent_command, agent_file
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Host, Pod
-from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.remote import open_agent as open_agent_module
 from podrun.launcher.remote.open_agent import open_agent
 from podrun.launcher.transport.base import Channel
 from podrun.launcher.transport.local import LocalTransport
 
 from ..powerless import POWERLESS
-
-HOST = Host("h", "127.0.0.1")
-
-
-def pod_of(home: Path, python: str = sys.executable) -> Pod:
-    return Pod(parse_slice("cpu-1x1"), (HOST,), "local", "cpu", home=str(home), python=python)
+from .agents import HOST, pod_of, say
 
 
 class Counting(LocalTransport):
@@ -50,16 +44,6 @@ class Counting(LocalTransport):
     @property
     def uploads(self) -> int:
         return sum(agent_file_module._RECEIVE in argv for argv in self.started)
-
-
-def say(transport: LocalTransport, pod: Pod) -> bytes:
-    """Return what an agent says behind its mark; `attach` to a folder without an agent says nothing."""
-    channel = open_agent(transport, pod, HOST, "attach", pod.home)
-    said = b""
-    while data := channel.receive():
-        said += data
-    channel.close()
-    return said + channel.stderr_tail().encode()
 
 
 def files(home: Path) -> list[str]:

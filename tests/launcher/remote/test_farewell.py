@@ -20,8 +20,7 @@ from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.remote.session import Session
 from podrun.launcher.transport.process_channel import ProcessChannel
 
-from ..attempt.test_ends import plan_of
-from ..attempt.test_leases import Recorded
+from ..attempts import Recorded, plan_of
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -13,7 +13,7 @@ from podrun.launcher.remote.open_agent import Unread
 from podrun.launcher.transport.base import Channel
 from podrun.launcher.transport.local import LocalTransport
 
-from .test_agent_file import pod_of, say
+from .agents import pod_of, say
 
 
 class Dropping(LocalTransport):

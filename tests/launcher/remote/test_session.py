@@ -15,7 +15,7 @@ from podrun.launcher.plan.plan import DETACHED_LEASE
 from podrun.launcher.pod.errors import HostError, IncompleteWriteError
 from podrun.launcher.remote import session as module
 
-from ..attempt.test_ends import plan_of
+from ..attempts import plan_of
 from .pretended import HELLO, READY, STOPPED, FakeChannel, World, until
 
 pytestmark = pytest.mark.timeout(60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from podrun.launcher.rundir.runs import RunDirectory
@@ -55,4 +56,16 @@ def run_with_restart() -> RunDirectory:
     usage = {"cpu": 0.5, "memory": 10**9, "memory_total": 4 * 10**9, "received": 1e6, "sent": 0.0, "devices": []}
     record(directory, *(event("usage", host="host-0", time=BEGIN + at, **usage) for at in (12, 22, 32)))
     record(directory, event("end", time=BEGIN + 40, code=0))
+    return directory
+
+
+def hostile_run() -> RunDirectory:
+    directory = make()
+    rows = steps(1, 3, 0)
+    rows[0]["loss"], rows[2]["loss"], rows[4]["loss"] = math.nan, math.inf, 1e300
+    record(directory, start(0, 0, workdir=HOSTILE, slice=HOSTILE, hosts=2), *phase("train", 0), *rows)
+    error = {"kind": "exception", "message": HOSTILE, "traceback": f"Traceback\n{HOSTILE}\n"}
+    record(directory, event("error", 0, time=BEGIN + 3, **error), event("note", 0, message=HOSTILE))
+    record(directory, event("end", time=BEGIN + 4, code=1, host="host-0", process=0, message=HOSTILE))
+    (directory.logs / "host-0.log").write_bytes(f"{HOSTILE}\n".encode() + b"\xff\x00\r\n")
     return directory

@@ -13,8 +13,7 @@ from podrun.launcher.report.write_html import html_of
 from podrun.launcher.rundir.runs import RunDirectory
 
 from ..browsers import WAIT, chromium
-from .made import run_with_restart
-from .test_page import hostile_run
+from .made import hostile_run, run_with_restart
 
 pytestmark = pytest.mark.long
 WHITE_OR_NOT = """(id) => {

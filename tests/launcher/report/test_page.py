@@ -22,7 +22,7 @@ from podrun.launcher.rundir.work_tree import WorkTree
 from podrun.runtime.contract import UserError
 
 from ..rundir.made import event, make, record
-from .made import BEGIN, HOSTILE, phase, run_with_restart, start, steps
+from .made import BEGIN, hostile_run, phase, run_with_restart, start, steps
 
 
 class Elements(HTMLParser):
@@ -79,18 +79,6 @@ def test_nothing_is_loaded_and_no_other_script_may_run() -> None:
     policy = dict(elements.attributes)["content"] or ""
     policies = [value for name, value in elements.attributes if name == "content" and value and "script-src" in value]
     assert len(policies) == 1 and policies[0].startswith("default-src 'none'; ") and "unsafe" not in policies[0], policy
-
-
-def hostile_run() -> RunDirectory:
-    directory = make()
-    rows = steps(1, 3, 0)
-    rows[0]["loss"], rows[2]["loss"], rows[4]["loss"] = math.nan, math.inf, 1e300
-    record(directory, start(0, 0, workdir=HOSTILE, slice=HOSTILE, hosts=2), *phase("train", 0), *rows)
-    error = {"kind": "exception", "message": HOSTILE, "traceback": f"Traceback\n{HOSTILE}\n"}
-    record(directory, event("error", 0, time=BEGIN + 3, **error), event("note", 0, message=HOSTILE))
-    record(directory, event("end", time=BEGIN + 4, code=1, host="host-0", process=0, message=HOSTILE))
-    (directory.logs / "host-0.log").write_bytes(f"{HOSTILE}\n".encode() + b"\xff\x00\r\n")
-    return directory
 
 
 def test_texts_of_a_run_are_texts() -> None:

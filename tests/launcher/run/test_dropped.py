@@ -27,7 +27,7 @@ from podrun.launcher.view.console import NoConsole
 from podrun.runtime.config import Launch
 
 from ...hosts import wait_until
-from ..attempt.test_leases import Recorded
+from ..attempts import Recorded
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -14,7 +14,7 @@ from podrun.launcher.run.policy import Attempt, Budget, Ending, Restart, Stop, d
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import Event, ExitCode
 
-from ..attempt.test_ends import plan_of
+from ..attempts import plan_of
 
 BUDGET = Budget(failures=3, preemptions=5)
 FAILED = Attempt(Ending.FAILED, 1, "ValueError: boom in step 5", trained=True)

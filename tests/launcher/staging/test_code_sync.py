@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from podrun.launcher.staging import project_files
-from podrun.launcher.staging.bundle import Bundle
 from podrun.launcher.staging.bundles import podrun_bundle, project_bundle
 from podrun.runtime.contract import UserError
 
 from ..powerless import POWERLESS
+from .projects import git, members, names, write
 
 ROOT = Path(__file__).parents[3]
 NASTY = [
@@ -36,26 +36,6 @@ NASTY = [
     "*.py",
     "x" * 200,
 ]
-
-
-def write(root: Path, *names: str) -> None:
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(f"this is {name}")
-
-
-def git(folder: Path, *args: str) -> None:
-    who = ["-c", "user.name=n", "-c", "user.email=e", "-c", "protocol.file.allow=always"]
-    subprocess.run(["git", *who, *args], cwd=folder, check=True, capture_output=True)
-
-
-def members(bundle: Bundle) -> dict[str, tarfile.TarInfo]:
-    with tarfile.open(fileobj=io.BytesIO(bundle.data), errors="surrogateescape") as archive:
-        return {member.name: member for member in archive}
-
-
-def names(folder: Path) -> set[str]:
-    return set(members(project_bundle(folder)[0]))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from podrun.launcher.staging import bundles
 from podrun.launcher.staging.bundles import project_bundle
 from podrun.runtime.contract import UserError
 
-from .test_code_sync import git, names, write
+from .projects import git, names, write
 
 
 @pytest.mark.parametrize("with_git", [False, True])

@@ -12,7 +12,7 @@ from podrun.launcher.run.pack import _name_private
 from podrun.launcher.staging.bundles import project_bundle
 from podrun.launcher.staging.private_files import is_private_name
 
-from .test_code_sync import git, write
+from .projects import git, write
 
 PRIVATE = (
     *(

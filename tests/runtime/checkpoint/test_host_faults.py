@@ -16,7 +16,7 @@ from podrun.runtime.checkpoint.restore import restore_newest
 from podrun.runtime.state import StateDict
 from podrun.runtime.worker.progress import Reporter
 
-from .test_checkpoint import FINGERPRINT, job, opened, save, state
+from .saving import FINGERPRINT, job, opened, save, state
 
 Limits = tuple[int, int]
 

@@ -17,10 +17,8 @@ from podrun.runtime.checkpoint.manifest import Verification, verify, write_manif
 from podrun.runtime.contract import CHECKPOINT_LOSS, CHECKPOINT_MANIFEST, CHECKPOINT_PINNED
 
 from ..strategies import assert_identical
-from .test_checkpoint import opened
-from .test_restore import restore, saved, state
-
-__all__ = ["saved"]
+from .damage import restore, state
+from .saving import opened
 
 
 def flip(path: Path) -> None:

@@ -19,10 +19,8 @@ from podrun.runtime.storage.process_disk import ProcessDisk
 from podrun.runtime.worker.progress import Reporter
 
 from ..strategies import assert_identical
-from .test_checkpoint import FINGERPRINT, job
-from .test_restore import DAMAGE, largest, saved, state
-
-__all__ = ["saved"]
+from .damage import DAMAGE, largest, state
+from .saving import FINGERPRINT, job
 
 
 def open_disk(folder: Path) -> Checkpoints:

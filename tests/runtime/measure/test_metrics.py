@@ -5,19 +5,20 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import struct
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.event_pb2 import SessionLog
 
 from podrun.runtime.config import Config
 from podrun.runtime.contract import EventKind, Phase, UserError, Workdir
 from podrun.runtime.measure.writers import JsonLines, TensorBoard, make_writers
 from podrun.runtime.worker.progress import Reporter
+
+from .event_files import tensorboard_events
 
 
 def job(**log: Any) -> Config:
@@ -74,18 +75,6 @@ def test_resuming_without_a_file(tmp_path: Path) -> None:
 
 
 # --- TensorBoard ----------------------------------------------------------------------------------------------------
-
-
-def tensorboard_events(folder: Path) -> list[Event]:
-    """Return what is in the event files: records of length, checksum, data and checksum."""
-    events = []
-    for file in sorted(folder.iterdir()):
-        data = file.read_bytes()
-        while data:
-            (length,) = struct.unpack("<Q", data[:8])
-            events.append(Event.FromString(data[12 : 12 + length]))
-            data = data[16 + length :]
-    return events
 
 
 def test_tensorboard_has_the_metrics(tmp_path: Path) -> None:

@@ -6,11 +6,13 @@ import functools
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 
 from podrun.runtime.config import Config
 from podrun.runtime.data.base import Dataset
 from podrun.runtime.data.pipeline import TrainBatches
+from podrun.runtime.data.tokens import Source, TrainWindows, ValidationWindows
 from podrun.runtime.state import Batch, Params, StateDict, to_dict
 from podrun.runtime.tasks import make_task
 from podrun.runtime.tasks.base import Scalars
@@ -20,6 +22,7 @@ from ..strategies import (
     copies,
     dataset,
     job,
+    make,
     strategy,
 )
 
@@ -65,3 +68,29 @@ def plain(config: Config, data: Dataset, params: Params, given: list[Batch]) -> 
 @functools.cache
 def reference() -> tuple[Params, list[dict[str, float]]]:
     return plain(job("single"), dataset(), initial()["params"], batches(3))
+
+
+@functools.cache
+def text() -> Dataset:
+    """Make a text of so many tokens that their embeddings are divided."""
+    tokens = np.random.default_rng(0).integers(1100, size=200).astype(np.uint16)
+    source = Source("tokens", 1100)
+    return Dataset(TrainWindows(tokens, 8, 0, source), ValidationWindows(tokens, 8, source), b"", vocabulary=1100)
+
+
+def text_job(name: str) -> Config:
+    return job(
+        name,
+        task="language_model",
+        model={"name": "gpt2", "layers": 1, "heads": 2, "width": 16, "context": 8},
+        data="python_source",
+        accumulate=2,
+    )
+
+
+@functools.cache
+def text_reference() -> tuple[StateDict, list[Batch], Params, list[dict[str, float]]]:
+    order = TrainBatches(text().train, 8, 0, 1, seed=0)
+    given = [order.at(8 * i) for i in range(2)]
+    start = copies(to_dict(make(text_job("single"), text()).init()))
+    return start, given, *plain(text_job("single"), text(), start["params"], given)

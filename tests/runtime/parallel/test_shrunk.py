@@ -10,8 +10,7 @@ from podrun.runtime.data.pipeline import TrainBatches
 from podrun.runtime.state import Batch, Params
 
 from ..strategies import assert_close, dataset, every_strategy, job, make, place, strategy, train
-from .reference import initial, plain
-from .test_strategy import text, text_job, text_reference
+from .reference import initial, plain, text, text_job, text_reference
 
 SIZE = 6  # 4 devices do not divide it
 

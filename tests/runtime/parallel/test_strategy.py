@@ -11,12 +11,9 @@ import numpy as np
 import optax
 import pytest
 
-from podrun.runtime.config import Config
-from podrun.runtime.data.base import Dataset
-from podrun.runtime.data.pipeline import TrainBatches, evaluation_batches
-from podrun.runtime.data.tokens import Source, TrainWindows, ValidationWindows
+from podrun.runtime.data.pipeline import evaluation_batches
 from podrun.runtime.parallel import make_strategy
-from podrun.runtime.state import Batch, Params, StateDict, to_dict
+from podrun.runtime.state import Batch, Params
 from podrun.runtime.tasks.base import Scalars, Task
 
 from ...tiers import mostly_long
@@ -33,7 +30,7 @@ from ..strategies import (
     strategy,
     train,
 )
-from .reference import SAME_DEVICES, batches, initial, plain, reference
+from .reference import SAME_DEVICES, batches, initial, reference, text, text_job, text_reference
 
 
 @every_strategy
@@ -50,32 +47,6 @@ def test_training_is_that_of_a_single_device(name: str, accumulate: int) -> None
     assert [metrics["learning_rate"] for metrics in found] == pytest.approx([0.01, 0.01 * 2 / 3, 0.01 / 3])
     assert_close(state.params, params)
     assert int(state.step) == 3
-
-
-@functools.cache
-def text() -> Dataset:
-    """Make a text of so many tokens that their embeddings are divided."""
-    tokens = np.random.default_rng(0).integers(1100, size=200).astype(np.uint16)
-    source = Source("tokens", 1100)
-    return Dataset(TrainWindows(tokens, 8, 0, source), ValidationWindows(tokens, 8, source), b"", vocabulary=1100)
-
-
-def text_job(name: str) -> Config:
-    return job(
-        name,
-        task="language_model",
-        model={"name": "gpt2", "layers": 1, "heads": 2, "width": 16, "context": 8},
-        data="python_source",
-        accumulate=2,
-    )
-
-
-@functools.cache
-def text_reference() -> tuple[StateDict, list[Batch], Params, list[dict[str, float]]]:
-    order = TrainBatches(text().train, 8, 0, 1, seed=0)
-    given = [order.at(8 * i) for i in range(2)]
-    start = copies(to_dict(make(text_job("single"), text()).init()))
-    return start, given, *plain(text_job("single"), text(), start["params"], given)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from podrun.runtime.measure.writers import JsonLines, make_writers
 from podrun.runtime.worker.progress import Reporter
 from podrun.runtime.worker.workdir import check_owner, claim, replace_text
 
-from ..test_resumed_epochs import train
+from ..training import train
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files to another user")
 OTHER = 65534

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+LINES = 15
+"""A message has at most so many."""
+Podrun = Callable[..., subprocess.CompletedProcess[str]]
 TRAIN = "train.yaml"
 SIMULATE = ("--slice", "cpu-1x1", "--simulate")
 

@@ -3,44 +3,21 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
 
 import pytest
-
-from podrun.launcher.cli.root import main
 
 from ....conftest import Sandbox
 from ....tiers import mostly_long
 from .buckets import BUCKETS
-from .case import Case
+from .case import LINES, Case, Podrun
 from .files import BY_A_WORKER, FILES
 from .jobs import MODEL_AND_SIZES, OVERRIDES, PARALLEL, TRAIN_YAML
 from .options import OPTIONS
 from .pods import HOSTS, INIT, POD, POD_FILE
 from .programs import PROGRAMS
 
-LINES = 15
 JOBS = [*TRAIN_YAML, *OVERRIDES, *MODEL_AND_SIZES, *PARALLEL, *FILES, *PROGRAMS]
 EARLY = [*JOBS, *POD, *POD_FILE, *HOSTS, *INIT, *OPTIONS, *BUCKETS]
-
-
-Podrun = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def podrun(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Podrun:
-    """Run podrun in this process: a new one would take a second for each message."""
-    monkeypatch.chdir(sandbox.path)
-    for name, value in sandbox.env.items():
-        monkeypatch.setenv(name, value)
-
-    def call(*args: str) -> subprocess.CompletedProcess[str]:
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main(list(args), prog_name="podrun")
-        return subprocess.CompletedProcess(args, int(ended.value.code or 0), *capfd.readouterr())
-
-    return call
 
 
 def explain(sandbox: Sandbox, podrun: Podrun, case: Case) -> subprocess.CompletedProcess[str]:

@@ -17,10 +17,7 @@ from ....buckets import BUCKET, bucket_server
 from ....conftest import Sandbox
 from ....fault_proxy import Faults, fault_proxy
 from ....tiers import mostly_long
-from .case import SIMULATE
-from .test_bad_input import LINES, Podrun, podrun
-
-__all__ = ["podrun"]
+from .case import LINES, SIMULATE, Podrun
 
 ADDRESS = {"gs": "STORAGE_EMULATOR_HOST", "s3": "AWS_ENDPOINT_URL"}
 KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")

@@ -1,0 +1,52 @@
+"""What tests of attempts start and watch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from podrun.launcher.inventory.simulated import simulated_pod
+from podrun.launcher.plan.plan import LaunchPlan, Program, make_plan
+from podrun.launcher.pod.pod import Host, Pod
+from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.transport.local import LocalTransport
+from podrun.launcher.transport.process_channel import ProcessChannel
+from podrun.runtime.config import Launch
+
+
+class Recorded(LocalTransport):
+    """Remembers the channels of each host."""
+
+    def __init__(self, pod: Pod) -> None:
+        super().__init__(pod)
+        self.channels: dict[str, list[ProcessChannel]] = {host.name: [] for host in pod.hosts}
+
+    def open(self, host: Host, argv: Sequence[str]) -> ProcessChannel:
+        channel = super().open(host, argv)
+        self.channels[host.name].append(channel)
+        return channel
+
+
+class Watching:
+    """An observer that keeps all events and calls `react` with each."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.react: Callable[[dict[str, Any]], None] = lambda event: None
+
+    def event(self, event: Any) -> None:
+        self.events.append(event)
+        self.react(event)
+
+    def output(self, process: int, data: bytes) -> None:
+        pass
+
+
+def plan_of(slice: str, folder: Path, *command: str, lease: float = 10.0) -> LaunchPlan:
+    pod = replace(simulated_pod(parse_slice(slice)), home=str(folder), python=sys.executable)
+    program = Program(command, Launch())
+    plan = make_plan(pod, program, run_id="r-1", attempt=0, workdir=folder / "work", cwd=folder)
+    return replace(plan, lease=lease)
