@@ -1,4 +1,4 @@
-"""What tests of attempts start and watch."""
+"""A plan, a transport that is recorded, and an observer, for tests of attempts."""
 
 from __future__ import annotations
 

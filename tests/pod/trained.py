@@ -1,4 +1,4 @@
-"""A run that trains, and the state that it saves."""
+"""Runs that train, and the state that they save."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run leaves: its record, its logs, its files."""
+"""Records, logs and files that a run leaves."""
 
 from __future__ import annotations
 

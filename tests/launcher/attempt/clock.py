@@ -1,4 +1,4 @@
-"""A clock that tests move, and failures."""
+"""Failures at times that a test chooses: a clock that it moves."""
 
 from __future__ import annotations
 

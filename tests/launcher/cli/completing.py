@@ -1,4 +1,4 @@
-"""What a shell's Tab key offers."""
+"""Completion of a command line, as a shell asks for it."""
 
 from __future__ import annotations
 

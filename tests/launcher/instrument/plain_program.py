@@ -1,4 +1,4 @@
-"""A program that knows nothing of podrun, run as the agent runs it."""
+"""Programs that know nothing of podrun, run as the agent runs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a checkpoint, and what is said of it; and its restoration."""
+"""Kinds of damage to a checkpoint, with the reason that is reported for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands in TensorBoard's files."""
+"""TensorBoard's event files, read."""
 
 from __future__ import annotations
 

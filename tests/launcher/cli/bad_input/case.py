@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 LINES = 15
-"""A message has at most so many."""
+"""Most lines of a message."""
 Podrun = Callable[..., subprocess.CompletedProcess[str]]
 TRAIN = "train.yaml"
 SIMULATE = ("--slice", "cpu-1x1", "--simulate")
