@@ -228,7 +228,7 @@ def saved_config(config: Config) -> dict[str, Any]:
 
 
 def tunable_keys(section: str) -> dict[str, Tunable]:
-    """Return the keys of a seam's choices whose values may change when a job is resumed, with their marks."""
+    """Return the keys of `section` that may change when a job is resumed, over all of its choices, with their marks."""
     choices = get_args(Config.model_fields[section].annotation)
     return {
         key: mark

@@ -1,4 +1,4 @@
-"""Parallelism strategies, by the name in the config."""
+"""Parallelism strategies, found by their name in train.yaml."""
 
 from __future__ import annotations
 
@@ -27,7 +27,14 @@ _CLASSES = {
 def make_strategy(
     config: Config, task: Task, optimizer: optax.GradientTransformation, schedule: optax.Schedule
 ) -> Strategy:
-    """Return the job's strategy. A user's is a subclass of `podrun.runtime.parallel.base.Strategy`."""
+    """Return the job's strategy.
+
+    Args:
+        config: the whole job; `config.parallel` names the strategy, or a user's subclass of `base.Strategy`.
+        task: the loss, its parameters and metrics.
+        optimizer: an optax optimizer.
+        schedule: learning rate by steps done.
+    """
     section = config.parallel
     if isinstance(section, Plugin):
         from .base import Strategy

@@ -1,4 +1,4 @@
-"""Trees of arrays: their types, their shardings, and one state from those of several parts."""
+"""Helpers for trees of arrays: microbatches, dtypes, shardings."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy as np
 from ..state import Batch, TrainState
 
 
-def in_parts(batch: Batch, key: jax.Array, count: int) -> tuple[Batch, jax.Array]:
-    """Return `count` equal parts of a batch, [count, B / count, ...], and keys for them, [count]."""
+def microbatches(batch: Batch, key: jax.Array, count: int) -> tuple[Batch, jax.Array]:
+    """Split a batch, [B, ...], into `count` microbatches, [count, B / count, ...], and its key into keys, [count]."""
     parts = jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), batch)
     return parts, jax.random.split(key, count)
 
 
-def merged(states: Any) -> Any:
-    """Return one state of the model from those of several parts of a batch, along a leading axis.
+def merge_model_states(states: Any) -> Any:
+    """Merge model states that are stacked along a leading axis: the mean of floats, the maximum of integers and booleans.
 
-    Numbers become means. Whatever counts steps is the same in all, and the largest is taken.
+    Integers are counters, which are equal in all of the states.
     """
     return jax.tree.map(lambda x: x.mean(0, dtype=x.dtype) if is_float(x) else x.max(0), states)
 
@@ -29,22 +29,27 @@ def is_float(x: Any) -> bool:
     return bool(jnp.issubdtype(x.dtype, jnp.inexact))
 
 
-def strongly_typed(state: TrainState) -> TrainState:
-    """Drop weak types: some optimizers begin with Python's numbers, and the second step would be compiled again."""
+def strip_weak_types(state: TrainState) -> TrainState:
+    """Drop weak types, which some optimizers start with: with them, the second step would be compiled again."""
     typed: TrainState = jax.tree.map(lambda x: jax.lax.convert_element_type(x, jnp.asarray(x).dtype), state)
     return typed
 
 
 def with_sharding(tree: Any, sharding: Any) -> Any:
-    """Return the shapes and dtypes of `tree` with shardings: one for all, or a tree of them."""
-    shardings = _for_each(tree, sharding)
+    """Return `tree` as ShapeDtypeStructs with shardings: one sharding for all leaves, or a tree of them."""
+    shardings = _broadcast(tree, sharding)
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), tree, shardings)
 
 
-def spread(tree: Any, sharding: Any) -> Any:
-    """Return arrays with shardings, one for all or a tree of them, from whole ones, which every process has."""
+def put_global(tree: Any, sharding: Any) -> Any:
+    """Place arrays, which every process has in full, as global arrays.
+
+    Args:
+        tree: the arrays, of jax or numpy.
+        sharding: one sharding for all leaves, or a tree of them.
+    """
     leaves, structure = jax.tree.flatten(tree)
-    shardings = jax.tree.leaves(_for_each(tree, sharding))
+    shardings = jax.tree.leaves(_broadcast(tree, sharding))
     del tree
     if all(s.is_fully_addressable for s in shardings):
         return jax.tree.unflatten(structure, jax.device_put(leaves, shardings))
@@ -54,5 +59,5 @@ def spread(tree: Any, sharding: Any) -> Any:
     return jax.tree.unflatten(structure, leaves)
 
 
-def _for_each(tree: Any, sharding: Any) -> Any:
+def _broadcast(tree: Any, sharding: Any) -> Any:
     return jax.tree.map(lambda _: sharding, tree) if isinstance(sharding, jax.sharding.Sharding) else sharding

@@ -1,4 +1,4 @@
-"""Collectives for the strategies that trace the program of one device."""
+"""Collectives for the strategies that trace the program of one device: pmap, shard_map and ensemble."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ Axis = str | tuple[str, ...]
 
 
 def average(tree: Any, axis: Axis) -> Any:
-    """Return the mean over the devices of `axis` of every array of `tree`, the same on all of them."""
+    """Return the mean of every array of `tree` over the devices of `axis`, on each of them."""
     return _reduce(jax.lax.pmean, tree, axis)
 
 
-def average_step(results: tuple[Any, Any], axis: Axis) -> tuple[Any, Any]:
-    """Return the means of what `Strategy.gradients` gives on each device: of the model's state as `arrays.merged` does."""
+def average_results(results: tuple[Any, Any], axis: Axis) -> tuple[Any, Any]:
+    """Average the results of `Strategy.gradients` over the devices of `axis`.
+
+    The model's state is merged as by `arrays.merge_model_states`: the mean of floats, the maximum of integers.
+    """
     means, state = results
     leaves, structure = jax.tree.flatten(state)
     means, floats = average((means, [x for x in leaves if is_float(x)]), axis)
@@ -37,106 +40,110 @@ def _largest(x: jax.Array, axis: Axis) -> jax.Array:
 
 
 def total(tree: Any, axis: Axis) -> Any:
-    """Return the sum over the devices of `axis` of every array of `tree`, the same on all of them."""
+    """Return the sum of every array of `tree` over the devices of `axis`, on each of them."""
     return _reduce(jax.lax.psum, tree, axis)
 
 
-def gathered(batch: Batch, axis: Axis) -> Batch:
-    """Return the global batch, [B, ...], on every device, from the share of each, [B / shares, ...]."""
+def all_gather(batch: Batch, axis: Axis) -> Batch:
+    """Gather the shares of all devices, [B / shares, ...], to the global batch, [B, ...], on each of them."""
     return {name: jax.lax.all_gather(x, axis, tiled=True) for name, x in batch.items()}
 
 
 def _reduce(collective: Any, tree: Any, axis: Axis) -> Any:
-    """Reduce one vector on CPUs, which wait for each other at every buffer. Elsewhere XLA combines the buffers.
+    """Reduce all arrays of `tree` by one collective.
 
-    A device that is alone waits for nobody, and compiles sooner without the vector.
+    On CPU, devices synchronize for every buffer of a collective, so the arrays are concatenated to one vector before it and
+    sliced out after it. On other platforms XLA combines the buffers itself. A single device needs no vector, and compiles
+    faster without.
     """
     leaves, structure = jax.tree.flatten(tree)
     if jax.default_backend() != "cpu" or jax.device_count() == 1 or len(leaves) < 2:
         return collective(tree, axis)
-    if sum(x.size for x in leaves) >= _UNCOUNTED:
+    if sum(x.size for x in leaves) >= _INT32_LIMIT:
         return collective(tree, axis)
     dtype = jnp.result_type(*leaves)
-    zero = jnp.minimum(jax.lax.axis_index(axis), 0)  # XLA cannot know it, so it computes no offset in advance
+    zero = jnp.minimum(jax.lax.axis_index(axis), 0)  # XLA cannot fold it, so that offsets stay variables
     groups = _groups(leaves)
-    with _apart():
+    with _not_inlined():
         typed = [[leaves[number].astype(dtype) for number in group] for group in groups]
-        vector = _joined([*(_joined(same) if len(same) > 1 else same[0] for same in typed), zero.astype(dtype)])
+        vector = _concatenate(
+            [*(_concatenate(same) if len(same) > 1 else same[0] for same in typed), zero.astype(dtype)]
+        )
     reduced = collective(vector, axis)
     start = reduced[-1].astype(jnp.int32)
-    starts: dict[int, list[jax.Array]] = {}  # by the size of arrays: where those of a group are in it
+    starts: dict[int, list[jax.Array]] = {}  # by array size: offsets of the arrays within a group
     offset, parts = start, leaves.copy()
     for group in groups:
         size = leaves[group[0]].size
         whole, places = reduced, [offset]
-        with _apart():
+        with _not_inlined():
             if len(group) > 1:
-                whole, places = _cut(reduced, offset, size * len(group)), starts.setdefault(size, [start])
+                whole, places = _slice(reduced, offset, size * len(group)), starts.setdefault(size, [start])
             while len(places) < len(group):
-                places.append(_after(places[-1], size))
-            offset = _after(offset, size * len(group))
+                places.append(_advance(places[-1], size))
+            offset = _advance(offset, size * len(group))
         for number, place in zip(group, places, strict=False):
-            part = jax.lax.dynamic_slice(whole, (place,), (size,))  # may be fused with what it is for: no copy
+            part = jax.lax.dynamic_slice(whole, (place,), (size,))  # inlined: XLA fuses it with its use, without a copy
             parts[number] = part.reshape(leaves[number].shape).astype(leaves[number].dtype)
     return jax.tree.unflatten(structure, parts)
 
 
-_UNCOUNTED = 2**31
-"""A number of elements that int32 cannot count."""
+_INT32_LIMIT = 2**31
+"""Vectors of this many elements cannot be indexed by int32."""
 
-_SMALL, _TOGETHER = 1 << 14, 64
-"""Size, in elements, below which arrays of one shape are joined with each other first, and how many at once.
+_SMALL_ARRAY, _GROUP_SIZE = 1 << 14, 64
+"""Arrays with fewer elements, of one shape, are concatenated in groups of this many before the vector is.
 
-XLA's time grows with the square of the number of arrays in one join. The elements of a group are copied twice more, which
-would take time for large arrays.
+Compile time grows with the square of the number of arrays that are concatenated at once. Groups cost two more copies, which
+large arrays are spared.
 """
 
 
 def _groups(leaves: list[jax.Array]) -> list[list[int]]:
-    """Return the indices of all arrays in groups: up to `_TOGETHER` small arrays of one shape and type, or one array."""
-    if len(leaves) <= _TOGETHER:
+    """Return the indices of `leaves` in groups: up to `_GROUP_SIZE` small arrays of one shape and dtype, or one array."""
+    if len(leaves) <= _GROUP_SIZE:
         return [[number] for number in range(len(leaves))]
     alike: dict[Any, list[int]] = {}
     for number, x in enumerate(leaves):
-        alike.setdefault((x.shape, x.dtype) if x.size < _SMALL else number, []).append(number)
-    return [same[first : first + _TOGETHER] for same in alike.values() for first in range(0, len(same), _TOGETHER)]
+        alike.setdefault((x.shape, x.dtype) if x.size < _SMALL_ARRAY else number, []).append(number)
+    return [same[first : first + _GROUP_SIZE] for same in alike.values() for first in range(0, len(same), _GROUP_SIZE)]
 
 
-def _apart() -> Any:
-    """Let XLA compile the calls within as functions of their own.
+def _not_inlined() -> Any:
+    """Return a context in which XLA does not inline jitted calls.
 
-    Otherwise XLA for CPUs compiles an operation anew for every place in the vector, which took 10 to 30 ms for each
-    parameter. And it fuses a `concatenate` with what comes before it, and then computes sums again for every element, which
-    made steps 15 times as long (docs/performance.md).
+    Inlined, XLA for CPUs compiles each slice separately, 10 to 30 ms for each parameter. It also fuses a `concatenate` with
+    the reductions before it and computes them again for every element, which made steps 15 times as long
+    (docs/performance.md).
     """
     return set_xla_metadata(inlineable="false")
 
 
 @jax.jit
-def _joined(leaves: list[jax.Array]) -> jax.Array:
-    """Return all elements, one array after another."""
+def _concatenate(leaves: list[jax.Array]) -> jax.Array:
+    """Concatenate the flattened arrays."""
     return jnp.concatenate([x.ravel() for x in leaves])
 
 
 @partial(jax.jit, static_argnums=2)
-def _cut(vector: jax.Array, offset: jax.Array, size: int) -> jax.Array:
-    """Return a copy of `size` elements from `offset`, int32[], on."""
+def _slice(vector: jax.Array, offset: jax.Array, size: int) -> jax.Array:
+    """Return a copy of the `size` elements that start at `offset`, int32[]."""
     return jax.lax.dynamic_slice(vector, (offset,), (size,))
 
 
 @partial(jax.jit, static_argnums=1)
-def _after(offset: jax.Array, size: int) -> jax.Array:
-    """Return the int32[] after `size` elements."""
+def _advance(offset: jax.Array, size: int) -> jax.Array:
+    """Return the offset, int32[], behind `size` elements."""
     return offset + size
 
 
 def averaged_objective(
     loss: Callable[[Params], jax.Array], axis: Axis, mark_varying: Callable[[Params], Params] = lambda p: p
 ) -> Objective:
-    """Return the mean of each device's `loss`, float32[], with its gradient averaged as well.
+    """Return a function that averages the devices' losses, float32[], and whose gradient is the average of their gradients.
 
-    JAX would take the gradient of a `pmean` under pmap to be the local one. A line search that follows it takes different
-    branches on different devices, and they wait for each other forever.
+    Under pmap, JAX differentiates a `pmean` to the local gradient. With local gradients a line search takes different
+    branches on different devices, which then deadlock.
     """
 
     @jax.custom_vjp

@@ -1,8 +1,8 @@
 """An ensemble by `jax.pmap`: one model per device of the pod, all trained on the same data.
 
-Members differ in their seed, which follows from the global index of their device, so that it does not matter how the devices
-are spread over hosts. They share no gradients; the loss that is reported is their mean. An evaluation is of the ensemble: its
-prediction is the mean of its members' (Hansen & Salamon 1990; Lakshminarayanan et al. 2017).
+Members differ in their seed, which is derived from the global index of their device, so that it does not depend on how
+devices are divided over hosts. They share no gradients. The reported loss is the mean of the members' losses. An evaluation
+scores the mean of the members' predictions (Hansen & Salamon 1990; Lakshminarayanan et al. 2017).
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from ..contract import UserError
 from ..models.shares import of_one_share
 from ..state import Batch, Params, StateDict, TrainState, variables
 from ..tasks.base import Scalars, Task
-from .arrays import spread, with_sharding
+from .arrays import put_global, with_sharding
 from .base import Loss, Results, Strategy
 from .collectives import average
 from .metrics import StepMetrics
 
 AXIS = "ensemble"
 _STATE: Any = TrainState(step=None, params=0, opt_state=0, ema=0, model_state=0)  # type: ignore[arg-type]
-"""Axis of the members in each part of the state; None for `step`, which all share."""
+"""The axis of the members in each part of the state. `step` has none: all members share it."""
 
 
-class _OfMembers:
-    """The compiled step of this process's members, which are told their numbers."""
+class _MemberProgram:
+    """The step of this process's members, called and lowered without naming their indices."""
 
     def __init__(self, program: Any, state: TrainState, members: jax.Array) -> None:
         self._program = program
@@ -41,7 +41,7 @@ class _OfMembers:
         return self._program(state, self._members, batch)
 
     def lower(self, _: TrainState, batch: Batch) -> jax.stages.Lowered:
-        """Return the lowered program for a state of these members alone, not of those of the whole pod."""
+        """Return the lowered program for the members of this process. It ignores the given state, that of all members."""
         lowered: jax.stages.Lowered = self._program.lower(self._state, self._members, batch)
         return lowered
 
@@ -53,25 +53,25 @@ class Ensemble(Strategy):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._predict, self._score = _predictions(self.task, self.config.task)
+        self._predict, self._score = _prediction_functions(self.task, self.config.task)
         devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
         self._local = [d for d in devices if d.process_index == jax.process_index()]
         pod, here = Mesh(np.array(devices), (AXIS,)), Mesh(np.array(self._local), (AXIS,))
         self._global_members = NamedSharding(pod, PartitionSpec(AXIS))
         self._local_members = NamedSharding(here, PartitionSpec(AXIS))
-        self._global_whole, self._local_whole = (NamedSharding(m, PartitionSpec()) for m in (pod, here))
+        self._global_replicated, self._local_replicated = (NamedSharding(m, PartitionSpec()) for m in (pod, here))
         self._numbers = devices.index(self._local[0]) + np.arange(len(self._local), dtype=np.int32)
         self._members = jax.device_put(self._numbers, self._local_members)  # global indices of this process's members
         self._ones: jax.Array | None = None
-        state = self._abstract(self._local_members, self._local_whole)
+        state = self._abstract(self._local_members, self._local_replicated)
         # JAX traces no pmap over several processes within another program.
         if self.updates_outside and jax.process_count() == 1:
             self._results = jax.pmap(self._member_results, AXIS, in_axes=(_STATE, 0, None))
-            layout = self._layout(state, self._local_members, self._local_whole)
+            layout = self._layout(state, self._local_members, self._local_replicated)
             step = jax.jit(self._all_members_step, donate_argnums=0, out_shardings=(layout, self._local_members))
         else:
             step = jax.pmap(self._member_step, AXIS, in_axes=(_STATE, 0, None), out_axes=(_STATE, 0), donate_argnums=0)
-        self._step = _OfMembers(step, state, self._members)
+        self._step = _MemberProgram(step, state, self._members)
         self._mean = jax.pmap(lambda metrics: average(metrics, AXIS), AXIS, out_axes=None)
         self._evaluate = jax.pmap(self._member_evaluate, AXIS, in_axes=(0, None), out_axes=None)
 
@@ -82,15 +82,15 @@ class Ensemble(Strategy):
             init = jax.pmap(lambda member: self.initial(self._member_key(member)), AXIS, out_axes=_STATE)
             state: TrainState = init(self._members)
             return state
-        members = [self.initial.computed(self._member_key(number)) for number in self._numbers.tolist()]
+        members = [self.initial.compute(self._member_key(number)) for number in self._numbers.tolist()]
         together: TrainState = jax.tree.map(lambda *each: np.stack(each), *members)
-        layout = self._layout(together, self._local_members, self._local_whole)
-        placed: TrainState = spread(replace(together, step=members[0].step), layout)
+        layout = self._layout(together, self._local_members, self._local_replicated)
+        placed: TrainState = put_global(replace(together, step=members[0].step), layout)
         return placed
 
     def abstract_state(self) -> TrainState:
         """Return the abstract state of the whole ensemble: the leading axis is the member."""
-        return self._abstract(self._global_members, self._global_whole)
+        return self._abstract(self._global_members, self._global_replicated)
 
     def _abstract(self, members: NamedSharding, whole: NamedSharding) -> TrainState:
         one, count = self.initial.shapes, members.num_devices
@@ -103,33 +103,33 @@ class Ensemble(Strategy):
         return replace(layout, step=step)
 
     def global_state(self, state: TrainState) -> TrainState:
-        """Return arrays over all processes, put together from those on each device. Nothing is copied."""
+        """Return global arrays over all processes, made of each device's arrays without a copy."""
         whole: TrainState = jax.tree.map(_as_global, state, self.abstract_state())
         return whole
 
     def place(self, named: StateDict) -> TrainState:
         state = self.restored(named)
-        return jax.tree.map(_as_local, state, self._layout(state, self._local_members, self._local_whole))
+        return jax.tree.map(_as_local, state, self._layout(state, self._local_members, self._local_replicated))
 
     def one_copy(self, params: Params) -> Params:
-        """Return the first member of each process, without the axis of members."""
+        """Return the parameters of this process's first member, without the axis of members."""
         return jax.tree.map(lambda x: x[0], params)
 
     def shard(self, batch: Batch) -> Batch:
-        return jax.device_put(batch, self._local_whole)
+        return jax.device_put(batch, self._local_replicated)
 
     def abstract_batch(self, batch: Batch) -> Batch:
-        return with_sharding(batch, self._local_whole)
+        return with_sharding(batch, self._local_replicated)
 
     # --- execution ---
 
     def average(self, metrics: StepMetrics) -> StepMetrics:
-        """Average outside of the step, in which members have no other reason to wait for each other."""
+        """Return the mean over all members. The step does not compute it, so that members do not wait for each other."""
         mean: StepMetrics = self._mean(metrics)
         return mean
 
     def scores(self, state: TrainState, batch: Batch) -> dict[str, float]:
-        """Return `ensemble_loss` and the like, for the averaged prediction before the step."""
+        """Return the metrics of the averaged prediction before the step: `ensemble_loss` and so on."""
         sums = jax.device_get(self._evaluate(variables(state.params, state.model_state), self._with_weights(batch)))
         ensemble = {name: float(value) for name, value in sums.items() if name != "members"}
         return {f"ensemble_{name}": value for name, value in self.task.summarize(ensemble).items()}
@@ -142,11 +142,16 @@ class Ensemble(Strategy):
         if self._ones is None or len(self._ones) != size:
             zero = np.zeros(1, np.int64)
             one = self.task.data.validation.gather(zero, zero)["weights"]
-            self._ones = jax.device_put(np.ones((size, *one.shape[1:]), np.float32), self._local_whole)
+            self._ones = jax.device_put(np.ones((size, *one.shape[1:]), np.float32), self._local_replicated)
         return {**batch, "weights": self._ones}
 
     def summarize(self, sums: dict[str, Any]) -> dict[str, Any]:
-        """Return the ensemble's metrics, those of `best_member`, which has the lowest loss, and `members`: those of each."""
+        """Return the ensemble's metrics, the members' means, the metrics of the member with the lowest loss, and of each.
+
+        Returns:
+            The task's metrics by name; the same with the prefixes `mean_member_` and `best_member_`; `best_member`, its
+            index; and `members`, a list with the metrics of each member.
+        """
         members = [
             self.task.summarize({name: value[i] for name, value in sums["members"].items()})
             for i in range(jax.device_count())
@@ -176,7 +181,7 @@ class Ensemble(Strategy):
         return self.gradients(state.params, state.model_state, batch, self.step_key(state.step, member))
 
     def _all_members_step(self, state: TrainState, members: jax.Array, batch: Batch) -> tuple[TrainState, StepMetrics]:
-        """Compute the gradients by pmap and update outside of it, as `update_outside` does, all members by one `vmap`."""
+        """Compute the gradients by pmap, and update all members outside of it by `vmap` (see `update_outside`)."""
         (grads, metrics), after = self._results(replace(state, opt_state=None, ema=None), members, batch)
 
         def update(state: TrainState, grads: Params, metrics: Scalars, after: Any) -> tuple[TrainState, StepMetrics]:
@@ -198,14 +203,14 @@ class Ensemble(Strategy):
         return {**ensemble, "members": jax.lax.all_gather(members, AXIS)}
 
 
-def _predictions(task: Task, name: str) -> tuple[Callable[..., jax.Array], Callable[..., Scalars]]:
-    """Return the task's `predict` and `score`. Raises UserError, before any time is spent on training, if it has none."""
+def _prediction_functions(task: Task, name: str) -> tuple[Callable[..., jax.Array], Callable[..., Scalars]]:
+    """Return the task's `predict` and `score`. Raises UserError if it lacks one."""
     if task.predict is not None and task.score is not None:
         return task.predict, task.score
     missing = [part for part, method in (("predict", task.predict), ("score", task.score)) if method is None]
     raise UserError(
         f"parallel: ensemble averages predictions, but task {name} has no {' and no '.join(missing)}; "
-        "write them (podrun.runtime.tasks.base.Task says what they give), or take another way of being parallel"
+        "write them (see podrun.runtime.tasks.base.Task), or choose another strategy"
     )
 
 
@@ -216,6 +221,6 @@ def _as_global(x: jax.Array, shape: Any) -> jax.Array:
 
 def _as_local(x: jax.Array, sharding: NamedSharding) -> jax.Array:
     parts = [shard.data for shard in x.addressable_shards]
-    # Not is_fully_replicated: a member on the only device of a process counts as replicated, too.
+    # `is_fully_replicated` would also be True for a single member.
     shape = (len(parts), *x.shape[1:]) if AXIS in sharding.spec else x.shape
     return jax.make_array_from_single_device_arrays(shape, sharding, parts)

@@ -1,4 +1,4 @@
-"""The initial state as a program, traced once: its shapes, and its arrays."""
+"""The program that makes the initial state, traced once for its shapes and its arrays."""
 
 from __future__ import annotations
 
@@ -11,47 +11,46 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from ..state import TrainState
 
-_FEW = 32
-"""Number of parameters up to which one program is compiled in less time than its operations are."""
+_ONE_PROGRAM_LIMIT = 32
+"""Up to this many parameter arrays, one program compiles faster than its operations do one by one."""
 
 
-class Initial:
+class InitialState:
     """The initial state as a function of a key.
 
     Args:
-        make: a function from a key, of shape [], to the state. It is called once, to trace it.
+        make: maps a key, [], to the state. It is called once, to be traced.
     """
 
     def __init__(self, make: Callable[[jax.Array], TrainState]) -> None:
         program, self.shapes = jax.make_jaxpr(make, return_shape=True)(jax.eval_shape(lambda: jax.random.key(0)))
-        # flax computes the outputs of a model to find the shapes of its parameters.
+        # flax's `init` also computes the model's outputs, which are not needed.
         needed, _ = dce_jaxpr(program.jaxpr, [True] * len(program.out_avals), instantiate=True)
         self._program = jaxpr_as_fun(ClosedJaxpr(needed, program.consts))
         self._structure = jax.tree.structure(self.shapes)
-        # It runs once. Level 1 gives the same bits as the default; a lower one, which the user may have set, does not.
+        # It runs once, so it is compiled fast. Level 1 gives the same bits as the default; level 0 does not.
         level = None if jax.config.values["jax_disable_most_optimizations"] else {"xla_backend_optimization_level": 1}
         self._compiled = jax.jit(self._program, compiler_options=level)
 
     def __call__(self, key: jax.Array) -> TrainState:
-        """Return the state; to be traced."""
+        """Return the state of a traced key."""
         state: TrainState = jax.tree.unflatten(self._structure, self._program(key))
         return state
 
-    def computed(self, key: jax.Array) -> TrainState:
-        """Return the state on this process's first device, a CPU.
+    def compute(self, key: jax.Array) -> TrainState:
+        """Return the state, computed on this process's first device, a CPU.
 
-        Few parameters are computed by one program. XLA takes time for each random array in a program, and from some hundreds
-        on it grows faster than their number: two minutes for 1,000 matrices. So more parameters are computed one operation
-        after another, each compiled once for all arrays of a shape.
+        One program computes it if there are few parameters. Its compile time grows faster than the number of random arrays:
+        two minutes for 1,000 matrices. Otherwise the operations run one by one, each compiled once for all arrays of a shape.
         """
         with jax.default_device(jax.local_devices()[0]):
-            if len(jax.tree.leaves(self.shapes.params)) <= _FEW:
+            if len(jax.tree.leaves(self.shapes.params)) <= _ONE_PROGRAM_LIMIT:
                 one: TrainState = jax.tree.unflatten(self._structure, self._compiled(key))
                 return one
             leaves = self._program(key)
         seen: set[int] = set()
         for number, (leaf, like) in enumerate(zip(leaves, jax.tree.leaves(self.shapes), strict=True)):
-            # A step takes the buffers of its state, so each has to have one of its own.
+            # A step donates its state, so no two arrays may share a buffer.
             if id(leaf) in seen or not isinstance(leaf, jax.Array):
                 leaves[number] = jnp.array(leaf, like.dtype)
             seen.add(id(leaf))

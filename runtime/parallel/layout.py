@@ -1,7 +1,8 @@
-"""Layouts over the devices of a pod, as values: a mesh, and the rules by which arrays are divided over its axes.
+"""The mesh of a pod's devices, and the shardings of batch and state on it.
 
-The mesh has two axes. A batch is divided over both. The state is whole on every device if `fsdp` is 1; else each of its
-large arrays is divided over `fsdp` along its longest dimension that this divides (ZeRO-3, Rajbhandari et al. 2020).
+The mesh has two axes, data and `fsdp`. A batch is divided over both. If `fsdp` is 1, every device holds the whole state.
+Otherwise each large array of the state is divided over `fsdp`, along its longest dimension that `fsdp` divides (ZeRO-3,
+Rajbhandari et al. 2020).
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from ..worker.quiet import without_gloo_lines
 
 DATA, FSDP = SHARES, "fsdp"
 AXES = (DATA, FSDP)
-SMALL = 1 << 14  # elements: smaller arrays stay whole, since gathering costs more than the memory that they take
+SMALL = 1 << 14  # elements: arrays up to this size are replicated, since gathering them costs more than their memory
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A mesh of all devices, which gives arrays their shardings."""
+    """A mesh of all devices, and the shardings of arrays on it."""
 
     mesh: Mesh
 
@@ -32,43 +33,48 @@ class Layout:
         """Return a layout over all devices of the pod.
 
         Args:
-            fsdp: number of parts that the state is divided in.
-            axis_type: whether the compiler chooses layouts, or they are in the types of arrays.
+            fsdp: number of devices that the state is divided over.
+            axis_type: Auto if the compiler chooses shardings; Explicit if they are part of array types.
         """
-        # A process's devices are neighbours, so that its part of a batch is in one piece.
+        # Sorted by process, so that each process holds a contiguous part of a batch.
         devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
         return cls(Mesh(np.array(devices).reshape(-1, fsdp), AXES, axis_types=(axis_type, axis_type)))
 
     @property
     def fsdp(self) -> int:
-        """Return the number of parts that the state is divided in."""
+        """Return the number of devices that the state is divided over."""
         return self.mesh.shape[FSDP]
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Return the axes that a batch is divided over.
+        """Return the axes that a batch is divided over, without axes of size 1.
 
-        An axis of size 1 divides nothing, and confuses JAX's rules for reshapes of explicit layouts.
+        JAX cannot reshape arrays with explicit shardings over an axis of size 1.
         """
         return tuple(name for name in AXES if self.mesh.shape[name] > 1) or (DATA,)
 
     @property
     def replicated(self) -> NamedSharding:
-        """Return the sharding of arrays that are whole on every device."""
+        """Return the sharding of arrays that every device holds in full."""
         return NamedSharding(self.mesh, PartitionSpec())
 
     @property
-    def divided(self) -> NamedSharding:
-        """Return the sharding of a batch: a part on each device."""
+    def batch_sharding(self) -> NamedSharding:
+        """Return the sharding of a batch, [B, ...], over all devices."""
         return NamedSharding(self.mesh, PartitionSpec(self.axes))
 
-    def stored(self, state: Any) -> Any:
-        """Return the shardings of a state, or of a part of it, between steps; `state` has arrays or their shapes."""
+    def state_shardings(self, state: Any) -> Any:
+        """Return the shardings of a state, or of a part of it, between steps. `state`: arrays or ShapeDtypeStructs."""
         return jax.tree.map(lambda leaf: NamedSharding(self.mesh, partition(leaf.shape, self.fsdp)), state)
 
     def connect(self) -> None:
-        """Communicate over each axis once: gloo connects at the first call, and processes have 30 s to arrive at it."""
-        parts = jax.make_array_from_process_local_data(self.divided, np.zeros(jax.local_device_count(), np.float32))
+        """Communicate over each axis once, so that gloo connects now.
+
+        Gloo connects in the first collective of an axis and waits 30 s for the other processes, which may compile longer.
+        """
+        parts = jax.make_array_from_process_local_data(
+            self.batch_sharding, np.zeros(jax.local_device_count(), np.float32)
+        )
         with without_gloo_lines():
             for axis in self.axes:
                 whole = NamedSharding(self.mesh, PartitionSpec(*[other for other in self.axes if other != axis]))
@@ -76,7 +82,7 @@ class Layout:
 
 
 def partition(shape: tuple[int, ...], parts: int) -> PartitionSpec:
-    """Return how to divide an array of the state: along its longest dimension that `parts` divides, or not at all."""
+    """Return how to divide an array of the state over `fsdp`: along its longest dimension that `parts` divides, if any."""
     fits = [i for i, n in enumerate(shape) if n % parts == 0]
     if parts == 1 or not fits or np.prod(shape) <= SMALL:
         return PartitionSpec()

@@ -1,4 +1,4 @@
-"""Place global arrays on a mesh of all devices: common to `jit`, `explicit` and `shard_map`."""
+"""Place state and batches as global arrays on a mesh of all devices: the base of `jit`, `explicit` and `shard_map`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,26 @@ from .base import Strategy
 from .layout import Layout
 
 
-class OnMesh(Strategy):
-    """Base of the strategies that place state and batches as global arrays."""
+class MeshStrategy(Strategy):
+    """Base of the strategies that place state and batches as global arrays.
+
+    Args:
+        *args: as of `Strategy`.
+        fsdp: number of devices that the state is divided over; 1: every device holds all of it.
+        axis_type: Auto if the compiler chooses shardings; Explicit if they are part of array types.
+        **kwargs: as of `Strategy`.
+    """
 
     def __init__(self, *args: Any, fsdp: int = 1, axis_type: AxisType = AxisType.Auto, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         pod = Layout.of_pod(fsdp, axis_type)
-        self.mesh, self.axes, self.replicated, self.divided = pod.mesh, pod.axes, pod.replicated, pod.divided
-        self.layout: TrainState = pod.stored(self.initial.shapes)
+        self.mesh, self.axes, self.replicated, self.batch_sharding = (
+            pod.mesh,
+            pod.axes,
+            pod.replicated,
+            pod.batch_sharding,
+        )
+        self.layout: TrainState = pod.state_shardings(self.initial.shapes)
         self.saves_in_parts = fsdp > 1
         if fsdp > 1 and jax.process_count() > 1 and jax.default_backend() == "cpu":
             pod.connect()
@@ -48,10 +60,13 @@ class OnMesh(Strategy):
         return whole
 
     def shard(self, batch: Batch) -> Batch:
-        return {k: self._global(v, self.divided, (len(v) * self.data_shard[1], *v.shape[1:])) for k, v in batch.items()}
+        return {
+            k: self._global(v, self.batch_sharding, (len(v) * self.data_shard[1], *v.shape[1:]))
+            for k, v in batch.items()
+        }
 
     def abstract_batch(self, batch: Batch) -> Batch:
-        return with_sharding(batch, self.divided)
+        return with_sharding(batch, self.batch_sharding)
 
     def _global(self, local: Any, sharding: NamedSharding, shape: tuple[int, ...]) -> jax.Array:
         return jax.make_array_from_process_local_data(sharding, local, shape)

@@ -14,20 +14,20 @@ from ..tasks.base import Scalars
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class StepMetrics:
-    """Numbers by name in one array: to transfer each alone would take longer than a short step allows."""
+    """Scalars by name, stored in one array: separate transfers would take longer than a short step."""
 
     values: jax.Array
-    """float32[n]; float32[members, n] of an ensemble, the members of this process."""
+    """float32[n]; for an ensemble float32[members of this process, n]."""
     names: tuple[str, ...] = field(metadata={"static": True})
 
     @classmethod
     def of(cls, metrics: Scalars) -> StepMetrics:
-        """Make metrics from scalars, float32[] each; to be traced."""
+        """Stack traced scalars, float32[] each."""
         return cls(jnp.stack([jnp.asarray(x, jnp.float32) for x in metrics.values()]), tuple(metrics))
 
     @property
     def complete(self) -> bool:
-        """Return True if the step is complete, so that `read` need not wait."""
+        """Return True if the step has been computed, so that `read` does not wait."""
         return bool(self.values.is_ready())  # type: ignore[attr-defined]
 
     def read(self) -> dict[str, float]:

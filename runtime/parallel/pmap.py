@@ -1,8 +1,8 @@
 """Data parallelism by `jax.pmap` over the local devices of each process: the default.
 
-Every device holds the whole state and a share of the batch; gradients are averaged over the pod by `pmean`. The state goes
-in and out without a device axis (in_axes and out_axes None), so it has the shapes of the model and its buffers are donated.
-Gradients are averaged, not the loss: under pmap the gradient of a `pmean` is the local gradient.
+Every device holds the whole state and a share of the batch. The state has no device axis (in_axes and out_axes are None), so
+arrays have the model's shapes and their buffers are donated. Gradients are averaged over the pod by `pmean`, not the loss:
+under pmap, JAX differentiates a `pmean` to the local gradient.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..state import Batch, Params, StateDict, TrainState
 from ..tasks.base import Scalars
 from .arrays import with_sharding
 from .base import Results, Strategy
-from .collectives import average, average_step, averaged_objective, gathered, total
+from .collectives import all_gather, average, average_results, averaged_objective, total
 from .metrics import StepMetrics
 
 AXIS = SHARES
@@ -31,7 +31,7 @@ class Pmap(Strategy):
         mesh = Mesh(np.array(jax.local_devices()), (AXIS,))
         self._replicated = NamedSharding(mesh, PartitionSpec())
         self._split = NamedSharding(mesh, PartitionSpec(AXIS))
-        # JAX traces no pmap over several processes within another program.
+        # Inside jit, JAX supports a pmap of one process only.
         if self.updates_outside and jax.process_count() == 1:
             of_pod = jax.pmap(self._device_results, AXIS, in_axes=(None, 0), out_axes=None)
             step = partial(self.update_outside, of_pod)
@@ -41,7 +41,7 @@ class Pmap(Strategy):
         self._evaluate = jax.pmap(self._device_evaluate, AXIS, in_axes=(None, 0), out_axes=None)
 
     def init(self) -> TrainState:
-        """Return the state of a program of the whole pod, which one process can compile for all, as it is on this process."""
+        """Return this process's copy of a state that is computed by one program for the whole pod, compiled once for all."""
         pod = Mesh(np.array(jax.devices()), (AXIS,))
         return jax.tree.map(self._local, self.initialized(NamedSharding(pod, PartitionSpec())))
 
@@ -68,25 +68,27 @@ class Pmap(Strategy):
         }
 
     def _device_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
-        batch, key = self._seen(state.step, batch)
+        batch, key = self._device_batch(state.step, batch)
         objective = averaged_objective(lambda params: self.loss(params, state.model_state, batch, key)[0], AXIS)
-        (grads, metrics), after = self.step_gradients(state, objective, lambda: self._averaged(state, batch, key))
+        (grads, metrics), after = self.step_gradients(
+            state, objective, lambda: self._average_gradients(state, batch, key)
+        )
         return self.update(state, grads, metrics, objective, after)
 
     def _device_results(self, state: TrainState, batch: Batch) -> Results:
-        return self._averaged(state, *self._seen(state.step, batch))
+        return self._average_gradients(state, *self._device_batch(state.step, batch))
 
-    def _seen(self, step: jax.Array, batch: Batch) -> tuple[Batch, jax.Array]:
-        """Return the examples of which this device computes the loss, and its key."""
+    def _device_batch(self, step: jax.Array, batch: Batch) -> tuple[Batch, jax.Array]:
+        """Return the examples whose loss this device computes, and the key for their dropout."""
         key = self.step_key(step, 0 if self.task.whole_batch else jax.lax.axis_index(AXIS))
-        return gathered(batch, AXIS) if self.task.whole_batch else batch, key
+        return all_gather(batch, AXIS) if self.task.whole_batch else batch, key
 
-    def _averaged(self, state: TrainState, batch: Batch, key: jax.Array) -> Results:
-        return average_step(self.gradients(state.params, state.model_state, batch, key), AXIS)
+    def _average_gradients(self, state: TrainState, batch: Batch, key: jax.Array) -> Results:
+        return average_results(self.gradients(state.params, state.model_state, batch, key), AXIS)
 
     def _device_evaluate(self, params: Params, batch: Batch) -> Scalars:
         if self.task.whole_batch:
-            same: Scalars = average(self.task.evaluate(params, gathered(batch, AXIS)), AXIS)
+            same: Scalars = average(self.task.evaluate(params, all_gather(batch, AXIS)), AXIS)
             return same
         sums: Scalars = total(self.task.evaluate(params, batch), AXIS)
         return sums

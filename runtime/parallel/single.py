@@ -1,6 +1,6 @@
-"""Compute everything on one device: the baseline for the other strategies.
+"""Training on one device: the baseline for the other strategies.
 
-On a pod every process does so for itself, with the same data and the same result, so that none waits for another.
+On a pod every process trains on its first device, with the same data and the same result, and without communication.
 """
 
 from __future__ import annotations

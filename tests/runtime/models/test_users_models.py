@@ -15,7 +15,7 @@ import pytest
 
 from podrun.runtime.checkpoint.store import Checkpoints
 from podrun.runtime.contract import UserError
-from podrun.runtime.parallel.arrays import merged
+from podrun.runtime.parallel.arrays import merge_model_states
 from podrun.runtime.parallel.base import Strategy
 from podrun.runtime.state import to_dict
 
@@ -176,7 +176,7 @@ def test_no_state_no_name() -> None:
     """A model without state is saved under the names that it has always had."""
     one = make(job("pmap"), dataset())
     assert to_dict(one.abstract_state()).keys() == {"step", "params", "opt_state"}
-    assert merged(None) is None
+    assert merge_model_states(None) is None
 
 
 @pytest.mark.parametrize(

@@ -29,10 +29,10 @@ def test_shardings(fsdp: int, axes: tuple[str, ...], large: tuple[str | None, ..
     layout = Layout.of_pod(fsdp)
     assert dict(layout.mesh.shape) == {"batch": DEVICES // fsdp, "fsdp": fsdp}
     assert (layout.fsdp, layout.axes) == (fsdp, axes)
-    assert specs((layout.divided, layout.replicated)) == (PartitionSpec(axes), PartitionSpec())
-    stored = layout.stored({"large": LARGE, "step": jax.ShapeDtypeStruct((), np.int32)})
+    assert specs((layout.batch_sharding, layout.replicated)) == (PartitionSpec(axes), PartitionSpec())
+    stored = layout.state_shardings({"large": LARGE, "step": jax.ShapeDtypeStruct((), np.int32)})
     assert specs(stored) == {"large": PartitionSpec(*large), "step": PartitionSpec()}
-    assert layout.divided.shard_shape((DEVICES * 3, 2)) == (3, 2)
+    assert layout.batch_sharding.shard_shape((DEVICES * 3, 2)) == (3, 2)
 
 
 def test_equal_layouts() -> None:
