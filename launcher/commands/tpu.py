@@ -11,11 +11,11 @@ import click
 
 from podrun.runtime.contract import ExitCode, UserError
 
-from ..engines.tpu.bring_up import Waiting, bring_up, refusal, take_down
 from ..engines.tpu.gcloud import StoppedError, TpuName, configured_project
 from ..engines.tpu.order import Order, make_order
+from ..engines.tpu.provision import Waiting, delete_and_wait, provision, refusal
 from ..engines.tpu.queued import Queued, Stage, Vm
-from ..engines.tpu.service import Standing, list_zone, look
+from ..engines.tpu.service import TpuStatus, list_zone, look
 from ..run.signals import Signals
 from ..view.text_table import text_table
 from ..view.times import duration, moment
@@ -60,7 +60,7 @@ def up(request: TpuRequest) -> int:
         return ExitCode.DONE
     with Signals() as signals:
         try:
-            bring_up(order, Waiting(tell, lambda: len(signals.received)))
+            provision(order, Waiting(tell, lambda: len(signals.received)))
         except StoppedError:
             print(
                 f"podrun: interrupted; {tpu.name} is left as it is, and Google goes on with it{hints(tpu)}", flush=True
@@ -103,7 +103,7 @@ def confirm(question: str, what: str) -> bool:
     return False
 
 
-def _shown(order: Order, standing: Standing) -> str:
+def _shown(order: Order, standing: TpuStatus) -> str:
     tpu = order.tpu
     project = tpu.project or configured_project(tpu)
     rows = [
@@ -136,7 +136,7 @@ def down(name: str, zone: str, project: str | None, yes: bool) -> int:
         return ExitCode.DONE
     with Signals() as signals:
         try:
-            take_down(tpu, Waiting(tell, lambda: len(signals.received)))
+            delete_and_wait(tpu, Waiting(tell, lambda: len(signals.received)))
         except StoppedError:
             print(f"podrun: interrupted; Google may go on deleting {name}{hints(tpu)}", flush=True)
             return 128 + signals.received[0]
@@ -152,7 +152,7 @@ def show_list(zone: str, project: str | None) -> int:
         print(f"no TPU VMs and no queued resources in {zone}")
         return ExitCode.DONE
     of_queue = {vm.queued: vm for vm in vms if vm.queued}
-    standings = [Standing(q, of_queue.get(q.name)) for q in queued]
+    standings = [TpuStatus(q, of_queue.get(q.name)) for q in queued]
     rows = [_row(q, of_queue.get(q.name)) for q in queued]
     rows += [_vm_row(vm) for vm in vms if vm.queued not in {q.name for q in queued}]
     print(text_table([["NAME", "TYPE", "STATE", "COST", "SINCE", "FOR"], *rows]))

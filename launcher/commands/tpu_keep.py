@@ -8,7 +8,7 @@ from pathlib import Path
 from podrun.runtime.config import Launch, bucket_url
 from podrun.runtime.contract import ExitCode, UserError
 
-from ..engines.tpu.keep import KeptTpu
+from ..engines.tpu.keep import RenewableTpu
 from ..inventory.find import find_pod
 from ..inventory.pod_request import PodRequest
 from ..pod.pod import Pod
@@ -42,7 +42,7 @@ def keep(request: KeepRequest) -> int:
     if not agree(order, request.tpu.yes, _REMARK, always=True):
         return ExitCode.DONE
     where = _Where(request, launch)
-    kept = KeptTpu(order, where.find)
+    kept = RenewableTpu(order, where.find)
     try:
         with Signals() as signals:
             pod = kept.renew(tell, lambda: len(signals.received))

@@ -1,1 +1,1 @@
-"""All about one engine in one folder: where its hosts come from, how they are reached, what is submitted to it."""
+"""Engines, one folder each: its source of hosts, its transport, and what is submitted to it."""

@@ -1,1 +1,1 @@
-"""TPU VMs that are ordered from Google: queued resources, by gcloud."""
+"""TPU VMs: their hosts, and their creation as queued resources by gcloud."""

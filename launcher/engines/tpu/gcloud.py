@@ -1,4 +1,4 @@
-"""Ask Google's `gcloud` about TPUs, as a program of its own: the user's login and configuration hold."""
+"""Run Google's `gcloud` to query and change TPUs, with the user's login and configuration."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from ...yamlfile.short import short
 from .gcloud_errors import explain
 
 _LIMIT = 60.0  # seconds: gcloud takes 1 to 3, and longer if it renews its login
-_MOST = 16 << 20  # bytes of an answer: a list of a thousand TPU VMs of 64 hosts each has less
+_LIMIT_BYTES = 16 << 20  # of an answer: more than a list of a thousand TPU VMs of 64 hosts each
 _LONGEST = 100  # characters of a project
 _PIECE = 1 << 16  # bytes
-_TICK = 0.2  # seconds between two looks at Ctrl-C
+_TICK = 0.2  # seconds between two checks for Ctrl-C
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?")
-_PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:-]{0,99}")  # an ID, with its domain if it has one, or a number
+_PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:-]{0,99}")  # an ID, perhaps with a domain, or a number
 
 
 @dataclass(frozen=True)
 class Verb:
-    """Something that gcloud does with TPU VMs, or with queued resources."""
+    """A verb of gcloud, such as `describe`, on a group of resources, such as `tpu-vm`."""
 
     group: str
     name: str
     limit: float = _LIMIT
-    """Seconds until it must have answered."""
+    """Timeout in seconds."""
 
 
 DESCRIBE_VM = Verb("tpu-vm", "describe")
@@ -43,14 +43,18 @@ DESCRIBE_VM = Verb("tpu-vm", "describe")
 
 @dataclass(frozen=True)
 class TpuName:
-    """What gcloud needs to find a TPU VM. Raises UserError for what can be no name, and might be taken for an option."""
+    """The name, zone and project of a TPU VM.
+
+    Raises:
+        UserError: one is no valid name, and gcloud could mistake it for an option.
+    """
 
     name: str | None
-    """None: all of the zone."""
+    """None: all TPU VMs of the zone."""
     zone: str
     project: str | None = None
     typed: str = "--tpu"
-    """What messages put before the name: an option of the command line, or a word."""
+    """The word before the name in messages, such as the command-line option."""
 
     def __post_init__(self) -> None:
         named = (
@@ -59,7 +63,7 @@ class TpuName:
             ("--project", "project", self.project, _PROJECT, "my-project"),
         )
         wrong = [
-            f"{typed}: {short(value)} can be no name of a {kind}, which is like {example}"
+            f"{typed}: {short(value)} cannot be the name of a {kind}; names are like {example}"
             for typed, kind, value, pattern, example in named
             if value is not None and not pattern.fullmatch(value)
         ]
@@ -68,7 +72,7 @@ class TpuName:
 
     @property
     def label(self) -> str:
-        """Return what messages about it begin with."""
+        """Return the beginning of messages about it, such as `--tpu my-tpu`."""
         return f"--zone {self.zone}" if self.name is None else f"{self.typed} {self.name}"
 
     @property
@@ -76,25 +80,34 @@ class TpuName:
         return (f"--zone={self.zone}", *((f"--project={self.project}",) if self.project else ()))
 
     def command(self, verb: str, group: str = "tpu-vm") -> str:
-        """Return the command line with which the user does something to the TPU VM."""
-        return " ".join(self.words(Verb(group, verb)))
+        """Return gcloud's command line for a verb on this TPU VM, for messages."""
+        return " ".join(self.argv(Verb(group, verb)))
 
-    def words(self, verb: Verb) -> list[str]:
-        """Return the words of a command line."""
+    def argv(self, verb: Verb) -> list[str]:
+        """Return the arguments of gcloud for a verb on this TPU VM."""
         named = (self.name,) if self.name is not None and verb.name != "list" else ()
         return ["gcloud", "compute", "tpus", verb.group, verb.name, *named, *self.flags]
 
 
 def ask(verb: Verb, tpu: TpuName, *options: str, stopped: Callable[[], bool] = lambda: False) -> Any:
-    """Return gcloud's answer, parsed from JSON; None to an order, such as to create something.
+    """Run gcloud, and return its answer, parsed from JSON; None for `create` and `delete`.
 
-    Raises UserError, UnavailableError if Google cannot be asked now, MissingTpuError if there is no such TPU, and
-    StoppedError soon after `stopped` says True.
+    Args:
+        verb: the verb and its timeout.
+        tpu: the TPU VM, or a zone.
+        *options: further options of gcloud.
+        stopped: returns True once the user has asked to stop.
+
+    Raises:
+        UserError: gcloud is missing, or refuses the request.
+        UnavailableError: Google cannot be reached, or does not answer in time.
+        MissingTpuError: there is no such TPU.
+        StoppedError: `stopped` has returned True.
     """
-    code, out, err = _run([*tpu.words(verb), *options, "--format=json"], tpu, verb, stopped)
+    code, out, err = _run([*tpu.argv(verb), *options, "--format=json"], tpu, verb, stopped)
     if code != 0:
         raise explain(verb, tpu, code, err)
-    if verb.name in ("create", "delete"):  # what it prints is about an operation, and of no use
+    if verb.name in ("create", "delete"):  # it prints the operation, not the resource
         return None
     try:
         return json.loads(out)
@@ -106,7 +119,7 @@ def ask(verb: Verb, tpu: TpuName, *options: str, stopped: Callable[[], bool] = l
 
 
 def configured_project(tpu: TpuName) -> str | None:
-    """Return the project that gcloud takes if it is not told one; None if it has none. Raises as `ask`."""
+    """Return gcloud's default project; None if it has none. Raises the errors of `ask`."""
     verb = Verb("config", "get")
     code, out, _ = _run(["gcloud", "config", "get", "project"], tpu, verb, lambda: False)
     return out.strip()[:_LONGEST] or None if code == 0 else None
@@ -116,7 +129,7 @@ def _run(command: list[str], tpu: TpuName, verb: Verb, stopped: Callable[[], boo
     """Return exit code, stdout and stderr."""
     pipe = subprocess.PIPE
     try:
-        # In a group of its own, because gcloud is a script that starts a Python.
+        # Its own process group: gcloud is a script that starts Python, and both must be killed.
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True)
     except FileNotFoundError:
         raise UserError(
@@ -124,12 +137,12 @@ def _run(command: list[str], tpu: TpuName, verb: Verb, stopped: Callable[[], boo
             "(https://cloud.google.com/sdk/docs/install) and run `gcloud init`, or name the hosts with --hosts"
         ) from None
     except OSError as error:
-        raise UserError(f"{tpu.label}: gcloud cannot be started: {error.strerror}; install it anew") from None
+        raise UserError(f"{tpu.label}: gcloud cannot be started: {error.strerror}; reinstall it") from None
     by_hand = tpu.command(verb.name, verb.group)
     with process:
         try:
             out, err = read_output(process, verb.limit, stopped)
-        except BaseException as error:  # a Ctrl-C as well: it went to podrun alone
+        except BaseException as error:  # also Ctrl-C, which gcloud does not get in its own session
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             if isinstance(error, TimeoutError):
@@ -139,7 +152,7 @@ def _run(command: list[str], tpu: TpuName, verb: Verb, stopped: Callable[[], boo
                 ) from None
             if isinstance(error, _TooMuchError):
                 raise UnavailableError(
-                    f"{tpu.label}: gcloud's answer has more than {_MOST >> 20} MiB, which podrun does not read; "
+                    f"{tpu.label}: gcloud's answer has more than {_LIMIT_BYTES >> 20} MiB, podrun's limit; "
                     f"look at what `{by_hand}` prints"
                 ) from None
             raise
@@ -147,15 +160,21 @@ def _run(command: list[str], tpu: TpuName, verb: Verb, stopped: Callable[[], boo
 
 
 class StoppedError(Exception):
-    """The user does not want to wait any more; gcloud was ended."""
+    """The user has asked to stop, and gcloud was killed."""
 
 
 class _TooMuchError(Exception):
-    """A program has printed more than is read."""
+    """A program has printed more than `_LIMIT_BYTES`."""
 
 
 def read_output(process: subprocess.Popen[bytes], limit: float, stopped: Callable[[], bool]) -> tuple[str, str]:
-    """Wait for the end of a program, and return its stdout and stderr. Raises TimeoutError after `limit` seconds."""
+    """Wait for the end of a program, and return its stdout and stderr.
+
+    Raises:
+        TimeoutError: it has not ended within `limit` seconds.
+        StoppedError: `stopped` has returned True.
+        _TooMuchError: its output is too long.
+    """
     assert process.stdout and process.stderr
     deadline = time.monotonic() + limit
     kept: dict[IO[bytes], bytearray] = {process.stdout: bytearray(), process.stderr: bytearray()}
@@ -174,7 +193,7 @@ def read_output(process: subprocess.Popen[bytes], limit: float, stopped: Callabl
                     kept[stream] += piece
                 else:
                     selector.unregister(stream)
-                if len(kept[stream]) > _MOST:
+                if len(kept[stream]) > _LIMIT_BYTES:
                     raise _TooMuchError
     try:
         process.wait(max(0.0, deadline - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Parse gcloud's answers, of which nothing is trusted."""
+"""Parse and check gcloud's answers, which are untrusted input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .gcloud import TpuName, Verb
 
 
 class Answer(BaseModel):
-    """A part of an answer. What podrun does not use is not looked at."""
+    """An object within an answer. Unknown fields are ignored."""
 
     model_config = ConfigDict(alias_generator=to_camel, coerce_numbers_to_str=True)
 
@@ -23,7 +23,7 @@ T = TypeVar("T", bound=Answer)
 
 
 def parse_answer(verb: Verb, tpu: TpuName, kind: type[T], answer: Any) -> T:
-    """Return the answer as `kind`. Raises UnavailableError, which names the first field that podrun cannot use."""
+    """Return the answer as `kind`. Raises UnavailableError, which names the first invalid field."""
     try:
         return kind.model_validate(answer)
     except ValidationError as invalid:

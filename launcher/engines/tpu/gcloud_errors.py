@@ -1,4 +1,4 @@
-"""What gcloud's words mean when it fails, and what to do about it. PURE."""
+"""Explain gcloud's error messages, with remedies. PURE."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from podrun.runtime.contract import UnavailableError, UserError
 
 from ...pod.errors import MissingTpuError
 
-_SHOWN = 300  # characters of gcloud's own words
+_SHOWN = 300  # characters of gcloud's own message
 
 
 class Verb(Protocol):
-    """What gcloud was asked to do: `gcloud.Verb`."""
+    """The interface of `gcloud.Verb` that messages use."""
 
     @property
     def group(self) -> str: ...
@@ -25,7 +25,7 @@ class Verb(Protocol):
 
 
 class Target(Protocol):
-    """What it was asked about: `gcloud.TpuName`."""
+    """The interface of `gcloud.TpuName` that messages use."""
 
     @property
     def zone(self) -> str: ...
@@ -45,7 +45,7 @@ class _Meaning:
     kind: type[Exception]
     text: str
     verbs: Collection[str] = ()
-    """Names of the verbs of which this is true; empty: of all."""
+    """The verbs whose errors it explains; empty: all verbs."""
 
 
 _CHANGES = ("create", "delete")
@@ -66,7 +66,7 @@ _MEANINGS = (
     _Meaning(
         r"active account selected|auth tokens|Reauthentication|invalid_grant|UNAUTHENTICATED|valid credentials",
         UserError,
-        "gcloud is not logged in, or its login is over; run `gcloud auth login`",
+        "gcloud is not logged in, or its login has expired; run `gcloud auth login`",
     ),
     _Meaning(
         r"(attribute|required property) \[project\]|valid project ID",
@@ -145,12 +145,12 @@ _MEANINGS = (
         "Google's TPU service has no answer now; try again in some minutes",
     ),
 )
-"""The first that fits counts: without a network a login fails as well."""
+"""The first match counts. The network comes first, since without it a login fails, too."""
 
 
 def explain(verb: Verb, target: Target, code: int, err: str) -> Exception:
-    """Return the error for what gcloud says on stderr."""
-    words = _words(err) or f"nothing, and ended with exit code {code}"
+    """Return the error that explains gcloud's stderr, with a remedy."""
+    reason = _error_line(err) or f"nothing, and ended with exit code {code}"
     values = {
         "zone": target.zone,
         "verb": verb.name,
@@ -160,13 +160,13 @@ def explain(verb: Verb, target: Target, code: int, err: str) -> Exception:
     }
     for meaning in _MEANINGS:
         if (not meaning.verbs or verb.name in meaning.verbs) and re.search(meaning.pattern, err):
-            return meaning.kind(f"{target.label}: {meaning.text.format(**values)}\ngcloud said: {words}")
+            return meaning.kind(f"{target.label}: {meaning.text.format(**values)}\ngcloud said: {reason}")
     by_hand = target.command(verb.name, verb.group)
-    return UserError(f"{target.label}: gcloud has failed; try `{by_hand}` by hand\ngcloud said: {words}")
+    return UserError(f"{target.label}: gcloud has failed; try `{by_hand}` by hand\ngcloud said: {reason}")
 
 
-def _words(err: str) -> str:
-    """Return the line that says what is wrong: the first that begins with ERROR, or else the last one."""
+def _error_line(err: str) -> str:
+    """Return the line with the error: the first that begins with ERROR, otherwise the last one."""
     lines = [line.strip() for line in err.splitlines() if line.strip()]
     line = next((line for line in lines if line.startswith("ERROR:")), lines[-1] if lines else "")
     return re.sub(r"^ERROR: (\(gcloud[\w.-]*\) )?", "", line)[:_SHOWN]

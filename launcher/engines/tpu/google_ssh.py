@@ -1,4 +1,4 @@
-"""Say how to log in to machines of Google: by gcloud's key, with host keys as gcloud handles them."""
+"""SSH settings for Google's machines: gcloud's key, and a known_hosts file for each TPU VM as gcloud has."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from pathlib import Path
 from ...pod.home import podrun_home
 from ...pod.pod import Ssh
 
-_KEY = Path("~/.ssh/google_compute_engine")  # which gcloud makes, and brings to the TPU VMs
+_KEY = Path("~/.ssh/google_compute_engine")  # gcloud makes it, and copies the public key to the TPU VMs
 
 
-def google_login(known: str | None) -> Ssh:
-    """Return the SSH settings. `known` names the file of known keys, by a number that Google gives once; None: the user's.
+def google_ssh(known: str | None) -> Ssh:
+    """Return the SSH settings for a TPU VM.
 
-    The next machine at the same address is another one with another key, so known keys are kept by such a number.
+    Args:
+        known: name of its known_hosts file, made of Google's unique number of the TPU VM, since another machine with another
+            host key may get its address later. None: the user's own known_hosts.
     """
     key = _KEY if _KEY.expanduser().is_file() else None
     if known is None:

@@ -1,4 +1,4 @@
-"""Keep a TPU VM for a run: create it again whenever Google takes it away."""
+"""Recreate the TPU VM of a run whenever Google takes it away."""
 
 from __future__ import annotations
 
@@ -8,21 +8,25 @@ from collections.abc import Callable
 from podrun.runtime.contract import UnavailableError
 
 from ...pod.pod import Pod
-from . import bring_up
-from .bring_up import Waiting
+from . import provision
 from .gcloud import StoppedError
 from .order import Order
+from .provision import Waiting
 from .queued import STATES, Stage
-from .service import Standing, look
+from .service import TpuStatus, look
 
 _ATTEMPTS = 5  # requests that may fail in a row
 
 
-class KeptTpu:
-    """A TPU VM that is created again: a `Renewal`, once it has been created for the first time by the same call."""
+class RenewableTpu:
+    """A TPU VM that is recreated when Google takes it away: a `Renewal`. The first `renew` creates it.
+
+    Args:
+        order: the TPU VM.
+        find: returns the pod of the TPU VM once it is ready; raises UserError or UnavailableError.
+    """
 
     def __init__(self, order: Order, find: Callable[[], Pod]) -> None:
-        """`find` returns the pod of a TPU VM that is ready; raises UserError, UnavailableError."""
         self._order = order
         self._find = find
 
@@ -45,7 +49,7 @@ class KeptTpu:
                 standing = look(self._order.tpu, stopped)
                 if why := taken(self.name, standing):
                     return why
-                if why := not_again(self.name, standing):
+                if why := stopped_by_user(self.name, standing):
                     note(why)
                     return ""
             except UnavailableError:
@@ -56,7 +60,7 @@ class KeptTpu:
             if late:
                 return ""
             try:
-                waiting.sleep(bring_up.PAUSE)
+                waiting.sleep(provision.PAUSE)
             except StoppedError:
                 return ""
 
@@ -66,25 +70,25 @@ class KeptTpu:
         while True:
             left -= 1
             try:
-                bring_up.bring_up(self._order, waiting, attempts=_ATTEMPTS)
+                provision.provision(self._order, waiting, attempts=_ATTEMPTS)
             except StoppedError:
                 return None
             try:
                 return self._find()
-            except UnavailableError as error:  # it may have been taken away since
+            except UnavailableError as error:  # it may have been taken away meanwhile
                 if not left:
                     raise
                 note(str(error))
             try:
-                waiting.sleep(bring_up.PAUSE)
+                waiting.sleep(provision.PAUSE)
             except StoppedError:
                 return None
 
 
-def taken(name: str, standing: Standing) -> str:
-    """Return what Google has done, as a sentence; empty if it has not taken the machines away. PURE."""
+def taken(name: str, standing: TpuStatus) -> str:
+    """Return a sentence if Google has taken the machines away; otherwise an empty string. PURE."""
     queued = standing.queued
-    if queued is None or not_again(name, standing):
+    if queued is None or stopped_by_user(name, standing):
         return ""
     known = queued.state in STATES
     if standing.is_dead or queued.state == "SUSPENDING" or (known and queued.stage is Stage.WAITING):
@@ -92,8 +96,8 @@ def taken(name: str, standing: Standing) -> str:
     return ""
 
 
-def not_again(name: str, standing: Standing) -> str:
-    """Return why a TPU VM that is gone is not to be created again, as a sentence: a user has it so; or nothing. PURE."""
+def stopped_by_user(name: str, standing: TpuStatus) -> str:
+    """Return a sentence if a user has deleted or suspended the TPU VM; otherwise an empty string. PURE."""
     queued = standing.queued
     if queued is None or queued.state == "DELETING":
         return f"{name} was deleted by a user, so it is not created again"

@@ -1,4 +1,4 @@
-"""List the hosts of the TPU VM that this process runs on, as the metadata server knows them: `--hosts-from metadata`.
+"""List the hosts of the TPU VM that this process runs on, from its metadata server: `--hosts-from metadata`.
 
 The keys are those that JAX reads (jax/_src/clusters/cloud_tpu_cluster.py).
 """
@@ -20,7 +20,7 @@ from ...pod.pod import Host
 from ...pod.ranges import LIMIT, is_host
 from ...pod.slices import Slice
 from ...yamlfile.short import short
-from .google_login import google_login
+from .google_ssh import google_ssh
 
 _TYPED = "--hosts-from metadata"
 _ENDPOINTS = "instance/attributes/worker-network-endpoints"
@@ -30,12 +30,17 @@ _ENV = "instance/attributes/tpu-env"
 _NUMBER = "instance/id"
 _KEYS = (_ENDPOINTS, _WORKER, _TYPE, _ENV, _NUMBER)
 _SERVER = re.compile(r"[\w.:\[\]-]{1,253}", re.ASCII)
-_LIMIT = 10.0  # seconds for all of them: the server is this machine's own, and answers within milliseconds
-_MOST = 1 << 20  # bytes of a value
+_LIMIT = 10.0  # seconds for all values: the server is on this machine and answers within milliseconds
+_LIMIT_BYTES = 1 << 20  # of a value
 
 
 def list_hosts() -> Listing:
-    """Return hosts, slice and SSH settings. Raises UserError, and UnavailableError if the server cannot be asked now."""
+    """Return hosts, slice and SSH settings.
+
+    Raises:
+        UserError: this machine is no worker of a TPU VM, or podrun does not know its type.
+        UnavailableError: the metadata server does not answer, or not as expected.
+    """
     server = metadata_server()
     if server is None:
         raise UserError(
@@ -56,7 +61,7 @@ def list_hosts() -> Listing:
 def _ask(server: str, key: str) -> str | None:
     """Return the value of a key; None if the server has none."""
     try:
-        value, headers = ask_metadata(server, key, timeout=_LIMIT, limit=_MOST + 1)
+        value, headers = ask_metadata(server, key, timeout=_LIMIT, limit=_LIMIT_BYTES + 1)
     except HTTPError as error:
         if error.code == 404:
             return None
@@ -71,8 +76,8 @@ def _ask(server: str, key: str) -> str | None:
         text = value.decode()
     except UnicodeDecodeError:
         raise _unavailable(server, f"has no text under {key}") from None
-    if len(value) > _MOST:
-        raise _unavailable(server, f"has more than {_MOST >> 20} MiB under {key}")
+    if len(value) > _LIMIT_BYTES:
+        raise _unavailable(server, f"has more than {_LIMIT_BYTES >> 20} MiB under {key}")
     return text.strip()
 
 
@@ -85,7 +90,7 @@ def _unavailable(server: str, what: str) -> UnavailableError:
 
 
 def read_answers(values: Mapping[str, str]) -> Listing:
-    """Return what the values say, of which nothing is trusted. Raises UserError."""
+    """Parse and check the values, which are untrusted input. Raises UserError."""
     if not values.get(_ENDPOINTS):
         raise UserError(
             f"{_TYPED}: the metadata server has no {_ENDPOINTS}: this machine is no worker of a TPU VM; "
@@ -107,17 +112,17 @@ def read_answers(values: Mapping[str, str]) -> Listing:
     hosts = tuple(Host(f"{prefix}{worker}", address, address) for worker, address in enumerate(addresses))
     number = values.get(_NUMBER, "")
     known = f"worker-{number}" if number.isascii() and number.isdigit() and len(number) <= 30 else None
-    return Listing(hosts, slice=slice, ssh=google_login(known))
+    return Listing(hosts, slice=slice, ssh=google_ssh(known))
 
 
 def _tpu_env(text: str) -> dict[str, str]:
-    """Return the variables of `tpu-env`, which are lines of `NAME: 'value'`."""
+    """Return the variables of `tpu-env`, lines of the form `NAME: 'value'`."""
     pairs = (line.partition(":") for line in text.splitlines())
     return {name.strip(): value.strip().strip("'") for name, colon, value in pairs if colon}
 
 
 def _address(entry: str) -> str:
-    """Return the address of an endpoint: `unknown:unknown:10.0.0.2`, whose last part may be IPv6, or the name of a host."""
+    """Return the address in an endpoint, such as `unknown:unknown:10.0.0.2`: an IPv4 or IPv6 address, or a host name."""
     parts = entry.split(":", 2)
     address = parts[2] if len(parts) == 3 and not is_host(entry) else entry
     if not is_host(address):
@@ -129,7 +134,7 @@ def _address(entry: str) -> str:
 
 
 def _slice(kind: str, env: Mapping[str, str]) -> Slice | None:
-    """Return the slice; None if the server does not say. Raises UserError if podrun does not know it."""
+    """Return the slice; None if the server does not name it. Raises UserError if podrun does not know its type."""
     kind = kind or env.get("ACCELERATOR_TYPE", "")
     if kind:
         slice = slice_of_type(kind)

@@ -1,4 +1,4 @@
-"""What is ordered from Google: a TPU VM by its name, its type and its class of cost. PURE."""
+"""An order for a TPU VM: its name, type, runtime version and class of cost. PURE."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _RUNTIMES = {
     "v5p": "v2-alpha-tpuv5",
     "v6e": "v2-alpha-tpuv6e",
 }
-"""System of the TPU VMs by generation: https://cloud.google.com/tpu/docs/runtimes, the table for JAX."""
+"""Maps TPU generations to runtime versions for JAX: https://cloud.google.com/tpu/docs/runtimes."""
 _RUNTIME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True)
 class Order:
-    """An order for one TPU VM. The queued resource has the name of its TPU VM."""
+    """An order for one TPU VM. Its queued resource has the same name."""
 
     tpu: TpuName
     kind: str
-    """Accelerator type as gcloud spells it: `v5litepod-16`."""
+    """Accelerator type in gcloud's spelling, such as `v5litepod-16`."""
     runtime: str
-    """System of the TPU VM: `v2-alpha-tpuv5-lite`."""
+    """Runtime version of the TPU VM, such as `v2-alpha-tpuv5-lite`."""
     cost: Cost
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class Order:
 
 
 def make_order(tpu: TpuName, slice: str, runtime: str | None, spot: bool, reserved: bool) -> Order:
-    """Return the order for what was typed. Raises one UserError with all mistakes."""
+    """Return the order for the typed options. Raises one UserError with all mistakes."""
     problems = []
     kind, generation = "", ""
     try:

@@ -1,4 +1,4 @@
-"""Bring a TPU VM up: create its queued resource, delete a dead one before, and wait until it can be used."""
+"""Provision a TPU VM: delete a dead queued resource of its name, create a new one, and wait until it is ready."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from podrun.runtime.contract import UnavailableError, UserError
 from .gcloud import StoppedError, TpuName
 from .order import Order
 from .queued import Stage
-from .service import Standing, Stopped, create, delete, look
+from .service import Stopped, TpuStatus, create, delete, look
 
-PAUSE = 10.0  # seconds between two looks: Google's quota of requests is a few per second and project
-_OUTAGE = 600.0  # seconds for which Google may have no answer
-_LIMIT = 900.0  # seconds in one state, if it is not the queue: a boot, or a deletion
+PAUSE = 10.0  # seconds between two queries: the quota is a few requests per second and project
+_OUTAGE = 600.0  # seconds for which Google may not answer
+_LIMIT = 900.0  # seconds in one state other than the queue, such as a boot or a deletion
 
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """Who waits, and how."""
+    """The caller's side of a wait: where progress goes, and when to give up."""
 
     tell: Tell
-    """Called with news, a line each."""
+    """Called with each change, as one line."""
     stopped: Stopped
 
     def sleep(self, seconds: float) -> None:
-        """Raises StoppedError."""
+        """Sleep, or raise StoppedError soon after the user asks to stop."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.stopped():
@@ -37,39 +37,41 @@ class Waiting:
             time.sleep(min(0.1, seconds))
 
 
-def refusal(order: Order, standing: Standing) -> str | None:
-    """Return why an order cannot be carried out with what there is of that name; None if it can. PURE."""
+def refusal(order: Order, standing: TpuStatus) -> str | None:
+    """Return why existing resources of the same name prevent an order; None if they do not. PURE."""
     queued, tpu = standing.queued, order.tpu
     if queued is None:
         if standing.vm is None or standing.vm.state == "DELETING":
             return None
         return (
             f"there is a TPU VM of that name ({standing.vm.kind}, {standing.vm.state}) without a queued resource; "
-            f"podrun leaves it alone: use it by --tpu {tpu.name}, choose another name, or delete it with "
+            f"podrun leaves it alone: use it with --tpu {tpu.name}, choose another name, or delete it with "
             f"`{tpu.command('delete')}`"
         )
     if standing.is_dead or queued.stage is Stage.ENDING:
         return None
     down = f"delete it with `podrun tpu down {tpu.name} --zone {tpu.zone}`, or choose another name"
     if queued.vm != tpu.name:
-        return f"the queued resource of that name is for other TPU VMs, not for one that is called so; {down}"
+        return f"the queued resource of that name is for a TPU VM with another name; {down}"
     if queued.kind and queued.kind != order.kind:
         return f"there is a {queued.kind} of that name ({standing.label}), but the order is for a {order.kind}; {down}"
     if queued.cost is not order.cost:
-        return f"there is one of that name which is {queued.cost}, but the order is {order.cost}; {down}"
+        return f"there is one of that name, but it is {queued.cost}, and the order is {order.cost}; {down}"
     return None
 
 
-def bring_up(order: Order, waiting: Waiting, attempts: int = 1) -> None:
-    """Return when the TPU VM is ready.
+def provision(order: Order, waiting: Waiting, attempts: int = 1) -> None:
+    """Create a TPU VM unless it exists, and return when it is ready.
 
     Args:
-        attempts: how often Google may be asked to make it.
+        order: the TPU VM.
+        waiting: where progress goes, and when to give up.
+        attempts: number of creation requests before it gives up.
 
     Raises:
-        UserError: Google will not make it, or has something else of that name.
-        UnavailableError: Google has no answer for 10 minutes, has no quota left, or does not get the machines up.
-        StoppedError: the user does not want to wait; what Google was asked to do goes on.
+        UserError: Google refuses the request, or something else has that name.
+        UnavailableError: Google does not answer for 10 minutes, the quota is used up, or the machines do not start.
+        StoppedError: the user asked to stop. What Google has been asked to do continues.
     """
     asked = 0
     while True:
@@ -84,7 +86,7 @@ def bring_up(order: Order, waiting: Waiting, attempts: int = 1) -> None:
             waiting.sleep(PAUSE * 2**asked)
         if standing.queued is not None:
             waiting.tell(f"{order.tpu.name}: {standing.label}, {standing.meaning}; deleting it")
-            take_down(order.tpu, waiting)
+            delete_and_wait(order.tpu, waiting)
         asked += 1
         waiting.tell(f"{order.tpu.name}: creating it ({order.kind}, {order.cost})")
         try:
@@ -95,20 +97,20 @@ def bring_up(order: Order, waiting: Waiting, attempts: int = 1) -> None:
             waiting.tell(str(error))
 
 
-def take_down(tpu: TpuName, waiting: Waiting) -> None:
-    """Delete a queued resource and its TPU VM, and return when they are gone. Raises as `bring_up`."""
+def delete_and_wait(tpu: TpuName, waiting: Waiting) -> None:
+    """Delete a queued resource and its TPU VM, and return when they are gone. Raises the errors of `provision`."""
     delete(tpu, waiting.stopped)
     _await(tpu, waiting, lambda standing: standing.queued is None and standing.vm is None)
 
 
-def _is_settled(standing: Standing) -> bool:
-    """Return True if the machines are there, or nothing is on the way."""
+def _is_settled(standing: TpuStatus) -> bool:
+    """Return True unless a creation or a deletion is in progress."""
     is_gone = standing.queued is None and standing.vm is None
     return is_gone or standing.is_ready or standing.is_dead
 
 
-def _await(tpu: TpuName, waiting: Waiting, done: Callable[[Standing], bool]) -> Standing:
-    """Look again and again. The queue has no limit but the user's patience; all else that Google does has one."""
+def _await(tpu: TpuName, waiting: Waiting, done: Callable[[TpuStatus], bool]) -> TpuStatus:
+    """Query until `done`. There is no limit in the queue; every other state has one."""
     told = ""
     moved = answered = time.monotonic()
     while True:
@@ -129,7 +131,7 @@ def _await(tpu: TpuName, waiting: Waiting, done: Callable[[Standing], bool]) -> 
                 moved = answered
             elif answered - moved > _LIMIT:
                 raise UnavailableError(
-                    f"{tpu.label}: {label} for {_LIMIT / 60:.0f} min, which Google should be done with by now; look at "
+                    f"{tpu.label}: {label} for {_LIMIT / 60:.0f} min, longer than this should take; look at "
                     f"`{tpu.command('describe', 'queued-resources')}` and `{tpu.command('describe')}`, then try again"
                 )
         if label != told:
@@ -138,9 +140,9 @@ def _await(tpu: TpuName, waiting: Waiting, done: Callable[[Standing], bool]) -> 
         waiting.sleep(PAUSE)
 
 
-def _failure(tpu: TpuName, standing: Standing) -> str:
+def _failure(tpu: TpuName, standing: TpuStatus) -> str:
     return (
         f"{tpu.label}: {standing.label}, {standing.meaning}\n"
         f"it holds quota until `podrun tpu down {tpu.name} --zone {tpu.zone}`; another zone or class of cost may have "
-        "machines"
+        "free machines"
     )

@@ -1,4 +1,4 @@
-"""Read what gcloud says about queued resources: Google's orders for TPU VMs, and how far each has come. PURE."""
+"""Parse gcloud's answers about queued resources, Google's orders for TPU VMs, and about TPU VMs. PURE."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .gcloud_answer import Answer, parse_answer
 DESCRIBE = Verb("queued-resources", "describe")
 LIST = Verb("queued-resources", "list")
 LIST_VMS = Verb("tpu-vm", "list")
-_REASON = 500  # characters of Google's own words
-_MOST = 10_000  # rows of a list
+_REASON = 500  # characters of Google's own message
+_MAX_ROWS = 10_000  # rows of a list
 _NAME = 100  # characters of a name
 _STATE = 60  # characters of a state
 
@@ -33,12 +33,12 @@ class Cost(StrEnum):
 
 
 class Stage(StrEnum):
-    """What a state means for whoever wants to use the TPU VM."""
+    """The meaning of a state for someone who wants to use the TPU VM."""
 
     WAITING = "waiting"
     ACTIVE = "active"
-    ENDING = "ending"  # gone soon, and nothing else can be done with it until then
-    DEAD = "dead"  # its machines are gone, but it holds quota until it is deleted
+    ENDING = "ending"  # being deleted; it cannot be used or deleted meanwhile
+    DEAD = "dead"  # without machines, but it holds quota until it is deleted
 
 
 STATES = {
@@ -66,12 +66,12 @@ class Queued:
     name: str
     state: str
     kind: str
-    """Accelerator type, such as `v5litepod-16`; empty if gcloud does not say it."""
+    """Accelerator type, such as `v5litepod-16`; empty if unknown."""
     cost: Cost
     by_user: bool
-    """True if a user, not Google, has brought it into its state."""
+    """Whether a user, not Google, has caused its state."""
     reason: str
-    """Google's own words about a failure, on one line; empty if there are none."""
+    """Google's message about a failure, on one line; empty if there is none."""
     created: float | None
     """Seconds since 1970."""
     vm: str | None
@@ -83,7 +83,7 @@ class Queued:
 
     @property
     def meaning(self) -> str:
-        """Return what its state means, with the reason if there is one."""
+        """Return a description of its state, with the reason if there is one."""
         known = STATES.get(self.state, (None, "a state that podrun does not know"))[1]
         return f"{known}: {self.reason}" if self.reason else known
 
@@ -98,7 +98,7 @@ class Vm:
     cost: Cost
     created: float | None
     queued: str | None
-    """Name of the queued resource that it is of; None if it was created without one."""
+    """Name of its queued resource; None if it was created without one."""
 
 
 class _Error(Answer):
@@ -160,30 +160,30 @@ class _Vm(Answer):
 
 
 class _QueuedList(Answer):
-    rows: tuple[_Queued, ...] = Field(max_length=_MOST)
+    rows: tuple[_Queued, ...] = Field(max_length=_MAX_ROWS)
 
 
 class _VmList(Answer):
-    rows: tuple[_Vm, ...] = Field(max_length=_MOST)
+    rows: tuple[_Vm, ...] = Field(max_length=_MAX_ROWS)
 
 
 def read_queued(tpu: TpuName, answer: Any) -> Queued:
-    """Return what gcloud says about one queued resource. Raises UnavailableError."""
+    """Parse gcloud's answer about one queued resource. Raises UnavailableError."""
     return _queued(parse_answer(DESCRIBE, tpu, _Queued, answer))
 
 
 def read_queued_list(tpu: TpuName, answer: Any) -> list[Queued]:
-    """Return what gcloud says about those of a zone. Raises UnavailableError."""
+    """Parse gcloud's answer about the queued resources of a zone. Raises UnavailableError."""
     return [_queued(row) for row in parse_answer(LIST, tpu, _QueuedList, {"rows": answer}).rows]
 
 
 def read_vm(tpu: TpuName, answer: Any) -> Vm:
-    """Return what gcloud says about one TPU VM. Raises UnavailableError."""
+    """Parse gcloud's answer about one TPU VM. Raises UnavailableError."""
     return _vm(parse_answer(DESCRIBE, tpu, _Vm, answer))
 
 
 def read_vm_list(tpu: TpuName, answer: Any) -> list[Vm]:
-    """Return what gcloud says about the TPU VMs of a zone. Raises UnavailableError."""
+    """Parse gcloud's answer about the TPU VMs of a zone. Raises UnavailableError."""
     return [_vm(row) for row in parse_answer(LIST_VMS, tpu, _VmList, {"rows": answer}).rows]
 
 
@@ -218,10 +218,10 @@ def _cost_of_queued(row: _Queued) -> Cost:
 
 
 def _kind(text: str) -> str:
-    """Return an accelerator type, which may be a path, as podrun spells it."""
+    """Return an accelerator type, which may be a resource path, in podrun's spelling."""
     try:
         return parse_slice(_last(text)).name if text else ""
-    except UserError:  # one that podrun does not know
+    except UserError:  # unknown to podrun
         return _last(text)
 
 

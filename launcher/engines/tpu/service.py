@@ -1,4 +1,4 @@
-"""Look at the TPUs of a zone, order one, and give it back: Google's service, by gcloud."""
+"""List, query, create and delete TPUs of a zone, by gcloud."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from .queued import (
     read_vm_list,
 )
 
-_CREATE = Verb("queued-resources", "create", 180.0)  # it waits until Google has looked at the request
+_CREATE = Verb("queued-resources", "create", 180.0)  # it waits until Google has checked the request
 _DELETE = Verb("queued-resources", "delete", 120.0)
 
 Stopped = Callable[[], int]
-"""Returns how often the user has asked to stop."""
+"""Returns how many times the user has asked to stop."""
 
 
 @dataclass(frozen=True)
-class Standing:
-    """What there is of one name. Google looks twice, so the two may differ by some seconds."""
+class TpuStatus:
+    """The queued resource and the TPU VM of one name. They are queried seconds apart."""
 
     queued: Queued | None
     vm: Vm | None
-    """Only looked at if it matters: where there is no queued resource, or an active one."""
+    """Queried only if there is no queued resource, or an active one."""
 
     @property
     def is_dead(self) -> bool:
-        """Return True if its machines are gone and what is left must be deleted first."""
+        """Return True if its machines are gone, but the queued resource must be deleted before it can be recreated."""
         if self.queued is None:
             return False
         return self.queued.stage is Stage.DEAD or (self.vm is not None and self.vm.state in GONE)
@@ -51,7 +51,7 @@ class Standing:
 
     @property
     def label(self) -> str:
-        """Return the state as Google spells it: `SUSPENDED`, or `ACTIVE, its TPU VM is PREEMPTED`."""
+        """Return the state in Google's spelling: `SUSPENDED`, or `ACTIVE, its TPU VM is PREEMPTED`."""
         if self.queued is None:
             return f"deleted, but its TPU VM is {self.vm.state}" if self.vm else "not there"
         if self.queued.stage is not Stage.ACTIVE or self.is_ready:
@@ -60,7 +60,7 @@ class Standing:
 
     @property
     def meaning(self) -> str:
-        """Return what the state means, for people."""
+        """Return a description of the state, for people."""
         if self.queued is None:
             return "that takes some time" if self.vm else ""
         if self.queued.stage is not Stage.ACTIVE or self.is_ready:
@@ -68,8 +68,8 @@ class Standing:
         return "its machines were taken away" if self.is_dead else "its TPU VM is not ready yet"
 
 
-def look(tpu: TpuName, stopped: Stopped) -> Standing:
-    """Return what there is of that name. Raises UserError, UnavailableError, StoppedError."""
+def look(tpu: TpuName, stopped: Stopped) -> TpuStatus:
+    """Query the queued resource and the TPU VM of a name. Raises UserError, UnavailableError, StoppedError."""
 
     def is_stopped() -> bool:
         return bool(stopped())
@@ -79,25 +79,28 @@ def look(tpu: TpuName, stopped: Stopped) -> Standing:
     except MissingTpuError:
         queued = None
     if queued and (queued.stage is not Stage.ACTIVE or queued.vm != tpu.name):
-        return Standing(queued, None)
+        return TpuStatus(queued, None)
     try:
         vm = read_vm(tpu, ask(DESCRIBE_VM, tpu, stopped=is_stopped))
     except MissingTpuError:
         vm = None
-    return Standing(queued, vm)
+    return TpuStatus(queued, vm)
 
 
 def create(order: Order, stopped: Stopped) -> None:
-    """Order it. One Ctrl-C does not end this: what Google was asked to do would not be known. Raises as `look`."""
+    """Create the queued resource. Raises the errors of `look`.
+
+    Only a second Ctrl-C interrupts it, since it would then be unknown whether Google has accepted the request.
+    """
     ask(_CREATE, order.tpu, *order.options, "--quiet", stopped=lambda: stopped() > 1)
 
 
 def delete(tpu: TpuName, stopped: Stopped) -> None:
-    """Ask Google to delete a queued resource and its TPU VM; that goes on after the return. Raises as `look`."""
+    """Start the deletion of a queued resource and its TPU VM, without waiting for it. Raises the errors of `look`."""
     try:
         ask(_DELETE, tpu, "--force", "--quiet", "--async", stopped=lambda: stopped() > 1)
     except MissingTpuError:
-        pass  # somebody else has done it
+        pass  # already deleted
 
 
 def list_zone(zone: TpuName) -> tuple[list[Queued], list[Vm]]:

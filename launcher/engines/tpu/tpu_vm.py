@@ -1,4 +1,4 @@
-"""List the hosts of a TPU VM by its name: `--tpu NAME --zone ZONE`. gcloud says what it is and where its hosts are."""
+"""List the hosts of a TPU VM, from gcloud: `--tpu NAME --zone ZONE`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ...pod.slices import Slice
 from ...yamlfile.short import short
 from .gcloud import DESCRIBE_VM, TpuName, ask
 from .gcloud_answer import Answer, parse_answer
-from .google_login import google_login
+from .google_ssh import google_ssh
 
 _WAIT = "wait until `{list}` says READY, then try again"
-_ANEW = "delete it with `{delete}` and create it again"
+_RECREATE = "delete it with `{delete}` and create it again"
 _STATES = {
     "CREATING": f"is still being created; {_WAIT}",
     "STARTING": f"is starting; {_WAIT}",
@@ -30,17 +30,17 @@ _STATES = {
     "STOPPING": "is being stopped; start it again with `{start}` when that is done",
     "STOPPED": "is stopped; start it with `{start}`",
     "DELETING": "is being deleted; name another one, or create it again",
-    "PREEMPTED": f"was preempted: Google has taken its machines back; {_ANEW}",
-    "TERMINATED": f"has ended, for maintenance or because its time was over; {_ANEW}",
+    "PREEMPTED": f"was preempted: Google has taken its machines back; {_RECREATE}",
+    "TERMINATED": f"has ended, for maintenance or because its time was over; {_RECREATE}",
     "HIDING": "is being hidden by Google; name another one",
     "HIDDEN": "is hidden by Google; name another one",
     "UNHIDING": f"is coming back from being hidden; {_WAIT}",
-    "UNKNOWN": f"could not be repaired by Google; {_ANEW}",
+    "UNKNOWN": f"could not be repaired by Google; {_RECREATE}",
 }
 
 
 def _address(text: str) -> str:
-    if "%" in text:  # a scope, which may be any text
+    if "%" in text:  # an IPv6 scope may be any text
         raise ValueError("has a scope")
     return str(ip_address(text))
 
@@ -78,13 +78,13 @@ class _Node(Answer):
 
 
 def from_option(name: str, zone: str, project: str | None = None) -> Listing:
-    """Return hosts, slice and SSH settings of a TPU VM. Raises UserError, UnavailableError if it cannot be used now."""
+    """Return hosts, slice and SSH settings of a TPU VM. Raises UserError; UnavailableError if it is not ready."""
     tpu = TpuName(name, zone, project)
     return read_answer(tpu, ask(DESCRIBE_VM, tpu))
 
 
 def read_answer(tpu: TpuName, answer: Any) -> Listing:
-    """Return what gcloud's answer says, of which nothing is trusted. Raises UserError, UnavailableError."""
+    """Parse and check gcloud's answer, which is untrusted input. Raises UserError, UnavailableError."""
     _check_condition(tpu, parse_answer(DESCRIBE_VM, tpu, _Condition, answer))
     node = parse_answer(DESCRIBE_VM, tpu, _Node, answer)
     if node.name.rpartition("/")[2] not in ("", tpu.name):
@@ -96,10 +96,10 @@ def read_answer(tpu: TpuName, answer: Any) -> Listing:
         raise UnavailableError(
             f"--tpu {tpu.name}: a {slice.name} has {slice.hosts} {'host' if slice.hosts == 1 else 'hosts'}, but gcloud "
             f"{listed} under networkEndpoints; look at `{tpu.command('describe')}`, and if that stays so, "
-            + _ANEW.format(delete=tpu.command("delete"))
+            + _RECREATE.format(delete=tpu.command("delete"))
         )
     hosts = tuple(_host(f"{tpu.name}-w-{worker}", endpoint) for worker, endpoint in enumerate(endpoints))
-    return Listing(hosts, slice=slice, ssh=google_login(node.id and f"tpu-{node.id}"))
+    return Listing(hosts, slice=slice, ssh=google_ssh(node.id and f"tpu-{node.id}"))
 
 
 def _check_condition(tpu: TpuName, condition: _Condition) -> None:
@@ -115,12 +115,12 @@ def _check_condition(tpu: TpuName, condition: _Condition) -> None:
         why = f" ({short(condition.health_description)})" if condition.health_description else ""
         raise UnavailableError(
             f"--tpu {tpu.name}: Google says that it is not healthy: {short(condition.health)}{why}; wait until it is, or "
-            f"{_ANEW.format(delete=tpu.command('delete'))}; to use it all the same, name its hosts with --hosts"
+            f"{_RECREATE.format(delete=tpu.command('delete'))}; to use it all the same, name its hosts with --hosts"
         )
 
 
 def _find_slice(tpu: TpuName, node: _Node) -> Slice:
-    """Return the slice that the TPU VM is. Raises UserError."""
+    """Return the slice of the TPU VM. Raises UserError if podrun does not know its type."""
     config = node.accelerator_config
     if node.accelerator_type:
         kind, slice = node.accelerator_type, slice_of_type(node.accelerator_type)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.engines.tpu import bring_up
+from podrun.launcher.engines.tpu import provision
 
 from ...conftest import Sandbox
 from ...gcloud import ZONE, Service, node, write_program
@@ -34,7 +34,7 @@ def bin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setattr(bring_up, "PAUSE", 0.01)
+    monkeypatch.setattr(provision, "PAUSE", 0.01)
     return folder
 
 
@@ -122,9 +122,9 @@ def test_a_vm_that_outlives_its_queued_resource_is_waited_for(service: Service, 
             {"tpu": {"nodeSpec": [{"node": {"acceleratorType": "v4-8"}, "nodeId": "my-tpu"}]}},
             "there is a v4-8 of that name",
         ),
-        ({"spot": None}, "there is one of that name which is on demand, but the order is spot"),
-        ({"tpu": None}, "is for other TPU VMs"),
-        ({"tpu": {"nodeSpec": [{"nodeId": "a"}]}}, "is for other TPU VMs"),
+        ({"spot": None}, "there is one of that name, but it is on demand, and the order is spot"),
+        ({"tpu": None}, "is for a TPU VM with another name"),
+        ({"tpu": {"nodeSpec": [{"nodeId": "a"}]}}, "is for a TPU VM with another name"),
     ],
 )
 @pytest.mark.parametrize("state", ["ACTIVE", "WAITING_FOR_RESOURCES"])
@@ -137,8 +137,8 @@ def test_another_one_of_that_name(service: Service, podrun: Podrun, fields: Any,
 
 def test_a_vm_without_a_queued_resource_is_left_alone(service: Service, podrun: Podrun) -> None:
     service.change(vms={"my-tpu": node()})
-    for words in (UP, ("tpu", "down", *WHERE)):
-        done = podrun(*words, "--yes")
+    for argv in (UP, ("tpu", "down", *WHERE)):
+        done = podrun(*argv, "--yes")
         assert done.code == 2 and "leaves it alone" in done.err and "tpu-vm delete my-tpu" in done.err
     assert service.asked == []
 
@@ -231,8 +231,8 @@ def test_what_google_refuses(service: Service, podrun: Podrun, verb: str, err: s
 
 def test_no_gcloud(bin: Path, podrun: Podrun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(bin))
-    for words in (UP, ("tpu", "down", *WHERE), ("tpu", "list", "--zone", ZONE)):
-        done = podrun(*words)
+    for argv in (UP, ("tpu", "down", *WHERE), ("tpu", "list", "--zone", ZONE)):
+        done = podrun(*argv)
         assert done.code == 2 and "there is no program `gcloud` on this machine" in done.err
 
 
@@ -256,10 +256,10 @@ def test_a_request_that_fails_says_why(service: Service, podrun: Podrun) -> None
 
 
 def test_one_that_never_gets_ready(service: Service, podrun: Podrun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bring_up, "_LIMIT", 0.1)
+    monkeypatch.setattr(provision, "_LIMIT", 0.1)
     service.make(vm_state="REPAIRING")
     done = podrun(*UP)
-    assert done.code == 69 and "ACTIVE, its TPU VM is REPAIRING for 0 min, which Google should be done with" in done.err
+    assert done.code == 69 and "ACTIVE, its TPU VM is REPAIRING for 0 min, longer than this should take" in done.err
 
 
 # --- down and list --------------------------------------------------------------------------------------------------------
@@ -314,18 +314,18 @@ def test_list(service: Service, podrun: Podrun) -> None:
 def test_words_that_are_no_names(bin: Path, podrun: Podrun) -> None:
     """They never get to gcloud."""
     write_program(bin, "#!/bin/sh\necho asked >&2\nexit 1\n")
-    for words, what in (
-        (("up", "my tpu", "--zone", ZONE, "--slice", "v5e-16"), "TPU: 'my tpu' can be no name of a tpu"),
-        (("up", "my-tpu", "--zone", "z;z", "--slice", "v5e-16"), "--zone: 'z;z' can be no name of a zone"),
+    for argv, what in (
+        (("up", "my tpu", "--zone", ZONE, "--slice", "v5e-16"), "TPU: 'my tpu' cannot be the name of a tpu"),
+        (("up", "my-tpu", "--zone", "z;z", "--slice", "v5e-16"), "--zone: 'z;z' cannot be the name of a zone"),
         (
             ("up", "my-tpu", "--zone", ZONE, "--slice", "v5e-17"),
             "--slice: unknown slice 'v5e-17'; nearest: v5litepod-4",
         ),
-        (("down", "my-tpu", "--zone", ZONE, "--project", "a b"), "--project: 'a b' can be no name of a project"),
-        (("list", "--zone", ""), "--zone: '' can be no name of a zone"),
+        (("down", "my-tpu", "--zone", ZONE, "--project", "a b"), "--project: 'a b' cannot be the name of a project"),
+        (("list", "--zone", ""), "--zone: '' cannot be the name of a zone"),
         (("up", "my-tpu", "--slice", "v5e-16"), "missing option '--zone'"),
     ):
-        done = podrun("tpu", *words)
+        done = podrun("tpu", *argv)
         assert done.code == 2 and what in done.err, done.err
         assert "asked" not in done.err and len(done.err.splitlines()) <= 5
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.engines.tpu import bring_up
+from podrun.launcher.engines.tpu import provision
 
 from ...conftest import Sandbox
 from ...gcloud import ZONE, Service
@@ -27,7 +27,7 @@ def service(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Service:
     folder = sandbox.path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setattr(bring_up, "PAUSE", 0.01)
+    monkeypatch.setattr(provision, "PAUSE", 0.01)
     monkeypatch.chdir(sandbox.path)
     return Service(folder)
 
@@ -46,9 +46,9 @@ def service(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Service:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-def test_mistakes_are_found_first(service: Service, podrun: Podrun, words: tuple[str, ...], what: str) -> None:
+def test_mistakes_are_found_first(service: Service, podrun: Podrun, argv: tuple[str, ...], what: str) -> None:
     """gcloud is not even asked."""
-    done = podrun(*KEEP, *words, "--yes") if "--" not in words else podrun(*KEEP, "--yes", *words)
+    done = podrun(*KEEP, *argv, "--yes") if "--" not in argv else podrun(*KEEP, "--yes", *argv)
     assert done.code == 2 and what in done.err, done.err
     assert "Traceback" not in done.err and not (service.folder / "asked").exists()
 
@@ -89,9 +89,9 @@ def test_the_commands_of_the_page(
     with Path(os.devnull).open() as nothing:
         monkeypatch.setattr(sys, "stdin", nothing)
         for line in lines:
-            words = shlex.split(line)
-            done = podrun(*words, *(() if words[1] in ("keep", "list") else ("--yes",)))
-            if words[1] == "keep":
+            argv = shlex.split(line)
+            done = podrun(*argv, *(() if argv[1] in ("keep", "list") else ("--yes",)))
+            if argv[1] == "keep":
                 assert done.code == 2 and "nobody can be asked here whether to create it" in done.err, done.err
             else:
                 assert done.code == 0, done.err

@@ -49,17 +49,17 @@ def said(text: str, reason: str = "") -> str:
                 "{'error': 'invalid_grant', 'error_description': 'Bad Request'})\nPlease run:\n\n  $ gcloud auth login\n"
             ),
             UserError,
-            "its login is over; run `gcloud auth login`",
+            "its login has expired; run `gcloud auth login`",
         ),
         (
             said("UNAUTHENTICATED: Request had invalid authentication credentials. Expected OAuth 2 access token, ..."),
             UserError,
-            "its login is over; run `gcloud auth login`",
+            "its login has expired; run `gcloud auth login`",
         ),
         (
             said("Reauthentication failed. cannot prompt during non-interactive execution."),
             UserError,
-            "its login is over; run `gcloud auth login`",
+            "its login has expired; run `gcloud auth login`",
         ),
         (
             said(
@@ -202,7 +202,7 @@ def test_an_answer_without_end_is_not_held(bin: Path, stream: str) -> None:
     """Neither on stdout nor on stderr."""
     write_program(bin, f"#!/bin/sh\nexec yes >&{stream}\n")
     with pytest.raises(
-        UnavailableError, match=r"answer has more than 16 MiB, which podrun does not read; look at what `"
+        UnavailableError, match=r"answer has more than 16 MiB, podrun's limit; look at what `"
     ):
         find()
 
@@ -218,11 +218,11 @@ def is_running(pid: int) -> bool:
 @pytest.mark.parametrize(
     ("name", "zone", "project", "what"),
     [
-        ("--help", ZONE, None, "--tpu: '--help' can be no name of a tpu, which is like my-tpu"),
+        ("--help", ZONE, None, "--tpu: '--help' cannot be the name of a tpu; names are like my-tpu"),
         ("my tpu", ZONE, None, "--tpu: 'my tpu'"),
         ("", ZONE, None, "--tpu: ''"),
-        ("my-tpu", "us/../a", None, "--zone: 'us/../a' can be no name of a zone"),
-        ("my-tpu", ZONE, "a;b", "--project: 'a;b' can be no name of a project"),
+        ("my-tpu", "us/../a", None, "--zone: 'us/../a' cannot be the name of a zone"),
+        ("my-tpu", ZONE, "a;b", "--project: 'a;b' cannot be the name of a project"),
         ("x" * 64, "", "-", "--tpu: (?s:.*)--zone: (?s:.*)--project: "),
     ],
 )

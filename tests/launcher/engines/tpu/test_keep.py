@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.engines.tpu import bring_up
+from podrun.launcher.engines.tpu import provision
 from podrun.launcher.engines.tpu.gcloud import TpuName
-from podrun.launcher.engines.tpu.keep import KeptTpu
+from podrun.launcher.engines.tpu.keep import RenewableTpu
 from podrun.launcher.engines.tpu.order import make_order
 from podrun.launcher.inventory.simulated import simulated_pod
 from podrun.launcher.pod.pod import Pod
@@ -27,7 +27,7 @@ POD = simulated_pod(parse_slice("cpu-1x1"))
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Service:
     """Make the gcloud that is found first. podrun looks as often as it can."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(bring_up, "PAUSE", 0.01)
+    monkeypatch.setattr(provision, "PAUSE", 0.01)
     return Service(tmp_path)
 
 
@@ -37,7 +37,7 @@ def told() -> list[str]:
     return []
 
 
-def kept(answers: list[Pod | Exception] | None = None) -> KeptTpu:
+def kept(answers: list[Pod | Exception] | None = None) -> RenewableTpu:
     """Return the TPU VM; `answers` are those to who asks for its pod."""
 
     def find() -> Pod:
@@ -47,7 +47,7 @@ def kept(answers: list[Pod | Exception] | None = None) -> KeptTpu:
         return answer
 
     order = make_order(TpuName("my-tpu", ZONE, typed="TPU"), "v5e-16", None, spot=True, reserved=False)
-    return KeptTpu(order, find)
+    return RenewableTpu(order, find)
 
 
 def by(initiator: str, state: str = "SUSPENDED") -> Any:

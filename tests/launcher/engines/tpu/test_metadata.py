@@ -252,7 +252,7 @@ GOOGLE = b"HTTP/1.0 200 OK\r\nMetadata-Flavor: Google\r\n\r\n"
         ),
         (GOOGLE + b"\xff\xfe", "has no text under instance/attributes/worker-network-endpoints"),
         (
-            GOOGLE + b"a" * (metadata._MOST + 1),
+            GOOGLE + b"a" * (metadata._LIMIT_BYTES + 1),
             "has more than 1 MiB under instance/attributes/worker-network-endpoints",
         ),
     ],

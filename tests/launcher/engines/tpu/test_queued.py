@@ -9,7 +9,7 @@ import pytest
 
 from podrun.launcher.engines.tpu.gcloud import TpuName
 from podrun.launcher.engines.tpu.queued import STATES, Cost, Stage, read_queued, read_queued_list, read_vm_list
-from podrun.launcher.engines.tpu.service import Standing
+from podrun.launcher.engines.tpu.service import TpuStatus
 from podrun.runtime.contract import UnavailableError
 
 from ....gcloud import ZONE, node
@@ -112,7 +112,7 @@ def test_lists() -> None:
 def test_an_active_one_without_its_machines_is_dead(vm_state: str) -> None:
     """Google says so of the TPU VM first."""
     vm = read_vm_list(TPU, [node(state=vm_state)])[0]
-    standing = Standing(read_queued(TPU, queued()), vm)
+    standing = TpuStatus(read_queued(TPU, queued()), vm)
     assert standing.is_dead and not standing.is_ready
     assert standing.label == f"ACTIVE, its TPU VM is {vm_state}"
     assert standing.meaning == "its machines were taken away"

@@ -75,8 +75,8 @@ def test_gcloud_is_asked_once_with_what_was_typed(bin: Path) -> None:
     make_gcloud(bin, node())
     request = PodRequest(inventories={"tpu": "my-tpu"}, refinements={"zone": ZONE, "project": "example.com:my-project"})
     assert find_pod(request) == find_pod(request)
-    words = f"compute tpus tpu-vm describe my-tpu --zone={ZONE} --project=example.com:my-project --format=json\n"
-    assert (bin / "asked").read_text() == words  # and nothing came from stdin
+    argv = f"compute tpus tpu-vm describe my-tpu --zone={ZONE} --project=example.com:my-project --format=json\n"
+    assert (bin / "asked").read_text() == argv  # and nothing came from stdin
 
 
 def test_another_slice_is_a_mistake(bin: Path, tmp_path: Path) -> None:
