@@ -191,7 +191,7 @@ def test_what_slurm_refuses_leaves_no_run(login: LoginNode) -> None:
     held = login.submit(options="time=10,hold")
     assert "it is held: `scontrol release" in login.podrun("status", held).stdout
     large = login.submit("--slice=cpu-9x1", "batch_size=18")
-    wait_until(lambda: "such as so many nodes" in login.podrun("status", large).stdout, "the reason")
+    wait_until(lambda: "such as its number of nodes" in login.podrun("status", large).stdout, "the reason")
     squeue = login.path / "broken" / "squeue"
     squeue.parent.mkdir()
     squeue.write_text("#!/bin/sh\nexit 1\n")

@@ -1,1 +1,1 @@
-"""Container engines that are programs of the hosts."""
+"""Container engines that are installed on the hosts."""

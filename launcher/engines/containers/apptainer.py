@@ -1,4 +1,4 @@
-"""Start workers in an image by apptainer, or by singularity, from which it descends: they take the same options. PURE.
+"""Start workers in a container image by apptainer, or by singularity, its predecessor with the same options. PURE.
 
 Sources: https://apptainer.org/docs/user/latest/environment_and_metadata.html,
 https://apptainer.org/docs/user/latest/bind_paths_and_mounts.html.
@@ -10,7 +10,7 @@ from ...pod.container import Container, ContainerEngine
 
 
 def command(container: Container, gpus: bool) -> tuple[str, ...]:
-    """Return the words that precede a command in the image."""
+    """Return the command prefix that runs a command in the image."""
     return (container.engine, "exec", *(("--nv",) if gpus else ()), *container.options, container.image)
 
 

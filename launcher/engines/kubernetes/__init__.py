@@ -1,1 +1,1 @@
-"""Run jobs on Kubernetes: the JobSet of a job, and what each of its containers does."""
+"""Kubernetes: the JobSet of a job, and the program of each of its containers."""

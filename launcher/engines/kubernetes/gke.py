@@ -1,4 +1,4 @@
-"""List the hosts of the TPU slice that this container of Google Kubernetes Engine is a part of: `--hosts-from gke`.
+"""List the hosts of the TPU slice that this Google Kubernetes Engine container belongs to: `--hosts-from gke`.
 
 GKE sets TPU_WORKER_HOSTNAMES in each container that asks for `google.com/tpu`, and its device plug-in sets
 TPU_ACCELERATOR_TYPE and TPU_TOPOLOGY: https://cloud.google.com/kubernetes-engine/docs/how-to/tpus.
@@ -25,12 +25,12 @@ _TYPE = "TPU_ACCELERATOR_TYPE"
 
 
 def list_hosts() -> Listing:
-    """Return the hosts that the environment names, in the order of their workers. Raises UserError."""
+    """Return the hosts that this container's environment names, in the order of their workers. Raises UserError."""
     return read_environment(os.environ)
 
 
 def read_environment(env: Mapping[str, str]) -> Listing:
-    """Return what the variables say, of which nothing is trusted. Raises UserError."""
+    """Parse and check the variables, which are untrusted input. Raises UserError."""
     text = env.get(_HOSTS, "")
     if not text.strip():
         raise UserError(
@@ -57,7 +57,7 @@ def read_environment(env: Mapping[str, str]) -> Listing:
 
 
 def _slice(env: Mapping[str, str]) -> Slice | None:
-    """Return the slice; None if GKE does not say. Raises UserError if podrun does not know it."""
+    """Return the slice; None if GKE does not name it. Raises UserError if podrun does not know its type."""
     kind, topology = env.get(_TYPE, ""), env.get("TPU_TOPOLOGY", "")
     if not kind:
         return None

@@ -1,4 +1,4 @@
-"""Write the JobSet of a job: an indexed Job for each slice, a pod for each host, with podrun's runtime or a program. PURE.
+"""Write the JobSet of a job: an indexed Job for each slice, a pod for each host. PURE.
 
 Sources: https://jobset.sigs.k8s.io/docs/concepts, https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy,
 https://cloud.google.com/kubernetes-engine/docs/how-to/tpus and .../how-to/gpus.
@@ -24,7 +24,7 @@ from ...pod.slices import Slice
 from .member import ENV_CONFIG, ENV_HOST_INDEX, ENV_HOSTS, ENV_PROGRAM, ENV_SLICE_INDEX
 
 PORT = 8476
-"""Port at which process 0 listens, in a network of its own."""
+"""Port of the coordinator. Each pod has its own network, so it is always free."""
 WORKER = "worker"
 MEMBER = ("python", "-m", "podrun.launcher.kubernetes.member")
 _TPUS = {
@@ -33,63 +33,63 @@ _TPUS = {
     "v5p": "tpu-v5p-slice",
     "v6e": "tpu-v6e-slice",
 }
-"""Maps generations to GKE's label of their nodes."""
+"""Maps TPU generations to GKE's node labels."""
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 _PREFIX = "jobset.sigs.k8s.io/"
-_EVICTED = {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
-"""Rule for a pod whose node is taken away, however it ends."""
-SAVE = 60
-"""Seconds for a save that has begun when the container is asked to stop."""
+_DISRUPTION_RULE = {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+"""Rule for a pod whose node is taken away, with any exit code."""
+SAVE_SECONDS = 60
+"""Seconds for a checkpoint that is being written when the container is asked to stop."""
 
 
 @dataclass(frozen=True)
-class Where:
-    """What the cluster is told besides the job."""
+class ClusterOptions:
+    """Options of the JobSet that do not belong to the job."""
 
     name: str
     run_id: str
     image: str
     namespace: str | None = None
     volume: tuple[str, PurePosixPath] | None = None
-    """A persistent volume claim, and the folder at which it is mounted."""
+    """A persistent volume claim, and the folder where it is mounted."""
     accelerator: str | None = None
-    """Label of the nodes of a GPU slice, such as nvidia-h100-80gb; None: any."""
+    """GKE's node label of the GPUs, such as nvidia-h100-80gb; None: any."""
 
 
 def name_problem(name: str) -> str | None:
-    """Return why a JobSet cannot have a name; None if it can. Pods are called NAME-worker-0-0, which has a limit."""
+    """Return why a name is invalid for a JobSet; None if it is valid. Pods are named NAME-worker-0-0, up to 63 characters."""
     if _NAME.fullmatch(name):
         return None
     return (
-        f"the name {name!r} is none of Kubernetes: 1 to 40 of a-z, 0-9 and -, a letter first and no - at the end; "
+        f"the name {name!r} is not a valid Kubernetes name: 1 to 40 of a-z, 0-9 and -, a letter first and no - at the end; "
         "give one with --name"
     )
 
 
-def text_problem(where: Where) -> str | None:
-    """Return why the image or the namespace cannot be; None if they can."""
-    if not re.fullmatch(r"[\w][\w./:@-]{0,499}", where.image, re.ASCII):
-        return f"--image {where.image!r} cannot be the name of an image"
-    if where.namespace is not None and not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", where.namespace):
-        return f"--namespace {where.namespace!r} is none of Kubernetes: a-z, 0-9 and -"
+def text_problem(cluster: ClusterOptions) -> str | None:
+    """Return why the image name or the namespace is invalid; None if they are valid."""
+    if not re.fullmatch(r"[\w][\w./:@-]{0,499}", cluster.image, re.ASCII):
+        return f"--image {cluster.image!r} cannot be the name of an image"
+    if cluster.namespace is not None and not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", cluster.namespace):
+        return f"--namespace {cluster.namespace!r} is not a valid Kubernetes name: a-z, 0-9 and -"
     return None
 
 
 def slice_problem(slice: Slice) -> str | None:
-    """Return why GKE has no such slice; None if it has."""
+    """Return why a slice is not available on GKE; None if it is."""
     generation = _generation(slice)
     if slice.kind != "tpu" or generation in _TPUS:
         return None
     return f"podrun does not know how GKE offers {slice.name}: on GKE it knows {', '.join(_TPUS)}, gpu-HxD and cpu-HxD"
 
 
-def jobset(pod: Pod, job: Config | Program, where: Where) -> dict[str, Any]:
-    """Return the manifest of a JobSet. The job's `launch` names the workdir, in a bucket or below the volume."""
+def jobset(pod: Pod, job: Config | Program, cluster: ClusterOptions) -> dict[str, Any]:
+    """Return the manifest of a JobSet. The job's `launch.workdir` is in a bucket or on the volume."""
     slice = pod.slice
-    metadata: dict[str, Any] = {"name": where.name}
-    if where.namespace:
-        metadata["namespace"] = where.namespace
-    if slice.kind == "tpu":  # each slice has a node pool of its own
+    metadata: dict[str, Any] = {"name": cluster.name}
+    if cluster.namespace:
+        metadata["namespace"] = cluster.namespace
+    if slice.kind == "tpu":  # one node pool for each slice
         metadata["annotations"] = {
             "alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool",
         }
@@ -97,16 +97,18 @@ def jobset(pod: Pod, job: Config | Program, where: Where) -> dict[str, Any]:
         "parallelism": slice.hosts_per_slice,
         "completions": slice.hosts_per_slice,
         "completionMode": "Indexed",
-        "backoffLimit": 0,  # one pod alone cannot be started again
-        "podFailurePolicy": {"rules": [_fail_job(ExitCode.BAD_CONFIG), _fail_job(ExitCode.PREEMPTED), _EVICTED]},
-        "template": {"spec": _pod_spec(pod, job, where)},
+        "backoffLimit": 0,  # a single pod cannot rejoin the others
+        "podFailurePolicy": {
+            "rules": [_fail_job(ExitCode.BAD_CONFIG), _fail_job(ExitCode.PREEMPTED), _DISRUPTION_RULE]
+        },
+        "template": {"spec": _pod_spec(pod, job, cluster)},
     }
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
         "metadata": metadata,
         "spec": {
-            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True, "subdomain": where.name},
+            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True, "subdomain": cluster.name},
             "successPolicy": {"operator": "All"},
             "failurePolicy": _failure_policy(job.launch),
             "replicatedJobs": [{"name": WORKER, "replicas": slice.slices, "template": {"spec": members}}],
@@ -115,7 +117,7 @@ def jobset(pod: Pod, job: Config | Program, where: Where) -> dict[str, Any]:
 
 
 def _failure_policy(launch: Launch) -> dict[str, Any]:
-    """Return podrun's policy: a mistake ends the run, a preemption that was saved costs no restart, others are counted."""
+    """Return the failure policy: a config error ends the run, a saved preemption is free, other failures are counted."""
     rules = [_rule("mistake", "FailJobSet", _code(ExitCode.BAD_CONFIG))]
     if launch.max_preemptions or (launch.max_preemptions is None and launch.max_restarts):
         rules.append(
@@ -134,7 +136,7 @@ def _code(code: ExitCode) -> str:
 
 
 def _rule(name: str, action: str, *patterns: str) -> dict[str, Any]:
-    """Return what follows the end of a container, which the message of its failed Job tells."""
+    """Return the rule that maps a container's exit code, which the failed Job's message contains, to an action."""
     return {
         "name": name,
         "action": action,
@@ -150,30 +152,30 @@ def _fail_job(code: ExitCode) -> dict[str, Any]:
     }
 
 
-def _pod_spec(pod: Pod, job: Config | Program, where: Where) -> dict[str, Any]:
+def _pod_spec(pod: Pod, job: Config | Program, cluster: ClusterOptions) -> dict[str, Any]:
     slice = pod.slice
     container: dict[str, Any] = {
         "name": WORKER,
-        "image": where.image,
+        "image": cluster.image,
         "command": list(MEMBER),
-        "env": _env(pod, job, where),
+        "env": _env(pod, job, cluster),
         "ports": [{"containerPort": port} for port in ((PORT, PORT + 1) if isinstance(job, Program) else (PORT,))],
     }
     if limits := _limits(slice):
         container["resources"] = {"limits": limits}
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": math.ceil(job.launch.stop_grace) + SAVE,
+        "terminationGracePeriodSeconds": math.ceil(job.launch.stop_grace) + SAVE_SECONDS,
         "containers": [container],
     }
-    if selector := _selector(slice, where):
+    if selector := _selector(slice, cluster):
         spec["nodeSelector"] = selector
     volumes, mounts = [], []
-    if slice.kind == "gpu":  # NCCL's shared memory; a container's own is 64 MiB
+    if slice.kind == "gpu":  # NCCL's shared memory; the default is 64 MiB
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
         mounts.append({"name": "shm", "mountPath": "/dev/shm"})
-    if where.volume:
-        claim, folder = where.volume
+    if cluster.volume:
+        claim, folder = cluster.volume
         volumes.append({"name": "workdir", "persistentVolumeClaim": {"claimName": claim}})
         mounts.append({"name": "workdir", "mountPath": str(folder)})
     if volumes:
@@ -187,13 +189,13 @@ def _limits(slice: Slice) -> dict[str, int]:
     return {"nvidia.com/gpu": slice.devices_per_host} if slice.kind == "gpu" else {}
 
 
-def _selector(slice: Slice, where: Where) -> dict[str, str]:
+def _selector(slice: Slice, cluster: ClusterOptions) -> dict[str, str]:
     if slice.kind == "tpu":
         return {
             "cloud.google.com/gke-tpu-accelerator": _TPUS[_generation(slice)],
             "cloud.google.com/gke-tpu-topology": slice.topology,
         }
-    return {"cloud.google.com/gke-accelerator": where.accelerator} if where.accelerator else {}
+    return {"cloud.google.com/gke-accelerator": cluster.accelerator} if cluster.accelerator else {}
 
 
 def _generation(slice: Slice) -> str:
@@ -207,13 +209,13 @@ def _what_runs(job: Config | Program) -> dict[str, str]:
     return {ENV_PROGRAM: json.dumps({"argv": job.argv, "launch": launch})}
 
 
-def _env(pod: Pod, job: Config | Program, where: Where) -> list[dict[str, Any]]:
-    """Return the environment: what `WorkerEnv` reads, as far as it is known now, and where the member finds the rest."""
+def _env(pod: Pod, job: Config | Program, cluster: ClusterOptions) -> list[dict[str, Any]]:
+    """Return the container's environment: variables of `WorkerEnv`, and those from which `Member` computes the others."""
     slice, ids = pod.slice, range(pod.slice.devices_per_host)
-    coordinator = f"{where.name}-{WORKER}-0-0.{where.name}"
+    coordinator = f"{cluster.name}-{WORKER}-0-0.{cluster.name}"
     values = {
         **base_env(pod, ids),
-        "PODRUN_RUN_ID": where.run_id,
+        "PODRUN_RUN_ID": cluster.run_id,
         "PODRUN_NUM_PROCESSES": str(slice.hosts),
         "PODRUN_LOCAL_DEVICE_IDS": ",".join(map(str, ids)),
         "PODRUN_SLICE": slice.name,
@@ -234,7 +236,7 @@ def _env(pod: Pod, job: Config | Program, where: Where) -> list[dict[str, Any]]:
         values |= {address: coordinator, number: str(slice.slices), port: MEGASCALE_PORT}
         told[index] = told[ENV_SLICE_INDEX]
     return [
-        # Kubernetes puts variables in the place of `$(NAME)`, and a dollar in that of two.
+        # Kubernetes expands `$(NAME)`, and `$$` to a dollar.
         *({"name": name, "value": value.replace("$", "$$")} for name, value in values.items()),
         *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in told.items()),
     ]

@@ -1,7 +1,7 @@
-"""Be one host of a JobSet: start podrun's runtime, or a program, in this container; end with its exit code and last words.
+"""The program of a JobSet's container: run podrun's runtime or a user program, and report how it ended.
 
-Kubernetes does here what the agent and the launcher do elsewhere: it starts all containers, kills what is left in one, and
-starts all again when one has failed.
+Kubernetes takes the role of launcher and agent: it starts all containers, kills remaining processes, and restarts all
+containers after a failure.
 """
 
 from __future__ import annotations
@@ -42,25 +42,26 @@ ENV_SLICE_INDEX = "PODRUN_SLICE_INDEX"
 ENV_HOST_INDEX = "PODRUN_HOST_INDEX"
 """Variables of the manifest that only this module reads."""
 _OWN = (ENV_CONFIG, ENV_PROGRAM, ENV_HOSTS, ENV_SLICE_INDEX, ENV_HOST_INDEX)
-_LAST_WORDS = Path("/dev/termination-log")
-"""Kubernetes shows what is in it as the message of the container's end."""
-_LOOK = 0.5  # seconds between two looks at what the process has reported
-_GRACE = 2.0  # seconds for a process to end that has told its error
-_CONSEQUENCE = 5.0  # seconds that a container waits whose failure follows from another's
-_WORDS = 4000  # bytes of it that Kubernetes keeps
-_TAKEN = (ExitCode.BAD_CONFIG, ExitCode.PREEMPTED, ExitCode.PEER_LOST)
-"""Exit codes that mean something to a JobSet; a program that knows nothing of podrun means something else by them."""
+_TERMINATION_LOG = Path("/dev/termination-log")
+"""Kubernetes shows this file's content as the container's termination message."""
+_POLL = 0.5  # seconds between two reads of the process's events
+_GRACE = 2.0  # seconds for a process to exit after it has reported an error
+_PEER_LOST_DELAY = 5.0  # seconds that a container with a lost peer waits, so that the peer's container fails first
+_MESSAGE_BYTES = 4000  # bytes of the termination message that Kubernetes keeps
+_RESERVED_CODES = (ExitCode.BAD_CONFIG, ExitCode.PREEMPTED, ExitCode.PEER_LOST)
+"""Exit codes with a rule in the JobSet's failure policy. A program without podrun's library means something else by them."""
 
 
 def worker_env(env: Mapping[str, str], directory: Path) -> dict[str, str]:
-    """Return the environment of the runtime, or of the program.
+    """Return the environment of the runtime or the user program.
 
-    Raises LookupError, TypeError, ValueError, UserError for a manifest that is not podrun's.
+    Raises:
+        LookupError, TypeError, ValueError, UserError: the manifest is not podrun's.
     """
     number = int(env[ENV_SLICE_INDEX]) * int(env[ENV_HOSTS]) + int(env[ENV_HOST_INDEX])
     plain = {name: value for name, value in env.items() if name not in _OWN}
     plain |= {"PODRUN_PROCESS_ID": str(number), "PODRUN_DIR": str(directory)}
-    if env.get("JAX_PLATFORMS") == "cpu":  # a collective holds a thread of XLA's for each device
+    if env.get("JAX_PLATFORMS") == "cpu":  # a collective blocks one of XLA's threads for each device
         devices = len(env["PODRUN_LOCAL_DEVICE_IDS"].split(","))
         plain.setdefault("NPROC", str(max(devices, os.cpu_count() or 1)))
     worker = WorkerEnv.from_env(plain)
@@ -77,7 +78,7 @@ def worker_env(env: Mapping[str, str], directory: Path) -> dict[str, str]:
 
 
 def worker_command(env: Mapping[str, str]) -> list[str]:
-    """Return the command of the runtime, or of the program, whose `python` is the one that podrun is installed in."""
+    """Return the command of the runtime or the user program. A program's `python` is this interpreter."""
     if (program := env.get(ENV_PROGRAM)) is None:
         return [sys.executable, *RUNTIME]
     argv = [str(word) for word in json.loads(program)["argv"]]
@@ -85,47 +86,51 @@ def worker_command(env: Mapping[str, str]) -> list[str]:
 
 
 class Member:
-    """The runtime, or the program, in this container, which prints what it does."""
+    """The runtime or the user program of this container. Raises the errors of `worker_env`.
+
+    Args:
+        env: environment of the container.
+        directory: a temporary folder for the config and the events.
+    """
 
     def __init__(self, env: Mapping[str, str], directory: Path) -> None:
-        """Prepare it. Raises as `worker_env` does."""
         if ENV_PROGRAM not in env:
             (directory / CONFIG_FILE).write_text(env[ENV_CONFIG])
         self._is_program = ENV_PROGRAM in env
         self._argv = worker_command(env)
         self._env = worker_env(env, directory)
         self._process_id = int(self._env["PODRUN_PROCESS_ID"])
-        self._reported = _Reported(directory / events_stream(self._process_id))
+        self._reported = _ReportedEvents(directory / events_stream(self._process_id))
 
     def run(self) -> int:
-        """Run to the end, and return its exit code, 128 + N if it was ended by signal N. SIGTERM lets it save."""
+        """Run it, and return its exit code; 128 + N if signal N ended it. SIGTERM is passed on, so that it can save."""
         worker = subprocess.Popen(self._argv, env=self._env, start_new_session=True)
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda number, _: _pass_on(worker, number))
+            signal.signal(number, lambda number, _: _send_signal(worker, number))
         code = self._await_end(worker)
         if code == 0:
             return ExitCode.DONE
         code = failure_code(128 - code if code < 0 else code)
         error = self._reported.error
         is_foreign = self._is_program and not self._reported.has_phases
-        if is_foreign and code in _TAKEN and (error is None or error.get("program")):
+        if is_foreign and code in _RESERVED_CODES and (error is None or error.get("program")):
             words, code = f"exited with code {code}", ExitCode.FAILED
         else:
             words = f"exited with code {code}" if self._is_program else "it has not said why"
-        if code == ExitCode.PEER_LOST:  # the exit code of the container that failed first decides what Kubernetes does
-            time.sleep(_CONSEQUENCE)
-        self._tell_end(code, str(error["message"]).strip().partition("\n")[0] if error else words)
+        if code == ExitCode.PEER_LOST:  # Kubernetes acts on the exit code of the first container that fails
+            time.sleep(_PEER_LOST_DELAY)
+        self._write_termination_log(code, str(error["message"]).strip().partition("\n")[0] if error else words)
         return code
 
     def _await_end(self, worker: subprocess.Popen[bytes]) -> int:
-        """Return the exit code of the worker, which is killed if it has told its error, and does not end by itself.
+        """Wait for the worker and return its exit code. Kill it if it has reported an error but does not exit.
 
-        The end of Python waits for threads, and JAX's for the other processes, which wait for this one.
+        Python waits for its threads at exit, and JAX for the other processes, which wait for this one.
         """
         deadline = float("inf")
         while True:
             try:
-                code = worker.wait(_LOOK)
+                code = worker.wait(_POLL)
                 self._reported.read()
                 return code
             except subprocess.TimeoutExpired:
@@ -134,23 +139,23 @@ class Member:
             if error is not None and deadline == float("inf"):
                 deadline = time.monotonic() + _GRACE
             if error is not None and time.monotonic() > deadline:
-                _pass_on(worker, signal.SIGKILL)
+                _send_signal(worker, signal.SIGKILL)
                 worker.wait()
                 return int(error.get("code") or ErrorKind(error["kind"]).exit_code)
 
-    def _tell_end(self, code: int, why: str) -> None:
-        """Say in the container's last words why it ended: `kubectl describe` shows them."""
+    def _write_termination_log(self, code: int, why: str) -> None:
+        """Write why the worker ended to the termination message, which `kubectl describe` shows."""
         text = f"podrun: {self._env['PODRUN_HOST']} (process {self._process_id}): {why} [exit code {int(code)}]"
         print(text, file=sys.stderr, flush=True)
         try:
-            with _LAST_WORDS.open("r+b") as file:  # only where Kubernetes has made it
-                file.write(text.encode()[:_WORDS])
+            with _TERMINATION_LOG.open("r+b") as file:  # it exists only under Kubernetes
+                file.write(text.encode()[:_MESSAGE_BYTES])
         except OSError:
             pass
 
 
-class _Reported:
-    """What a process has reported in its file of events."""
+class _ReportedEvents:
+    """The events that a process has written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -159,10 +164,10 @@ class _Reported:
         self.error: Event | None = None
         """The first error."""
         self.has_phases = False
-        """True if it is podrun's runtime, or uses podrun's loop."""
+        """Whether it reports phases: it is podrun's runtime, or uses `podrun.steps`."""
 
     def read(self) -> None:
-        """Read what is new."""
+        """Read new events."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._read)
@@ -180,7 +185,7 @@ class _Reported:
                 self.error = event
 
 
-def _pass_on(worker: subprocess.Popen[bytes], number: int) -> None:
+def _send_signal(worker: subprocess.Popen[bytes], number: int) -> None:
     try:
         os.killpg(worker.pid, number)
     except ProcessLookupError:

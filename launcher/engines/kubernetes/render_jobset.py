@@ -24,10 +24,10 @@ from ...pod.slices import Slice, parse_slice, several_slices
 from ...request.program_checks import check_kind
 from ...request.request import Request
 from ...request.train_file import read_config, read_launch
-from .jobset import Where, jobset, name_problem, slice_problem, text_problem
+from .jobset import ClusterOptions, jobset, name_problem, slice_problem, text_problem
 
 _PLATFORMS = {"tpu": "tpu", "gpu": "cuda", "cpu": "cpu"}
-_LIMIT = 60.0  # seconds for kubectl
+_LIMIT = 60.0  # seconds: timeout of kubectl
 _NO_WORKDIR = (
     "there is no --workdir: what the program keeps by podrun.init() ends with its container; give --volume CLAIM:/FOLDER "
     "and a --workdir below that folder"
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class JobSetRequest:
-    """Command line of `podrun render jobset`."""
+    """Command-line options of `podrun render jobset`."""
 
     train: Path | None
     overrides: tuple[str, ...]
@@ -53,11 +53,11 @@ class JobSetRequest:
     accelerator: str | None = None
     submit: bool = False
     program: tuple[str, ...] = ()
-    """Command line of a user program, instead of `train`."""
+    """Command line of a user program, in place of train.yaml."""
 
 
 def render(request: JobSetRequest) -> int:
-    """Print the manifest, or give it to kubectl. Raises UserError with all mistakes."""
+    """Print the manifest, or submit it by kubectl. Raises UserError with all mistakes."""
     pod, job, where = _resolve(request, new_run_id())
     if job.launch.workdir is None:
         print(f"podrun: {_NO_WORKDIR}", file=sys.stderr)
@@ -73,8 +73,8 @@ def make_manifest(request: JobSetRequest, run_id: str) -> dict[str, object]:
     return jobset(*_resolve(request, run_id))
 
 
-def _resolve(request: JobSetRequest, run_id: str) -> tuple[Pod, Config | Program, Where]:
-    """Return what is to be written, checked. Raises UserError with all mistakes."""
+def _resolve(request: JobSetRequest, run_id: str) -> tuple[Pod, Config | Program, ClusterOptions]:
+    """Check the request. Raises UserError with all mistakes."""
     problems: list[str] = []
 
     def attempt(check: Callable[[], T]) -> T | None:
@@ -89,7 +89,7 @@ def _resolve(request: JobSetRequest, run_id: str) -> tuple[Pod, Config | Program
     volume = attempt(lambda: _volume(request.volume))
     named = request.name or Request(request.train, program=request.program).name
     name = request.name or re.sub("[^a-z0-9]+", "-", named.lower()).strip("-")[:40].rstrip("-")
-    where = Where(name, run_id, request.image, request.namespace, volume, request.accelerator)
+    where = ClusterOptions(name, run_id, request.image, request.namespace, volume, request.accelerator)
     problems += [what for what in (name_problem(name), text_problem(where)) if what]
     if job:
         given = job
@@ -111,7 +111,7 @@ def _resolve(request: JobSetRequest, run_id: str) -> tuple[Pod, Config | Program
 
 
 def _job(request: JobSetRequest) -> Config | Program:
-    """Return what runs. Raises UserError with all its mistakes."""
+    """Return the checked job or user program. Raises UserError with all its mistakes."""
     check_kind(request.train, request.program, request.overrides)
     if request.train:
         return read_config(request.train, request.overrides)
@@ -137,9 +137,9 @@ def _volume(text: str | None) -> tuple[str, PurePosixPath] | None:
 def _with_workdir(
     job: Config | Program, typed: str | None, volume: tuple[str, PurePosixPath] | None
 ) -> Config | Program:
-    """Return the job with its workdir: in a bucket, or on the volume. A container's own disk ends with it.
+    """Return the job with its workdir, which must be in a bucket or on the volume, since a container's disk is temporary.
 
-    A program may keep its results by itself, so that it needs no workdir; one that it has is a folder.
+    A user program needs no workdir; if it has one, that is a folder on the volume.
     """
     chosen = Path(typed) if typed else job.launch.workdir
     if chosen and (mistakes := bucket_url.mistakes(chosen)):
@@ -179,7 +179,7 @@ def _job_problems(job: Config | Program) -> list[str]:
 
 
 def _submit(text: str, request: JobSetRequest) -> int:
-    """Give the manifest to kubectl, which checks it against the cluster's schema. Raises UserError."""
+    """Submit the manifest by kubectl, which checks it against the cluster's schema. Raises UserError."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         raise UserError("there is no `kubectl` in the PATH; install it, or submit what is printed without --submit")
@@ -214,7 +214,7 @@ def _submit(text: str, request: JobSetRequest) -> int:
 
 def _remedy(stderr: str) -> str:
     remedies = (
-        ("AlreadyExists", "a run of that name is there: `kubectl delete jobset NAME`, or give another --name"),
+        ("AlreadyExists", "a JobSet of that name exists: `kubectl delete jobset NAME`, or give another --name"),
         ("no matches for kind", "the cluster has no JobSet: install it (https://jobset.sigs.k8s.io/docs/installation)"),
         ("Forbidden", "your user may not create JobSets there; ask who runs the cluster"),
         ("was refused", "kubectl does not reach the cluster: `kubectl config current-context`"),

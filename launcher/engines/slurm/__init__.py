@@ -1,1 +1,1 @@
-"""SLURM: the nodes of a job, commands on them by srun, and runs that wait in its queue."""
+"""SLURM: the nodes of a job, commands on them by srun, and runs submitted to its queue."""

@@ -1,4 +1,4 @@
-"""Submit a batch script to SLURM, and say where its job is: in the queue, on its nodes, or gone."""
+"""Submit, query, requeue and cancel SLURM batch jobs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from datetime import datetime
 
 from .job import COMPLETING, SlurmError, ask_slurm, is_job_id, plain_env, why_over
 
-PATIENCE = 60.0  # seconds for sbatch, which tries again for as long as the controller is busy
-_FRESH = 5.0  # seconds for which an answer about the queue is taken for the present: admins mind frequent questions
-_NEWS = 0.5  # seconds until it is asked about a job that was submitted meanwhile
-_SILENCE = 240.0  # seconds for a controller that does not answer to come back
+SBATCH_TIMEOUT = 60.0  # seconds for sbatch, which retries while the controller is busy
+_CACHE_SECONDS = 5.0  # seconds for which squeue's answer is reused: frequent queries load the controller
+_NEW_JOB_SECONDS = 0.5  # seconds until squeue is asked again about a job that was submitted after its answer
+_CONTROLLER_OUTAGE = 240.0  # seconds for the controller to answer again, for example after a restart
 _PAUSE = 5.0  # seconds between two tries
 _EXCLUDED = re.compile(r"\bExcNodeList=(\S{1,4096})")
-_CLOCKS = 30.0  # seconds by which this machine's clock and that of SLURM's controller may differ
+_CLOCK_SKEW = 30.0  # seconds by which the clocks of this machine and SLURM's controller may differ
 _GONE = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED")
 _OVER = {*_GONE, "TIMEOUT", "REVOKED", "SPECIAL_EXIT"}
 _REMEDIES = (
@@ -44,18 +44,18 @@ _REMEDIES = (
 _REASONS = {
     "JobHeldUser": "it is held: `scontrol release {job}` lets it go",
     "JobHeldAdmin": "it is held by an administrator",
-    "Resources": "it waits for nodes that are free",
-    "Priority": "others are before it",
+    "Resources": "it waits for free nodes",
+    "Priority": "jobs of higher priority are before it",
     "BeginTime": "it may begin later",
     "Dependency": "it waits for another job",
     "DependencyNeverSatisfied": "the job that it waits for has failed: `podrun stop` ends it",
     "ReqNodeNotAvail": "nodes that it needs are down or reserved",
-    "PartitionConfig": "its partition can never give what it asks for, such as so many nodes: `podrun stop` ends it",
+    "PartitionConfig": "its partition can never meet its request, such as its number of nodes: `podrun stop` ends it",
     "PartitionDown": "its partition is down",
     "PartitionInactive": "its partition is inactive",
-    "PartitionTimeLimit": "it asks for more time than its partition gives: `podrun stop` ends it",
-    "PartitionNodeLimit": "it asks for more nodes than its partition gives: `podrun stop` ends it",
-    "BadConstraints": "no node can do what it asks for: `podrun stop` ends it",
+    "PartitionTimeLimit": "it asks for more time than its partition allows: `podrun stop` ends it",
+    "PartitionNodeLimit": "it asks for more nodes than its partition allows: `podrun stop` ends it",
+    "BadConstraints": "no node meets its constraints: `podrun stop` ends it",
     "launch failed requeued held": "its start has failed, and it is held: `scontrol release {job}` lets it try again",
 }
 
@@ -68,9 +68,9 @@ class Job:
     """PENDING, RUNNING, COMPLETING, ..."""
     reason: str = ""
     start: str = ""
-    """Expected start of a job that waits, as SLURM writes it; empty if it does not know."""
+    """Expected start of a pending job, as SLURM writes it; empty if unknown."""
     has_ended: bool = False
-    """True if its end is in the past. That of a job that SLURM puts back into the queue is not, also while it completes."""
+    """Whether its end time is in the past. It is not for a job that is being requeued."""
 
     @property
     def is_pending(self) -> bool:
@@ -82,24 +82,24 @@ class Job:
 
     @property
     def is_ending(self) -> bool:
-        """Return whether SLURM only waits for its nodes to be clean, which takes long if one of them does not answer."""
+        """Return whether its processes have ended and SLURM cleans up its nodes, which takes long if one does not answer."""
         return self.state == COMPLETING and self.has_ended
 
     def why_pending(self, job: str) -> str:
-        """Return why it waits, as a phrase."""
+        """Return why it is pending, as a phrase."""
         words = _REASONS.get(self.reason, "SLURM says why").format(job=job)
         what = f"{words} ({self.reason})" if self.reason else "SLURM has not looked at it yet"
         return f"{what}; expected to start at {self.start.replace('T', ' ')}" if self.start else what
 
 
 def submit(options: Sequence[str], script: str, waits: Callable[[], None] = lambda: None) -> str:
-    """Submit a script, and return the id of its job. Raises SlurmError with the reason, and what to do.
+    """Submit a script, and return its job id. Raises SlurmError with the reason and a remedy.
 
-    `waits` is called when SLURM has not taken it within a few seconds: sbatch tries again for a while.
+    `waits` is called if sbatch has not submitted it within a few seconds, since it retries for a while.
     """
     env = {**plain_env(os.environ), **{name: v for name, v in os.environ.items() if name.startswith("SBATCH_")}}
     try:
-        answer = ask_slurm("sbatch", "--parsable", *options, script, env=env, limit=PATIENCE, waits=waits)
+        answer = ask_slurm("sbatch", "--parsable", *options, script, env=env, limit=SBATCH_TIMEOUT, waits=waits)
     except SlurmError as error:
         remedy = next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, error.message)), None)
         raise SlurmError(f"{error.message}\n{remedy}" if remedy else error.message) from None
@@ -109,22 +109,22 @@ def submit(options: Sequence[str], script: str, waits: Callable[[], None] = lamb
     return job
 
 
-class KnownJobs:
-    """The jobs of this user that SLURM knows. One answer serves for a few seconds."""
+class JobCache:
+    """This user's jobs in SLURM's queue, cached for a few seconds."""
 
     def __init__(self) -> None:
-        self._asked = -_FRESH
+        self._asked = -_CACHE_SECONDS
         self._asked_at = 0.0  # by the wall clock
         self._jobs: dict[str, Job] | None = None
 
     def job(self, job: str, submitted: float = 0.0) -> Job | None:
-        """Return what is known of a job: one that SLURM has forgotten is over. None if SLURM does not answer here.
+        """Return a job; None if SLURM does not answer. A job that SLURM does not list is COMPLETED.
 
-        `submitted`: seconds since the epoch. An answer from before says nothing of the job.
+        `submitted`: seconds since the epoch at which it was submitted; a cached answer may be older than the job.
         """
         age = time.monotonic() - self._asked
         is_new = job not in (self._jobs or {}) and self._asked_at <= submitted
-        if age >= _FRESH or (is_new and age >= _NEWS):
+        if age >= _CACHE_SECONDS or (is_new and age >= _NEW_JOB_SECONDS):
             self._asked_at = time.time()
             self._jobs = _ask_queue()
             self._asked = time.monotonic()
@@ -133,12 +133,12 @@ class KnownJobs:
         return None if self._jobs is None else self._jobs.get(job, Job("COMPLETED"))
 
     def forget(self) -> None:
-        """Ask again next time."""
-        self._asked = -_FRESH
+        """Drop the cached answer."""
+        self._asked = -_CACHE_SECONDS
 
 
-KNOWN_JOBS = KnownJobs()
-"""The jobs, for all that look at runs in this process."""
+JOB_CACHE = JobCache()
+"""The cache of this process."""
 
 
 def _ask_queue() -> dict[str, Job] | None:
@@ -159,9 +159,9 @@ def _ask_queue() -> dict[str, Job] | None:
 
 
 def _is_past(moment: str) -> bool:
-    """Return whether a time of SLURM's lies in the past, with a margin for the clocks."""
+    """Return whether a time from SLURM is in the past, with a margin for clock skew."""
     try:
-        return datetime.fromisoformat(moment).timestamp() < time.time() + _CLOCKS
+        return datetime.fromisoformat(moment).timestamp() < time.time() + _CLOCK_SKEW
     except (ValueError, OverflowError, OSError):  # `Unknown`, `N/A`
         return False
 
@@ -169,24 +169,26 @@ def _is_past(moment: str) -> bool:
 def _user() -> str | None:
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # an id without a name
+    except (OSError, KeyError):  # a uid without a user name
         return None
 
 
 def why_ended(job: str) -> str:
-    """Return how a job came to its end, as a phrase."""
+    """Return how a job has ended, as a phrase."""
     return why_over(job) or f"the SLURM job {job} has ended"
 
 
-def put_back(job: str, excluded: str = "") -> None:
-    """Put the job back into the queue, which ends it on its nodes. Raises SlurmError.
+def requeue(job: str, excluded: str = "") -> None:
+    """Requeue a running job, which ends it on its nodes. Raises SlurmError.
+
+    Retries for some minutes if the controller does not answer, since it may be restarting.
 
     Args:
-        job: the job. A controller that does not answer is asked again for some minutes: it may be restarting.
-        excluded: names of the nodes that the job is not to get again; with them the caller must ignore SIGTERM, because
-            SLURM takes the names only once it has begun to end the job.
+        job: its id.
+        excluded: names of the nodes to exclude from its next start. If given, the caller must ignore SIGTERM: SLURM accepts
+            them only after it has begun to end the job.
     """
-    deadline = time.monotonic() + _SILENCE
+    deadline = time.monotonic() + _CONTROLLER_OUTAGE
     while True:
         try:
             ask_slurm("scontrol", "requeue", job)
@@ -199,42 +201,42 @@ def put_back(job: str, excluded: str = "") -> None:
         try:
             ask_slurm("scontrol", "update", f"jobid={job}", f"excnodelist={excluded}")
         except SlurmError as error:
-            print(f"podrun: SLURM does not leave {excluded} out of the job {job}: {error}", file=sys.stderr, flush=True)
+            print(f"podrun: SLURM does not exclude {excluded} from the job {job}: {error}", file=sys.stderr, flush=True)
 
 
-def nodes_without(job: str, node: str, options: Sequence[str], script: str) -> str:
-    """Return the nodes that the job is not to get again: the node, and those that were excluded before.
+def nodes_to_exclude(job: str, node: str, options: Sequence[str], script: str) -> str:
+    """Return the nodes to exclude from the job's next start: `node`, and those that it excludes already.
 
-    Empty if SLURM does not confirm that enough other nodes are up: with the exclusion the job could wait for ever.
+    Returns an empty string unless SLURM confirms that enough other nodes are up, since the job could otherwise wait forever.
     """
     try:
         excluded = _EXCLUDED.search(ask_slurm("scontrol", "--oneliner", "show", "job", job))
         before = excluded[1] if excluded and excluded[1] != "(null)" else ""
         names = f"{before},{node}" if before else node
-        ask_slurm("sbatch", "--test-only", *_of_next(options), f"--exclude={names}", script)
+        ask_slurm("sbatch", "--test-only", *_options_of_next(options), f"--exclude={names}", script)
     except SlurmError:
         return ""
     return names
 
 
 def submit_next(job: str, options: Sequence[str], script: str, excluded: str = "") -> str:
-    """Submit a script again, for the time after a job. Returns the id of that job. Raises SlurmError.
+    """Submit a script again, to start when `job` has ended, and return the new job's id. Raises SlurmError.
 
-    `excluded`: names of the nodes that it is not to get.
+    `excluded`: names of the nodes to exclude from it.
     """
     without = [f"--exclude={excluded}"] if excluded else []
-    return submit([*_of_next(options), *without, f"--dependency=afterany:{job}"], script)
+    return submit([*_options_of_next(options), *without, f"--dependency=afterany:{job}"], script)
 
 
-def _of_next(options: Sequence[str]) -> list[str]:
+def _options_of_next(options: Sequence[str]) -> list[str]:
     return [word for word in options if word != "--hold"]
 
 
 def cancel_pending(job: str) -> None:
-    """Cancel the job if it waits in the queue. Raises SlurmError."""
+    """Cancel the job if it is pending. Raises SlurmError."""
     ask_slurm("scancel", "--state=PENDING", job)
 
 
 def signal_script(job: str) -> None:
-    """Send SIGTERM to the batch script of a running job, and to nothing else of it. Raises SlurmError."""
+    """Send SIGTERM only to the batch script of a running job, not to its steps. Raises SlurmError."""
     ask_slurm("scancel", "--batch", "--signal=TERM", job)

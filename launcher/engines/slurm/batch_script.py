@@ -1,4 +1,4 @@
-"""Write the batch script of a run, and the options that SLURM gets with it. PURE."""
+"""Write the batch script of a run and the arguments of sbatch. PURE."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _TASKS = ("ntasks", "ntasks-per-node", "ntasks-per-gpu")
 
 
 def batch_options(options: BatchOptions, pod: Pod, name: str, output: Path) -> list[str]:
-    """Return the arguments of sbatch: what the pod needs, then what the user gives, which goes first where both say it.
+    """Return the arguments of sbatch: what the pod needs, then the user's options, which override it.
 
-    `name` is that of the job, `output` the file for all that its script prints, in this start and in later ones.
+    `name` is the job's name; `output` is the file to which its script's output is appended at each start.
     """
     words = [
         f"--job-name={name}",
         f"--nodes={len(pod.all_hosts)}",
-        f"--signal=B:USR1@{options.lead}",  # to podrun alone, which takes the place of the batch shell
+        f"--signal=B:USR1@{options.lead}",  # B: only to podrun, which replaces the batch shell
         "--requeue",
         "--open-mode=append",
         f"--output={str(output).replace('%', '%%')}",
@@ -30,16 +30,16 @@ def batch_options(options: BatchOptions, pod: Pod, name: str, output: Path) -> l
     if not keys.intersection(_TASKS):
         words.append("--ntasks-per-node=1")
     if pod.can_replace:
-        words.append("--no-kill")  # else SLURM ends the job with a node that fails
+        words.append("--no-kill")  # otherwise SLURM ends the job if a node fails
     if pod.slice.kind == "gpu" and not keys.intersection(_GPUS):
         words.append(f"--gpus-per-node={pod.slice.devices_per_host}")
     return words + [f"--{key}" if value is None else f"--{key}={value}" for key, value in options.given]
 
 
 def batch_script(run_id: str, typed: Sequence[str], cwd: Path, home: Path, argv: Sequence[str]) -> str:
-    """Return the script. What it runs is in the run directory; `typed` is only told in a comment.
+    """Return the script, which runs `argv`. `typed`, the user's command line, is only for a comment.
 
-    USR1 is ignored until podrun takes it, else a signal that comes early would end the script.
+    The script ignores USR1 until podrun handles it, since an early signal would otherwise end it.
     """
     shown = shlex.join(typed)
     shown = shown if shown.isprintable() else repr(shown)

@@ -1,4 +1,4 @@
-"""Check what a submitted run would only meet in its job, perhaps after days in the queue."""
+"""Check before submission for mistakes that would only appear when the job starts, perhaps after days in the queue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .job import SlurmError, ask_slurm
 from .options import BatchOptions, seconds
 
 _OWN_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/run")
-"""Folders that every machine has for itself, unless a file system of a network is mounted there."""
+"""Folders that are local to each machine, unless a network file system is mounted there."""
 _OF_ONE_MACHINE = {
     "tmpfs",
     "ramfs",
@@ -35,21 +35,21 @@ _PARTITION = re.compile(r"(\S+?)(\*?)\|(\S+)\|(\S+)")
 
 
 def queue_mistakes(options: BatchOptions, pod: Pod | None, env: Mapping[str, str] = os.environ) -> list[str]:
-    """Return what would keep the job from starting on its nodes, each with its remedy.
+    """Return the mistakes that would prevent the run from starting on its nodes, each with a remedy.
 
     Args:
-        options: what the job is asked for with.
-        pod: its pod; None if that has mistakes of its own.
+        options: options of the job.
+        pod: its pod; None if that is invalid.
         env: the environment in which sbatch is called.
     """
     if shutil.which("sbatch") is None:
-        return []  # said when it is called
+        return []  # sbatch's own error says it
     secrets = () if pod is None else _missing_secrets(options, pod, env)
-    return [f"--slurm: {mistake}" for mistake in (*secrets, *_unseen_folders(), *_too_short(options, env))]
+    return [f"--slurm: {mistake}" for mistake in (*secrets, *_unshared_folders(), *_short_time_limit(options, env))]
 
 
 def _missing_secrets(options: BatchOptions, pod: Pod, env: Mapping[str, str]) -> Iterator[str]:
-    """Yield the secrets that `export=` keeps out of the environment of the job."""
+    """Yield a message if `export=` keeps secrets out of the job's environment."""
     export = options.value("export") or env.get("SBATCH_EXPORT") or "ALL"
     words = export.split(",")
     if "ALL" in words or options.value("export-file"):
@@ -65,8 +65,8 @@ def _missing_secrets(options: BatchOptions, pod: Pod, env: Mapping[str, str]) ->
         )
 
 
-def _unseen_folders() -> Iterator[str]:
-    """Yield the folders that the job needs and that are on a disk of this machine alone."""
+def _unshared_folders() -> Iterator[str]:
+    """Yield a message for each folder that the job needs and that is only on this machine's disk."""
     needed = {"PODRUN_HOME": podrun_home(), "the folder in which podrun was called": Path.cwd()}
     unseen = {what: path for what, path in needed.items() if _is_own(path.resolve())}
     if unseen and not _is_only_node():
@@ -76,23 +76,23 @@ def _unseen_folders() -> Iterator[str]:
 
 
 def _is_own(path: Path) -> bool:
-    return any(path.is_relative_to(folder) for folder in _OWN_FOLDERS) and _file_system(path) in _OF_ONE_MACHINE
+    return any(path.is_relative_to(folder) for folder in _OWN_FOLDERS) and _file_system_type(path) in _OF_ONE_MACHINE
 
 
-def _file_system(path: Path) -> str:
-    """Return the type of the file system on which a path is or would be."""
+def _file_system_type(path: Path) -> str:
+    """Return the type of the file system of a path, which need not exist."""
     kinds: dict[str, str] = {}
     try:
         for line in Path("/proc/self/mounts").read_text(errors="surrogateescape").splitlines():
             words = line.split(" ")
-            kinds[words[1].encode("latin-1", "replace").decode("unicode_escape")] = words[2]  # `\\040` is a blank
+            kinds[words[1].encode("latin-1", "replace").decode("unicode_escape")] = words[2]  # `\\040` is a space
     except (OSError, ValueError, IndexError):
         return "tmpfs"
     return next((kinds[str(folder)] for folder in (path, *path.parents) if str(folder) in kinds), "tmpfs")
 
 
 def _is_only_node() -> bool:
-    """Return whether SLURM has no node but this machine."""
+    """Return whether this machine is SLURM's only node."""
     try:
         nodes = set(ask_slurm("sinfo", "--noheader", "--Node", "--format=%n").split())
     except SlurmError:
@@ -100,10 +100,10 @@ def _is_only_node() -> bool:
     return nodes == {socket.gethostname()} or nodes == {socket.gethostname().partition(".")[0]}
 
 
-def _too_short(options: BatchOptions, env: Mapping[str, str]) -> Iterator[str]:
-    """Yield a message if the time that a job has by default is over before podrun would save."""
+def _short_time_limit(options: BatchOptions, env: Mapping[str, str]) -> Iterator[str]:
+    """Yield a message if the partition's default time limit is shorter than the time podrun saves before the end."""
     if options.value("time"):
-        return  # compared already
+        return  # `parse_options` has compared it
     given = env.get("SBATCH_TIMELIMIT") or ""
     if given:
         default, of = given, "SBATCH_TIMELIMIT"
@@ -118,11 +118,11 @@ def _too_short(options: BatchOptions, env: Mapping[str, str]) -> Iterator[str]:
 
 
 def _default_time(names: list[str]) -> tuple[str, str]:
-    """Return the shortest time limit of jobs without one in these partitions, or in the default one, and where it is from."""
+    """Return the shortest default time limit of these partitions, or of the default partition, and where it is from."""
     try:
         answer = ask_slurm("sinfo", "--noheader", "--format=%P|%L|%l")
     except SlurmError:
-        return "", ""  # sbatch says what is wrong
+        return "", ""  # sbatch's own error says it
     times: list[tuple[int, str, str]] = []
     for line in answer.splitlines():
         if not (match := _PARTITION.fullmatch(line.strip())):

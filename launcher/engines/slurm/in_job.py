@@ -1,4 +1,4 @@
-"""Supervise a submitted run inside its SLURM job, each time that the job starts."""
+"""Supervise a submitted run inside its SLURM job, at each start of the job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ...run.job_time import Onward
 from ...rundir.runs import RunDirectory
 from ...staging.bundle import Bundle
 from ...view.live_console import make_console
-from .batch import nodes_without, put_back, submit_next
+from .batch import nodes_to_exclude, requeue, submit_next
 from .inventory import ThisJob
 from .job import SlurmError
 from .job_time import SlurmJobTime
@@ -33,34 +33,37 @@ if TYPE_CHECKING:
 
 
 def supervise(directory: RunDirectory, nodes: Listing | None = None, prestarted: Prestart | None = None) -> int:
-    """Run the submitted run on the nodes of this job, from where it stopped in the one before. Raises UserError.
+    """Start or continue a submitted run on the nodes of this job, and return its exit code. Raises UserError.
 
-    `nodes`: they, if SLURM has been asked already. `prestarted`: the transport to them, if agents have been started there.
+    Args:
+        directory: the run.
+        nodes: the job's nodes, if SLURM has been asked already.
+        prestarted: agents that have been started on them.
     """
     spec = directory.spec()
     job = os.environ.get("SLURM_JOB_ID", "")
     pod = _on_nodes(spec.pod, nodes)
     spec = replace(spec, pod=pod)
-    directory.record_job(job)  # it may have been submitted by hand
+    directory.record_job(job)  # the user may have submitted the script again
     directory.write_spec(spec)
     options = _options(directory)
     job_time = SlurmJobTime(
-        directory, job, lambda node: nodes_without(job, node, options, str(directory.job_script)) if options else ""
+        directory, job, lambda node: nodes_to_exclude(job, node, options, str(directory.job_script)) if options else ""
     )
     bundles = _bundles(directory)
     code = run_attempts(spec, directory, make_console(False), bundles, transport=prestarted, job_time=job_time)
     if job_time.onward is None:
         return code
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # SLURM sends it as soon as the job is put back
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # SLURM sends it as soon as the job is requeued
     try:
-        put_back(job, job_time.onward.excluded)
+        requeue(job, job_time.onward.excluded)
     except SlurmError as error:
         return _submit_again(directory, job, options, job_time.onward, str(error))
     return ExitCode.DONE
 
 
 def _options(directory: RunDirectory) -> list[str]:
-    """Return the arguments that sbatch got; none if their record cannot be read."""
+    """Return the recorded arguments of sbatch; empty if they cannot be read."""
     try:
         return [str(word) for word in json.loads(directory.job_options.read_bytes())]
     except (OSError, ValueError, TypeError):
@@ -68,7 +71,7 @@ def _options(directory: RunDirectory) -> list[str]:
 
 
 def _submit_again(directory: RunDirectory, job: str, options: Sequence[str], onward: Onward, refused: str) -> int:
-    """Let another job go on after this one, which SLURM does not put back into the queue, as with `no-requeue`."""
+    """Submit another job to continue the run, since SLURM refuses to requeue this one, as with `no-requeue`."""
     try:
         if not options:
             raise SlurmError(f"{directory.job_options} is missing, or damaged")
@@ -79,7 +82,7 @@ def _submit_again(directory: RunDirectory, job: str, options: Sequence[str], onw
         directory.record_end(f"{what}; the same command goes on from the newest checkpoint", ExitCode.PREEMPTED)
         print(f"podrun: failed: {what} [exit code {int(ExitCode.PREEMPTED)}]", file=sys.stderr, flush=True)
         return ExitCode.PREEMPTED
-    with suppress(OSError):  # a full disk; the job records itself when it starts
+    with suppress(OSError):  # such as a full disk; the job records its id itself when it starts
         directory.record_job(following)
     print(f"podrun: the SLURM job {following} goes on after this one", flush=True)
     return ExitCode.DONE
@@ -92,7 +95,7 @@ def _on_nodes(pod: Pod, known: Listing | None) -> Pod:
 
 
 def _bundles(directory: RunDirectory) -> Sequence[Bundle]:
-    """Return the code as it was when the run was submitted. Raises UserError."""
+    """Return the code bundles made when the run was submitted. Raises UserError."""
     try:
         bundles: list[Bundle] = pickle.loads(directory.bundles.read_bytes())
     except (OSError, pickle.UnpicklingError, EOFError) as error:
@@ -101,8 +104,8 @@ def _bundles(directory: RunDirectory) -> Sequence[Bundle]:
     return bundles
 
 
-def supervise_and_say(directory: RunDirectory, nodes: Listing | None, prestarted: Prestart | None) -> int:
-    """Supervise the run, say and record why it could not begin, and return the exit code of this process."""
+def supervise_and_report(directory: RunDirectory, nodes: Listing | None, prestarted: Prestart | None) -> int:
+    """Supervise the run, and return this process's exit code. If the run cannot start, print and record why."""
     try:
         code = int(supervise(directory, nodes, prestarted))
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Find the nodes of the SLURM job that this process runs in: `--slurm`. With options the job does not exist yet."""
+"""Find the nodes of the SLURM job that this process runs in (`--slurm`), or describe a job to submit (`--slurm=...`)."""
 
 from __future__ import annotations
 
@@ -23,23 +23,27 @@ _COUNT = re.compile(r"(?:[\w-]+:)*(\d{1,4})(?:\(.*\))?")  # `8`, `a100:8`, `gpu:
 
 @dataclass(frozen=True)
 class ThisJob:
-    """The job that this process runs in."""
+    """The SLURM job that this process runs in."""
 
     spares: int = 0
-    """Number of its nodes that are spares."""
+    """Number of its nodes that are spares, beyond those of the slice."""
     nodes: Listing | None = None
-    """Its nodes, if SLURM has been asked for them already."""
+    """Its nodes, if SLURM has been asked already."""
 
 
 def from_option(value: str | BatchOptions | ThisJob) -> Listing:
-    """Return the nodes of this job, or of the one that will be submitted with options. Raises UserError outside of one."""
-    if several := several_tasks(os.environ):
+    """Return the nodes of this job, or a listing for the job to submit if `value` has options.
+
+    Raises:
+        UserError: there are no options, and this process is not in a SLURM job.
+    """
+    if several := multiple_tasks_error(os.environ):
         raise UserError(f"--slurm: {several}")
     if isinstance(value, BatchOptions):
         return Listing((), transport="slurm", python=sys.executable, spares=value.spares, is_queued=True)
     if isinstance(value, ThisJob) and value.nodes is not None:
         return replace(value.nodes, spares=value.spares)
-    if several := several_parts(os.environ):
+    if several := heterogeneous_job_error(os.environ):
         raise UserError(f"--slurm: {several}")
     spares = value.spares if isinstance(value, ThisJob) else 0
     if value and not isinstance(value, ThisJob):
@@ -78,8 +82,8 @@ def from_option(value: str | BatchOptions | ThisJob) -> Listing:
     )
 
 
-def several_tasks(env: Mapping[str, str]) -> str | None:
-    """Return what is wrong if `srun` has started this process as one of several, each of which would start the run."""
+def multiple_tasks_error(env: Mapping[str, str]) -> str | None:
+    """Return an error if `srun` has started this process as one of several tasks, each of which would start the run."""
     tasks = env.get("SLURM_STEP_NUM_TASKS", "")
     if not (tasks.isdecimal() and int(tasks) > 1):
         return None
@@ -90,8 +94,8 @@ def several_tasks(env: Mapping[str, str]) -> str | None:
     )
 
 
-def several_parts(env: Mapping[str, str]) -> str | None:
-    """Return what is wrong if this job is a heterogeneous one, of whose parts podrun would take one."""
+def heterogeneous_job_error(env: Mapping[str, str]) -> str | None:
+    """Return an error if this is a heterogeneous job, of which podrun would use only one component."""
     parts = env.get("SLURM_HET_SIZE") or env.get("SLURM_PACK_SIZE") or ""
     if not (parts.isdecimal() and int(parts) > 1):
         return None
@@ -102,7 +106,7 @@ def several_parts(env: Mapping[str, str]) -> str | None:
 
 
 def gpus(env: Mapping[str, str]) -> int | None:
-    """Return the number of GPUs that the job has on each node; None if it has none, or SLURM does not say."""
+    """Return the number of the job's GPUs on each node; None if it has none, or it is unknown."""
     for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
         if (number := _COUNT.fullmatch(env.get(name, ""))) and int(number[1]):
             return int(number[1])
@@ -111,7 +115,7 @@ def gpus(env: Mapping[str, str]) -> int | None:
 
 
 def _names(answer: str) -> list[str]:
-    """Return the names of nodes, one on each line. Raises SlurmError if one of them cannot be a host."""
+    """Parse node names, one on each line. Raises SlurmError if one is no valid host name."""
     names = answer.split()
     if not names or len(names) > LIMIT:
         raise SlurmError(f"scontrol names {len(names)} nodes for SLURM_JOB_NODELIST; 1 to {LIMIT} are allowed")
@@ -124,6 +128,6 @@ def _names(answer: str) -> list[str]:
 
 
 def _addresses(answer: str) -> dict[str, str]:
-    """Return the addresses at which SLURM's own daemons reach the nodes, by name."""
+    """Return the addresses by which SLURM's daemons reach the nodes, by node name."""
     pairs = (line.strip().partition("|") for line in answer.splitlines())
     return {name: address for name, _, address in pairs if is_host(address)}

@@ -1,4 +1,4 @@
-"""Ask SLURM about a job: its nodes, its state, the time that it has left."""
+"""Run SLURM's programs, and query a job's state and remaining time."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 
 from ...rundir.queues import QueueError
 
-_SOON = 3.0  # seconds in which SLURM usually answers
-LIMIT = 20.0  # seconds for an answer of SLURM's controller
-_ID = re.compile(r"\d{1,19}(_\d{1,19})?(\+\d{1,9})?")  # also of arrays, and of parts of a heterogeneous job
+_SOON = 3.0  # seconds after which an answer of SLURM's is late
+LIMIT = 20.0  # seconds: timeout of SLURM's programs
+_ID = re.compile(r"\d{1,19}(_\d{1,19})?(\+\d{1,9})?")  # also of job arrays and components of heterogeneous jobs
 _STATE = re.compile(r"\bJobState=([A-Z_]{1,40})")
 _REASON = re.compile(r"\bReason=(\w{1,40})")
 COMPLETING = "COMPLETING"
-_REASONS = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL"}  # what is known while a job still has processes
+_REASONS = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL"}  # reasons of a completing job, by the state that follows
 _OUTPUT = re.compile(r"\bStdErr=(/\S{1,4096})")
-_TAIL = 1 << 16  # bytes at the end of a batch script's output in which SLURM says why it ends the job
+_TAIL = 1 << 16  # bytes at the end of a batch script's output that are searched for SLURM's announcement
 _DUE_TO = {
     b"": "CANCELLED",
     b"NODE FAILURE": "NODE_FAIL",
@@ -27,7 +27,7 @@ _DUE_TO = {
     b"PREEMPTION": "PREEMPTED",
     b"JOB REQUEUE": "REQUEUED",
 }
-_PAUSE = 0.3  # seconds between two questions
+_PAUSE = 0.3  # seconds between two queries
 _NOT_OVER = ("RUNNING", "SUSPENDED", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED")
 _ENDED = {
     "CANCELLED": "was cancelled",
@@ -46,7 +46,7 @@ _NO_ANSWER = re.compile(r"Unable to contact slurm controller|timed out|Connectio
 
 
 class SlurmError(QueueError):
-    """SLURM has not answered, or refused; `message` is all that its program says."""
+    """A SLURM program has failed or timed out. `message` is its whole error output."""
 
     def __init__(self, why: str, message: str = "") -> None:
         super().__init__(why)
@@ -54,12 +54,12 @@ class SlurmError(QueueError):
 
     @property
     def is_silence(self) -> bool:
-        """Return whether the controller did not answer, so that it may do so later."""
+        """Return whether the controller did not answer, so that a retry may succeed."""
         return _NO_ANSWER.search(self.message) is not None
 
 
 def is_job_id(text: str) -> bool:
-    """Return whether the text is the id of a job."""
+    """Return whether the text is a job id."""
     return _ID.fullmatch(text) is not None
 
 
@@ -68,7 +68,7 @@ def ask_slurm(
 ) -> str:
     """Run one of SLURM's programs and return its output. Raises SlurmError.
 
-    `limit`: seconds for it. `waits` is called when it has not answered for a few.
+    `limit`: timeout in seconds. `waits` is called if it has not answered within a few seconds.
     """
     try:
         done = _run(command, plain_env(os.environ) if env is None else env, limit, waits)
@@ -82,14 +82,14 @@ def ask_slurm(
         raise SlurmError(f"cannot start `{command[0]}`: {error.strerror}") from None
     if done.returncode:
         text = done.stderr.decode(errors="replace")
-        raise SlurmError(last_line(text) or f"`{command[0]}` ended with {done.returncode}", _whole(text))
+        raise SlurmError(last_line(text) or f"`{command[0]}` ended with {done.returncode}", _all_lines(text))
     return done.stdout.decode(errors="replace")
 
 
 def _run(
     command: Sequence[str], env: Mapping[str, str], limit: float, waits: Callable[[], None]
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a command as subprocess.run does, and raise what that raises."""
+    """Run a command like `subprocess.run`, with the same exceptions."""
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -111,15 +111,15 @@ def _run(
 
 
 def plain_env(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without the variables that change what SLURM's programs do, but for its configuration."""
+    """Return the environment without variables that change the behaviour of SLURM's programs, except SLURM_CONF."""
     changes = ("SLURM_", "SLURMD_", "SRUN_", "SALLOC_", "SBATCH_", "SQUEUE_", "SCONTROL_", "SINFO_")
     return {name: value for name, value in env.items() if name == "SLURM_CONF" or not name.startswith(changes)}
 
 
 def why_over(job: str, timeout: float = 0.0) -> str | None:
-    """Return what has ended a job, as a phrase; None while it runs, or if SLURM cannot say.
+    """Return what has ended a job, as a phrase; None while it runs, or if it is unknown.
 
-    Waits up to `timeout` seconds: while the job still has processes, SLURM does not say why it ends them.
+    Waits up to `timeout` seconds, since SLURM tells the reason only when the job's processes have ended.
     """
     deadline = time.monotonic() + timeout
     while (state := _state(job)) == COMPLETING and time.monotonic() < deadline:
@@ -130,19 +130,19 @@ def why_over(job: str, timeout: float = 0.0) -> str | None:
 
 
 def _state(job: str) -> str | None:
-    """Return the state of a job; None if SLURM cannot say."""
+    """Return the state of a job; None if SLURM does not know it."""
     try:
         answer = ask_slurm("scontrol", "--oneliner", "show", "job", job)
     except SlurmError as error:
         return "COMPLETED" if "Invalid job id" in str(error) else None
     state, reason = _STATE.search(answer), _REASON.search(answer)
     if state and state[1] == COMPLETING:
-        return _REASONS.get(reason[1] if reason else "") or _told_in_output(job, answer) or COMPLETING
+        return _REASONS.get(reason[1] if reason else "") or _state_in_output(job, answer) or COMPLETING
     return state[1] if state else None
 
 
-def _told_in_output(job: str, answer: str) -> str | None:
-    """Return the state that SLURM has announced in the output of a batch job when it began to end it; None if it has not."""
+def _state_in_output(job: str, answer: str) -> str | None:
+    """Return the state that SLURM has announced in the batch script's output, where it says why it ends the job."""
     if not (path := _OUTPUT.search(answer)):
         return None
     try:
@@ -158,7 +158,7 @@ def _told_in_output(job: str, answer: str) -> str | None:
 
 
 def time_left(job: str) -> str | None:
-    """Return the time that a job has left, as SLURM writes it: `1-02:30:00`, `UNLIMITED`; None if it cannot say."""
+    """Return a job's remaining time as SLURM writes it, `1-02:30:00` or `UNLIMITED`; None if it is unknown."""
     try:
         answer = ask_slurm("squeue", "--noheader", "--jobs", job, "--format=%L").split()
     except SlurmError:
@@ -166,13 +166,13 @@ def time_left(job: str) -> str | None:
     return answer[0] if answer and re.fullmatch(r"[0-9:-]{1,20}|UNLIMITED", answer[0]) else None
 
 
-def _whole(text: str) -> str:
-    """Return all lines that say something, without the name of the program, up to 15."""
+def _all_lines(text: str) -> str:
+    """Return the non-empty lines, at most 15, without the name of the program."""
     lines = [re.sub(r"^[a-z]+: (error: |fatal: )?", "", line.strip()) for line in text.splitlines() if line.strip()]
     return "\n".join(line[:300] for line in lines[:15])
 
 
 def last_line(text: str) -> str:
-    """Return the last line that says something, without the name of the program."""
+    """Return the last non-empty line, without the name of the program."""
     lines: Sequence[str] = [line.strip() for line in text.splitlines() if line.strip()]
     return re.sub(r"^[a-z]+: (error: |fatal: )?", "", lines[-1])[:300] if lines else ""

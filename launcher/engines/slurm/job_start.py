@@ -1,6 +1,6 @@
-"""Start a submitted run inside its SLURM job; the batch script calls it, each time that the job starts.
+"""Start a submitted run inside its SLURM job. The batch script runs it at each start of the job.
 
-Only what starts the agents is imported at first: they start while the rest is, and SLURM names the nodes while that is.
+It asks SLURM for the nodes and starts the agents while it imports the rest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Nodes(threading.Thread):
-    """Asks SLURM for the nodes of this job."""
+    """A thread that asks SLURM for the nodes of this job."""
 
     def __init__(self) -> None:
         super().__init__(name="nodes", daemon=True)
@@ -35,17 +35,17 @@ class Nodes(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        with suppress(UserError):  # told when it is met again
+        with suppress(UserError):  # the supervisor asks again, and reports it
             self._listing = from_option(ThisJob())
 
     def listing(self) -> Listing | None:
-        """Wait for the answer. None if something is wrong."""
+        """Wait for the answer; None on an error."""
         self.join()
         return self._listing
 
 
 def start_agents(directory: Path, nodes: Nodes) -> Prestart | None:
-    """Start the agents of a run on the nodes of this job; None if something is wrong, which is found again, and told."""
+    """Start the agents of a run on the nodes of this job. Returns None on error; the supervisor reports it."""
     from ...remote.prestart import Prestart
 
     try:
@@ -73,15 +73,15 @@ def start_agents(directory: Path, nodes: Nodes) -> Prestart | None:
 
 
 def main() -> None:
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until the run takes it
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until the supervisor handles it
     directory = Path(sys.argv[1])
     nodes = Nodes()
     prestarted = start_agents(directory, nodes)
     try:
         from ...rundir.runs import RunDirectory
-        from .in_job import supervise_and_say
+        from .in_job import supervise_and_report
 
-        code = supervise_and_say(RunDirectory(directory), nodes.listing(), prestarted)
+        code = supervise_and_report(RunDirectory(directory), nodes.listing(), prestarted)
     finally:
         if prestarted:
             prestarted.close()

@@ -1,4 +1,4 @@
-"""Judge what follows a SLURM job: whether the run goes on in another, and where. PURE, but for the record that it reads."""
+"""Decide whether a run continues in another SLURM job, and on which nodes. PURE, except that it reads the run's events."""
 
 from __future__ import annotations
 
@@ -17,29 +17,34 @@ from ...rundir.runs import RunDirectory
 
 
 class SlurmJobTime(JobTime):
-    """The time of a SLURM job. It is not put back into the queue if it has saved nothing new: so would be the next."""
+    """The end of a SLURM job and what follows it. A job that has saved nothing new is not requeued, as the next would not.
+
+    Args:
+        directory: the run.
+        job: the job's id.
+        without: maps a lost node to the nodes to exclude; an empty string if there are too few others.
+    """
 
     signal = int(signal.SIGUSR1)
-    """Sent by SLURM to the batch script some time before the limit of its job."""
+    """The signal that SLURM sends to the batch script before the job's time limit."""
 
     def __init__(self, directory: RunDirectory, job: str, without: Callable[[str], str] = lambda node: "") -> None:
-        """Begin. `without` returns what SLURM is to exclude for a job without a node; empty if it has too few others."""
         checkpoint = reduce_events(directory.read_events()).checkpoint
         self._job = job
         self._without = without
         self._before: int | None = checkpoint["step"] if checkpoint else None
         self.onward: Onward | None = None
-        """Set if the run goes on in another job."""
+        """Set if the run continues in another job."""
 
     def after(self, outcome: Outcome, attempts: Sequence[Attempt], pod: Pod) -> Onward | None:
-        """Return how the run goes on after the last of its attempts; None if it ends with that."""
+        """Return how the run continues after its last attempt; None if it ends."""
         if outcome.cause is None and outcome.interrupted_by == self.signal:
-            self.onward = self._at_the_limit(outcome, attempts[-1])
+            self.onward = self._at_time_limit(outcome, attempts[-1])
         elif node := _lost_node(outcome, pod):
-            self.onward = self._without_node(outcome, attempts, node)
+            self.onward = self._exclude_lost_node(outcome, attempts, node)
         return self.onward
 
-    def _at_the_limit(self, outcome: Outcome, attempt: Attempt) -> Onward | None:
+    def _at_time_limit(self, outcome: Outcome, attempt: Attempt) -> Onward | None:
         up = f"the time of the SLURM job {self._job} is nearly up"
         if outcome.saved_step is not None and (self._before is None or outcome.saved_step > self._before):
             saved = f"the checkpoint of step {outcome.saved_step} is complete"
@@ -50,8 +55,8 @@ class SlurmJobTime(JobTime):
             return None
         return Onward(Ending.TIME, up, f"{up}; {saved}, and the run goes back into the queue")
 
-    def _without_node(self, outcome: Outcome, attempts: Sequence[Attempt], node: str) -> Onward | None:
-        """Go on without a lost node if the run has got anywhere: what is wrong with the job stops it before that."""
+    def _exclude_lost_node(self, outcome: Outcome, attempts: Sequence[Attempt], node: str) -> Onward | None:
+        """Continue without a lost node if the run has trained, since a faulty job fails before that."""
         if not any(a.trained or (a.silent_program and a.seconds >= QUICK) for a in attempts):
             return None
         if enough := why_not_renewed([*attempts[:-1], replace(attempts[-1], ending=Ending.TAKEN)]):
@@ -66,7 +71,7 @@ class SlurmJobTime(JobTime):
         return Onward(Ending.TAKEN, why, words, excluded)
 
     def advice(self, outcome: Outcome, pod: Pod) -> str | None:
-        """Return how to have a job without the node that has failed the run; None if no node has."""
+        """Return how to exclude the node that has failed the run; None if no node has."""
         if (node := _lost_node(outcome, pod)) is None:
             return None
         other = "" if pod.spares else "; spares=1 asks for another that takes its place"
@@ -74,7 +79,7 @@ class SlurmJobTime(JobTime):
 
 
 def _lost_node(outcome: Outcome, pod: Pod) -> str | None:
-    """Return the node that has failed the run; None if no node has, or if SLURM ends the job anyway."""
+    """Return the node that has failed the run; None if no node has, or if SLURM is ending the job."""
     cause = outcome.cause
     if cause is None or cause.code != ExitCode.UNAVAILABLE or cause.process is not None or outcome.over:
         return None

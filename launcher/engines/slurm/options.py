@@ -11,13 +11,13 @@ from podrun.runtime.contract import UserError
 from ...yamlfile.short import short
 
 LEAD = 120
-"""Seconds before the time limit at which SLURM signals podrun, which saves then, and puts the job back into the queue."""
+"""Seconds before the time limit at which SLURM signals podrun, which then saves and requeues the job."""
 _KEY = re.compile(r"[a-z][a-z0-9-]{0,63}")
 _FLAGS = {
     *("contiguous", "exclusive", "get-user-env", "hold", "ignore-pbs", "no-kill", "no-requeue", "overcommit"),
     *("oversubscribe", "quiet", "reboot", "requeue", "spread-job", "use-min-nodes", "verbose"),
 }
-"""Options of sbatch that need no value."""
+"""Options of sbatch without a value."""
 _TAKEN = {
     "nodes": "the slice says how many nodes, and spares=1 asks for more",
     "array": "a run is one job",
@@ -38,14 +38,14 @@ _TIME = re.compile(r"(?:(\d{1,6})-)?(\d{1,6})(?::(\d{1,6}))?(?::(\d{1,6}))?")
 
 @dataclass(frozen=True)
 class BatchOptions:
-    """Options of a job that does not exist yet."""
+    """Options of a job to submit."""
 
     given: tuple[tuple[str, str | None], ...]
-    """Options of sbatch without their dashes, in the order in which they were given; None: without a value."""
+    """Options of sbatch without their dashes, in the order given, with their values; None: a flag."""
     lead: int = LEAD
-    """Seconds before the time limit at which podrun is signalled."""
+    """Seconds before the time limit at which SLURM signals podrun."""
     spares: int = 0
-    """Nodes beyond those of the slice, which take the places of nodes that fail."""
+    """Number of nodes beyond those of the slice, which replace nodes that fail."""
 
     def value(self, name: str) -> str | None:
         """Return the last value of an option."""
@@ -53,9 +53,9 @@ class BatchOptions:
 
 
 def parse_options(text: str) -> BatchOptions:
-    """Return the options of `key=value,flag,...`. What has no `=`, and is no flag, belongs to the value before it.
+    """Parse `key=value,flag,...`. Raises UserError with all mistakes.
 
-    So `exclude=n1,n2` is one option. Raises UserError with all mistakes.
+    A word without `=` that is no flag belongs to the value before it, so `exclude=n1,n2` is one option.
     """
     given: list[tuple[str, str | None]] = []
     problems: list[str] = []
@@ -97,7 +97,7 @@ def _mistakes(given: Sequence[tuple[str, str | None]]) -> list[str]:
 
 
 def _lead(given: Sequence[tuple[str, str | None]]) -> tuple[int, list[str]]:
-    """Return the seconds of `signal`, and what is wrong with them."""
+    """Return the seconds of `signal`, and their mistakes."""
     options = BatchOptions(tuple(given))
     typed, limit = options.value("signal") or str(LEAD), options.value("time")
     if not re.fullmatch(r"\d{1,5}", typed):
@@ -110,7 +110,7 @@ def _lead(given: Sequence[tuple[str, str | None]]) -> tuple[int, list[str]]:
 
 
 def seconds(limit: str) -> int | None:
-    """Return the seconds of a time as sbatch takes it: `90` minutes, `M:S`, `H:M:S`, `D-H`, `D-H:M`, `D-H:M:S`; else None."""
+    """Parse a time limit of sbatch to seconds: minutes, `M:S`, `H:M:S`, `D-H`, `D-H:M`, `D-H:M:S`; None if it is invalid."""
     if not (match := _TIME.fullmatch(limit)):
         return None
     days, first, second, third = match.groups()

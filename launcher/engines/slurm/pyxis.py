@@ -1,4 +1,4 @@
-"""Start the agent in an image by pyxis, a plug-in of srun. PURE.
+"""Start the agent in a container image by pyxis, a plug-in of srun. PURE.
 
 Source: https://github.com/NVIDIA/pyxis/blob/master/README.md.
 """
@@ -11,7 +11,7 @@ from ...pod.container import Container, ContainerEngine
 
 
 def srun_options(container: Container, folders: Sequence[str]) -> list[str]:
-    """Return the options of srun. `folders` are mounted by the same path."""
+    """Return the options of srun for a container. `folders` are mounted at the same path."""
     mounts = [mount if ":" in mount else f"{mount}:{mount}" for mount in (*folders, *container.mounts)]
     words = [f"--container-image={container.image}", "--container-mount-home", "--no-container-remap-root"]
     return [*words, *([f"--container-mounts={','.join(mounts)}"] if mounts else []), *container.options]

@@ -1,4 +1,4 @@
-"""SLURM's queue, as the rooms below and the commands ask it. What submits a run is imported only when one is submitted."""
+"""SLURM's queue behind the interface that commands and the rooms below use. Submission is imported only when needed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...pod.pod import Pod
 from ...rundir.queues import Queue
 from ...rundir.runs import RunDirectory
 from ...rundir.spec import RunSpec
-from .batch import KNOWN_JOBS, Job, why_ended
+from .batch import JOB_CACHE, Job, why_ended
 
 if TYPE_CHECKING:
     from ...staging.bundle import Bundle
@@ -24,7 +24,7 @@ class SlurmQueue(Queue):
     title = "SLURM"
 
     def job(self, job: str, submitted: float = 0.0) -> Job | None:
-        return KNOWN_JOBS.job(job, submitted)
+        return JOB_CACHE.job(job, submitted)
 
     def why_ended(self, job: str) -> str:
         return why_ended(job)
@@ -51,9 +51,9 @@ class SlurmQueue(Queue):
         return queue_mistakes(options, pod)
 
     def arguments(self, spec: RunSpec, options: BatchOptions, name: str) -> list[str]:
-        from .submission import sbatch_words
+        from .submission import sbatch_arguments
 
-        return sbatch_words(spec, options, name)
+        return sbatch_arguments(spec, options, name)
 
     def preview(self, spec: RunSpec, arguments: Sequence[str]) -> tuple[Mapping[str, Any], str]:
         from .submission import preview

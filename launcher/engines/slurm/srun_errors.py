@@ -1,4 +1,4 @@
-"""Turn what srun says of a command that it did not start into a message that says what to do."""
+"""Explain why srun did not start a command, with remedies."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MISSING = re.compile(r"execve\(\): (\S+): (.+)$", re.MULTILINE)
 
 
 def why_not_started(stderr: str, job: str) -> str | None:
-    """Return why srun did not start a command, with the remedy; None if that is not what it says. May ask SLURM."""
+    """Return why srun did not start a command, with a remedy; None if `stderr` does not say so. May query SLURM."""
     if image := _why_no_image(stderr):
         return image
     messages = [first or second for first, second in _SAID.findall(stderr)]
@@ -54,7 +54,7 @@ def why_not_started(stderr: str, job: str) -> str | None:
 
 
 def _why_no_image(stderr: str) -> str | None:
-    """Return why pyxis did not start the image; None if that is not what it says."""
+    """Return why pyxis did not start the image; None if `stderr` does not say so."""
     if _NO_PYXIS.search(stderr):
         return "its srun knows no containers: pyxis is not installed there; take another `engine` in the pod file"
     lines = _PYXIS.findall(stderr)
@@ -64,6 +64,6 @@ def _why_no_image(stderr: str) -> str | None:
     return f"pyxis cannot start the image: {words[:400]}; see `container:` in the pod file" if words else None
 
 
-def own_words(stderr: str) -> str:
-    """Return what the command itself has written, without the lines of SLURM about its end."""
+def command_stderr(stderr: str) -> str:
+    """Return the command's own stderr, without SLURM's lines about its end."""
     return "\n".join(line for line in stderr.splitlines() if not line.startswith(("srun: ", "slurmstepd"))).strip()

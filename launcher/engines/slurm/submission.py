@@ -1,4 +1,4 @@
-"""Submit a run to SLURM, and end one that was submitted."""
+"""Submit a run to SLURM, and end a submitted run."""
 
 from __future__ import annotations
 
@@ -20,46 +20,52 @@ from ...rundir.runs import RunDirectory
 from ...rundir.spec import RunSpec
 from ...rundir.work_tree import note_work_tree
 from ...staging.bundle import Bundle
-from .batch import KNOWN_JOBS, PATIENCE, cancel_pending, signal_script, submit
+from .batch import JOB_CACHE, SBATCH_TIMEOUT, cancel_pending, signal_script, submit
 from .batch_script import batch_options, batch_script
 from .job import SlurmError
 from .options import BatchOptions
 
-_NAME = 60  # characters of a job's name
+_NAME = 60  # characters of a job name
 _TERMINATED = 128 + signal.SIGTERM
 
 
-def script_of(spec: RunSpec) -> str:
+def make_script(spec: RunSpec) -> str:
     """Return the batch script of a run."""
     directory = podrun_home() / "runs" / spec.run_id
     argv = [sys.executable, "-m", "podrun.launcher.engines.slurm.job_start", str(directory)]
     return batch_script(spec.run_id, spec.command, spec.cwd, podrun_home(), argv)
 
 
-def sbatch_words(spec: RunSpec, options: BatchOptions, name: str) -> list[str]:
-    """Return the arguments of sbatch for a run; `name` is what its job is called after."""
+def sbatch_arguments(spec: RunSpec, options: BatchOptions, name: str) -> list[str]:
+    """Return the arguments of sbatch for a run. `name` becomes part of the job's name."""
     output = RunDirectory(podrun_home() / "runs" / spec.run_id).job_output
     return batch_options(options, spec.pod, f"podrun-{name}"[:_NAME], output)
 
 
 def preview(spec: RunSpec, words: Sequence[str]) -> tuple[Mapping[str, Any], str]:
-    """Return what would be submitted: for JSON, and as a command line for people."""
-    script = script_of(spec)
+    """Return the submission without submitting: as values for JSON, and as a command line for people."""
+    script = make_script(spec)
     return {"sbatch": list(words), "script": script}, f"{shlex.join(['sbatch', *words])} <<'END'\n{script}END"
 
 
 def submit_run(spec: RunSpec, bundles: Sequence[Bundle], words: Sequence[str]) -> RunDirectory:
-    """Submit a run, and return its directory. Raises UserError, and leaves no run then.
+    """Submit a run, and return its directory.
 
-    `words` are the arguments of sbatch. If SLURM takes no job for a while, that is said.
+    Args:
+        spec: the run.
+        bundles: its code.
+        words: arguments of sbatch.
+
+    Raises:
+        UserError: SLURM refuses the job, or the run directory cannot be written. The directory is removed.
     """
     directory = RunDirectory.create(spec)
     try:
         directory.write(directory.bundles, pickle.dumps(list(bundles)))
-        directory.write(directory.job_script, script_of(spec).encode())
+        directory.write(directory.job_script, make_script(spec).encode())
         directory.write(directory.job_options, json.dumps(list(words)).encode())
         directory.events.touch(mode=0o600)
-        job = submit(words, str(directory.job_script), _say_that_it_waits)
+        job = submit(words, str(directory.job_script), _report_wait)
     except SlurmError as error:
         _remove(directory)
         raise UserError(f"SLURM has not taken the job: {error}") from None
@@ -69,25 +75,26 @@ def submit_run(spec: RunSpec, bundles: Sequence[Bundle], words: Sequence[str]) -
     except OSError as error:
         _remove(directory)
         raise UserError(f"cannot write {error.filename or directory.path}: {error.strerror}") from None
-    with suppress(OSError):  # a full disk; the job records itself when it starts
+    with suppress(OSError):  # such as a full disk; the job records its id itself when it starts
         directory.record_job(job)
-    KNOWN_JOBS.forget()
+    JOB_CACHE.forget()
     note_work_tree(directory.work_tree, spec.cwd)
     return directory
 
 
 def end_job(directory: RunDirectory, job: str, now: bool) -> bool:
-    """End a run that was submitted: in the queue, or by a signal to the podrun in its job. Raises SlurmError.
+    """End a submitted run: cancel its pending job, or signal podrun in its running job. Raises SlurmError.
 
-    Returns whether all of it has ended; else its podrun is about to end it, `now` or once the state is saved.
+    Returns:
+        True if the run has ended. False if podrun in the job is ending it: at once if `now`, otherwise after a save.
     """
     cancel_pending(job)
-    KNOWN_JOBS.forget()
-    state = KNOWN_JOBS.job(job)
+    JOB_CACHE.forget()
+    state = JOB_CACHE.job(job)
     if state is None:
         raise SlurmError("squeue does not answer, so nobody knows whether it has ended; ask for its end again")
     if state.is_over:
-        if (end := directory.end()) is None or end["code"]:  # that of an attempt before, if any
+        if (end := directory.end()) is None or end["code"]:  # the end of an earlier attempt, if any
             what = f"its job {job} was still in the queue of SLURM, and is taken out of it"
             directory.record_end(what, _TERMINATED, stopped=True)
         return True
@@ -97,8 +104,8 @@ def end_job(directory: RunDirectory, job: str, now: bool) -> bool:
     return False
 
 
-def _say_that_it_waits() -> None:
-    what = f"SLURM has not taken the job yet: its queue may be full; podrun tries for {PATIENCE:g} s"
+def _report_wait() -> None:
+    what = f"SLURM has not taken the job yet: its queue may be full; podrun tries for {SBATCH_TIMEOUT:g} s"
     print(f"podrun: {what}", file=sys.stderr, flush=True)
 
 

@@ -1,7 +1,7 @@
-"""Start commands on the nodes of a SLURM job: an `srun` for each, whose stdin and stdout are the channel.
+"""Start commands on the nodes of a SLURM job, each by an `srun` whose stdin and stdout are the channel.
 
-All that a job has on a node belongs to every step (`--overlap`, and neither CPUs, memory nor GPUs of its own), so that the
-few commands of podrun's never wait for each other, and the workers find what SLURM has given to the job.
+Steps share all resources of the job on a node (`--overlap`, and no CPUs, memory or GPUs of their own), so that podrun's
+commands never wait for each other, and workers see everything that SLURM has allocated.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from ...transport.base import Channel, Transport
 from ...transport.open_files import restore_limit
 from ...transport.process_channel import ProcessChannel
 from .job import is_job_id, plain_env, time_left, why_over
-from .srun_errors import own_words, why_not_started
+from .srun_errors import command_stderr, why_not_started
 
 _OPTIONS = (
     "--nodes=1",
     "--ntasks=1",
     "--overlap",
-    "--mem=0",  # all that the job has on the node
+    "--mem=0",  # all memory of the job on the node
     "--cpu-bind=none",
     "--mpi=none",
     "--export=ALL",
     "--kill-on-bad-exit=0",
     "--job-name=podrun",
-    # Never --unbuffered: it makes stdout a terminal. All that an agent says ends with a line.
+    # Never --unbuffered, which makes stdout a terminal. Agents write whole lines.
 )
 
 
 class SrunChannel(Channel):
-    """The streams of one srun, and what its own words and its end mean."""
+    """The streams of one srun, and the meaning of its error messages and exit code."""
 
     def __init__(self, process: subprocess.Popen[bytes], stderr: IO[bytes], job: str) -> None:
         self._srun = process
@@ -62,7 +62,7 @@ class SrunChannel(Channel):
 
     def stderr_tail(self) -> str:
         stderr = self._streams.stderr_tail()
-        return own_words(stderr) or stderr
+        return command_stderr(stderr) or stderr
 
     def why_not_started(self) -> str | None:
         return why_not_started(self._streams.stderr_tail(), self._job)
@@ -75,7 +75,7 @@ class SrunChannel(Channel):
 
 
 class SlurmTransport(Transport):
-    """Opens channels by srun, inside the job whose nodes the pod's hosts are."""
+    """Opens channels by srun, inside the job whose nodes are the pod's hosts."""
 
     def __init__(self, pod: Pod) -> None:
         if pod.queue_job is None:
@@ -85,14 +85,14 @@ class SlurmTransport(Transport):
         assert is_job_id(pod.queue_job)
         self._job = pod.queue_job
         self._home = os.path.expanduser("~")
-        folders = [] if pod.home.startswith("~/") else [pod.home]  # the login folder is there anyway
+        folders = [] if pod.home.startswith("~/") else [pod.home]  # the home directory exists
         self._container = pod.container.transport_options(folders) if pod.container else []
 
     def open(self, host: Host, argv: Sequence[str]) -> SrunChannel:
-        # srun takes this machine's environment, and so HOME, to the node.
+        # srun passes on this machine's environment, with its HOME.
         argv = [os.path.expanduser(word) if word.startswith("~/") else word for word in argv]
         where = (f"--jobid={self._job}", f"--nodelist={host.address}", f"--chdir={self._home}")
-        stderr = tempfile.TemporaryFile()  # unnamed, so that nothing stays if this process is killed
+        stderr = tempfile.TemporaryFile()  # unnamed, so that nothing is left if this process is killed
         try:
             process = subprocess.Popen(
                 ["srun", *_OPTIONS, *self._container, *where, "--", *argv],

@@ -264,7 +264,9 @@ HOSTS = [
     Case("zone without a TPU", "--zone is for", "--zone", "--tpu NAME; add that", ("-s", "v3-8", "--zone", "z", TRAIN)),
     Case("project without a TPU", "--project is for", "", "--tpu NAME", ("--hosts", "a", "--project", "p", TRAIN)),
     Case("TPU and hosts", "--hosts and --tpu both", "", "one of them", ("--hosts", "a", "--tpu", "t", TRAIN)),
-    Case("TPU that is an option", "'--help' cannot be the name", "--tpu:", "my-tpu", ("--tpu=--help", "--zone=z", TRAIN)),
+    Case(
+        "TPU that is an option", "'--help' cannot be the name", "--tpu:", "my-tpu", ("--tpu=--help", "--zone=z", TRAIN)
+    ),
     Case("no hostfile", "No such file", "hostfile no", "`HOST slots=N`", ("--hostfile", "no", TRAIN)),
     hostfile("empty hostfile", "has no hosts", "hostfile hf", "`HOST slots=N`", "# none\n"),
     hostfile("colon", "'a:8'", "line 1:", "`a slots=8`", "a:8\n"),

@@ -104,8 +104,8 @@ def test_folders_that_the_nodes_do_not_see(sinfo: Path, tmp_path: Path, monkeypa
 
 
 def test_types_of_file_systems() -> None:
-    assert queue_checks._file_system(Path("/proc/self")) == "proc"
-    assert queue_checks._file_system(Path("/dev/shm/none")) == "tmpfs"
+    assert queue_checks._file_system_type(Path("/proc/self")) == "proc"
+    assert queue_checks._file_system_type(Path("/dev/shm/none")) == "tmpfs"
 
 
 def test_a_machine_without_slurm_says_nothing_of_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:

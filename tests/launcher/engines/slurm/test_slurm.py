@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from podrun.launcher.engines.slurm import batch
-from podrun.launcher.engines.slurm.batch import Job, KnownJobs, nodes_without, put_back, submit
+from podrun.launcher.engines.slurm.batch import Job, JobCache, nodes_to_exclude, requeue, submit
 from podrun.launcher.engines.slurm.job import SlurmError, is_job_id, last_line, plain_env, time_left, why_over
-from podrun.launcher.engines.slurm.srun_errors import own_words, why_not_started
+from podrun.launcher.engines.slurm.srun_errors import command_stderr, why_not_started
 
 
 @pytest.fixture(autouse=True)
@@ -125,7 +125,7 @@ def test_a_command_that_was_started_is_not_blamed_on_slurm(text: str) -> None:
 
 def test_the_words_of_the_command_alone() -> None:
     text = "boom\nslurmstepd-h1: error: *** STEP 7.0 ON h1 CANCELLED ***\nsrun: error: h1: task 0: Exited with exit code 1\n"
-    assert own_words(text) == "boom"
+    assert command_stderr(text) == "boom"
     assert last_line("\nscontrol: error: no such thing\n\n") == "no such thing"
 
 
@@ -179,10 +179,10 @@ def test_a_job_that_completes_has_ended_unless_it_is_put_back(answer: Path) -> N
     past, future = "2026-01-01T00:00:00", "2099-01-01T00:00:00"
     for end, is_ending in ((past, True), ("Unknown", False), (future, False), ("N/A", False)):
         answer.write_text(f"7|COMPLETING|{past}|{end}|None\n")
-        job = KnownJobs().job("7")
+        job = JobCache().job("7")
         assert job is not None and (job.is_ending, job.is_over) == (is_ending, False), end
     answer.write_text(f"7|RUNNING|{past}|{past}|None\n")
-    job = KnownJobs().job("7")
+    job = JobCache().job("7")
     assert job is not None and not job.is_ending
 
 
@@ -212,9 +212,9 @@ def programs(tmp_path: Path, **scripts: str) -> Path:
 def test_a_job_is_put_back_without_a_node(tmp_path: Path) -> None:
     """SLURM takes the exclusion once the job is no longer running; what was excluded before still is."""
     calls = programs(tmp_path, scontrol="echo JobId=7 ExcNodeList=n[1-2] NodeList=n[3-4]", sbatch="")
-    names = nodes_without("7", "n4", ["--nodes=2", "--hold"], "job.sh")
+    names = nodes_to_exclude("7", "n4", ["--nodes=2", "--hold"], "job.sh")
     assert names == "n[1-2],n4"
-    put_back("7", names)
+    requeue("7", names)
     assert calls.read_text().splitlines()[1:] == [
         "sbatch --test-only --nodes=2 --exclude=n[1-2],n4 job.sh",
         "scontrol requeue 7",
@@ -225,8 +225,8 @@ def test_a_job_is_put_back_without_a_node(tmp_path: Path) -> None:
 def test_a_node_is_not_left_out_where_slurm_has_no_other(tmp_path: Path) -> None:
     """Else the job would wait for ever."""
     calls = programs(tmp_path, scontrol="echo JobId=7 'ExcNodeList=(null)'", sbatch="echo no >&2; exit 1")
-    assert nodes_without("7", "n4", ["--nodes=2"], "job.sh") == ""
-    put_back("7", "")
+    assert nodes_to_exclude("7", "n4", ["--nodes=2"], "job.sh") == ""
+    requeue("7", "")
     assert "--exclude=n4" in calls.read_text() and "excnodelist" not in calls.read_text()
 
 
@@ -235,11 +235,11 @@ def test_a_controller_that_is_being_restarted_is_asked_again(tmp_path: Path, mon
     silent = "slurm_requeue error: Unable to contact slurm controller (connect failure)"
     first = f"[ -e {tmp_path}/up ] || {{ touch {tmp_path}/up; echo '{silent}' >&2; exit 1; }}"
     calls = programs(tmp_path, scontrol=first)
-    put_back("7")
+    requeue("7")
     assert calls.read_text().splitlines() == ["scontrol requeue 7"] * 2
     programs(tmp_path, scontrol="echo 'Requested operation is presently disabled for job 7' >&2; exit 1")
     with pytest.raises(SlurmError, match="presently disabled"):
-        put_back("7")
+        requeue("7")
 
 
 def test_a_job_that_slurm_does_not_know_any_more(answer: Path) -> None:
@@ -278,7 +278,7 @@ def test_settings_of_the_user_do_not_change_what_srun_does() -> None:
 
 def test_an_answer_from_before_a_job_was_submitted_says_nothing_of_it(answer: Path) -> None:
     """SLURM is asked again, though its last answer is seconds old; a job that it has forgotten is over."""
-    queue = KnownJobs()
+    queue = JobCache()
     answer.write_text("7|RUNNING|2026-01-01T00:00:00|Unknown|None\n")
     assert queue.job("7") == Job("RUNNING", "", "2026-01-01T00:00:00")
     submitted = time.time()

@@ -201,9 +201,7 @@ def test_a_gcloud_that_never_answers_is_ended_with_all_that_it_started(
 def test_an_answer_without_end_is_not_held(bin: Path, stream: str) -> None:
     """Neither on stdout nor on stderr."""
     write_program(bin, f"#!/bin/sh\nexec yes >&{stream}\n")
-    with pytest.raises(
-        UnavailableError, match=r"answer has more than 16 MiB, podrun's limit; look at what `"
-    ):
+    with pytest.raises(UnavailableError, match=r"answer has more than 16 MiB, podrun's limit; look at what `"):
         find()
 
 
