@@ -14,7 +14,7 @@ from ..pod.pod import Pod
 
 _FOLDER = Path(__file__).parents[1] / "agent"
 NO_AGENT = "podrun has no agent of its own here"
-# Both programs are one line with single quotes only, because of csh. 18 (0o022) is write permission for group and others:
+# Both programs are one line with single quotes only, for csh. 18 (0o022) is write permission for group and others:
 # if it is set, or another user owns the file or its folder, somebody could have replaced the agent.
 _START = (
     "import os,sys; p=os.path.expanduser(sys.argv[1]); d=os.path.dirname; sys.version_info<(3,8) and "

@@ -24,7 +24,7 @@ def inside(pod: Pod, *argv: str) -> tuple[str, ...]:
 
 
 def worker_inside(pod: Pod, *argv: str) -> tuple[str, ...]:
-    """Return the command of a worker in the pod's image."""
+    """Return the command of a worker, run in the pod's image if it has one."""
     return argv if inside(pod) == () else inside(pod, *WITH_PID, *argv)
 
 

@@ -178,7 +178,7 @@ class LaunchPlan:
         }
 
     def _uses(self) -> list[str]:
-        """Return the folders on a host that must not be removed during the run."""
+        """Return the folders on a host that other commands must not remove during the run."""
         if self.code is None:
             return []
         python = PurePosixPath(self.code.python)

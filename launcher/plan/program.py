@@ -1,4 +1,4 @@
-"""The environment of a user program besides podrun's own variables: names that other programs read, and instrumentation.
+"""The environment of a user program: variables that other launchers set and programs read, and instrumentation.
 
 PURE.
 """

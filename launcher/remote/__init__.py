@@ -1,1 +1,1 @@
-"""Talk to the agents of hosts: frames, sessions, questions, commands."""
+"""Conversations with the agents of hosts: frames, sessions, queries, commands."""

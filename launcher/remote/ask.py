@@ -1,4 +1,4 @@
-"""Ask one host: start an agent command that answers with one JSON line."""
+"""Query one host: start an agent command that answers with one JSON line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Answer = dict[str, Any]
 
 
 class Reply(NamedTuple):
-    """An answer, with this machine's time.time() when the question left and when the answer came."""
+    """An answer, with this machine's time.time() when the request was sent and when the answer arrived."""
 
     answer: Answer
     sent: float
@@ -27,7 +27,7 @@ class Reply(NamedTuple):
 
 
 ANSWER_LIMIT = 40.0  # seconds; longer than any fact may take
-_END_LIMIT = 5.0  # seconds for a command to tidy up
+_END_LIMIT = 5.0  # seconds for a command to clean up
 
 
 def ask(

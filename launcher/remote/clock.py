@@ -8,7 +8,7 @@ from typing import Any
 def with_skew(facts: dict[str, Any], sent: float, received: float) -> dict[str, Any]:
     """Return the facts with `skew`, the seconds by which the host's clock is ahead, and `uncertain`, its error bound.
 
-    `sent` and `received` are this machine's time.time() when the question left and when its answer came.
+    `sent` and `received` are this machine's time.time() when the request was sent and when its answer arrived.
     """
     clock = facts["clock"]
     travel = (received - sent) - (clock["answered"] - clock["received"])

@@ -1,6 +1,6 @@
-"""Talk with an agent: lines to it and from it, a deadline, and its last words. Everything that talks with one uses these.
+"""Functions for a conversation with an agent: send and receive lines, set a deadline, read its last error message.
 
-A connection that is lost shows when its channel is read, which then ends early; sending never raises.
+Sending never raises. A lost connection ends the channel early, so whoever reads it notices.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..transport.base import Channel
 
 
 def send(channel: Channel, data: bytes) -> bool:
-    """Send the data. Return whether that succeeded; if not, reading tells the reason."""
+    """Send the data. Return whether that succeeded; if not, reading the channel gives the reason."""
     try:
         channel.send(data)
     except OSError:
@@ -25,12 +25,12 @@ def send(channel: Channel, data: bytes) -> bool:
 
 
 def send_frame(channel: Channel, frame: Mapping[str, Any]) -> bool:
-    """Send the frame as a line. Return whether that succeeded; if not, reading tells the reason."""
+    """Send the frame as a line. Return whether that succeeded; if not, reading the channel gives the reason."""
     return send(channel, json.dumps(frame).encode() + b"\n")
 
 
 def lines(channel: Channel, limit: int = LIMIT, heard: Callable[[], None] = lambda: None) -> Iterator[bytes]:
-    """Yield lines until the channel ends, and call `heard` whenever anything comes. One that is too long is cut there."""
+    """Yield lines until the channel ends; too long ones are cut at `limit`. `heard` is called whenever data arrives."""
     unparsed = Lines(limit)
     while data := channel.receive():
         heard()
@@ -38,14 +38,14 @@ def lines(channel: Channel, limit: int = LIMIT, heard: Callable[[], None] = lamb
 
 
 def drain(channel: Channel) -> None:
-    """Read until the channel ends, without keeping anything."""
+    """Read until the channel ends, and discard the data."""
     while channel.receive():
         pass
 
 
 @contextmanager
 def deadline(seconds: float | None, action: Callable[[], None]) -> Iterator[threading.Event]:
-    """Call `action` in a thread, and set the event, if the block takes longer than `seconds`. None: it may take forever."""
+    """Call `action` in a thread, and set the event, if the block takes longer than `seconds`. None: there is no limit."""
     late = threading.Event()
     if seconds is None:
         yield late
@@ -65,5 +65,5 @@ def deadline(seconds: float | None, action: Callable[[], None]) -> Iterator[thre
 
 
 def last_words(channel: Channel) -> str:
-    """Return the last line of the command's stderr, which is the reason if it ended too early; empty if there is none."""
+    """Return the last line of the command's stderr, the reason if it ended too early; empty if there is none."""
     return (channel.stderr_tail().splitlines() or [""])[-1]

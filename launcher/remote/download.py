@@ -1,4 +1,4 @@
-"""Fetch files of a folder on a host, each from where an earlier fetch has ended. Nothing that the host sends is trusted."""
+"""Download files of a folder on a host, resuming earlier downloads. The host's data is untrusted input."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from .conversation import deadline, last_words, send_frame
 from .open_agent import open_agent
 
 _SILENCE = 120.0  # seconds for the next part of an answer
-_READING = 20e6  # bytes a second, or more, that a host reads and hashes
+_READING = 20e6  # bytes per second that a host reads and hashes at least
 
 
 class FileFailedError(Exception):
-    """One file cannot be sent; the text is the host's reason."""
+    """The host cannot send a file; the text is its reason."""
 
     def __init__(self, reason: str, gone: bool) -> None:
         super().__init__(reason)
         self.gone = gone
-        """The file does not exist any more."""
+        """Whether the file no longer exists."""
 
 
 @dataclass(frozen=True)
@@ -37,20 +37,20 @@ class Listing:
     sizes: dict[str, int]
     """Maps the path of each file in the folder to its size in bytes."""
     left_out: int
-    """Number of links, pipes and unsafe names, which are not sent."""
+    """Number of files that are not sent: links, pipes, and files with unsafe names."""
 
 
 class Incoming:
-    """The rest of a file, while it arrives."""
+    """The remainder of a file while it arrives."""
 
     def __init__(self, folder: RemoteFolder, offset: int, size: int) -> None:
         self._folder = folder
         self.offset = offset
-        """Number of the first byte that comes; 0 also if what the launcher has is not the beginning of this file."""
+        """Offset of the first byte that is sent; 0 if the launcher has no prefix of this file."""
         self.size = size
         """Size of the whole file, in bytes."""
         self.digest = ""
-        """SHA-256 of the whole file, once all of it has arrived."""
+        """SHA-256 of the whole file, set when all of it has arrived."""
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the bytes from `offset` on. Raises FileFailedError, HostError."""
@@ -69,10 +69,10 @@ class Incoming:
 
 
 class RemoteFolder:
-    """A folder on a host, over a connection of its own. To be closed."""
+    """A folder on a host, read over its own connection, which the caller must close."""
 
     def __init__(self, transport: Transport, pod: Pod, host: Host, folder: str) -> None:
-        """Raises HostError if the host cannot be asked, FileFailedError if it has no such folder."""
+        """Open the folder. Raises HostError if the host cannot be reached, FileFailedError if it has no such folder."""
         self._host = host
         self._unread = bytearray()
         self._channel = open_agent(transport, pod, host, "files")
@@ -85,10 +85,10 @@ class RemoteFolder:
         self.path = _in_one_line(about["path"])
         """Absolute path on the host."""
         self.last_run: str | None = about["run"]
-        """The run that was the last to claim the folder as its workdir."""
+        """Id of the last run that used the folder as its workdir."""
 
     def list_files(self) -> Listing:
-        """Return the files of the folder. Raises HostError, also for paths that lead out of it, FileFailedError."""
+        """Return the files of the folder. Raises FileFailedError; HostError, also for paths outside of the folder."""
         send_frame(self._channel, {"type": "list"})
         sizes: dict[str, int] = {}
         while (frame := self.frame("file", "listed"))["type"] == "file":
@@ -101,7 +101,13 @@ class RemoteFolder:
         return Listing(sizes, frame["left_out"])
 
     def get(self, path: str, have: int = 0, digest: str = "") -> Incoming:
-        """Ask for a file, of which the first `have` bytes with that SHA-256 are here. Raises FileFailedError, HostError."""
+        """Request a file. Raises FileFailedError, HostError.
+
+        Args:
+            path: its path in the folder.
+            have: number of its bytes that are here already, counted from its start.
+            digest: their SHA-256.
+        """
         send_frame(self._channel, {"type": "get", "path": path, "have": have, "digest": digest})
         frame = self.frame("sending", patience=have / _READING)
         if frame["offset"] not in (0, have) or frame["offset"] > frame["size"]:
@@ -109,7 +115,10 @@ class RemoteFolder:
         return Incoming(self, frame["offset"], frame["size"])
 
     def frame(self, *kinds: str, patience: float = 0.0) -> dict[str, Any]:
-        """Return the next frame, of one of these kinds; wait `patience` seconds longer. Raises FileFailedError, HostError."""
+        """Return the next frame, which must be of one of these kinds. Raises FileFailedError, HostError.
+
+        `patience`: seconds to wait beyond the usual limit.
+        """
         with deadline(_SILENCE + patience, self._channel.close) as late:
             while (end := self._unread.find(b"\n")) < 0:
                 if len(self._unread) > LIMIT:
@@ -137,7 +146,7 @@ class RemoteFolder:
         return data
 
     def refuse(self, why: str) -> HostError:
-        """Close the connection, and return the error to raise for a host that does not keep to the rules."""
+        """Close the connection, and return the error to raise for a host that violates the protocol."""
         self.close()
         return HostError(self._host.name, why)
 
@@ -156,5 +165,5 @@ class RemoteFolder:
 
 
 def _in_one_line(text: str) -> str:
-    """Return a host's text so that it cannot look like lines of podrun's own."""
+    """Return a host's text on one line, so that it cannot imitate podrun's own lines."""
     return " ".join(text.split())

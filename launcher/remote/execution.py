@@ -15,7 +15,7 @@ from ..transport.base import Channel, Transport
 from .conversation import deadline, send_frame
 from .open_agent import open_agent
 
-KEPT = 1 << 20  # bytes of a host's output that are kept: half from its start, half from its end
+KEPT = 1 << 20  # bytes of a host's output that are kept: half from the start, half from the end
 TIMED_OUT = 124  # as in timeout(1)
 _CONFIRM = 12.0  # seconds for a host to kill the command
 
@@ -46,7 +46,7 @@ class _Output:
         room = KEPT // 2 - len(self._head)
         self._head += data[:room]
         self._tail += data[max(0, room) :]
-        if len(self._tail) > KEPT:  # not at every call, because it copies
+        if len(self._tail) > KEPT:  # not at every call, since it copies
             self._tail = self._tail[-KEPT // 2 :]
 
     @property

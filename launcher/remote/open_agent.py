@@ -12,12 +12,12 @@ from ..transport.base import Channel, Transport
 from .conversation import deadline, send
 
 ANSWER_TIMEOUT = 60.0  # seconds for a host to start Python
-IMAGE_TIMEOUT = 1800.0  # seconds if that is in a container image, which may first be brought, and is unpacked
+IMAGE_TIMEOUT = 1800.0  # seconds if Python is in a container image, which may have to be downloaded and unpacked
 _NOISE_LIMIT = 1 << 20  # bytes that login scripts may print
 
 
 def open_agent(transport: Transport, pod: Pod, host: Host, *args: str) -> Channel:
-    """Start `agent ARGS` on the host; install the agent first if it is missing. A connection that drops is made once more.
+    """Start `agent ARGS` on the host; install the agent first if it is missing. Reconnects once if the connection drops.
 
     Raises HostError if the host cannot be reached, has no Python, or cannot store the file.
     """
@@ -26,7 +26,7 @@ def open_agent(transport: Transport, pod: Pod, host: Host, *args: str) -> Channe
     except HostError as error:
         if not error.dropped:
             raise
-    return _open(transport, pod, host, args)  # the agent does nothing before it has its orders, so none runs twice
+    return _open(transport, pod, host, args)  # safe to retry: the agent does nothing before it gets its spec
 
 
 def _open(transport: Transport, pod: Pod, host: Host, args: Sequence[str]) -> Channel:
@@ -46,7 +46,7 @@ def _open(transport: Transport, pod: Pod, host: Host, args: Sequence[str]) -> Ch
 
 
 def _limit(pod: Pod) -> float:
-    """Return the seconds for an agent to start."""
+    """Return the timeout of an agent's start, in seconds."""
     return IMAGE_TIMEOUT if pod.container and pod.container.holds_agent else ANSWER_TIMEOUT
 
 
@@ -73,7 +73,7 @@ def _await_end(channel: Channel, limit: float) -> bytes:
 def _await_mark(channel: Channel, limit: float) -> tuple[bytes | None, bytes, bool]:
     """Read up to the mark.
 
-    Returns the data after it, or None if it never comes; the login scripts' output before it; and whether the limit is over.
+    Returns the data after it, or None if it does not arrive; the login scripts' output before it; and whether time is up.
     """
     seen = bytearray()
     with deadline(limit, channel.close) as late:
@@ -123,7 +123,7 @@ def _last_line(text: str) -> str:
 
 
 class Unread(Channel):
-    """A channel that first returns bytes which have been read from it already."""
+    """A channel that first returns bytes that have been read from it already."""
 
     def __init__(self, channel: Channel, first: bytes) -> None:
         self._channel = channel

@@ -13,7 +13,7 @@ class Opening:
     """Opens sessions, `window` at a time, and reports the outcome of each."""
 
     def __init__(self, sessions: Sequence[Session], window: int, tell: Callable[[str, Exception | None], None]) -> None:
-        """Start to open. `tell(host, error)` is called from other threads; without an error the agent has been started."""
+        """Start to open the sessions. `tell(host, error)` is called from other threads; `error` is None on success."""
         self._waiting = deque(sessions)
         self._tell = tell
         for number in range(min(window, len(sessions))):

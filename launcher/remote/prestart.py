@@ -1,8 +1,7 @@
-"""Start the agents of a pod before the launcher is ready for them: they start while it imports, and checks the job.
+"""Start the agents of a pod early, while the launcher imports its modules and checks the job.
 
-Interpreters of the workers take longer to import JAX than the launcher to find a mistake, and both are idle while they wait
-for each other; `srun` and `ssh` take their time as well. The job may turn out to be wrong, or its workers to need another
-environment: then what was started ends.
+Workers take longer to import JAX than the launcher to check the job, and `srun` and `ssh` take time as well, so both run at
+the same time. If the job is invalid, or its workers need another environment, the prestarted agents are ended.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from .conversation import send_frame
 from .open_agent import Unread, open_agent
 
 PREPARE = ("prepare",)
-_PATIENCE = 5.0  # seconds for agents that nobody wants any more to be started and ended
+_PATIENCE = 5.0  # seconds to start and end agents that are no longer needed
 
 
 class Prestart(Transport):
-    """The transport of a pod, on whose hosts agents have been started ahead for the first attempt of one run."""
+    """A transport of a pod with agents that have been prestarted for the first attempt of a run."""
 
     def __init__(self, pod: Pod, run_id: str) -> None:
-        """Start them in threads, unless they are so many that they would only wait for each other."""
+        """Start the agents in threads, unless there are too many for this machine."""
         self.pod = pod
         self.run_id = run_id
         self._inner = load_transport(pod)
@@ -44,7 +43,7 @@ class Prestart(Transport):
         if len(agents) > self.window:
             agents = []
         self._agents = {(agent.host.name, agent_command(pod, *agent.args)): agent for row in agents for agent in row}
-        if pod.traits.is_one_machine:  # there they would compete for its cores
+        if pod.traits.is_one_machine:  # simulated hosts compete for its cores
             agents = [[agent for row in agents for agent in row]]
         for row in agents:
             threading.Thread(target=self._start, args=[row], name="ahead", daemon=True).start()
@@ -75,7 +74,7 @@ class Prestart(Transport):
         self._inner.close()
 
     def _start(self, agents: Sequence[_Agent]) -> None:
-        """Start agents one after the other. What goes wrong with one is told when it is asked for."""
+        """Start agents one after the other. An error is raised when the agent is asked for."""
         failed: Exception | None = None
         for agent in agents:
             try:
@@ -97,7 +96,7 @@ class Prestart(Transport):
         return channel
 
     def _expected(self, agent: _Agent) -> Mapping[str, object] | None:
-        """Return what the agent is told ahead of its orders."""
+        """Return the frame that the agent gets before its spec."""
         if self.pod.traits.is_one_machine:
             return self._workers(agent.number)
         if agent.args == PREPARE and self.pod.python and self.pod.requirements is None and self.pod.container is None:
@@ -105,7 +104,7 @@ class Prestart(Transport):
         return None
 
     def _workers(self, number: int) -> AheadOfSpec:
-        """Return what the worker of a host will be, unless the job says otherwise; it may import at once."""
+        """Return the expected worker of a host, whose interpreter may import at once; the job may still require another."""
         assert self.pod.python is not None  # that of this machine
         devices = range(self.pod.slice.devices_per_host)
         worker: Expected = {
@@ -122,7 +121,7 @@ class Prestart(Transport):
 
 @dataclass
 class _Agent:
-    """An agent that is started ahead, by the arguments of its command."""
+    """A prestarted agent, with the arguments of its command."""
 
     number: int
     host: Host

@@ -26,16 +26,16 @@ OnFrame = Callable[[str, Frame], None]
 """Callback for (host name, frame), called from the session's thread, which it may block.
 
 Raises IncompleteWriteError for output that could not be recorded. Frames are those of `agent.base.from_agent`, for processes
-of this host. The last frame of a lost agent is one that no host can send: `{"type": "lost", "reason": ...,
-"left": [pids] | None, "silent": bool}`; `left` is None if the host could not be searched for leftover processes, `silent`
-is true if the host does not answer."""
+of this host. For a lost agent the session itself makes the last frame: `{"type": "lost", "reason": ...,
+"left": [pids] | None, "silent": bool}`. `left` is None if the host could not be searched for leftover processes; `silent` is
+true if the host does not answer."""
 
 _RETRY = 0.3  # seconds between two attempts to attach again
 FIRST_WORD = 10.0  # seconds to wait for an agent's first frame before the next agent is started
-_FAREWELL = 15.0  # seconds for an agent that was kept to be told that it is not needed
+_FAREWELL = 15.0  # seconds to tell an agent that it is not reused
 NO_WORD = "it was killed, or the host ran out of memory"
 REBOOTED = "the host was restarted"
-"""What has ended an agent that has left no reason, as a guess."""
+"""Likely reasons why an agent has ended without giving one."""
 SILENCE = 6.0  # seconds without an answer to a ping after which a connection counts as dead
 
 
@@ -51,12 +51,12 @@ class Session:
         on_frame: OnFrame,
         after: Session | None = None,
     ) -> None:
-        """Prepare it. `after`: a session of the same attempt, whose agent must have ended before another is started."""
+        """Create the session without connecting. `after`: a session whose agent must end before this one starts its own."""
         self.host = plan.host.name
         self.trouble = ""
-        """Reason why the agent could not be reached again, since its last frame."""
+        """Reason why reconnecting has failed since the agent's last frame."""
         self.ended: float | None = None
-        """Time at which the last connection ended on which the agent was heard; None before that."""
+        """Time at which the last connection that delivered frames ended; None before."""
         self._heard = time.monotonic()
         self._delivering = False
         self._transport = transport
@@ -72,14 +72,14 @@ class Session:
         self._sending = threading.Lock()
         self._ending = threading.Lock()
         self._closed = False
-        self._awaited = False  # `close` waits until the agent has been told
+        self._awaited = False  # whether `close` waits until the agent has been told
         self._told_close = False
-        self._cut: Channel | None = None  # the last channel that did not end by itself
-        self._is_connected = False  # the agent of this attempt hears what is sent, as far as is known
-        self._is_kept = False  # the agent waits for the next attempt
-        self._kept_in, self._kept_offsets = "", dict[str, int]()  # folder of the attempt before, and what came of it
+        self._cut: Channel | None = None  # the last channel that this session has closed
+        self._is_connected = False  # whether frames reach the agent of this attempt, as far as is known
+        self._is_kept = False  # whether the agent waits for the next attempt
+        self._kept_in, self._kept_offsets = "", dict[str, int]()  # folder of the previous attempt, and its offsets
         self._goes_on = False
-        self._boot = ""  # id of the start of the machine that the agent belongs to; empty if it has not told
+        self._boot = ""  # boot id of the agent's machine; empty if unknown
         self._has_rebooted = False
         self._thread = threading.Thread(target=self._receive, name=f"session-{self.host}", daemon=True)
 
@@ -99,7 +99,7 @@ class Session:
             return
         channel = open_agent(self._transport, self._pod, self._plan.host, "run", self._spec["run"])
         if self._closed:
-            channel.close()  # without a spec it ends by itself
+            channel.close()  # an agent without a spec ends by itself
             raise HostError(self.host, "the run was stopped before it was started")
         send_frame(channel, self._spec)
         self._channel = channel  # only now: no other frame may come before the spec
@@ -111,10 +111,10 @@ class Session:
         self._spoken.wait(FIRST_WORD)
 
     def keep(self) -> bool:
-        """Let the agent, which has stopped, wait for the next attempt; `go_on` or `close` must follow.
+        """Let the stopped agent wait for the next attempt; `go_on` or `close` must follow.
 
-        Returns False if its connection has ended: then this session can only be closed. The next connection is made to the
-        agent of this attempt, which would send all its frames again if the next attempt asked for them from the first on.
+        Returns False if its connection has ended; then the session can only be closed. A new connection would deliver the
+        frames of this attempt again.
         """
         with self._ending:
             if self._closed or not self._is_connected:
@@ -125,9 +125,9 @@ class Session:
         return True
 
     def go_on(self, plan: HostPlan, spec: Spec, on_frame: OnFrame) -> bool:
-        """Be the session of another attempt, which `open` then starts with the agent that was kept.
+        """Switch to the next attempt, which `open` then starts with the reused agent.
 
-        Returns False if that agent may be gone, or its host: then this session can only be closed.
+        Returns False if the agent or its host may be gone; then the session can only be closed.
         """
         with self._ending:
             if not self._is_kept or self._closed or not self._is_connected or self.silence > SILENCE:
@@ -146,7 +146,7 @@ class Session:
         self._spoken = threading.Event()  # set by the first frame, or the end of the connection
         self._progressed = time.monotonic()
         self.has_stopped = False
-        """The agent has confirmed that all processes there have ended."""
+        """Whether the agent has confirmed that all processes on its host have ended."""
 
     def adopt(self, offsets: dict[str, int]) -> None:
         """Attach to an agent that another launcher started; `offsets`: bytes of each stream that are recorded already."""
@@ -231,11 +231,11 @@ class Session:
         channel.close()
 
     def _is_finished(self) -> bool:
-        """Return whether the session is closed, and the agent has been told so if that is awaited."""
+        """Return whether the session is closed, and `close` acknowledged if required."""
         return self._closed and (self._told_close or not self._awaited)
 
     def _is_left(self) -> bool:
-        """Return whether the connection of a kept agent has ended, so that it cannot take part in the next attempt."""
+        """Return whether the connection of a waiting agent has ended, so that it cannot be reused."""
         with self._ending:
             self._closed = self._closed or self._is_kept
             return self._is_kept
@@ -249,10 +249,10 @@ class Session:
         self._channel.close()
 
     def _end_kept(self) -> None:
-        """Tell the agent that was kept to end.
+        """Tell the waiting agent to end.
 
-        It does so by itself when its connection ends, but that may have come before the word that it is kept, or be a
-        connection that has only fallen silent: then it would live on until its lease is over.
+        It ends by itself when its connection ends. But the connection may have ended before the agent was told to wait, or
+        may only be silent; then the agent would live until its lease expires.
         """
         end = time.monotonic() + _FAREWELL
         while time.monotonic() < end:
@@ -343,7 +343,7 @@ class Session:
             self._attach()
             stderr_tail = self._read_channel()
             if (self._next, self._offsets) == before and self._agent_is_gone(stderr_tail):
-                if self._goes_on and not self._next:  # it has not heard of this attempt
+                if self._goes_on and not self._next:  # the agent does not know of this attempt yet
                     self._end_kept()
                 return stderr_tail
             time.sleep(_RETRY)
@@ -390,7 +390,7 @@ class Session:
                 self._deliver(frame)
             finally:
                 self._heard, self._delivering = time.monotonic(), False
-        with self._ending:  # from here on the attempt stays the one whose agent the next connection is for
+        with self._ending:  # from here on the next connection is to the agent of this attempt
             self._is_connected = False
         if self._heard > begun:
             self.ended = time.monotonic()
@@ -429,7 +429,7 @@ class Session:
             try:
                 self._on_frame(self.host, {**frame, "data": data})
             except IncompleteWriteError as error:
-                # The rest is not recorded, so it counts as missing and the agent keeps it.
+                # The rest is not recorded, so the agent keeps it and sends it again.
                 self._offsets[frame["stream"]] = offset + error.written
                 return
             self._offsets[frame["stream"]] = offset + len(data)

@@ -1,1 +1,1 @@
-"""The directory of a run: spec, events, logs, and readers for them."""
+"""The run directory: spec, events and logs, and their readers."""

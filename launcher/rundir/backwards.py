@@ -10,15 +10,15 @@ _LONGEST = 16 << 20  # bytes of a line
 
 
 def lines_backwards(path: Path) -> Iterator[bytes]:
-    """Yield the complete lines without their ends, the last one first, reading only as far as needed. None without a file."""
+    """Yield the complete lines without line ends, last line first, reading only as far as needed. A missing file is empty."""
     try:
         file = path.open("rb")
     except OSError:
         return
     with file:
         at = file.seek(0, 2)
-        rest = b""  # the end of a line that begins further ahead
-        whole = False  # false while what was read belongs to a line that is still being written
+        rest = b""  # the end of a line whose start has not been read yet
+        whole = False  # false while `rest` belongs to an unfinished last line
         while at:
             size = min(_BLOCK, at)
             at = file.seek(at - size)
@@ -34,7 +34,7 @@ def lines_backwards(path: Path) -> Iterator[bytes]:
 
 
 def tail_offset(path: Path, lines: int, end: int) -> int:
-    """Return the offset of the last `lines` lines of the first `end` bytes; an unfinished last line counts."""
+    """Return the offset at which the last `lines` lines of the first `end` bytes begin; an unfinished last line counts."""
     with path.open("rb") as file:
         at, newlines = end, lines
         if end and lines:
@@ -55,7 +55,7 @@ def tail_offset(path: Path, lines: int, end: int) -> int:
 
 
 def line_offset(path: Path, at: int) -> int:
-    """Return the offset of the line with the byte at `at`."""
+    """Return the offset of the line that contains the byte at `at`."""
     with path.open("rb") as file:
         file.seek(max(0, at - 1))
         return at if at == 0 or file.read(1) == b"\n" else tail_offset(path, 1, at)

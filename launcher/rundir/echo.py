@@ -11,12 +11,12 @@ from typing import IO
 
 from podrun.runtime.contract import Event
 
-_BEHIND = 1 << 20  # backlog in bytes that nobody would read in a terminal
-_SHOWN = 1 << 14  # bytes of a skipped backlog that are still shown
+_BEHIND = 1 << 20  # bytes of backlog that are skipped, since nobody reads that much in a terminal
+_SHOWN = 1 << 14  # last bytes of a skipped backlog that are shown
 
 
 def echoed_log(start: Event) -> Path | None:
-    """Return the log of the first process of a user program; of podrun's own runtime there are events instead."""
+    """Return the log of a user program's first process; None for podrun's runtime, which reports events instead."""
     if start["program"] is None:
         return None
     host, processes = next(iter(start["hosts"].items()))
@@ -24,7 +24,7 @@ def echoed_log(start: Event) -> Path | None:
 
 
 class Echo:
-    """Read a growing log, from its present end or from `start` on."""
+    """Reader of a growing log, from its current end or from `start` on."""
 
     def __init__(self, log: Path, start: int | None = None) -> None:
         self._log = log
@@ -33,9 +33,9 @@ class Echo:
         self._partial = b""
 
     def next(self, size: int, at_end: bool = False) -> str | None:
-        """Return the next lines, about `size` bytes, longer ones in pieces; None if there is nothing more yet.
+        """Return the next lines, about `size` bytes, and longer lines in pieces; None if there is nothing new.
 
-        `at_end`: nothing more will come, so an unfinished line counts as well.
+        `at_end`: the log is complete, so return an unfinished line as well.
         """
         file = self._open()
         while file is not None and (data := file.read(size)):
@@ -51,7 +51,7 @@ class Echo:
         return None
 
     def skip(self, behind: int = _BEHIND) -> str | None:
-        """Pass over what is more than `behind` bytes behind. Return a line that says so, None if nothing is."""
+        """Skip output that is more than `behind` bytes behind. Return a message about it; None if nothing is skipped."""
         file = self._open()
         left = 0 if file is None else _size(self._log) - file.tell()
         if file is None or left <= behind:
@@ -77,7 +77,7 @@ class Echo:
 
 
 def last_state(line: bytes) -> str:
-    """Return the last state of a line: a progress bar goes back to the start of its line."""
+    """Return the last state of a line, since a progress bar overwrites its line."""
     return line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
 
 

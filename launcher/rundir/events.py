@@ -1,6 +1,6 @@
-"""Validate events that are read from a worker's file, which a user program can write to as well, or from the record.
+"""Declare and validate events: those from a worker's file, to which a user program can write as well, and recorded ones.
 
-Each kind has the fields that views and the supervisor rely on; anything else is a malformed event.
+Each kind has the fields on which views and the supervisor rely. An event without them is malformed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..agent.base.schema import (
 
 _LAST_MOMENT = 250_000_000_000  # in the year 9892
 LIMIT = 4 << 20
-"""Largest size of an event in bytes. The largest hold a text sampled by a model, or a traceback."""
+"""Maximum size of an event in bytes. The largest contain sampled text or a traceback."""
 
 
 def _error_kind(value: Any) -> None:
@@ -40,7 +40,7 @@ def _error_kind(value: Any) -> None:
 
 
 def _name(value: Any) -> None:
-    """Accept what can be a part of a file's name."""
+    """Accept a string that can be part of a file name."""
     text(value)
     if not value or "/" in value or "\0" in value:
         raise Malformed(f"{short(value)}, expected a name")
@@ -55,7 +55,7 @@ def _hosts(value: Any) -> None:
 
 
 def _moment(value: Any) -> None:
-    """Accept seconds since 1970, in the years that a date can have."""
+    """Accept seconds since 1970, within the range of `datetime`."""
     number(value)
     if not 0 <= value < _LAST_MOMENT:
         raise Malformed(f"{short(value)}, expected seconds since 1970")
@@ -144,7 +144,7 @@ def parse_worker_event(line: bytes) -> Event:
 
 
 def parse_event(line: str | bytes) -> Event | None:
-    """Return an event of a run's record; None for a line that a full disk has cut off, or that is damaged otherwise."""
+    """Return a recorded event; None for a damaged line, such as one that a full disk has cut off."""
     try:
         event = _load(line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line)
         _check_recorded(event)

@@ -14,18 +14,18 @@ from .events import LIMIT, parse_event
 from .runs import RunDirectory
 from .submitted import goes_on, is_final
 
-_PIECE = 1 << 16  # bytes of output that are shown at once
+_PIECE = 1 << 16  # bytes of output shown at once
 
 
 class Output:
-    """Output of the first process of a user program. (podrun's own runtime reports events instead.)"""
+    """Output of a user program's first process. podrun's runtime reports events instead."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self._directory = directory
         self._echo: Echo | None = None
 
     def next_lines(self, at_end: bool = False) -> str:
-        """Return the next lines, as many as are shown at once, or nothing; at the end the last one may be unfinished."""
+        """Return the next lines to show at once; empty if there are none. With `at_end` the last one may be unfinished."""
         if self._echo is None:
             start = self._directory.start()
             log = None if start is None else echoed_log(start)
@@ -37,9 +37,9 @@ _LOOK = 0.2  # seconds between two reads of the record
 
 
 def follow(directory: RunDirectory, from_end: bool = False) -> Iterator[Event | None]:
-    """Yield all events so far, then each new one, until the run ends or nobody supervises it; None after each pause.
+    """Yield all events so far, then each new one, until the run ends or has no supervisor; yield None after each pause.
 
-    With `from_end` only those are yielded that come after the first pause began.
+    With `from_end`, skip the events before the first pause.
     """
     unparsed = Lines(LIMIT)
     try:

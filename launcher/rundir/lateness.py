@@ -1,8 +1,8 @@
-"""PURE: find how long the others wait for each process in a step.
+"""Estimate how long the other processes wait for each process in a step. PURE.
 
-All processes end a step together, so its length does not say who is slow. But who comes to it last waits least for it: the
-others wait for a process by the median of their waiting less its own. The longest waiting would not do: of many processes on
-a busy machine one always waits longest by chance, and another least.
+All processes end a step together, so its length does not tell which one is slow. But the slowest process arrives last and
+waits least: the others wait for it by the median of their waiting times minus its own. The median is used because, of many
+processes on a busy machine, one always waits much longer by chance.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def behind_others(waits: Mapping[Key, float]) -> dict[Key, float]:
-    """Return by how much less each process waits than the median of the others, in the unit of `waits`; 0 if it waits more.
+    """Return the median of the others' waiting times minus each process's own, or 0 if that is negative.
 
-    There must be at least two processes.
+    `waits` has at least two processes; the unit of the result is that of `waits`.
     """
     ordered = sorted(waits.values())
     return {key: max(0.0, _median_without(ordered, wait) - wait) for key, wait in waits.items()}
 
 
 def _median_without(ordered: list[float], value: float) -> float:
-    """Return the median of sorted values, one of which, `value`, does not count."""
+    """Return the median of sorted values without one occurrence of `value`."""
     left_out = bisect_left(ordered, value)
     rest = len(ordered) - 1
     middle = ((rest - 1) // 2, rest // 2)

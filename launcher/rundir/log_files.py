@@ -1,4 +1,4 @@
-"""Find the logs of a run, and the offset at which to begin for a time or a number of lines."""
+"""Find the logs of a run, and the offset in them for a time or a number of lines."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class LogFile:
     """Log of one process."""
 
     name: str
-    """Name of the process: `host`, or `host.process` if the host has several."""
+    """The process: `host`, or `host.process` if the host has several."""
     host: str
     path: Path
     index: Path
 
     def size(self) -> int:
-        """Return the size in bytes; 0 if nothing has been printed."""
+        """Return the size in bytes; 0 without a file."""
         try:
             status = self.path.stat()
         except OSError:
@@ -37,7 +37,7 @@ class LogFile:
         return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
     def marks(self) -> list[tuple[float, int]]:
-        """Return pairs (time, size): bytes after the first `size` arrived at `time` or later. Both only grow."""
+        """Return ascending pairs (time, size): bytes after the first `size` arrived at `time` or later."""
         marks: list[tuple[float, int]] = []
         try:
             text = self.index.read_text(errors="replace")
@@ -52,7 +52,7 @@ class LogFile:
                 continue
             if not (math.isfinite(mark[0]) and 0 <= mark[1] <= limit):
                 continue
-            # The clock may have been set back; the order in the file is the true one.
+            # The clock may have been set back; the order in the file is right.
             marks.append((max(mark[0], marks[-1][0]), mark[1]) if marks else mark)
         return marks
 
@@ -89,13 +89,13 @@ def _named(pattern: str, files: Sequence[LogFile]) -> list[str]:
 
 
 def since_offset(file: LogFile, time: float) -> int:
-    """Return the offset of output that arrived after `time`, at most a second's output too early."""
+    """Return the offset of output that arrived after `time`; it may be up to one second of output too early."""
     marks = file.marks()
     place = bisect.bisect_right(marks, time - MARK_EVERY, key=lambda mark: mark[0])
     return line_offset(file.path, marks[place][1]) if place < len(marks) else file.size()
 
 
 def first_offset(file: LogFile, end: int, since: float | None, lines: int | None) -> int:
-    """Return the offset from which to show output up to `end`: since a time, and at most `lines` lines."""
+    """Return the offset from which to show output up to `end`: since a time, and at most the last `lines` lines."""
     start = 0 if since is None else min(end, since_offset(file, since))
     return start if lines is None else max(start, tail_offset(file.path, lines, end))

@@ -10,26 +10,26 @@ from typing import IO
 
 from .log_files import LogFile
 
-_CHUNK = 1 << 18  # bytes of one file before the others get their turn
+_CHUNK = 1 << 18  # bytes of one file that are read in turn
 _BAR_EVERY = 2.0  # seconds between two updates of a progress bar
-_PARTIAL = 1 << 20  # bytes of a line that are kept while it is not whole
+_PARTIAL = 1 << 20  # bytes of an unfinished line that are kept
 
 
 def prefixes(files: Sequence[LogFile]) -> dict[str, bytes]:
-    """Return prefixes such as `host | `, all of one width; empty ones for a single file."""
+    """Return a prefix for each file, such as `host | `, all of one width; empty for a single file."""
     width = max((len(file.name) for file in files), default=0)
     return {file.name: f"{file.name:<{width}} | ".encode() if len(files) > 1 else b"" for file in files}
 
 
 def visible(line: bytes) -> bytes:
-    """Return the part of a line that a terminal would show at the end, as for a progress bar."""
+    """Return the final state of a line in a terminal, in which a progress bar overwrites itself."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 
 def show(
     files: Sequence[LogFile], starts: dict[str, int], ends: dict[str, int], out: IO[bytes], *, raw: bool = False
 ) -> None:
-    """Print all lines between two offsets of each file, in order of arrival, to the second.
+    """Print all lines between two offsets of each file, in order of arrival with a resolution of one second.
 
     `raw`: print lines unchanged, instead of the last state of a progress bar.
     """
@@ -82,7 +82,7 @@ class _Lines:
 
 
 class Follower:
-    """Print new lines of growing files. None is lost, none comes twice, and none is mixed with another's."""
+    """Prints new lines of growing files, each exactly once and whole."""
 
     def __init__(self, files: Sequence[LogFile], starts: dict[str, int], out: IO[bytes], *, raw: bool = False) -> None:
         self._lines = {name: _Lines(prefix, out, raw) for name, prefix in prefixes(files).items()}
@@ -91,12 +91,12 @@ class Follower:
         self._places = dict(starts)
         self._partial: dict[str, bytes] = {}
         self._bars: dict[str, bytes] = {}
-        """Text of an unfinished line that was shown last."""
+        """The unfinished line of each file that was shown last."""
         self._wrote: dict[str, float] = {}
         self._out = out
 
     def show_new(self) -> bool:
-        """Print a part of the new output of each file. Return False if there was none."""
+        """Print the next new output of each file. Return False if there was none."""
         any_new = False
         for file in self._files:
             if data := self._read(file):
@@ -108,7 +108,7 @@ class Follower:
         return any_new
 
     def finish(self) -> None:
-        """Print the rest, after the end of the run."""
+        """Print the remaining output, after the end of the run."""
         while self.show_new():
             pass
         for name, partial in self._partial.items():
@@ -118,7 +118,9 @@ class Follower:
 
     def _read(self, file: LogFile) -> bytes:
         try:
-            with file.path.open("rb") as source:  # not kept open: a pod may have more logs than the limit of open files
+            with file.path.open(
+                "rb"
+            ) as source:  # not kept open: a pod may have more logs than a process may open files
                 source.seek(self._places[file.name])
                 data = source.read(_CHUNK)
         except FileNotFoundError:
@@ -135,7 +137,7 @@ class Follower:
             self._write(name, lines)
 
     def _show_bar(self, name: str) -> None:
-        """Print the present state of a progress bar, which does not end its line."""
+        """Print the current state of a progress bar, an unfinished line."""
         bar = self._partial.get(name, b"").rpartition(b"\r")[0].rpartition(b"\r")[2]
         if bar and bar != self._bars.get(name) and time.monotonic() - self._wrote.get(name, 0.0) > _BAR_EVERY:
             self._bars[name] = bar

@@ -1,6 +1,6 @@
-"""Logs of the workers: one file per process, byte for byte, so that its size is also the offset in the stream.
+"""Logs of the workers: one file per process, byte for byte, so that a log's size is the offset in the worker's output.
 
-A folder beside them holds indexes with a line `TIME SIZE` at most once a second: bytes after SIZE came after TIME.
+Indexes in a folder beside them have a line `TIME SIZE` at most once a second: bytes after SIZE arrived after TIME.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import IO
 from ..pod.errors import IncompleteWriteError
 from ..pod.home import private
 
-MARK_EVERY = 1.0  # seconds of output that share a mark in the index
+MARK_EVERY = 1.0  # seconds between two lines of the index
 
 
 def log_path(folder: Path, name: str) -> Path:
@@ -27,9 +27,9 @@ def index_path(folder: Path, name: str) -> Path:
 
 
 class Logs:
-    """Append output to `<folder>/<name>.log`. Later attempts of a run append to the same file.
+    """Appends output to `<folder>/<name>.log`. Later attempts of a run append to the same file.
 
-    Safe to use from many threads, as long as each writes to logs of its own.
+    Thread-safe if each log is written by one thread.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -55,7 +55,7 @@ class Logs:
             raise IncompleteWriteError(error, len(data) - len(rest)) from None
 
     def end(self, name: str) -> None:
-        """End an unfinished last line of an ended process, even if another supervisor has written it."""
+        """Complete an unfinished last line of an ended process, even if another supervisor has written it."""
         if self.size(name):
             file = self._open(name)
             file.seek(-1, 2)
@@ -70,7 +70,7 @@ class Logs:
             return 0
 
     def end_of(self, name: str, most: int, start: int = 0) -> bytes:
-        """Return the last bytes of a log, at most that many, and none before `start`."""
+        """Return at most the last `most` bytes of a log, and none before offset `start`."""
         try:
             with log_path(self._folder, name).open("rb") as file:
                 file.seek(max(start, self.size(name) - most))
@@ -109,7 +109,7 @@ class Logs:
 
 
 def tail(path: Path, lines: int, limit: int = 16384) -> list[str]:
-    """Return the last lines of a file, without noise that does not explain a failure."""
+    """Return the last lines of a file, without lines that never explain a failure."""
     try:
         with path.open("rb") as file:
             file.seek(0, 2)

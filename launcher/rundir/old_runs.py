@@ -38,13 +38,13 @@ class OldRun:
 
 
 def old_runs(older_than: float) -> list[OldRun]:
-    """Return runs that ended at least so many seconds ago; of abandoned ones, those whose agents are dead by now."""
+    """Return runs that ended at least `older_than` seconds ago, and abandoned runs whose agents' leases are over."""
     runs = []
     for directory in all_runs():
         summary = summarize(directory)
         least = max(older_than, DETACHED_LEASE) if summary.state is RunStatus.ABANDONED else older_than
         if summary.has_ended and _unconfirmed(directory):
-            least = max(older_than, DETACHED_LEASE)  # it is the only record of hosts with possible leftovers
+            least = max(older_than, DETACHED_LEASE)  # it is the only record of hosts where processes may be left
         if (
             summary.state in (RunStatus.RUNNING, RunStatus.PENDING)
             or time.time() - (summary.ended or summary.started) < least
@@ -55,7 +55,7 @@ def old_runs(older_than: float) -> list[OldRun]:
 
 
 def old_run(directory: RunDirectory) -> OldRun:
-    """Return the run as an old one. Raise UserError unless it has ended."""
+    """Return the run as one that may be removed. Raises UserError unless it has ended."""
     summary = summarize(directory)
     if not summary.has_ended:
         raise UserError(
@@ -69,16 +69,16 @@ def old_run(directory: RunDirectory) -> OldRun:
 
 
 def _unconfirmed(directory: RunDirectory) -> list[str]:
-    """Return the hosts on which something of an ended run may live, each with the reason."""
+    """Return the hosts on which processes of an ended run may be left, each with the reason."""
     return list((directory.end() or {}).get("left_behind", ()))
 
 
 def remove(run: OldRun) -> None:
-    """Remove the run directory. Raise UserError if it has a supervisor again, or cannot be removed."""
+    """Remove the run directory. Raises UserError if it has a supervisor again, or cannot be removed."""
     doomed = run.directory.path.with_name(f"{_DOOMED}{run.directory.run_id}")
     try:
         with run.directory.supervise():
-            run.directory.path.rename(doomed)  # atomic, so that nobody sees half of it
+            run.directory.path.rename(doomed)  # atomic, so that nobody sees a partial run
         _remove(doomed)
     except OSError as error:
         raise UserError(f"cannot remove {error.filename or doomed}: {error.strerror or error}") from None
@@ -92,7 +92,7 @@ def remove_unfinished() -> None:
 
 
 def _remove(doomed: Path) -> None:
-    """Remove a run directory; of one that the user has moved, with a link in its place, both. Raises OSError."""
+    """Remove a run directory; if the user has replaced it by a link, remove both. Raises OSError."""
     if not doomed.is_symlink():
         shutil.rmtree(doomed)
         return

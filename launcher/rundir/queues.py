@@ -1,4 +1,4 @@
-"""The interface of a queue that runs are submitted to as jobs, and the table of all queues."""
+"""The interface of a batch queue to which runs are submitted as jobs, and the table of all queues."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 class QueueError(Exception):
-    """A queue has not answered, or refused; the text says why, on one line."""
+    """A queue does not answer, or refuses a request; the text is the reason, on one line."""
 
 
 class QueuedJob(Protocol):
-    """State of a job in a queue: a value."""
+    """State of a job in a queue."""
 
     @property
     def is_pending(self) -> bool:
-        """Return whether it waits in the queue, for the first time or again."""
+        """Return whether it waits in the queue, also after it was requeued."""
 
     @property
     def is_over(self) -> bool:
@@ -33,14 +33,14 @@ class QueuedJob(Protocol):
 
     @property
     def is_ending(self) -> bool:
-        """Return whether all of it has ended, and the queue only waits for its nodes."""
+        """Return whether its processes have ended and the queue only cleans up its nodes."""
 
     def why_pending(self, job: str) -> str:
-        """Return why it waits, as a phrase."""
+        """Return why it is pending, as a phrase."""
 
 
 class Queue(ABC):
-    """A queue that runs are submitted to, each as a job in which podrun supervises it."""
+    """A batch queue. A run is submitted as a job, in which podrun supervises it."""
 
     title: str
     """Name in messages."""
@@ -49,16 +49,16 @@ class Queue(ABC):
 
     @abstractmethod
     def job(self, job: str, submitted: float = 0.0) -> QueuedJob | None:
-        """Return the state of a job: one that the queue has forgotten is over. None if the queue does not answer here.
+        """Return the state of a job; None if the queue does not answer. A job that the queue does not know is over.
 
         Args:
             job: its id.
-            submitted: seconds since the epoch. An answer from before says nothing of the job.
+            submitted: seconds since the epoch at which it was submitted; a cached answer may be older than the job.
         """
 
     @abstractmethod
     def why_ended(self, job: str) -> str:
-        """Return how a job came to its end, as a phrase."""
+        """Return how a job has ended, as a phrase."""
 
     @abstractmethod
     def shell(self, job: str, node: str) -> str:
@@ -66,35 +66,36 @@ class Queue(ABC):
 
     @abstractmethod
     def end(self, directory: RunDirectory, job: str, now: bool) -> bool:
-        """End a submitted run: in the queue, or by a signal to the podrun in its job. Raises QueueError.
+        """End a submitted run: cancel its pending job, or signal podrun in its running job. Raises QueueError.
 
-        Returns whether all of it has ended; else its podrun is about to end it, `now` or once the state is saved.
+        Returns:
+            True if the run has ended. False if podrun in the job is ending it: at once if `now`, otherwise after a save.
         """
 
     # --- submission -------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def options(self, typed: str) -> tuple[Any, list[str]]:
-        """Return the options of a job, which the queue's inventory takes as well, and the mistakes in what was typed."""
+        """Parse the typed options of a job; return them, for the queue's inventory as well, and the mistakes."""
 
     @abstractmethod
     def mistakes(self, options: Any, pod: Pod | None) -> list[str]:
-        """Return what would keep a job with these options from starting on its nodes, each with its remedy.
+        """Return the mistakes that would prevent a job with these options from starting on its nodes, each with a remedy.
 
-        `pod` is None if it has mistakes of its own.
+        `pod` is None if it is invalid.
         """
 
     @abstractmethod
     def arguments(self, spec: RunSpec, options: Any, name: str) -> list[str]:
-        """Return the arguments of the program that submits the run; `name` is what its job is called after."""
+        """Return the arguments of the program that submits the run. `name` becomes part of the job's name."""
 
     @abstractmethod
     def preview(self, spec: RunSpec, arguments: Sequence[str]) -> tuple[Mapping[str, Any], str]:
-        """Return what would be submitted: for JSON, and as a command line for people."""
+        """Return the submission without submitting: as values for JSON, and as a command line for people."""
 
     @abstractmethod
     def submit(self, spec: RunSpec, bundles: Sequence[Bundle], arguments: Sequence[str]) -> RunDirectory:
-        """Submit a run, and return its directory. Raises UserError, and leaves no run then."""
+        """Submit a run, and return its directory. Raises UserError, and then leaves no run directory."""
 
 
 QUEUES: Mapping[str, str] = MappingProxyType(
@@ -102,9 +103,9 @@ QUEUES: Mapping[str, str] = MappingProxyType(
         "slurm": "engines.slurm.slurm_queue:QUEUE",
     }
 )
-"""Maps the name of a queue, which is that of its inventory's option and of the transport to its nodes, to the Queue."""
+"""Maps the name of a queue to its class. Its inventory's option and the transport to its nodes have the same name."""
 
 
 def load_queue(name: str) -> Queue:
-    """Return the queue; imports it only now."""
+    """Import and return the queue of that name."""
     return cast(Queue, load(QUEUES[name]))

@@ -1,4 +1,4 @@
-"""Read the state of a run from its record."""
+"""Read the state of a run from its recorded events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def read_state(directory: RunDirectory) -> RunState:
     state = RunState()
     last_steps: dict[bytes, bytes] = {}
     for line in directory.lines():
-        if _STEP in line[:40]:  # nearly all lines are steps; only each process's last one matters
+        if _STEP in line[:40]:  # most lines are steps, of which only each process's last one matters
             last_steps[line[line.rfind(b'"host"') :]] = line
         elif event := parse_event(line):
             if event["event"] == EventKind.START:

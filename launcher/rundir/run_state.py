@@ -1,4 +1,4 @@
-"""Reduce the events of a run to its state, which every view of the run shows. PURE."""
+"""Reduce the events of a run to its state, which all views show. PURE."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from podrun.runtime.contract import Event, EventKind, Phase
 
 _SLOW = ("sync", "environment", "setup-commands", "data")
-"""Phases of a host that take long, and whose message says how far it is."""
+"""Long phases of a host, whose messages report progress."""
 
 
 @dataclass
@@ -19,7 +19,7 @@ class ProcessState:
     host: str
     process: int
     phase: str = "waiting"
-    """Phase of its host until the process reports one."""
+    """The phase it has reported, or that of its host before."""
     since: float = 0.0
     """Time at which it entered the phase."""
     step: int | None = None
@@ -31,27 +31,27 @@ class ProcessState:
 
 @dataclass
 class RunState:
-    """State of a run after the events that were applied: of its last attempt, unless a field says otherwise."""
+    """State of a run after the applied events. Fields are about its last attempt unless they say otherwise."""
 
     start: Event | None = None
     processes: dict[int, ProcessState] = field(default_factory=dict)
     phases: Counter[str] = field(default_factory=Counter)
-    """Number of processes in each phase, kept up to date: a pod may have thousands."""
+    """Number of processes in each phase, updated with each event since a pod may have thousands of processes."""
     agents: dict[str, int] = field(default_factory=dict)
     """Pids of the agents by host."""
     busy: dict[str, str] = field(default_factory=dict)
-    """Activity on a host, if it takes long."""
+    """A long activity on a host, such as building its environment, if there is one."""
     step: Event | None = None
-    """Last step that process 0 has reported; until it has, that of any process."""
+    """Last step that process 0 has reported, or any process if process 0 has reported none."""
     late: Event | None = None
-    """The process that others wait for in their steps, if there is one now."""
+    """The process that the others currently wait for in their steps, if any."""
     checkpoint: Event | None = None
     """Last complete checkpoint of any attempt."""
     compile_seconds: float | None = None
-    """Seconds from the start of process 0's compilation to the end of its first step, in the first attempt that got there."""
+    """Seconds from the start of process 0's compilation to the end of its first step, in the first attempt that had one."""
     end: Event | None = None
     told: set[tuple[str, str, int | None]] = field(default_factory=set)
-    """Phases of hosts that are on record: host, phase, and process if the event is about one."""
+    """Recorded phases of the start: (host, phase, process), without a process for phases of the host."""
     reported: Counter[tuple[str, int]] = field(default_factory=Counter)
     """Number of events that each process has reported, by host and process."""
     _compiling: float | None = None
@@ -67,7 +67,7 @@ class RunState:
         return next(iter(self.phases)) if len(self.phases) == 1 else None
 
     def apply(self, event: Event, time: float | None = None) -> None:
-        """Apply one event. `time` is when it came, on the clock that `since` is compared with; else the event's own."""
+        """Apply one event. `time` is its arrival on the clock of `ProcessState.since`; by default the event's own time."""
         kind = event["event"]
         if kind not in _OF_LAUNCHER and isinstance(event.get("process"), int):  # the launcher has notes as well
             self.reported[event["host"], event["process"]] += 1
@@ -75,7 +75,7 @@ class RunState:
             action(self, event, event["time"] if time is None else time)
 
     def _begin(self, event: Event, time: float) -> None:
-        """Begin an attempt: of those before it, only what they saved and measured is still true."""
+        """Begin an attempt. Of earlier ones, only checkpoints and measurements are kept."""
         processes = {n: ProcessState(host, n, since=time) for host, numbers in event["hosts"].items() for n in numbers}
         phases = Counter(process.phase for process in processes.values())
         kept = {"checkpoint": self.checkpoint, "compile_seconds": self.compile_seconds}
@@ -131,7 +131,7 @@ class RunState:
         self.end = event
 
     def _process(self, event: Event) -> ProcessState | None:
-        """Return the process that an event is about; None if the run has no such process on that host."""
+        """Return the event's process; None if the run has no such process on that host."""
         process = self.processes.get(event["process"])
         return process if process is not None and process.host == event["host"] else None
 

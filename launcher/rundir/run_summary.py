@@ -1,4 +1,4 @@
-"""Summarize a run in one row, reading little of the run directory."""
+"""Summarize a run in one row, from a small part of its run directory."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from .run_state import reduce_events
 from .runs import RunDirectory
 from .submitted import end_of, waits
 
-_APPEAR = 30.0  # seconds for a run that has been made to be supervised
+_APPEAR = 30.0  # seconds from the creation of a run directory to its supervisor
 _POD = record({"slice": record({"name": text}), "hosts": each(anything), "transport": text})
 _SPEC = record({"pod": _POD, "job": record({}, {"argv": each(text)}), "workdir": text})
-_LOOK_BACK = 2000  # events among which the last step is looked for
+_LOOK_BACK = 2000  # number of last events that are searched for the last step
 
 
 class RunStatus(StrEnum):
-    """Whether a run goes on, and if not, how it ended."""
+    """Whether a run continues, or how it has ended."""
 
     PENDING = "pending"  # its job waits in a queue
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
-    ABANDONED = "abandoned"  # it has not ended, and nobody supervises it
+    ABANDONED = "abandoned"  # it has not ended, and has no supervisor
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ class Summary:
     steps: int | None
     loss: float | None
     job: str
-    """Command line of a user program, else the workdir."""
+    """Command line of a user program, otherwise the workdir."""
     program: bool
     started: float
     ended: float | None
-    """End of the run; of an abandoned one, its last sign of life."""
+    """Time of the run's end; for an abandoned run, of its last event."""
     supervisor: int | None
     directory: str
 
@@ -77,7 +77,7 @@ def status_of(directory: RunDirectory) -> tuple[RunStatus, Event | None, int | N
 
 
 def summarize(directory: RunDirectory) -> Summary:
-    """Summarize the run, skipping what is damaged. Never raises."""
+    """Summarize the run, ignoring damaged records. Never raises."""
     status, end, supervisor = status_of(directory)
     start = directory.start() or _from_spec(directory)
     last = end or next(directory.newest_events(), None)

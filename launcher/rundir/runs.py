@@ -1,4 +1,4 @@
-"""Run directories, and the registry of all runs on the launcher's side."""
+"""Run directories, and the registry of all runs on the launcher's machine."""
 
 from __future__ import annotations
 
@@ -67,39 +67,39 @@ class RunDirectory:
 
     @property
     def work_tree(self) -> Path:
-        """Return the path of the state of the user's code when the run began: `rundir.work_tree.WorkTree`."""
+        """Return the path of the file with the git state of the user's code (`rundir.work_tree.WorkTree`)."""
         return self.path / "work_tree.json"
 
     @property
     def supervisor_log(self) -> Path:
-        """Return the path of a background supervisor's output, which is empty unless it crashes."""
+        """Return the path of a background supervisor's log, which is empty unless it crashes."""
         return self.path / "supervisor.log"
 
     @property
     def job_script(self) -> Path:
-        """Return the path of the batch script of a run that was submitted to a queue."""
+        """Return the path of the batch script of a submitted run."""
         return self.path / "job.sh"
 
     @property
     def job_options(self) -> Path:
-        """Return the path of the arguments that the program which submits it got with it."""
+        """Return the path of the file with the arguments of the submitting program, such as sbatch."""
         return self.path / "job_options.json"
 
     @property
     def job_output(self) -> Path:
-        """Return the path of what its jobs print."""
+        """Return the path of its jobs' output."""
         return self.path / "job.out"
 
     @property
     def bundles(self) -> Path:
-        """Return the path of the code that its jobs bring to their nodes, as it was when it was submitted."""
+        """Return the path of the code bundles made at submission, which its jobs send to their nodes."""
         return self.path / "bundles.pickle"
 
     def log(self, name: str) -> Path:
         return self.logs / f"{name}.log"
 
     def spec(self) -> RunSpec:
-        """Read the spec. Raise UserError if it was written by another version, or damaged."""
+        """Read the spec. Raises UserError if it is damaged, or of another version."""
         try:
             return RunSpec.from_json((self.path / "spec.json").read_bytes())
         except (OSError, ValueError) as error:
@@ -109,7 +109,7 @@ class RunDirectory:
             ) from None
 
     def write_spec(self, spec: RunSpec) -> None:
-        """Write the spec again, with another pod: that of a submitted job, or one with new machines. Raises OSError."""
+        """Replace the spec by one with another pod, such as a submitted job's nodes, or new machines. Raises OSError."""
         self._write("spec.json", spec.to_json())
 
     def write(self, path: Path, data: bytes) -> None:
@@ -117,18 +117,18 @@ class RunDirectory:
         self._write(path.name, data)
 
     def record_job(self, job: str) -> None:
-        """Record the id of the job that the run was submitted as. Raises OSError."""
+        """Record the id of the run's job in its queue. Raises OSError."""
         self._write("job.json", json.dumps({"job": job}).encode())
 
     def job_recorded(self) -> float:
-        """Return the time at which the job was recorded, in seconds since the epoch; 0 if it was not."""
+        """Return the time at which the job was recorded, in seconds since the epoch; 0 without a job."""
         try:
             return (self.path / "job.json").stat().st_mtime
         except OSError:
             return 0.0
 
     def job(self) -> str | None:
-        """Return the id of the job that the run was submitted as; None for other runs."""
+        """Return the id of the run's job in its queue; None if it was not submitted."""
         try:
             record = loads((self.path / "job.json").read_bytes(), LIMIT)
             _JOB(record)
@@ -137,7 +137,7 @@ class RunDirectory:
         return str(record["job"])
 
     def transport(self) -> str | None:
-        """Return the name of the transport to the run's hosts; None if neither the spec nor the record can be read."""
+        """Return the name of the transport to the run's hosts; None if neither spec nor events can be read."""
         try:
             return _transport(self.path)
         except (OSError, Malformed):
@@ -160,7 +160,7 @@ class RunDirectory:
 
     @property
     def profiles(self) -> Path:
-        """Folder of the traces that `podrun profile` has brought."""
+        """Return the folder of traces downloaded by `podrun profile`."""
         return self.path / "profiles"
 
     def attempt(self) -> int | None:
@@ -169,13 +169,13 @@ class RunDirectory:
         return None if begun is None else int(begun["attempt"])
 
     def hosts(self, pod: Pod) -> tuple[Host, ...]:
-        """Return the hosts of the last attempt: fewer than the pod's, or spares. Raises UserError as `attempt` does."""
+        """Return the hosts of the last attempt, which may be fewer than the pod's, or include spares. Raises UserError."""
         names = (self._begun() or {}).get("hosts")
         by_name = {host.name: host for host in pod.all_hosts}
         return pod.hosts if names is None else tuple(by_name[name] for name in names if name in by_name)
 
     def _begun(self) -> dict[str, Any] | None:
-        """Return what `begin` has written; None before that. Raises UserError if it is damaged."""
+        """Return the record of `begin`; None before the first attempt. Raises UserError if it is damaged."""
         path = self.path / "attempt.json"
         try:
             begun: dict[str, Any] = loads(path.read_bytes(), LIMIT)
@@ -190,7 +190,7 @@ class RunDirectory:
         return begun
 
     def adoption(self, plan: LaunchPlan) -> Adoption:
-        """Return the records of the attempt of `plan`, for a supervisor that takes it over."""
+        """Return the records of the running attempt, for a supervisor that takes it over."""
         log_sizes: dict[str, int] = (self._begun() or {"log_sizes": {}})["log_sizes"]
         offsets: dict[str, dict[str, int]] = {}
         for host in plan.hosts:
@@ -203,7 +203,7 @@ class RunDirectory:
         return Adoption(offsets, dict(state.reported), started, frozenset(state.told))
 
     def lines(self) -> Iterator[bytes]:
-        """Yield the lines of the record; the last may be unfinished."""
+        """Yield the lines of events.jsonl; the last may be unfinished."""
         try:
             with self.events.open("rb") as file:
                 yield from file
@@ -216,26 +216,26 @@ class RunDirectory:
                 yield event
 
     def struck(self) -> set[str]:
-        """Return the injected faults that have struck so far."""
+        """Return the injected faults that have occurred so far."""
         return {str(event["injected"]) for event in self.read_events() if "injected" in event}
 
     def start(self) -> Event | None:
-        """Return the event that the run began with; None if it has not begun, or its record is damaged there."""
+        """Return the run's first event; None if it has not started, or the event is damaged."""
         return next((event for event in self.read_events() if event["event"] == EventKind.START), None)
 
     def newest_events(self) -> Iterator[Event]:
-        """Yield events, the newest first, reading only as far as needed."""
+        """Yield events, newest first, reading only as far as needed."""
         for line in lines_backwards(self.events):
             if event := parse_event(line):
                 yield event
 
     def end(self) -> Event | None:
-        """Return the event that says how the run ended."""
+        """Return the event of the run's end; None if it has not ended."""
         last = next(self.newest_events(), None)
         return last if last is not None and last["event"] == EventKind.END else None
 
     def record_end(self, message: str, code: int, *, stopped: bool = False) -> None:
-        """Record the end of a run that has no launcher to do so. `stopped`: the user has ended it."""
+        """Record the end of a run without a supervisor. `stopped`: the user has ended it."""
         how, host = ("interrupted", None) if stopped else ("failed", "the launcher")
         end = {"event": EventKind.END, "time": time.time(), "code": int(code), "host": host, "process": None}
         recorder = Recorder(self.events)
@@ -246,7 +246,7 @@ class RunDirectory:
 
     @contextmanager
     def supervise(self) -> Iterator[None]:
-        """Hold the run's lock: one supervisor at a time. Raises UserError if there is another."""
+        """Hold the run's lock, so that it has one supervisor at a time. Raises UserError if there is another."""
         file = os.open(self.path / "supervisor.json", os.O_RDWR | os.O_CREAT, 0o600)
         if not _lock(file):
             os.close(file)
@@ -260,16 +260,16 @@ class RunDirectory:
             os.close(file)
 
     def supervisor(self) -> int | None:
-        """Return the pid of the podrun that supervises the run now; on the machine `elsewhere`, if that is not this one."""
+        """Return the pid of the run's supervisor; None if it has none. The pid may be on another machine, `elsewhere`."""
         return int(holder["pid"]) or None if (holder := self._holder()) else None  # 0 would signal a process group
 
     def elsewhere(self) -> str | None:
-        """Return the name of the other machine on which the run is supervised now; None if it is this one, or nobody does."""
+        """Return the name of the supervisor's machine if it is another one; None if it is this one, or there is none."""
         machine = (self._holder() or {}).get("machine")
         return None if machine in (None, socket.gethostname()) else str(machine)
 
     def _holder(self) -> dict[str, Any] | None:
-        """Return what the podrun that holds the run's lock says of itself."""
+        """Return the record of the supervisor that holds the run's lock; None if nobody holds it."""
         try:
             with (self.path / "supervisor.json").open("rb") as file:
                 try:
@@ -297,14 +297,14 @@ class RunDirectory:
 
 @lru_cache(maxsize=1024)
 def _transport(path: Path) -> str:
-    """Return what the spec of a run says, which does not change. Raises OSError, Malformed, which are not kept."""
+    """Return the transport in a run's spec, cached because it never changes. Raises OSError, Malformed."""
     spec = loads((path / "spec.json").read_bytes(), LIMIT)
     _SPEC(spec)
     return str(spec["pod"]["transport"])
 
 
 def _lock(file: int) -> bool:
-    """Return False if the file is locked. Readers hold the lock briefly, so retry."""
+    """Try to lock the file; return whether that succeeded. Retries, since readers hold the lock briefly."""
     deadline = time.monotonic() + _LOOK
     while True:
         try:
@@ -324,7 +324,7 @@ def _size(path: Path) -> int:
 
 
 def all_runs() -> list[RunDirectory]:
-    """Return the runs of this user on this machine, the newest first."""
+    """Return the runs of this user on this machine, newest first."""
     folder = podrun_home() / "runs"
     names = (
         sorted((p.name for p in folder.iterdir() if p.name[0] != "." and (p / "spec.json").is_file()), reverse=True)
@@ -335,7 +335,7 @@ def all_runs() -> list[RunDirectory]:
 
 
 def find_run(name: str | None) -> RunDirectory:
-    """Return the run whose id starts or ends with `name`, or the newest. Raises UserError for none or several."""
+    """Return the run whose id starts or ends with `name`; by default the newest. Raises UserError for none or several."""
     runs = all_runs()
     if not runs:
         raise UserError(
@@ -357,7 +357,7 @@ def find_run(name: str | None) -> RunDirectory:
 
 
 class Recorder:
-    """Append every event to the run directory's events.jsonl."""
+    """Appends every event to the run directory's events.jsonl."""
 
     def __init__(self, path: Path) -> None:
         self._file: IO[str] = open(path, "a", buffering=1, opener=private)

@@ -1,4 +1,4 @@
-"""Find the newest checkpoint of a workdir in the records of the runs that had it, so that none is missed in silence."""
+"""Find the newest checkpoint of a workdir in the records of earlier runs, to detect one that is missing on the hosts."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from podrun.runtime.contract import EventKind
 from .runs import RunDirectory, all_runs
 from .spec import RunSpec
 
-_RUNS = 1000  # the newest runs that are looked at
+_RUNS = 1000  # number of newest runs that are searched
 
 
 def saved_on_record(spec: RunSpec, directory: RunDirectory) -> str:
-    """Return `STEP HOST RUN` of the newest checkpoint that a run on these hosts has saved in the workdir; else an empty text.
+    """Return `STEP HOST RUN` of the newest checkpoint that a run on these hosts has saved in the workdir; otherwise empty.
 
-    The host is that of process 0, on whose disk it may be. Nothing is looked for if the files are on this machine or in a
-    bucket: there they do not depend on which host is the first.
+    HOST is the host of process 0, on whose disk the checkpoint may be. Returns an empty string for a workdir on this machine
+    or in a bucket, which does not depend on the hosts.
     """
     if spec.pod.traits.files_are_here or bucket_url.url(spec.workdir):
         return ""

@@ -1,4 +1,4 @@
-"""Specification of a run: enough to start it, to restart it, or to take it over from another launcher."""
+"""The specification of a run, from which any launcher can start it, restart it, or take it over."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _ON_RECORD = {"queue_job": "slurm_job"}
-"""Fields of a pod that spec.json calls otherwise: as they were called when there was one queue."""
+"""Maps fields of a pod to their older names in spec.json, from when SLURM was the only queue."""
 
 
 @dataclass(frozen=True)
 class Label:
-    """Text of the user's about a run, by which it is recognised later."""
+    """The user's name, tags and note for a run."""
 
     name: str = ""
     tags: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Label:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """A run before its first attempt. Holds names of secrets, never their values."""
+    """A checked run, from which attempts are planned. Contains names of secrets, never their values."""
 
     run_id: str
     pod: Pod
@@ -50,11 +50,11 @@ class RunSpec:
     owner: str = ""
     """Owner of the train.yaml that named the workdir; empty if the user chose the workdir, or it is on this machine."""
     inject: tuple[str, ...] = ()
-    """Faults that a rehearsal injects, in full."""
+    """Faults to inject, fully resolved."""
     data: DataSet | None = None
-    """Data that is brought to the hosts; `job` has its paths there."""
+    """Data to copy to the hosts; `job` has the paths there."""
     pull: Path | None = None
-    """Folder on the launcher's machine that results are brought to at the end."""
+    """Folder on the launcher's machine to which results are downloaded at the end."""
     label: Label = Label()
     command: tuple[str, ...] = ()
     """Arguments of podrun, as typed."""
@@ -62,7 +62,7 @@ class RunSpec:
     def plan(
         self, attempt: int, secrets: Mapping[str, str], hosts: Sequence[Host] | None = None, saved: str = ""
     ) -> LaunchPlan:
-        """Return the plan of an attempt, on all hosts of the pod or on those given. `saved` is as in `WorkerEnv`."""
+        """Return the plan of an attempt, on the given hosts or on all hosts of the pod. `saved`: see `WorkerEnv`."""
         return make_plan(
             self.pod if hosts is None else self.pod.with_hosts(hosts),
             self.job,
@@ -86,7 +86,7 @@ class RunSpec:
 
     @classmethod
     def from_json(cls, text: bytes) -> RunSpec:
-        """Parse a spec. Raise ValueError if it is malformed, or of another version."""
+        """Parse a spec. Raises ValueError if it is malformed, or of another version."""
         try:
             recorded = json.loads(text)
             recorded["job"] = job = _job(recorded["job"])
@@ -103,31 +103,31 @@ class RunSpec:
 def _job(recorded: dict[str, Any]) -> Config | Program:
     if "argv" in recorded:
         return _read(Program, recorded)
-    from podrun.runtime.config import Config  # takes long, and programs of users do not need it
+    from podrun.runtime.config import Config  # slow import that user programs do not need
 
     return Config.model_validate(recorded)
 
 
 def _read(kind: type[T], recorded: dict[str, Any], **names: type) -> T:
-    """Return a dataclass of what JSON has of it; `names` are those in its annotations that are not imported here."""
+    """Return a dataclass from its JSON. `names`: types in its annotations that this module does not import."""
     values = {key: _tuples(value) for key, value in recorded.items()}
     return from_dict(kind, values, DaciteConfig(type_hooks={Path: Path}, strict=True, forward_references=names))
 
 
 def _tuples(value: Any) -> Any:
-    """Return a value of JSON with tuples in place of lists."""
+    """Return a JSON value with lists replaced by tuples."""
     if isinstance(value, dict):
         return {key: _tuples(item) for key, item in value.items()}
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON has in place of a value that is none of its own."""
+    """Convert a value that JSON lacks: the fallback of the JSON encoder."""
     return os.fspath(value) if isinstance(value, Path) else value.model_dump(mode="json")
 
 
 def start_event(plan: LaunchPlan, logs: Path, time: float) -> Event:
-    """Return the first event of an attempt, with the parts of the plan that views need."""
+    """Return the first event of an attempt, with the parts of the plan that views show."""
     job = plan.job
     return {
         "event": EventKind.START,

@@ -1,4 +1,4 @@
-"""Look after runs that were submitted to a queue: whether their job waits, runs, or has ended without a word of podrun's."""
+"""The state of submitted runs: whether their job waits, runs, or has ended without a record by podrun."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from podrun.runtime.contract import Event, EventKind, ExitCode
 from .queues import QUEUES, Queue, QueuedJob, load_queue
 from .runs import RunDirectory
 
-_LATE = 15.0  # seconds from the end of a job to that of podrun's record, over a network's file system
+_LATE = 15.0  # seconds after a job's end until podrun's last records are visible on a network file system
 
 
 def queue_of(directory: RunDirectory) -> Queue | None:
-    """Return the queue that has the run's job; None for a run without one, or if its records do not say which."""
+    """Return the queue of the run's job; None for a run without a job, or if its records do not name the queue."""
     name = None if directory.job() is None else directory.transport()
     return load_queue(name) if name is not None and name in QUEUES else None
 
 
 def job_of(directory: RunDirectory) -> QueuedJob | None:
-    """Return what the queue says of the run's job; None for a run without one, or if the queue does not answer here."""
+    """Return the state of the run's job; None for a run without a job, or if the queue does not answer."""
     job, queue = directory.job(), queue_of(directory)
     return None if job is None or queue is None else queue.job(job, directory.job_recorded())
 
 
 def waits(directory: RunDirectory) -> bool:
-    """Return whether the run's job waits in the queue, for the first time or again."""
+    """Return whether the run's job waits in the queue, also after it was requeued."""
     return (state := job_of(directory)) is not None and state.is_pending
 
 
 def goes_on(directory: RunDirectory) -> bool:
-    """Return whether somebody supervises the run, or its job is still to start, or runs."""
+    """Return whether the run has a supervisor, or its job is pending or running."""
     if directory.supervisor() is not None:
         return True
     if directory.job() is None:
@@ -42,15 +42,14 @@ def goes_on(directory: RunDirectory) -> bool:
 
 
 def is_final(directory: RunDirectory, event: Event) -> bool:
-    """Return whether an event ends the run for certain: after a failure the job may be put back into its queue."""
+    """Return whether an event certainly ends the run; after a failure, its job may be requeued."""
     return event["event"] == EventKind.END and (event["code"] == 0 or directory.job() is None)
 
 
 def end_of(directory: RunDirectory) -> Event | None:
-    """Return the event that says how the run ended; None if it goes on.
+    """Return the event of the run's end; None if it continues, also in a job that was requeued.
 
-    If its job is over and podrun has not said why, what the queue says is recorded: SLURM forgets jobs after minutes.
-    An end after which the job was put back into the queue is none.
+    If its job has ended and podrun has recorded no reason, this records the queue's: SLURM forgets jobs after minutes.
     """
     end = directory.end()
     job = directory.job()
@@ -61,7 +60,7 @@ def end_of(directory: RunDirectory) -> Event | None:
     state, queue = job_of(directory), queue_of(directory)
     if queue is None or state is None or not state.is_over or not _is_quiet(directory):
         return None
-    end = directory.end()  # it may have come meanwhile
+    end = directory.end()  # podrun may have recorded it meanwhile
     if end is None and not waits(directory):
         why = queue.why_ended(job)
         hint = (
@@ -73,7 +72,7 @@ def end_of(directory: RunDirectory) -> Event | None:
 
 
 def _is_quiet(directory: RunDirectory) -> bool:
-    """Return whether nothing was recorded lately: what a job's last moments were may still be on its way here."""
+    """Return whether nothing was recorded lately. Otherwise records of the job's end may still become visible here."""
     try:
         return time.time() - directory.events.stat().st_mtime > _LATE or directory.start() is None
     except OSError:
@@ -81,7 +80,7 @@ def _is_quiet(directory: RunDirectory) -> bool:
 
 
 def pending_words(directory: RunDirectory) -> str | None:
-    """Return `RUN waits in the queue of SLURM as job 4711: ...` with the reason; None for a run that does not wait."""
+    """Return `RUN waits in the queue of SLURM as job 4711: ...` with the reason; None for a run that is not pending."""
     state, job, queue = job_of(directory), directory.job(), queue_of(directory)
     if state is None or job is None or queue is None or not state.is_pending:
         return None

@@ -1,4 +1,4 @@
-"""Note which version of the user's code a run was started with: commit and changes of its git work tree."""
+"""Record the version of the user's code: commit and changes of its git work tree."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class WorkTree:
 
     commit: str
     branch: str
-    """Empty for a commit that was checked out without one."""
+    """Empty for a detached HEAD."""
     files: int
     """Number of tracked files that differ from the commit."""
     inserted: int
-    """Lines."""
+    """Number of lines."""
     deleted: int
 
 
 def note_work_tree(file: Path, folder: Path) -> None:
-    """Write the state of the user's code to `file`, in a thread, so that no start waits; nothing outside a work tree."""
+    """Write the state of the user's code to `file`, in a background thread; nothing outside a work tree."""
     threading.Thread(target=_note, args=(file, folder), name="work tree", daemon=True).start()
 
 
@@ -44,7 +44,7 @@ def _note(file: Path, folder: Path) -> None:
 
 
 def git_state(folder: Path) -> WorkTree | None:
-    """Return the state of the work tree with `folder`; None if it is in none, or has no commit yet. Raises OSError."""
+    """Return the state of the work tree that contains `folder`; None without one, or without a commit. Raises OSError."""
     commit = _git(folder, "rev-parse", "HEAD")
     if not commit:
         return None
@@ -55,7 +55,7 @@ def git_state(folder: Path) -> WorkTree | None:
 
 
 def read_work_tree(file: Path) -> WorkTree | None:
-    """Return what `note_work_tree` has written; None if there is nothing, or it is damaged."""
+    """Read the file of `note_work_tree`; None if it is missing or damaged."""
     try:
         tree = loads(file.read_bytes(), LIMIT)
         _FIELDS(tree)
@@ -65,7 +65,7 @@ def read_work_tree(file: Path) -> WorkTree | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """Return what git prints; None if it fails. Raises OSError."""
+    """Return git's output; None if it fails. Raises OSError."""
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *arguments],

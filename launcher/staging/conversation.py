@@ -15,7 +15,7 @@ from ..remote.conversation import last_words, lines, send, send_frame
 from ..transport.base import Channel
 from .end_early import EndedError, Refusal
 
-SILENCE = 300.0  # seconds without a frame after which a host is given up; agents send one every few seconds
+SILENCE = 300.0  # seconds without a frame after which a host is lost; agents send one every few seconds
 _CHUNK = 1 << 18
 
 
@@ -70,7 +70,7 @@ class HostConversation:
 
     def lost(self) -> HostError:
         if self._silent:
-            return HostError(self.host.name, f"not a word for {SILENCE:g} s while it was prepared; is it still up?")
+            return HostError(self.host.name, f"no frame for {SILENCE:g} s while it was prepared; is it still up?")
         if self._refused.ended:
             return EndedError(self.host.name, "was ended")
         last = last_words(self._channel)

@@ -1,4 +1,4 @@
-"""Copy data to every host of a pod: this machine sends each piece once or a few times, and hosts pass it on to each other."""
+"""Copy data to every host of a pod: this machine sends each piece once or a few times, and hosts pass it on."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ BELOW = {
 }
 """First untested version by package, excluded in setup.cfg."""
 NEW_JAX, NEW_FLAX = "0.11.1", "0.12.9"
-"""First flax and jax versions that need each other: older flax fails with this JAX, and this flax with older JAX."""
+"""First JAX and flax versions that need each other: older flax fails with this JAX, and older JAX with this flax."""
 TENSORBOARD = "tensorboardX"
 """Optional package; without it, training writes no TensorBoard files."""
 _DEPENDENCIES = {

@@ -161,7 +161,7 @@ def test_secrets_are_in_no_command_line(case: Case) -> None:
 def test_a_host_that_says_nothing_is_given_up(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversation, "SILENCE", 1.0)
     stop = ("kill -STOP $PPID; sleep 1000",)
-    assert "not a word for 1 s" in case.refused(setup=stop)
+    assert "no frame for 1 s" in case.refused(setup=stop)
 
 
 @pytest.mark.long
