@@ -1,9 +1,9 @@
-"""A training loop of your own: a flax NNX model, data-parallel over all devices of the pod.
+"""Your own training loop: a flax NNX model, data-parallel over all devices of the pod.
 
     python examples/own_loop.py                                          # alone
-    podrun --slice cpu-2x2 --simulate -- python examples/own_loop.py     # a process for each host
+    podrun --slice cpu-2x2 --simulate -- python examples/own_loop.py     # one process for each host
 
-Again, it goes on where it was: docs/own_programs.md.
+Run again, it resumes from its last checkpoint (docs/own_programs.md).
 """
 
 import jax
@@ -48,7 +48,7 @@ mesh = Mesh(jax.devices(), ("data",))
 everywhere, divided = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
 
 graph = nnx.graphdef(create())
-state = jax.jit(lambda: nnx.state(create()), out_shardings=everywhere)()  # everything that a step changes
+state = jax.jit(lambda: nnx.state(create()), out_shardings=everywhere)()  # all arrays that a step changes
 x, y = load_digits(return_X_y=True)
 batches = podrun.data.Batches({"x": np.float32(x / 16), "y": np.int32(y)}, 64, sharding=divided)
 

@@ -52,7 +52,7 @@ def plan_comparison(request: Request, over: Sequence[str]) -> Comparison:
     Raises UserError with all mistakes of all variants; HostError if a host's folders cannot be read.
     """
     if request.train is None or request.train.suffix == ".py":
-        raise UserError("compare takes a train.yaml: of a program of your own podrun knows neither steps nor losses")
+        raise UserError("compare takes a train.yaml: podrun does not know the steps and losses of a user program")
     variants = find_variants(over, request.overrides)
     submission, problems = None, list[str]()
     if queue := queue_name(request):

@@ -12,7 +12,7 @@ from ..view.text_table import shorten, text_table, wrap
 from .table import Row, VariantState, step_times
 
 _DECIMALS = 5  # maximum decimals in the table; smaller numbers get an exponent
-_FEW = 5  # with fewer step times, one that dominates the total means nothing
+_FEW = 5  # with fewer step times, one that dominates the total is no reason for a warning
 _REASON = 60  # maximum length of a failure's reason in the table, in characters
 _HEADER = (
     ("VARIANT", "", "COMPILE", "MEDIAN", "TOTAL", "TRAIN", "VALIDATION", "SPEED-UP", "SPEED-UP", ""),

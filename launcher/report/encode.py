@@ -1,4 +1,4 @@
-"""Encode the data of the page's scripts: numbers as base64 of binary arrays, which browsers decode fast. PURE."""
+"""Encode the data of the page's scripts. Numbers become base64 of binary arrays, which browsers decode fast. PURE."""
 
 from __future__ import annotations
 

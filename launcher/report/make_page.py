@@ -23,7 +23,7 @@ from ..view.times import duration, moment
 from .curves import curves, usage_charts
 from .model import Log, Mark, Page, Share, Table, Verdict
 from .records import Records, StepRecord, finite, read_metrics, read_records
-from .tempo import lags_of, lateness_of, named_late, tempos_of
+from .step_times import lags_of, lateness_of, named_late, step_times_of
 from .timeline import lanes_of, shares_of, strips_of
 from .verdict import straggler, verdict_of
 from .what_was_run import tables_of
@@ -73,7 +73,7 @@ def _page(directory: RunDirectory, records: Records, steps: list[StepRecord], ev
     until = _end(summary, events, begin)
     lanes = lanes_of(events, records.by_process, until)
     lags = lags_of(records.by_process, begin, until)
-    shares, tempos = shares_of(lanes) if lanes else [], tempos_of(records, lags, named_late(events, until))
+    shares, step_times = shares_of(lanes) if lanes else [], step_times_of(records, lags, named_late(events, until))
     charts = curves(steps, evaluations, marks_of(records.events))
     charts += usage_charts([event for event in events if event["event"] == EventKind.USAGE], begin)
     verdict = verdict_of(status, end, events, begin)
@@ -90,13 +90,13 @@ def _page(directory: RunDirectory, records: Records, steps: list[StepRecord], ev
             ("lasted", duration(until - begin)),
             ("goodput", f"{_goodput(shares):.1f} %"),
             *step_tiles(steps, evaluations, summary.steps),
-            *([("slowest", text)] if (text := straggler(tempos)) else []),
+            *([("slowest", text)] if (text := straggler(step_times)) else []),
         ],
         charts=charts,
         shares=shares,
         strips=strips,
-        tempos=sorted(tempos, key=lambda tempo: (-tempo.late, -(tempo.behind or 0.0)))[:_MOST_ROWS],
-        tempos_note=_left_out(_MOST_ROWS, len(tempos), "those that the others wait for most"),
+        step_times=sorted(step_times, key=lambda row: (-row.late, -(row.behind or 0.0)))[:_MOST_ROWS],
+        step_times_note=_left_out(_MOST_ROWS, len(step_times), "those that the others wait for most"),
         tables=[*tables_of(directory.run_id, spec, read_work_tree(directory.work_tree), events), *_profiles(directory)],
         logs=[Log(file.name, mask.lines(tail(file.path, _LINES))) for file in logs[:_MOST_LOGS]],
         logs_note=_left_out(_MOST_LOGS, len(logs), f"`podrun logs {summary.run}` has all"),

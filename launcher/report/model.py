@@ -81,7 +81,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Tempo:
+class StepTimes:
     """Step times of one process, and how long the others wait for it."""
 
     name: str
@@ -140,9 +140,9 @@ class Page:
     charts: list[Chart]
     shares: list[Share]
     strips: list[Strips]
-    tempos: list[Tempo]
+    step_times: list[StepTimes]
     """Step times of each process; for very many processes, of those that the others wait for most."""
-    tempos_note: str
+    step_times_note: str
     """Note if some processes are left out."""
     tables: list[Table]
     logs: list[Log]

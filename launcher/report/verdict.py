@@ -9,7 +9,7 @@ from podrun.runtime.lines import clock
 
 from ..rundir.run_summary import RunStatus
 from ..view.times import duration
-from .model import Tempo, Verdict
+from .model import StepTimes, Verdict
 
 _LINES = 24  # lines of a traceback
 
@@ -48,9 +48,9 @@ def _evidence(end: Event | None, events: list[Event]) -> list[str]:
     return []
 
 
-def straggler(tempos: list[Tempo]) -> str:
+def straggler(step_times: list[StepTimes]) -> str:
     """Return a sentence about the straggler that cost the others the most time; empty if there is none."""
-    late = max((tempo for tempo in tempos if tempo.late), key=lambda t: t.late * (t.share or 0.0), default=None)
+    late = max((row for row in step_times if row.late), key=lambda t: t.late * (t.share or 0.0), default=None)
     if late is None:
         return ""
     behind, share = 1000 * (late.behind or 0.0), late.share or 0.0

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..view.printable import without_colours
 from .encode import drawn_data, in_element
-from .model import Chart, Log, Page, Share, Strips, Table, Tempo, Verdict
+from .model import Chart, Log, Page, Share, StepTimes, Strips, Table, Verdict
 
 _SCRIPTS = ("charts.js", "strips.js", "page.js")
 _STRIPS = {
@@ -80,8 +80,8 @@ def parts_of(page: Page) -> dict[str, str]:
         "tiles": tiles_of(page.tiles),
         "metrics": figures("Metrics", [chart for chart in page.charts if chart.axis == "step"], controls=True),
         "time": _time(page),
-        "steps": section("Steps", _tempos(page.tempos), _quiet(page.tempos_note), *map(_strip, late))
-        if page.tempos
+        "steps": section("Steps", _step_times_table(page.step_times), _quiet(page.step_times_note), *map(_strip, late))
+        if page.step_times
         else "",
         "hosts": figures("Hosts", [chart for chart in page.charts if chart.axis == "time"], controls=False),
         "tables": "".join(section(table.title, _table(table)) for table in page.tables),
@@ -185,7 +185,7 @@ def _strip(strips: Strips) -> str:
     )
 
 
-def _tempos(tempos: Sequence[Tempo]) -> str:
+def _step_times_table(step_times: Sequence[StepTimes]) -> str:
     head = "".join(
         f"<th>{name}</th>"
         for name in (
@@ -199,13 +199,12 @@ def _tempos(tempos: Sequence[Tempo]) -> str:
         )
     )
     rows = "".join(
-        f'<tr class="{"late" if tempo.late else ""}"><td>{text_of(tempo.name)}</td><td class="number">{tempo.steps}</td>'
+        f'<tr class="{"late" if row.late else ""}"><td>{text_of(row.name)}</td><td class="number">{row.steps}</td>'
         + "".join(
-            f'<td class="number">{_milliseconds(seconds)}</td>'
-            for seconds in (tempo.p50, tempo.p95, tempo.waits, tempo.behind)
+            f'<td class="number">{_milliseconds(seconds)}</td>' for seconds in (row.p50, row.p95, row.waits, row.behind)
         )
-        + f'<td class="number">{"-" if tempo.share is None else f"{100 * tempo.share:.1f} %"}</td></tr>'
-        for tempo in tempos
+        + f'<td class="number">{"-" if row.share is None else f"{100 * row.share:.1f} %"}</td></tr>'
+        for row in step_times
     )
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
 

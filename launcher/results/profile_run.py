@@ -58,8 +58,8 @@ class Profiling:
         self._targets = targets
         self._id = profile
         self._attempt = attempt
-        self._news = follow(directory, from_end=True)
-        next(self._news, None)  # skips events from before the order
+        self._events = follow(directory, from_end=True)
+        next(self._events, None)  # skips events from before the order
         self._ordered: list[Target] = []
 
     def order(self, steps: int) -> None:
@@ -73,7 +73,7 @@ class Profiling:
     def traced(self, say: Say) -> Iterator[tuple[Target, Event]]:
         """Yield each process when its trace is complete on its host. Raises UserError if one fails, or the run ends."""
         waiting = {target.process: target for target in self._targets}
-        for event in self._news:
+        for event in self._events:
             if not waiting:
                 return
             if event is None:
@@ -91,7 +91,7 @@ class Profiling:
                 del waiting[event["process"]]
                 yield target, event
             else:
-                raise UserError(f"{target.name} has made no trace: {event['error']}; the run goes on")
+                raise UserError(f"{target.name} has made no trace: {event['error']}; the run continues")
         if waiting:
             raise UserError("nobody supervises the run any more; `podrun attach` takes it over, then ask again")
 

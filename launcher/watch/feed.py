@@ -37,7 +37,7 @@ class Feed:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._turn = threading.Lock()  # held while the source is in use
-        self._news = threading.Condition()  # guards the fields below
+        self._changed = threading.Condition()  # guards the fields below
         self._messages: deque[bytes] = deque(maxlen=_KEPT)
         self._number = 0
         """Number of the last message."""
@@ -66,29 +66,29 @@ class Feed:
                 if not rows and not is_connected():
                     return
         finally:
-            with self._news:
+            with self._changed:
                 self._browsers -= 1
-                self._news.notify_all()
+                self._changed.notify_all()
 
     def tell(self, message: Message) -> None:
         """Send a message that does not come from the source."""
-        with self._news:
+        with self._changed:
             self._number += 1
             data = json.dumps(message, allow_nan=False, separators=(",", ":"))
             self._messages.append(f"id: {self._number}\ndata: {data}\n\n".encode())
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def _next(self, after: int) -> tuple[list[bytes], int]:
         """Wait for messages after a number; return them with the last number. May return none, to test the connection."""
-        with self._news:
-            self._news.wait_for(lambda: self._number != after, timeout=BEAT)
+        with self._changed:
+            self._changed.wait_for(lambda: self._number != after, timeout=BEAT)
             missing = self._number - after
             if 0 <= missing <= len(self._messages):
                 return list(self._messages)[len(self._messages) - missing :], self._number
             return [f'id: {self._number}\ndata: {{"reload":true}}\n\n'.encode()], self._number
 
     def _join(self) -> None:
-        with self._news:
+        with self._changed:
             self._browsers += 1
             if not self._is_looking:
                 self._is_looking = True
@@ -105,11 +105,11 @@ class Feed:
                 traceback.print_exc()
                 name, what = self._source.name, traceback.format_exception_only(error)[-1].strip()
                 self.tell({"notice": f"{name} cannot be shown any further: {what}; `podrun watch` has printed where"})
-                with self._news:
+                with self._changed:
                     self._is_looking = False  # the next browser starts polling again
                 return
-            with self._news:
-                self._news.wait_for(lambda: not self._browsers, timeout=LOOK)
+            with self._changed:
+                self._changed.wait_for(lambda: not self._browsers, timeout=LOOK)
                 if not self._browsers:
                     self._is_looking = False
                     return

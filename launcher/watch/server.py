@@ -127,15 +127,15 @@ class _Handler(BaseHTTPRequestHandler):
             case "GET", [""]:
                 self._page(pages.index)
             case "GET", ["news"]:
-                self._news(pages.index, query)
+                self._send_events(pages.index, query)
             case "GET", ["overlay"]:
                 self._page(pages.of_runs(query.get("run", [])))
             case "GET", ["overlay", "news"]:
-                self._news(pages.of_runs(query.get("run", [])), query)
+                self._send_events(pages.of_runs(query.get("run", [])), query)
             case "GET", ["run", name]:
                 self._page(pages.of_run(name))
             case "GET", ["run", name, "news"]:
-                self._news(pages.of_run(name), query)
+                self._send_events(pages.of_run(name), query)
             case "POST", ["run", name, "stop"]:
                 run = find_run(name).run_id
                 self.server.begin_stop(run)
@@ -151,7 +151,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _redirect(self, to: str) -> None:
         self._head(HTTPStatus.FOUND, {"Location": to, "Content-Length": "0"})
 
-    def _news(self, feed: Feed, query: dict[str, list[str]]) -> None:
+    def _send_events(self, feed: Feed, query: dict[str, list[str]]) -> None:
         """Send server-sent events until the browser disconnects."""
         after = self.headers.get("Last-Event-ID") or query.get("after", ["0"])[0]
         self._head(HTTPStatus.OK, {"Content-Type": "text/event-stream"})

@@ -8,7 +8,7 @@ import pytest
 
 from podrun.launcher.report.make_page import page_of_run
 from podrun.launcher.report.records import Records, read_records
-from podrun.launcher.report.tempo import lags_of, lateness_of, named_late, tempos_of
+from podrun.launcher.report.step_times import lags_of, lateness_of, named_late, step_times_of
 from podrun.launcher.report.timeline import lanes_of, run_lengths, shares_of, strips_of
 from podrun.launcher.report.verdict import straggler
 from podrun.launcher.rundir.runs import RunDirectory
@@ -84,7 +84,7 @@ def test_who_keeps_the_others_waiting() -> None:
     for late, level in ((0.4, 3), (0.1, 2)):
         rows = by_process(steps(1, 90, 0, late=late))
         lags = lags_of(rows, BEGIN, BEGIN + 90)
-        first, second = tempos_of(Records(by_process=rows), lags, {})
+        first, second = step_times_of(Records(by_process=rows), lags, {})
         assert (first.waits, first.behind, first.late) == (pytest.approx(0.5), 0.0, 0.0)
         assert (second.behind, second.share, second.late) == (pytest.approx(late), pytest.approx(late), 0.0)
         assert straggler([first, second]) == ""
@@ -98,7 +98,7 @@ def test_what_a_named_process_costs() -> None:
     rows = by_process([*steps(1, 40, 0), *steps(41, 80, 40, late=0.4), *steps(81, 160, 80)])
     named = named_late([late_event(1, 55, 44, 0.4), late_event(1, 76, 44, 0.0)], BEGIN + 160)
     assert named == {("host-1", 1): [(BEGIN + 44, BEGIN + 76)]}
-    first, second = tempos_of(Records(by_process=rows), lags_of(rows, BEGIN, BEGIN + 160), named)
+    first, second = step_times_of(Records(by_process=rows), lags_of(rows, BEGIN, BEGIN + 160), named)
     assert (first.late, second.late) == (0.0, 32.0)
     assert second.share == pytest.approx(0.4)
     shown = straggler([first, second])
@@ -117,21 +117,21 @@ def test_one_process_waits_for_nobody() -> None:
     rows = by_process(steps(1, 9, 0, hosts=1), hosts=1)
     lags = lags_of(rows, BEGIN, BEGIN + 9)
     assert lateness_of(rows, lags, 9) is None
-    assert tempos_of(Records(by_process=rows), lags, {})[0].behind is None
+    assert step_times_of(Records(by_process=rows), lags, {})[0].behind is None
 
 
 def test_only_steps_of_the_same_time_compare() -> None:
     """Later steps are longer; a process that has reported only those is not the one that waits longest."""
     rows = by_process([*steps(1, 40, 0, late=0.2), *steps(41, 80, 40, late=0.2)])
     rows["host-1", 1] = rows["host-1", 1][40:]
-    first, second = tempos_of(Records(by_process=rows), lags_of(rows, BEGIN, BEGIN + 80), {})
+    first, second = step_times_of(Records(by_process=rows), lags_of(rows, BEGIN, BEGIN + 80), {})
     assert (first.behind, second.behind) == (0.0, pytest.approx(0.2))
 
 
 def test_waiting_is_counted_again_after_a_restart() -> None:
     rows = by_process([step for n in (1, 2) for step in steps(1, 5, 10.0 * n, late=0.3)])
-    tempos = tempos_of(Records(by_process=rows), lags_of(rows, BEGIN, BEGIN + 26), {})
-    assert [tempo.behind for tempo in tempos] == [0.0, pytest.approx(0.3)]
+    step_times = step_times_of(Records(by_process=rows), lags_of(rows, BEGIN, BEGIN + 26), {})
+    assert [row.behind for row in step_times] == [0.0, pytest.approx(0.3)]
 
 
 def test_run_lengths() -> None:

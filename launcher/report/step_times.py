@@ -14,7 +14,7 @@ from itertools import pairwise
 from podrun.runtime.contract import Event, EventKind
 
 from ..rundir.lateness import behind_others
-from .model import Strip, Strips, Tempo
+from .model import StepTimes, Strip, Strips
 from .records import Records, finite
 from .timeline import Key, run_lengths
 
@@ -79,7 +79,9 @@ def _add_span(spans: dict[Key, list[tuple[float, float]]], late: Event, end: flo
     spans.setdefault((late["host"], late["process"]), []).append((late["since"], end))
 
 
-def tempos_of(records: Records, lags: dict[Key, Lag], named: Mapping[Key, list[tuple[float, float]]]) -> list[Tempo]:
+def step_times_of(
+    records: Records, lags: dict[Key, Lag], named: Mapping[Key, list[tuple[float, float]]]
+) -> list[StepTimes]:
     """Return a row for each process, by its number. For processes in `named`, only their straggler times count."""
     rows, by_process = [], records.by_process
     for key, steps in sorted(by_process.items(), key=lambda item: item[0][1]):
@@ -90,7 +92,7 @@ def tempos_of(records: Records, lags: dict[Key, Lag], named: Mapping[Key, list[t
         p50, p95 = _middle(steps, "step_seconds_p50"), _slow(steps)
         seconds = sum(end - begin for begin, end in spans)
         last: int = records.last_steps[key] if key in records.last_steps else steps[-1]["step"]
-        rows.append(Tempo(_name(key, by_process), last, p50, p95, waits, behind, share, seconds))
+        rows.append(StepTimes(_name(key, by_process), last, p50, p95, waits, behind, share, seconds))
     return rows
 
 
