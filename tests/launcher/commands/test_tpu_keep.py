@@ -46,9 +46,9 @@ def service(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Service:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-def test_mistakes_are_found_first(service: Service, podrun: Podrun, argv: tuple[str, ...], what: str) -> None:
+def test_mistakes_are_found_first(service: Service, podrun: Podrun, words: tuple[str, ...], what: str) -> None:
     """gcloud is not even asked."""
-    done = podrun(*KEEP, *argv, "--yes") if "--" not in argv else podrun(*KEEP, "--yes", *argv)
+    done = podrun(*KEEP, *words, "--yes") if "--" not in words else podrun(*KEEP, "--yes", *words)
     assert done.code == 2 and what in done.err, done.err
     assert "Traceback" not in done.err and not (service.folder / "asked").exists()
 
@@ -89,9 +89,9 @@ def test_the_commands_of_the_page(
     with Path(os.devnull).open() as nothing:
         monkeypatch.setattr(sys, "stdin", nothing)
         for line in lines:
-            argv = shlex.split(line)
-            done = podrun(*argv, *(() if argv[1] in ("keep", "list") else ("--yes",)))
-            if argv[1] == "keep":
+            words = shlex.split(line)
+            done = podrun(*words, *(() if words[1] in ("keep", "list") else ("--yes",)))
+            if words[1] == "keep":
                 assert done.code == 2 and "nobody can be asked here whether to create it" in done.err, done.err
             else:
                 assert done.code == 0, done.err
