@@ -56,7 +56,7 @@ def compare(
     """
     if PROGRAM in ctx.meta:
         raise click.UsageError(
-            "it takes a train.yaml; of a program of your own podrun knows neither steps nor losses", ctx
+            "it takes a train.yaml: podrun does not know the steps and losses of a user program", ctx
         )
 
     def action() -> int:

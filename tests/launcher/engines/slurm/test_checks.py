@@ -92,14 +92,14 @@ def test_a_default_time_that_is_too_short_to_save(
 def test_folders_that_the_nodes_do_not_see(sinfo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both are named; a file system of a network makes them the nodes' own, wherever it is mounted."""
     monkeypatch.setattr(queue_checks, "_OWN_FOLDERS", (str(tmp_path / "tmp"),))
-    monkeypatch.setattr(queue_checks, "_file_system", lambda path: "ext4")
+    monkeypatch.setattr(queue_checks, "_file_system_type", lambda path: "ext4")
     (tmp_path / "tmp" / "project").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "tmp" / "project")
     monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "tmp" / "home"))
     told = mistakes("time=10")
     assert f"PODRUN_HOME is {tmp_path}/tmp/home, which each machine has for itself; set it to a folder" in told
     assert f"the folder in which podrun was called is {tmp_path}/tmp/project" in told
-    monkeypatch.setattr(queue_checks, "_file_system", lambda path: "nfs4")
+    monkeypatch.setattr(queue_checks, "_file_system_type", lambda path: "nfs4")
     assert mistakes("time=10") == ""
 
 
