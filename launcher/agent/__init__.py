@@ -1,15 +1,15 @@
-"""podrun's supervisor on a host: starts the workers, keeps their output, and leaves nothing behind.
+"""The agent, podrun's supervisor on a host: it starts the workers, keeps their output, and leaves no process behind.
 
     agent run RUN          reads a spec (one JSON line) from stdin, starts the agent in the background, then relays to it
     agent attach DIR       relays to the agent that runs in DIR
-    agent sweep RUN HOST   ends what an agent that is gone left behind
-    agent rest DIR         sends what an agent that is gone has left in its files
+    agent sweep RUN HOST   kills the processes that a dead agent left behind
+    agent rest DIR         sends the output that a dead agent had not sent
     agent prepare          unpacks code, builds the environment, reports the host's facts
     agent execute          runs one command, and kills it if the connection ends
     agent facts            reports the host's facts
     agent listen, reach    test whether one host can reach another
     agent share, see       test whether hosts share a folder
-    agent clean            lists or removes what finished runs left behind
+    agent clean            lists or removes the folders and processes of finished runs
 
 A relay copies frames (JSON lines) between its own stdin/stdout and the agent's socket, so a dropped connection ends a relay
 and not the agent. This package is sent to hosts as one file: Python 3.8+, standard library only, nothing else of podrun.
@@ -20,9 +20,9 @@ Invariants:
    PID namespace is permitted, everything that they started.
 2. Without a frame from the launcher for `lease` seconds the agent stops the workers and ends.
 3. What workers print and report goes to files in DIR first, then to the launcher by byte offset. A launcher that attaches
-   says what it has, and gets the rest once and in order.
+   states its offsets, and gets everything beyond them once and in order.
 4. The agent signals only processes that it started, and their descendants.
 5. Only one run at a time holds the host.
 
-`base/to_agent.py` and `base/from_agent.py` declare what the two sides say to each other.
+`base/to_agent.py` and `base/from_agent.py` declare the messages between launcher and agent.
 """

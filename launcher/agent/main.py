@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import List
 
 from .base.private import keep_private
-from .base.protocol import MARK, NURSERY
+from .base.protocol import FORKSERVER, MARK
 from .base.watchdog import end_with_connection
 
 _REQUESTS = {
@@ -21,14 +21,14 @@ _REQUESTS = {
     "files": ("results.send_files", "send_files"),
     "profile": ("run.profile_order", "profile"),
 }
-"""Commands that read requests from stdin: the module, which is imported only then, and its function."""
-_ANSWERS = {"facts": 0, "listen": 2, "reach": 1, "share": 1, "see": 1}
-"""Commands of `answer`, with their number of arguments."""
+"""Commands that read a request from stdin, with the module and function of each. The module is imported when it is needed."""
+_QUERIES = {"facts": 0, "listen": 2, "reach": 1, "share": 1, "see": 1}
+"""Commands of `query`, with their number of arguments."""
 
 
 def main(argv: List[str]) -> None:
     keep_private()
-    if argv == [NURSERY]:
+    if argv == [FORKSERVER]:
         from .run.forkserver import forkserver
 
         argv = forkserver()
@@ -38,7 +38,7 @@ def main(argv: List[str]) -> None:
         from .run.relay import run
 
         run()
-        os._exit(0)  # taking the interpreter apart would touch, and so copy, all the memory that copies share
+        os._exit(0)  # a regular exit would write to, and so copy, all the memory shared with the forkserver
     elif command == "attach" and len(args) == 1:
         from .run.relay import relay
 
@@ -49,15 +49,15 @@ def main(argv: List[str]) -> None:
 
         sweep(*args)
     elif command == "rest" and len(args) == 1:
-        from .run.unsent_output import rest
+        from .run.unsent_output import send_unsent_output
 
         end_with_connection()
-        rest(*args)
+        send_unsent_output(*args)
     elif not args and command in _REQUESTS:
         end_with_connection()
         module, function = _REQUESTS[command]
         sys.exit(getattr(import_module("." + module, __package__), function)())
-    elif _ANSWERS.get(command) == len(args):
+    elif _QUERIES.get(command) == len(args):
         from .query import COMMANDS
 
         end_with_connection()

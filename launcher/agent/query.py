@@ -1,4 +1,4 @@
-"""Commands that answer the launcher with one JSON line. Some then keep running until their connection ends."""
+"""Commands that answer the launcher with one JSON line. `listen` and `share` then run until their connection ends."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .prepare.facts import gather
 
 
 def facts() -> None:
-    """Report the facts of this host; the request is a line on stdin."""
+    """Report the facts of this host that the request, a line on stdin, asks for."""
     answer(gather(json.loads(read_line(0)[0])))
 
 
 def listen(first: str, last: str) -> None:
-    """Listen as the coordinator would, on a port of first..last (`0 0`: any), and report the port and address."""
+    """Listen on a port as the coordinator would, and report port and address. `first` and `last` limit the port; 0 0: any."""
     ports = [int(first), int(last)]
     try:
         listener = reserve_port(ports if ports[1] else None)
@@ -44,12 +44,12 @@ def listen(first: str, last: str) -> None:
 
 
 def reach(address: str) -> None:
-    """Report whether `host:port` can be reached from here."""
+    """Report whether this host can connect to `host:port`."""
     answer({"error": probe(address)})
 
 
 def share(folder: str) -> None:
-    """Put a file into the folder for the other hosts to find."""
+    """Put a file into the folder until the connection ends, so that other hosts can look for it."""
     try:
         path = offer(folder)
     except OSError as error:
@@ -64,7 +64,7 @@ def share(folder: str) -> None:
 
 
 def see(path: str) -> None:
-    """Report whether the file that another host put there can be read here."""
+    """Report whether this host can read a file that another host has put into a shared folder."""
     answer({"error": look(path)})
 
 

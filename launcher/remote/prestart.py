@@ -13,7 +13,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 
 from ..agent.base.protocol import MARK
-from ..agent.base.to_agent import AheadOfSpec, Expected
+from ..agent.base.to_agent import Expected, PrestartFrame
 from ..plan.agent_file import agent_command
 from ..plan.base_env import RUNTIME, base_env, names_of
 from ..pod.errors import HostError
@@ -103,7 +103,7 @@ class Prestart(Transport):
             return {"expected": {"python": self.pod.python}}
         return None
 
-    def _workers(self, number: int) -> AheadOfSpec:
+    def _workers(self, number: int) -> PrestartFrame:
         """Return the expected worker of a host, whose interpreter may import at once; the job may still require another."""
         assert self.pod.python is not None  # that of this machine
         devices = range(self.pod.slice.devices_per_host)

@@ -11,7 +11,7 @@ from podrun.runtime.contract import events_stream, output_stream
 
 from ..agent.base import protocol
 from ..agent.base.from_agent import FROM_AGENT
-from ..agent.base.protocol import GONE, UNBEGUN, Malformed
+from ..agent.base.protocol import NO_AGENT, NOT_STARTED, Malformed
 from ..agent.base.to_agent import Spec, ToAgent
 from ..plan.plan import DETACHED_LEASE, HostPlan, attached_lease
 from ..pod.errors import HostError, IncompleteWriteError
@@ -294,11 +294,11 @@ class Session:
         except Exception as error:  # never leave the supervisor waiting
             self._abandon(f"what it sent could not be handled: {type(error).__name__}: {error}")
             return
-        if UNBEGUN in reason:
-            why = reason.rpartition(UNBEGUN)[2].strip(": \n")
+        if NOT_STARTED in reason:
+            why = reason.rpartition(NOT_STARTED)[2].strip(": \n")
             self._lose(f"cannot start its agent: {why.partition(chr(10))[0]}", self._sweep())
             return
-        words = reason.rpartition(GONE)[2].strip(": \n").splitlines()
+        words = reason.rpartition(NO_AGENT)[2].strip(": \n").splitlines()
         left = self._sweep()
         why = REBOOTED if self._has_rebooted else words[-1] if words else NO_WORD
         self._fetch_rest()
@@ -322,7 +322,7 @@ class Session:
         """Reattach until the session is closed or the host reports that the agent is gone; return its message."""
         if self._channel is not None:
             stderr_tail = self._read_channel()
-            if UNBEGUN in stderr_tail and not self._next:
+            if NOT_STARTED in stderr_tail and not self._next:
                 return stderr_tail
         while not self._is_finished():
             if self._is_left():
@@ -375,7 +375,7 @@ class Session:
     @staticmethod
     def _agent_is_gone(stderr_tail: str) -> bool:
         """Return whether the host reported that no agent listens there any more."""
-        return GONE in stderr_tail
+        return NO_AGENT in stderr_tail
 
     def _read_channel(self) -> str:
         """Deliver frames until the channel ends; return the tail of its stderr."""

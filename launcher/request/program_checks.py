@@ -81,7 +81,7 @@ def _check_executable(name: str, path: str) -> None:
         return
     file = Path(name)
     if file.is_dir():
-        raise UserError(f"{name} is a folder, and no program; name the program in it")
+        raise UserError(f"{name} is a folder, not a program; name the program in it")
     if not file.exists():
         raise UserError(f"there is no file {name}; {_nearest(file)}")
     if not os.access(file, os.X_OK):

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from typing import IO, Any
 
 from ..agent.base.places import AGENTS
-from ..agent.base.protocol import ISOLATED, MARK, NURSERY
+from ..agent.base.protocol import FORKSERVER, ISOLATED, MARK
 from .open_files import restore_limit
 
 _START = 60.0  # seconds for Python to start, and to fork
@@ -40,7 +40,7 @@ class Forkserver:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             process = subprocess.Popen(
-                [*command, NURSERY],
+                [*command, FORKSERVER],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -105,7 +105,7 @@ class Copy:
         try:
             return self.ended.result(timeout)
         except TimeoutError:
-            raise subprocess.TimeoutExpired(NURSERY, timeout or 0.0) from None
+            raise subprocess.TimeoutExpired(FORKSERVER, timeout or 0.0) from None
 
     def kill(self) -> None:
         self._forkserver.kill(self._number)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from podrun.launcher.agent.main import MARK
-from podrun.launcher.agent.run.relay import GONE
+from podrun.launcher.agent.run.relay import NO_AGENT
 from podrun.launcher.pod.pod import Host
 from podrun.launcher.transport.base import Channel, Transport
 
@@ -93,5 +93,5 @@ class LyingTransport(Transport):
         if host.name == self._honest:
             return HonestAgent(0).channel
         if "attach" in argv:
-            return ScriptedChannel((), stderr_tail=GONE)
+            return ScriptedChannel((), stderr_tail=NO_AGENT)
         return ScriptedChannel(self._lies if "run" in argv else self._answers)

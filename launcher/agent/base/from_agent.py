@@ -534,7 +534,7 @@ class Environment(Message):
     due: bool
 
 
-class Leftovers(Message):
+class CleanAnswer(Message):
     folders: List[LeftFolder]
     processes: List[LeftProcess]
     environments: List[Environment]
@@ -570,7 +570,7 @@ ANSWERS: Frames = {
     "sweep": check_of(Sweep),
     "checkpoints": check_of(Checkpoints),
     "profile": check_of(Error),
-    "clean": check_of(Leftovers),
+    "clean": check_of(CleanAnswer),
 }
 """Maps each command that answers with one line to the check of its answer."""
 

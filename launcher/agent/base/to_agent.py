@@ -150,7 +150,7 @@ class DumpStacks(Message):
     type: Literal["dump"]
 
 
-class StartStandbys(Message):
+class Prewarm(Message):
     """Start this many prewarmed workers on this machine; they take memory."""
 
     type: Literal["standby"]
@@ -169,7 +169,7 @@ class Close(_Close, total=False):
     """The spec of the next attempt may follow."""
 
 
-class AheadOfSpec(Message):
+class PrestartFrame(Message):
     """What the workers are expected to be, while the spec is made."""
 
     type: Literal["ahead"]
@@ -177,8 +177,8 @@ class AheadOfSpec(Message):
     count: Count
 
 
-ToAgent = Union[Spec, Attach, Probe, Go, Ping, Stop, DumpStacks, StartStandbys, Close]
-First = Union[Spec, AheadOfSpec]
+ToAgent = Union[Spec, Attach, Probe, Go, Ping, Stop, DumpStacks, Prewarm, Close]
+First = Union[Spec, PrestartFrame]
 """What may come first: the spec, or what its workers are expected to be."""
 
 TO_AGENT: Frames = frame_checks(ToAgent)

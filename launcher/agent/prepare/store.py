@@ -18,7 +18,9 @@ from .extract import DamagedError, extract
 
 KEEP = {"project": 5, "podrun": 3, "env": 3, "data": 3}
 """Number of unused folders of each kind that are kept."""
-RECENT = 3600.0  # seconds since its last use for which a folder may be in use; runs mark theirs every `serve.SIGN`
+RECENT = (
+    3600.0  # seconds since its last use for which a folder may be in use; runs mark theirs every `serve.MARK_INTERVAL`
+)
 DONE = "podrun.json"
 """File in a complete environment: the interpreter it was built with."""
 _ABANDONED = 24 * 3600.0  # seconds after which an unfinished folder counts as abandoned

@@ -1,11 +1,8 @@
-"""`agent clean`: list or remove what finished runs have left on this host. One JSON line in, one out.
+"""`agent clean`: list or remove folders and processes of finished runs, and old environments and data sets.
 
-The request: {"home", "host", "older_than", "run", "remove"}. `host` is the launcher's name for this host: hosts may share
-a home, so only folders of that name belong to it. `run` limits the search to one run. `remove` names the runs whose
-leftovers are removed, if they still are leftovers; null removes nothing. Sets of data that was brought are listed with the
-environments, under another `kind`.
-
-The answer is `base.from_agent.Leftovers`.
+The request, a JSON line, is {"home", "host", "older_than", "run", "remove"}. `host` is the launcher's name for this host:
+hosts may share a home, so only folders with that name belong to it. `run` limits the search to one run. `remove` lists the
+runs to remove, unless they have an agent by now; null removes nothing. The answer is `base.from_agent.CleanAnswer`.
 """
 
 from __future__ import annotations
@@ -25,29 +22,28 @@ from ..prepare.old_data import prune_data, sets_of
 from ..prepare.store import environments_of, prune, remove_environments
 
 if TYPE_CHECKING:
-    from ..base.from_agent import Environment, LeftFolder, LeftProcess
-    from ..base.from_agent import Leftovers as Found
+    from ..base.from_agent import CleanAnswer, Environment, LeftFolder, LeftProcess
 
 _MARK = ENV_RUN.encode() + b"="
-IN_USE = 900.0  # seconds since its last use for which an environment counts as used: runs mark theirs more often
-_WORDS = 200  # characters of a command line that are reported
+IN_USE = 900.0  # seconds since the last use for which an environment counts as used; runs mark theirs more often
+_COMMAND_LENGTH = 200  # characters of a command line that are reported
 
 
 def clean() -> None:
     request = json.loads(read_line(0)[0])
     home = os.path.abspath(os.path.expanduser(request["home"]))
-    leftovers = Leftovers(home, request["host"], request["older_than"], request["run"])
+    finished = FinishedRuns(home, request["host"], request["older_than"], request["run"])
     environments = [] if request["run"] else list_environments(home, request["older_than"])
-    answer: Found = {
-        "folders": leftovers.folders(),
-        "processes": leftovers.processes(),
+    answer: CleanAnswer = {
+        "folders": finished.folders(),
+        "processes": finished.processes(),
         "environments": environments,
         "removed": 0,
         "left": [],
         "pruned": 0,
     }
     if request["remove"] is not None:
-        answer["removed"], answer["left"] = leftovers.remove(set(request["remove"]))
+        answer["removed"], answer["left"] = finished.remove(set(request["remove"]))
         if request["run"] is None:
             due = [environment["path"] for environment in environments if environment["due"]]
             answer["pruned"] = remove_environments(due) + prune(home, []) + prune_data(home, [])
@@ -56,7 +52,7 @@ def clean() -> None:
 
 
 def list_environments(home: str, older_than: float) -> List[Environment]:
-    """Return environments and sets of data: size, seconds since their last use, whether they are `due` for removal."""
+    """Return environments and data sets, with their size, age since the last use, and whether they are `due` for removal."""
     rows: List[Environment] = []
     for kind, folders in (("environment", environments_of(home)), ("data set", sets_of(home))):
         for path, used in folders:
@@ -66,8 +62,8 @@ def list_environments(home: str, older_than: float) -> List[Environment]:
     return rows
 
 
-class Leftovers:
-    """Folders and processes of runs that no longer have an agent on this host."""
+class FinishedRuns:
+    """Folders and processes on this host of runs that have no agent here any more."""
 
     def __init__(self, home: str, host: str, older_than: float, run: Optional[str]) -> None:
         self._home = home
@@ -76,7 +72,7 @@ class Leftovers:
         self._run = run
 
     def folders(self) -> List[LeftFolder]:
-        """Return folders that nothing was written to for `older_than` seconds, with output that no launcher has fetched."""
+        """Return run folders without a write for `older_than` seconds. They hold output that no launcher has fetched."""
         alive = runs_with_agent()
         rows: List[LeftFolder] = []
         for run in _names(os.path.join(self._home, RUNS)):
@@ -95,7 +91,7 @@ class Leftovers:
         return rows
 
     def processes(self) -> List[LeftProcess]:
-        """Return this user's processes that name a run in their environment; for root, too, only its own."""
+        """Return this user's processes whose environment names a finished run. Root gets only its own processes, too."""
         alive = runs_with_agent()
         rows: List[LeftProcess] = []
         ancestors = _ancestors()
@@ -106,7 +102,7 @@ class Leftovers:
         return rows
 
     def remove(self, runs: Set[str]) -> Tuple[int, List[int]]:
-        """Rescan and remove what `runs` left behind; skip runs that have an agent by now.
+        """Rescan, then remove folders and processes of `runs`; skip runs that have an agent by now.
 
         Returns how many folders were removed, and the pids that could not be killed.
         """
@@ -125,7 +121,7 @@ class Leftovers:
 
 
 def runs_with_agent() -> Set[str]:
-    """Return the runs, of any user, with an agent or relay on this host. Its command line ends with `run RUN`."""
+    """Return the ids of all users' runs with an agent or relay on this host. Its command line ends with `run RUN`."""
     runs = set()
     for pid in all_pids():
         try:
@@ -139,7 +135,7 @@ def runs_with_agent() -> Set[str]:
 
 
 def _run_of(pid: int, host: str) -> Optional[str]:
-    """Return the run that started a live process of this user as `host`; None if there is none."""
+    """Return the id of the run that started a live process of this user on `host`; None for other processes."""
     try:
         if os.stat("/proc/%d" % pid).st_uid != os.geteuid() or stat_fields(pid)[0] == b"Z":
             return None
@@ -154,7 +150,7 @@ def _run_of(pid: int, host: str) -> Optional[str]:
 
 
 def _ancestors() -> Set[int]:
-    """Return the pids of this process and its ancestors: podrun may be called in the environment of a run."""
+    """Return the pids of this process and its ancestors, which may run in the environment of a run."""
     pids: Set[int] = set()
     pid = os.getpid()
     while pid > 0 and pid not in pids:
@@ -169,13 +165,13 @@ def _ancestors() -> Set[int]:
 def _command(pid: int) -> str:
     try:
         with open("/proc/%d/cmdline" % pid, "rb") as file:
-            return file.read().replace(b"\0", b" ").decode(errors="replace").strip()[:_WORDS]
+            return file.read().replace(b"\0", b" ").decode(errors="replace").strip()[:_COMMAND_LENGTH]
     except OSError:
         return ""
 
 
 def _measure(folder: str) -> "tuple[int, float]":
-    """Return the size of a folder in bytes, and the time of the last write in it."""
+    """Return the size of a folder in bytes, and the time of the last write to anything in it."""
     size, newest = 0, os.lstat(folder).st_mtime
     for place, folders, files in os.walk(folder):
         for name in folders + files:

@@ -1,7 +1,7 @@
-"""`agent execute`: run one user command, pass on its output as it comes, and end with its exit code.
+"""`agent execute`: run one command of the user, relay its output as it comes, and exit with its code.
 
-The request is a line on stdin: {"argv", "env", "cwd"}. If stdin ends before the command does, the command is killed with
-everything that it has started. Background processes of a command that ends by itself keep running.
+The request is a JSON line on stdin: {"argv", "env", "cwd"}. If stdin ends first, the command and all its descendants are
+killed. If the command ends by itself, its background processes keep running.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from .worker import become_worker
 
 CHUNK = 1 << 16
 NOT_FOUND, NOT_PERMITTED = 127, 126  # as in shells
-_AFTER = 32  # reads of output after the command has ended: its background processes may write into the pipe forever
+_AFTER = 32  # reads of output after the command has ended; background processes may write to the pipe forever
 
 
 class GoneError(Exception):
-    """The launcher has gone away, so the command is to be killed."""
+    """The launcher is gone, so the command must be killed."""
 
 
 def execute() -> int:
-    """Run the command of the request and return its exit code; 128 + N for signal N."""
+    """Run the command of the request and return its exit code, or 128 + N for signal N."""
     request = json.loads(read_line(0)[0])
     adopt_orphans()
     wake, wake_in = os.pipe()
@@ -98,13 +98,13 @@ class _Command:
         return self._code
 
     def _reap(self) -> None:
-        """Reap children that have ended: the command, and orphaned descendants of it."""
+        """Reap children that have ended: the command, and its orphaned descendants."""
         for pid, code in ended_children():
             if pid == self._pid:
                 self._code = 128 - code if code < 0 else code
 
     def _relay(self) -> bool:
-        """Pass on the next part of the output. Returns False if there is none. Raises GoneError."""
+        """Relay the next part of the output. Returns False if there is none. Raises GoneError."""
         try:
             data = os.read(self._output, CHUNK)
         except BlockingIOError:

@@ -1,7 +1,7 @@
-"""Start further agents on one machine as copies of this process: a copy shares its memory, which a new Python must fill.
+"""Start further agents on one machine by forking this process: faster than a new Python, and memory is shared.
 
-The launcher of simulated hosts sends requests as packets over stdin, a Unix socket. The first packet from here is the
-agent's mark. In a copy all is as in an agent that was started alone.
+The launcher of a simulated pod sends requests as packets over stdin, a Unix socket. The first packet sent back is the
+agent's mark. A forked agent behaves like one that was started alone.
 
     request  [number, arguments] with the descriptors of stdin, stdout and stderr   start an agent
              [number, null]                                                         kill it
@@ -24,16 +24,16 @@ from ..base.processes import ended_children, namespaces_work, stat_fields
 from ..base.protocol import MARK
 from . import attempts, relay, serve
 
-__all__ = ["attempts", "forkserver", "relay", "serve"]  # the modules that every agent of a run needs, imported once
+__all__ = ["attempts", "forkserver", "relay", "serve"]  # modules that every agent needs, imported once
 
 _PACKET = 1 << 16
 _FILES = 3
-_CODE = 4  # word of the command line
-_ARG_START = 45  # field of /proc/PID/stat, from the state on; the next is its end
+_CODE = 4  # index, in the command line, of the code that starts an agent
+_ARG_START = 45  # index in `stat_fields` of the start of the command line in memory; the next field is its end
 
 
 def forkserver() -> List[str]:
-    """Serve requests until the launcher is gone. Returns only in the copies, with the arguments of each."""
+    """Serve requests until the launcher is gone. Returns only in a forked agent, with its arguments."""
     namespaces_work()
     signal.signal(signal.SIGCHLD, lambda *_: None)
     wake, wake_in = os.pipe()
@@ -42,8 +42,8 @@ def forkserver() -> List[str]:
     signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, fileno=0)
     gc.collect()
-    gc.freeze()  # a collection in a copy must not touch, and so copy, what is shared
-    copies = _Copies(sock)
+    gc.freeze()  # a collection in a forked agent must not write to, and so copy, shared memory
+    agents = _Agents(sock)
     sources: List[Any] = [sock, wake]
     try:
         sock.send(MARK)
@@ -51,36 +51,36 @@ def forkserver() -> List[str]:
             ready = select.select(sources, [], [])[0]
             if wake in ready:
                 os.read(wake, 4096)
-                copies.reap()
+                agents.reap()
             if sock in ready:
                 number, args, files = _receive(sock)
                 if args is None:
-                    copies.kill(number)
-                elif copies.start(number, files):
+                    agents.kill(number)
+                elif agents.start(number, files):
                     for fd in (wake, wake_in):
                         os.close(fd)
                     _show_command(args)
                     return args
     except OSError:
-        os._exit(0)  # the launcher is gone; the agents see that for themselves
+        os._exit(0)  # the launcher is gone; each agent notices that itself
 
 
-class _Copies:
-    """The processes that this one has started."""
+class _Agents:
+    """The agents that this process has forked."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._pids: Dict[int, int] = {}  # by the launcher's number
 
     def start(self, number: int, files: List[int]) -> bool:
-        """Fork. Returns True in the copy, which has `files` as its stdin, stdout and stderr then."""
+        """Fork an agent with `files` as its stdin, stdout and stderr. Returns True in the agent."""
         try:
             pid = os.fork()
         except OSError as error:
             self._answer(number, "failed", error.strerror)
             pid = -1
         if pid == 0:
-            _be_alone(self._sock, files)
+            _become_independent(self._sock, files)
             return True
         for file in files:
             os.close(file)
@@ -104,8 +104,8 @@ class _Copies:
         self._sock.send(json.dumps(answer).encode())
 
 
-def _be_alone(sock: socket.socket, files: List[int]) -> None:
-    """Turn a fork into what a new process would be: its own session, streams and signals."""
+def _become_independent(sock: socket.socket, files: List[int]) -> None:
+    """Give a forked agent its own session, streams and signal handlers, like a new process."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
@@ -116,9 +116,9 @@ def _be_alone(sock: socket.socket, files: List[int]) -> None:
 
 
 def _show_command(args: List[str]) -> None:
-    """Let /proc/PID/cmdline say what this copy does: `ps` shows it, and an agent is known by it.
+    """Write the agent's arguments to /proc/PID/cmdline, which `ps` shows and `clean` reads.
 
-    The kernel shows the memory in which the command line was. The code that starts an agent gives way: it has been read.
+    The kernel shows the memory that held the command line at the start. The new arguments take the room of the code in it.
     """
     with open("/proc/self/cmdline", "rb") as file:
         old = file.read()
@@ -128,12 +128,12 @@ def _show_command(args: List[str]) -> None:
     words[_CODE] = words[_CODE][:room].ljust(room)
     new = b"".join(word + b"\0" for word in words)
     begin, end = map(int, stat_fields(os.getpid())[_ARG_START:][:2])
-    if len(new) == len(old) == end - begin:  # else there is no room, or this process may not ask
+    if len(new) == len(old) == end - begin:  # else there is no room, or the addresses are hidden
         ctypes.memmove(begin, new, len(new))
 
 
 def _receive(sock: socket.socket) -> Tuple[int, Optional[List[str]], List[int]]:
-    """Return number, arguments and descriptors of the next request. Raises ConnectionError at the end."""
+    """Return number, arguments and descriptors of the next request. Raises ConnectionError when the launcher is gone."""
     files = array.array("i")
     data, ancillary, _, _ = sock.recvmsg(_PACKET, socket.CMSG_LEN(_FILES * files.itemsize))
     if not data:

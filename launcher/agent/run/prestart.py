@@ -1,6 +1,7 @@
-"""Let the workers of a run import while the launcher still checks the job: the agent starts before its spec is known.
+"""Start an agent before its spec is known, so that the workers import while the launcher still checks the job.
 
-What the launcher expects them to be comes first, then the spec. A worker that turns out to be another is started as usual.
+The launcher first sends the workers that it expects, then the spec. A worker that differs from the expected one is started
+as usual.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from typing import TYPE_CHECKING, NoReturn, Optional
 from ..base.connection import CHUNK
 from ..base.private import UnsafeError
 from ..base.processes import kill_descendants, reap
-from ..base.protocol import AHEAD
+from ..base.protocol import PRESTART
 from ..base.run_folder import open_folder, use_log
-from .prewarmed import Standbys
+from .prewarmed import PrewarmedWorkers
 
 if TYPE_CHECKING:
-    from ..base.to_agent import AheadOfSpec, Spec
+    from ..base.to_agent import PrestartFrame, Spec
 
 
-class Ahead:
-    """An agent that waits for its spec, and whose workers import meanwhile."""
+class PrestartedAgent:
+    """A forked agent that waits for its spec while its workers import."""
 
-    def __init__(self, frame: AheadOfSpec) -> None:
-        """Fork it. Raises OSError."""
+    def __init__(self, frame: PrestartFrame) -> None:
+        """Fork the agent. Raises OSError."""
         self._sock, theirs = socket.socketpair()
         self._pid = os.fork()
         if self._pid == 0:
@@ -34,10 +35,10 @@ class Ahead:
             _await_spec(theirs, frame)
         theirs.close()
 
-    def go_on(self, spec: Spec) -> int:
-        """Give it the spec; it makes the run folder. Returns its pid. Raises OSError, UnsafeError."""
+    def start(self, spec: Spec) -> int:
+        """Send the agent its spec, for which it makes the run folder. Returns its pid. Raises OSError, UnsafeError."""
         self._sock.sendall(json.dumps(spec).encode() + b"\n")
-        answer = json.loads(_line(self._sock) or b'{"unsafe": "the agent has ended before it had its spec"}')
+        answer = json.loads(_line(self._sock) or b'{"unsafe": "the agent has ended before it got its spec"}')
         if "unsafe" in answer:
             raise UnsafeError(answer["unsafe"])
         if "errno" in answer:
@@ -46,21 +47,21 @@ class Ahead:
         return pid
 
     def close(self) -> None:
-        """End it, and what it has started, unless it has got its spec."""
+        """End the agent and its workers, unless `start` has succeeded."""
         self._sock.close()
         if self._pid:
             os.waitpid(self._pid, 0)
 
 
-def _await_spec(sock: socket.socket, frame: AheadOfSpec) -> NoReturn:
-    """Start the workers' imports, then wait for the spec and be the agent of it. Without a spec nothing is left."""
+def _await_spec(sock: socket.socket, frame: PrestartFrame) -> NoReturn:
+    """Prewarm the workers, wait for the spec, and become its agent. Without a spec all workers are killed."""
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDWR)
     for target in range(3):
         os.dup2(nothing, target)
     try:
-        standbys = Standbys()
-        standbys.start(frame["processes"], frame["count"], AHEAD)
+        prewarmed = PrewarmedWorkers()
+        prewarmed.start(frame["processes"], frame["count"], PRESTART)
         line = _line(sock)
         if line:
             spec = json.loads(line)
@@ -74,19 +75,19 @@ def _await_spec(sock: socket.socket, frame: AheadOfSpec) -> NoReturn:
                 use_log(log)
                 _answer(sock)
                 sock.close()
-                become_agent(spec, listener, standbys)
+                become_agent(spec, listener, prewarmed)
         kill_descendants(reap)
     finally:
         os._exit(1)
 
 
-def become_agent(spec: Spec, listener: socket.socket, standbys: Optional[Standbys] = None) -> NoReturn:
-    """Serve the run in this process, which has its log for its output, and end with it."""
+def become_agent(spec: Spec, listener: socket.socket, prewarmed: Optional[PrewarmedWorkers] = None) -> NoReturn:
+    """Serve the run and exit. Stdout and stderr of this process are the agent's log."""
     code = 1
     try:
         from .attempts import serve_attempts
 
-        serve_attempts(spec, listener, standbys or Standbys())
+        serve_attempts(spec, listener, prewarmed or PrewarmedWorkers())
         code = 0
     except BaseException:
         import traceback
@@ -102,7 +103,7 @@ def _answer(sock: socket.socket, **fields: object) -> None:
 
 
 def _line(sock: socket.socket) -> bytes:
-    """Return the next line; empty if the other end is gone."""
+    """Return the next line; empty if the other end is closed."""
     data = b""
     while not data.endswith(b"\n"):
         chunk = sock.recv(CHUNK)

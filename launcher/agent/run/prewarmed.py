@@ -1,8 +1,8 @@
-"""Hold interpreters that have imported what a worker needs, so that a restart of the run does not wait for imports.
+"""Prewarm workers: start processes that have done a worker's imports, so that a restart does not wait for them.
 
-A standby is the worker's own command with one more argument. It imports, and then waits on its stdin for one line of JSON:
-the environment, the working directory and the output of the worker that it is to be. It lives in the PID namespace of the
-next attempt, and ends with the agent.
+A prewarmed worker is the worker's own command with one more argument. It imports, then waits on its stdin for its orders, one
+line of JSON: environment, working directory and output of the worker to become. It lives in the PID namespace of the next
+attempt, and ends with the agent.
 """
 
 from __future__ import annotations
@@ -13,84 +13,87 @@ import signal
 from typing import TYPE_CHECKING, Dict, Optional, Sequence, Set
 
 from ..base.processes import enter_pid_namespace
-from ..base.protocol import STANDBY
+from ..base.protocol import PREWARM
 from .worker import Worker, fork_worker, worker_env
 
 if TYPE_CHECKING:
     from ..base.to_agent import Expected, WorkerSpec
 
 RESERVE = 1 << 30  # bytes of memory that must stay available
-SIZE = 300 << 20  # bytes that a standby may take (docs/performance.md)
-_OWN = "PODRUN_"  # of variables that nothing reads before a standby has got its own
+SIZE = 300 << 20  # bytes that a prewarmed worker may take (docs/performance.md)
+_OWN = "PODRUN_"  # prefix of variables that no worker reads before it has its orders
 
 
-class Standbys:
-    """The interpreters that stand by on this host for the next attempt of the run."""
+class PrewarmedWorkers:
+    """The prewarmed workers of this host for the next attempt."""
 
     def __init__(self) -> None:
-        self.spared: Set[int] = set()
-        """Pids that outlive an attempt: the standbys, and the first process of their PID namespace."""
-        self._first = 0  # that process
-        self._waiting: Dict[int, _Standby] = {}  # by the number of the process that each can become
+        self.survivors: Set[int] = set()
+        """Pids that outlive the attempt: prewarmed workers, and the first process of their PID namespace."""
+        self._first = 0  # first process of their PID namespace
+        self._unused: Dict[int, _PrewarmedWorker] = {}  # by process number
 
-    def start(self, specs: Sequence[Expected], count: int, argument: str = STANDBY) -> None:
-        """Start one for each worker, once, if there is memory. `count`: how many there will be on this machine.
+    def start(self, specs: Sequence[Expected], count: int, argument: str = PREWARM) -> None:
+        """Prewarm each worker, once, if there is enough memory. Does nothing for workers in containers.
 
-        `argument` makes a worker stand by. In a container none does: its environment is that of the image.
+        Args:
+            specs: the workers to prewarm.
+            count: number of prewarmed workers on this machine, over all its agents.
+            argument: the argument that makes a worker wait for its orders.
         """
-        if self.spared or any(spec.get("container") for spec in specs):
+        if self.survivors or any(spec.get("container") for spec in specs):
             return
         if memory_available() < RESERVE + SIZE * count:
             return
         try:
-            self._waiting = {}
+            self._unused = {}
             self._first = enter_pid_namespace()
-            self.spared = {self._first} - {0}
+            self.survivors = {self._first} - {0}
             for spec in specs:
-                standby = self._waiting[spec["process"]] = _Standby(spec, argument, isolated=self._first > 0)
-                self.spared.add(standby.pid)
-        except OSError:  # no process, or no file: the next attempt starts without
+                prewarmed = self._unused[spec["process"]] = _PrewarmedWorker(spec, argument, self._first > 0)
+                self.survivors.add(prewarmed.pid)
+        except OSError:  # too many processes or files: the next attempt starts its workers as usual
             pass
 
-    def give_namespace(self) -> int:
-        """Return the first process of the namespace in which they are, for an attempt that begins; 0 if there is none.
+    def release_namespace(self) -> int:
+        """Hand the PID namespace over to a new attempt, with which the prewarmed workers then end.
 
-        They belong to that attempt now, and end with it.
+        Returns the pid of its first process; 0 if there is no namespace.
         """
-        first, self._first, self.spared = self._first, 0, set()
+        first, self._first, self.survivors = self._first, 0, set()
         return first
 
-    def become(self, worker: Worker, extra_env: Dict[str, str]) -> bool:
-        """Let a standby become this worker, if there is one for it. Returns whether there was."""
-        standby = self._waiting.pop(worker.process, None)
-        if standby is None:
+    def assign(self, worker: Worker, extra_env: Dict[str, str]) -> bool:
+        """Let the prewarmed worker for this process, if any, become `worker`. Returns whether it did."""
+        prewarmed = self._unused.pop(worker.process, None)
+        if prewarmed is None:
             return False
-        os.close(worker.open_output())  # before the orders: the standby opens it as soon as it has them
-        if not standby.become(worker.spec, worker_env(worker.spec, extra_env)):
+        os.close(worker.open_output())  # made before the orders are sent, because it is opened as soon as they arrive
+        if not prewarmed.become(worker.spec, worker_env(worker.spec, extra_env)):
             return False
-        worker.pid, worker.stood_by = standby.pid, True
+        worker.pid, worker.was_prewarmed = prewarmed.pid, True
         return True
 
-    def dismiss(self) -> None:
-        """End those that have become no worker, after all workers have started."""
-        for standby in self._waiting.values():
-            _kill(standby.pid)
-        self._waiting = {}
+    def stop_unused(self) -> None:
+        """Kill the prewarmed workers that were not assigned. Call this after all workers have started."""
+        for prewarmed in self._unused.values():
+            _kill(prewarmed.pid)
+        self._unused = {}
 
-    def ended(self, pid: int) -> None:
-        """Note that a process has ended."""
-        self.spared.discard(pid)
-        self._waiting = {number: standby for number, standby in self._waiting.items() if standby.pid != pid}
+    def note_end(self, pid: int) -> None:
+        """Forget a process that has ended."""
+        self.survivors.discard(pid)
+        self._unused = {number: other for number, other in self._unused.items() if other.pid != pid}
         if pid == self._first:
             self._first = 0
 
 
-class _Standby:
-    """One interpreter that stands by."""
+class _PrewarmedWorker:
+    """One prewarmed worker."""
 
     def __init__(self, spec: Expected, argument: str, isolated: bool) -> None:
-        """Start it. Raises OSError."""
-        self._likeness = _likeness(spec)
+        """Start the process. Raises OSError."""
+        self._startup = _startup(spec)
         orders, self._orders = os.pipe()
         out = os.open(os.devnull, os.O_WRONLY)
         try:
@@ -104,21 +107,21 @@ class _Standby:
         os.set_blocking(self._orders, False)
 
     def become(self, spec: WorkerSpec, env: Dict[str, str]) -> bool:
-        """Send it the orders to become this worker. Returns False, and ends it, if it cannot."""
+        """Order the process to become the worker of `spec`. Returns False, and kills it, if it cannot."""
         orders = {"env": env, "cwd": spec["cwd"], "output": spec["output"], "folder": os.getcwd()}
         data = json.dumps(orders).encode() + b"\n"
         try:
-            given = _likeness(spec) == self._likeness and os.write(self._orders, data) == len(data)
-        except OSError:  # it is gone, or has no room for so much
-            given = False
+            sent = _startup(spec) == self._startup and os.write(self._orders, data) == len(data)
+        except OSError:  # the process is gone, or the pipe is too small
+            sent = False
         os.close(self._orders)
-        if not given:
+        if not sent:
             _kill(self.pid)
-        return given
+        return sent
 
 
-def _likeness(spec: Expected) -> str:
-    """Return what a process cannot change any more once it has started."""
+def _startup(spec: Expected) -> str:
+    """Return the settings that a process cannot change after its start, as text to compare."""
     env = {name: value for name, value in spec["env"].items() if not name.startswith(_OWN)}
     return json.dumps([spec["argv"], env, spec["path"], spec["threads"], spec.get("names")], sort_keys=True)
 
@@ -131,7 +134,7 @@ def _kill(pid: int) -> None:
 
 
 def memory_available() -> int:
-    """Return the bytes of memory that processes may still take here; 0 if that is not known."""
+    """Return the bytes of memory available to new processes; 0 if unknown."""
     try:
         with open("/proc/meminfo") as file:
             rows = dict(line.split(":", 1) for line in file)
@@ -143,7 +146,7 @@ def memory_available() -> int:
 
 
 def _number(path: str) -> Optional[int]:
-    """Return the number in a file; None if there is none, as `max` where nothing is limited."""
+    """Return the number in a file; None if it holds none, such as `max` for no limit."""
     try:
         with open(path) as file:
             return int(file.read())

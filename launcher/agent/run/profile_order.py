@@ -1,8 +1,8 @@
-"""`agent profile`: ask a worker of this host for a trace, or take that back. One JSON line in, one out.
+"""`agent profile`: order a profiler trace from a worker of this host, or cancel the order.
 
-The request: {"dir", "order", "trace", "id", "steps"}: the run's folder, and the names of a file and a folder in it. Without
-steps the order is taken back, and the trace is removed. The answer: {"error"}. A worker of podrun's runtime looks for the
-order between its steps, and reports by events.
+The request, a JSON line, is {"dir", "order", "trace", "id", "steps"}: the run's folder, the names in it of the order's file
+and the trace's folder, the order's id, and the number of steps; without steps the order is canceled and the trace removed.
+The answer is {"error"}. A worker of podrun's runtime looks for an order between its steps, and reports by events.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def profile() -> None:
         if request["steps"]:
             error = _order(request)
         else:
-            _take_back(request, folder)
+            _cancel(request, folder)
     except OSError as failure:
         error = "%s: %s" % (failure.filename or folder, failure.strerror)
     sys.stdout.write(json.dumps({"error": error}) + "\n")
@@ -34,14 +34,14 @@ def profile() -> None:
 
 
 def _order(request: Dict[str, Any]) -> Optional[str]:
-    """Write the order, unless there is one. Return what is wrong."""
+    """Write the order, unless there is one already. Returns the error, or None."""
     if not os.path.exists(SOCKET):
         return "the run has no agent on this host any more"
     part = request["trace"] + ".order"
     try:
         with open(part, "x") as file:
             json.dump({"id": request["id"], "steps": request["steps"]}, file)
-        os.link(part, request["order"])  # whole, and never over another
+        os.link(part, request["order"])  # atomic, and never replaces another order
     except FileExistsError:
         return "it is being profiled already; try again when that is done"
     finally:
@@ -49,8 +49,8 @@ def _order(request: Dict[str, Any]) -> Optional[str]:
     return None
 
 
-def _take_back(request: Dict[str, Any], folder: str) -> None:
-    """Remove the order, if it is this one, and the trace; and the folder if a run that is over has left it for that."""
+def _cancel(request: Dict[str, Any], folder: str) -> None:
+    """Remove the request's own order and its trace, then the run's folder if it is empty, as after the end of the run."""
     try:
         with open(request["order"]) as file:
             is_mine = json.load(file)["id"] == request["id"]
@@ -60,11 +60,11 @@ def _take_back(request: Dict[str, Any], folder: str) -> None:
         _remove(request["order"])
     shutil.rmtree(request["trace"], ignore_errors=True)
     os.chdir("/")
-    for _ in range(3):  # the folder, and the two above, as in `run_folder`
+    for _ in range(3):  # the folder and the two above it, which `run_folder` made
         try:
             os.rmdir(folder)
         except OSError:
-            return  # the run goes on
+            return  # not empty: the run goes on
         folder = os.path.dirname(folder)
 
 

@@ -1,4 +1,4 @@
-"""Tell the launcher where the workers are, and what they do when they are stuck."""
+"""Send the launcher the workers' progress records and, on request, the state of workers that may be stuck."""
 
 from __future__ import annotations
 
@@ -17,77 +17,78 @@ if TYPE_CHECKING:
     from ..base.from_agent import Dumped, Stuck
     from ..base.to_agent import WorkerSpec
 
-EVERY = 1.0  # seconds between two looks at the beats of the workers
-BEAT = 128  # bytes of a beat that are sent; the launcher knows what they say
-PRINTING = 0.5  # seconds for processes to print their stacks
-LOOK = 0.1  # seconds between two looks whether it has
-NATIVE = 8.0  # seconds for py-spy to read the stacks of native code
-CATCHES = 1 << (signal.SIGUSR1 - 1)
+INTERVAL = 1.0  # seconds between two reads of the progress records
+RECORD_SIZE = 128  # bytes of a progress record that are sent; the launcher parses them
+PRINT_TIME = 0.5  # seconds for processes to print their stacks
+POLL = 0.1  # seconds between two checks whether py-spy has ended
+NATIVE_TIMEOUT = 8.0  # seconds for py-spy to read the stacks of native code
+CATCHES = 1 << (signal.SIGUSR1 - 1)  # bit of SIGUSR1 in SigCgt of /proc/PID/status
 STOPPED = ("T", "t")  # by a signal, or by a debugger
 
 
-class Progress:
-    """The beats of the workers, of which the launcher gets those that have changed."""
+class RecordSender:
+    """Sends the progress records that have changed since they were last sent."""
 
     def __init__(self) -> None:
-        self.due = 0.0
+        self.due = 0.0  # when the records are read next
         self.sent: Dict[int, str] = {}
         self.sent_to: Optional[Connection] = None
 
     def send(self, workers: List[Worker], connection: Connection) -> None:
-        """Send the beats that have changed. A worker without a beat, such as most user programs, sends nothing."""
+        """Send changed progress records, at most once a second. Most user programs have none."""
         now = time.monotonic()
         if connection.offsets is None or connection.unsent or now < self.due:
             return
-        self.due = now + EVERY
+        self.due = now + INTERVAL
         if connection is not self.sent_to:
             self.sent_to, self.sent = connection, {}
-        beats = {w.process: read_beat(w.spec["beat"]) for w in workers if w.running}
-        changed = {process: beat for process, beat in beats.items() if beat != self.sent.get(process, "")}
+        records = {w.process: read_record(w.spec["beat"]) for w in workers if w.running}
+        changed = {process: record for process, record in records.items() if record != self.sent.get(process, "")}
         if changed:
             self.sent.update(changed)
-            texts = {str(process): beat for process, beat in changed.items()}
+            texts = {str(process): record for process, record in changed.items()}
             connection.send({"type": "progress", "beats": texts, "now": now})
 
 
-def read_beat(path: str) -> str:
-    """Return the beat in hexadecimal digits; empty if there is none. A user program may have put anything in its place."""
+def read_record(path: str) -> str:
+    """Return a progress record in hexadecimal digits; empty if there is none or the path is no file that can be read."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # nobody may ever write to a pipe
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # do not wait for the writer of a pipe
     except OSError:
         return ""
     try:
-        return os.read(fd, BEAT).hex()
+        return os.read(fd, RECORD_SIZE).hex()
     except OSError:
         return ""
     finally:
         os.close(fd)
 
 
-class Dump:
-    """Let all workers print their stacks, and look at what they do meanwhile."""
+class StackDump:
+    """Makes all workers print their stacks, and measures their CPU use meanwhile."""
 
     def __init__(self, workers: List[Worker], isolated: bool) -> None:
         self.workers = [w for w in workers if w.running]
         self.states = {w.process: state_of(w.pid) for w in self.workers}
         self.before = self.cpu_seconds()
         self.began = time.monotonic()
-        self.told = self.over = False
+        self.reported = False  # a first result was returned
+        self.over = False  # the last one was
         self.spies = [spy for w in self.workers for spy in [start_spy(w, isolated)] if spy is not None]
         for pid in descendants():
             print_stacks(pid)
 
     def seconds_left(self) -> float:
         """Return the seconds until `result` should be asked again."""
-        return max(LOOK, self.began + PRINTING - time.monotonic())
+        return max(POLL, self.began + PRINT_TIME - time.monotonic())
 
     def result(self) -> Optional[Dumped]:
-        """Return a frame `dumped` if there is anything new: first before the native stacks, which take long."""
+        """Return a `dumped` frame when the stacks are printed, and another when py-spy has ended; None in between."""
         passed = time.monotonic() - self.began
-        more = passed < NATIVE and any(spy.poll() is None for spy in self.spies)
-        if passed < PRINTING or (more and self.told):
+        more = passed < NATIVE_TIMEOUT and any(spy.poll() is None for spy in self.spies)
+        if passed < PRINT_TIME or (more and self.reported):
             return None
-        self.told = True
+        self.reported = True
         self.over = not more
         for spy in self.spies:
             if self.over and spy.poll() is None:
@@ -108,7 +109,7 @@ class Dump:
 
 
 def state_of(pid: Optional[int]) -> str:
-    """Return the state of a process as `ps` shows it: T if it is stopped, D if it waits for a disk; empty if it is gone."""
+    """Return the state letter that `ps` shows: T for stopped, D for waiting for a disk; empty if the process is gone."""
     try:
         return stat_fields(pid or 0)[0].decode()
     except OSError:
@@ -124,7 +125,7 @@ def cpu_seconds(pid: Optional[int]) -> float:
 
 
 def print_stacks(pid: int) -> None:
-    """Let a process print its stacks if it is able to: the signal would end another one. A stopped one goes on for that."""
+    """Send SIGUSR1 to a process that has a handler for it, which prints its stacks, and continue it if it is stopped."""
     try:
         if int(status_of(pid, b"SigCgt"), 16) & CATCHES:
             os.kill(pid, signal.SIGUSR1)
@@ -135,22 +136,20 @@ def print_stacks(pid: int) -> None:
 
 
 def status_of(pid: Optional[int], name: bytes) -> bytes:
-    """Return the last word of a line of /proc/PID/status. Raises OSError or StopIteration."""
+    """Return the last word of the line `name` of /proc/PID/status. Raises OSError or StopIteration."""
     with open("/proc/%d/status" % (pid or 0), "rb") as file:
         return next(line.split()[-1] for line in file if line.startswith(name + b":"))
 
 
 def start_spy(worker: Worker, isolated: bool) -> "Optional[subprocess.Popen[bytes]]":
-    """Start py-spy, where it is installed, which appends the stacks of native code to the worker's output."""
+    """Start py-spy, which appends the worker's native stacks to its output. Returns None if it is not installed or fails."""
     spy = find_spy(worker.spec)
     if spy is None:
         return None
-    import subprocess  # here, because hardly an agent ever does this
+    import subprocess  # here, because few agents need it
 
     try:
-        pid = int(
-            status_of(worker.pid, b"NSpid")
-        )  # as the workers' PID namespace, in which py-spy runs too, numbers it
+        pid = int(status_of(worker.pid, b"NSpid"))  # in the workers' PID namespace, in which py-spy runs too
         with open(worker.spec["output"], "ab") as out, children_beside(worker.pid or 0):
             return subprocess.Popen(
                 [spy, "dump", "--native", "--pid", str(pid)],
@@ -164,7 +163,7 @@ def start_spy(worker: Worker, isolated: bool) -> "Optional[subprocess.Popen[byte
 
 
 def find_spy(spec: WorkerSpec) -> Optional[str]:
-    """Return the path of py-spy: beside the worker's Python, or in the PATH."""
+    """Return the path of py-spy, beside the worker's Python or in the PATH; None if it is not installed."""
     folders = [os.path.dirname(spec["argv"][0]), *os.environ.get("PATH", "").split(os.pathsep)]
     paths = [os.path.join(folder, "py-spy") for folder in folders if os.path.isabs(folder)]
     return next((path for path in paths if os.access(path, os.X_OK)), None)

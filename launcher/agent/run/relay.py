@@ -1,4 +1,4 @@
-"""Relay between the launcher's connection and the agent's socket, so that a dropped connection does not end the agent."""
+"""Relay frames between the launcher's connection and the agent's socket; a dropped connection ends only the relay."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from ..base.connection import CHUNK
 from ..base.disk import cannot_write
 from ..base.login_folder import expand_spec
 from ..base.private import UnsafeError
-from ..base.protocol import GONE, UNBEGUN, Malformed, parse
+from ..base.protocol import NO_AGENT, NOT_STARTED, Malformed, parse
 from ..base.run_folder import LOG, SOCKET, open_folder, use_log
 from ..base.stdin import read_line
 from ..base.to_agent import FIRST, SPEC
-from .prestart import Ahead, become_agent
+from .prestart import PrestartedAgent, become_agent
 
 if TYPE_CHECKING:
     from ..base.to_agent import First, Spec
 
 
 def run() -> None:
-    """Read the spec, start the agent, and relay to it."""
-    from . import attempts  # noqa: F401  (what the agent needs; the spec often comes later, while nothing else is to be done)
+    """Start the agent for the spec on stdin, and relay to it."""
+    from . import attempts  # noqa: F401  (import the agent's modules while the spec is still on its way)
 
     line, rest = read_line(0)
-    begun: Optional[Ahead] = None
+    prestarted: Optional[PrestartedAgent] = None
     try:
         frame: First = parse(line, FIRST)
         if frame["type"] == "ahead":
-            begun = Ahead(frame)
+            prestarted = PrestartedAgent(frame)
             line, rest = read_line(0, rest)
             given: Spec = parse(line, SPEC)
         else:
             given = frame
         spec = expand_spec(given)
-        child = begun.go_on(spec) if begun else start(spec)
+        child = prestarted.start(spec) if prestarted else start(spec)
     except Malformed as why:
-        sys.exit("%s: malformed spec: %s" % (UNBEGUN, why))
+        sys.exit("%s: malformed spec: %s" % (NOT_STARTED, why))
     except UnsafeError as error:
-        sys.exit("%s: %s" % (UNBEGUN, error))
+        sys.exit("%s: %s" % (NOT_STARTED, error))
     except OSError as error:
-        sys.exit("%s: %s" % (UNBEGUN, cannot_write(error, spec["dir"])))
+        sys.exit("%s: %s" % (NOT_STARTED, cannot_write(error, spec["dir"])))
     finally:
-        if begun:
-            begun.close()
+        if prestarted:
+            prestarted.close()
     relay(spec["dir"], rest, child)
     os.waitpid(child, 0)
 
@@ -71,8 +71,8 @@ def relay(directory: str, first: bytes, child: int = 0) -> None:
 
     `child`: pid of the agent, if it is a child of this process; it gets the SIGTERM that this process gets.
     """
-    # It is meant for the agent, which lets the workers save: of a step of SLURM's only the first process may get it, and
-    # that one must carry the rest.
+    # SIGTERM is meant for the agent, which lets the workers save. SLURM may send it only to the first process of a step,
+    # this one, which must live on to relay the agent's last frames.
     signal.signal(signal.SIGTERM, lambda number, _: os.kill(child, number) if child else None)
     agent = socket.socket(socket.AF_UNIX)
     try:
@@ -80,8 +80,8 @@ def relay(directory: str, first: bytes, child: int = 0) -> None:
         agent.connect(SOCKET)
     except OSError:
         log_line = last_log_line(directory)
-        sys.exit("%s: %s" % (GONE, log_line) if log_line else GONE)
-    # A thread per direction: a launcher that is slow to take output must still be heard, or the lease would expire.
+        sys.exit("%s: %s" % (NO_AGENT, log_line) if log_line else NO_AGENT)
+    # A thread per direction: frames of a launcher that reads output slowly must still arrive, or the lease would expire.
     threading.Thread(target=copy_to_agent, args=(first, agent), daemon=True).start()
     try:
         while True:
@@ -95,7 +95,7 @@ def relay(directory: str, first: bytes, child: int = 0) -> None:
 
 
 def copy_to_agent(data: bytes, agent: socket.socket) -> None:
-    """Copy stdin to the agent, and end the relay at its end."""
+    """Copy `data` and then stdin to the agent. The end of stdin ends the relay."""
     try:
         agent.sendall(data)
         while True:
@@ -105,11 +105,11 @@ def copy_to_agent(data: bytes, agent: socket.socket) -> None:
             agent.sendall(data)
         agent.shutdown(socket.SHUT_RDWR)
     except OSError:
-        pass  # the agent is gone, which the other thread sees
+        pass  # the agent is gone; the other thread ends the relay
 
 
 def last_log_line(directory: str) -> str:
-    """Return the last line of the agent's log, which may say why it ended; empty if there is none."""
+    """Return the last line of the agent's log, which may say why it ended; empty without a log."""
     try:
         with open(os.path.join(directory, LOG), encoding="utf-8", errors="replace") as file:
             return (file.read().strip().splitlines() or [""])[-1]

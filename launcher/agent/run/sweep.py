@@ -1,4 +1,4 @@
-"""Kill processes that a dead agent left behind. They carry its run in their environment."""
+"""Kill the processes that a dead agent left behind. Their environment names its run and host."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ..base.protocol import ENV_HOST, ENV_RUN
 
 
 def sweep(run: str, host: str) -> None:
-    """Kill the run's processes; print, as JSON, the pids that were found, those that could not be killed, and the boot id."""
+    """Kill the run's processes. Prints as JSON the pids found, the pids that could not be killed, and the boot id."""
     pids = processes_of(run, host)
 
-    def none_for_long() -> bool:
+    def none_left() -> bool:
         """Scan five times: a single scan of /proc misses a process that forks and ends meanwhile."""
         return not any(processes_of(run, host) for _ in range(5))
 
-    left = kill_until_none(lambda: processes_of(run, host), lambda: None, none_for_long)
+    left = kill_until_none(lambda: processes_of(run, host), lambda: None, none_left)
     print(json.dumps({"found": pids, "left": left, "boot": boot_id()}), flush=True)
 
 
 def processes_of(run: str, host: str) -> List[int]:
-    """Return live processes (of this user, or of all for root) that the run's agent for this host started."""
+    """Return the pids of live processes that the run's agent for `host` started; of all users for root, else of this one."""
     marks = {("%s=%s" % pair).encode() for pair in ((ENV_RUN, run), (ENV_HOST, host))}
     pids = []
     for pid in all_pids():

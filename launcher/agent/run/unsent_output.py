@@ -1,4 +1,4 @@
-"""`agent rest DIR`: send the output that an agent could not send before it died, as the frames it would have sent."""
+"""`agent rest DIR`: send the output that an agent had not sent when it died, in the same frames."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ..base.to_agent import TO_AGENT
 from .outbox import open_stream
 
 
-def rest(directory: str) -> None:
-    """Read an `attach` frame with the launcher's offsets, and write all `output` beyond them.
+def send_unsent_output(directory: str) -> None:
+    """Read an `attach` frame from stdin, and write `output` frames with everything beyond its offsets to stdout.
 
-    All processes that the agent started must have ended before, so that the files no longer grow.
+    All processes of the agent must have ended before, so that the files no longer grow.
     """
     request = protocol.parse(read_line(0)[0], TO_AGENT)
     try:
@@ -27,7 +27,7 @@ def rest(directory: str) -> None:
     for stream in streams:
         try:
             _send(stream, request["offsets"].get(stream, 0))
-        except OSError as error:  # the others can still be read
+        except OSError as error:  # send the other streams
             print("cannot read %s: %s" % (stream, error.strerror), file=sys.stderr)
 
 

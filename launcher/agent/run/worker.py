@@ -24,10 +24,10 @@ class Worker:
         self.pid: Optional[int] = None
         self.code: Optional[int] = None  # negative: the signal that ended it
         self.error: Optional[str] = None  # why it could not be started
-        self.stood_by = False  # it was a standby, and has imported already
+        self.was_prewarmed = False  # its imports were done before it was started
 
     def start(self, extra_env: Dict[str, str], isolated: bool) -> None:
-        """Start the process and set `pid`, and `error` if that fails. `isolated`: the agent has entered a PID namespace."""
+        """Start the process: sets `pid`, and `error` on failure. `isolated`: the agent has entered a PID namespace."""
         stdin = os.open(os.devnull, os.O_RDONLY)
         out = self.open_output()
         try:
@@ -53,7 +53,7 @@ class Worker:
 
 
 def fork_worker(spec: Expected, env: Dict[str, str], isolated: bool, stdin: int, out: int) -> Tuple[int, Optional[str]]:
-    """Start the process. Returns its pid, and why it could not become the program."""
+    """Start the process. Returns its pid, and None or the reason why the program could not be executed."""
     failure, failure_in = os.pipe()  # closed by a successful exec
     agent = os.getpid()
     pid = os.fork()
@@ -72,7 +72,7 @@ def fork_worker(spec: Expected, env: Dict[str, str], isolated: bool, stdin: int,
 
 
 def become_worker(agent: int, isolated: bool, spec: Expected, env: Dict[str, str], out: int) -> None:
-    """Turn a forked child into a worker: its own session, killed with the agent, output to `out`. Its stdin stays."""
+    """Execute the worker in this forked child, in its own session; it is killed with the agent. Output goes to `out`."""
     os.setsid()
     die_with_parent()
     if parent() != agent:  # the agent died before the line above
@@ -92,7 +92,7 @@ def become_worker(agent: int, isolated: bool, spec: Expected, env: Dict[str, str
 
 
 def visible_pid() -> str:
-    """Return the pid that `ps` on this host shows. Call this before the PID namespace has its own /proc."""
+    """Return the pid that `ps` on this host shows. Call it before the PID namespace gets its own /proc."""
     try:
         return os.readlink("/proc/self")
     except OSError:
@@ -100,7 +100,7 @@ def visible_pid() -> str:
 
 
 def start_failure(error: BaseException, program: str) -> str:
-    """Return why a program could not be started, as a message for the user."""
+    """Return the message for the user about a program that could not be started."""
     if not isinstance(error, OSError):
         return str(error)
     if isinstance(error, FileNotFoundError):
@@ -112,28 +112,28 @@ def start_failure(error: BaseException, program: str) -> str:
             return "the interpreter that the first line of %s names is not on this host" % program
         return "there is no file %s on this host" % program
     if isinstance(error, PermissionError) and os.path.isdir(program):
-        return "%s is a folder, and no program" % program
+        return "%s is a folder, not a program" % program
     if isinstance(error, PermissionError):
         return "%s is not executable on this host; `chmod +x` makes it so" % program
     return "%s: %s" % (program, error.strerror)
 
 
 def worker_env(spec: Expected, extra: Dict[str, str]) -> Dict[str, str]:
-    """Return the login environment, overridden by the plan's. The plan's folders go first in each path variable."""
-    env = {name: value for name, value in os.environ.items() if not _misleads(name)}
+    """Return the login environment with the plan's variables; the plan's folders precede the login's in PATH variables."""
+    env = {name: value for name, value in os.environ.items() if not _of_another_job(name)}
     env.update(spec["env"])
     env.update(extra)
     for name, folders in spec["path"].items():
         env[name] = os.pathsep.join([*folders, env[name]] if env.get(name) else folders)
     env[ENV_DIR] = os.getcwd()
     if spec["threads"] and "NPROC" not in spec["env"]:
-        # XLA's CPU client sizes its thread pool by NPROC, and a collective holds a thread per device: with fewer threads than
-        # devices a step would hang forever. More threads than needed cost time (docs/performance.md).
+        # XLA's CPU client sizes its thread pool by NPROC, and a collective blocks a thread per device: with fewer threads
+        # than devices a step would hang. More threads than needed cost time (docs/performance.md).
         env["NPROC"] = str(max(spec["threads"], os.cpu_count() or 1))
     given = {*spec["env"], *extra, *spec["path"], ENV_DIR, "NPROC"}
     return container_env(spec.get("container"), env, given)
 
 
-def _misleads(name: str) -> bool:
-    """Return True for a variable of the login that describes another job. The plan's variables are not asked about."""
+def _of_another_job(name: str) -> bool:
+    """Return whether a variable of the login describes the job of another launcher."""
     return name.startswith(OTHER_LAUNCHERS) or name in MULTISLICE

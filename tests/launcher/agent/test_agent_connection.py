@@ -22,7 +22,7 @@ from podrun.launcher.agent.host.notice import Notice
 from podrun.launcher.agent.main import MARK
 from podrun.launcher.agent.prepare import project_copy
 from podrun.launcher.agent.run import serve
-from podrun.launcher.agent.run.prewarmed import Standbys
+from podrun.launcher.agent.run.prewarmed import PrewarmedWorkers
 from podrun.launcher.plan.agent_file import agent_file
 
 from ...pythons import other_python
@@ -261,6 +261,6 @@ def test_code_that_cannot_be_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(project_copy, "remove_code", fail)
     spec = {"processes": [], "home": str(tmp_path), "code": "bundle"}
-    agent = serve.Agent(spec, socket.socket(), HostLock(str(tmp_path)), Standbys(), Notice())
+    agent = serve.Agent(spec, socket.socket(), HostLock(str(tmp_path)), PrewarmedWorkers(), Notice())
     assert agent.remove_code() == str(tmp_path / "code")
     agent.listener.close()

@@ -1,4 +1,4 @@
-"""Single turns of an agent: files, marks, the host's lock, and the order of its news."""
+"""Single turns of an agent: files, marks, the host's lock, and the order of its outbox."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from podrun.launcher.agent.host.lock import HostLock, current_holder
 from podrun.launcher.agent.host.notice import Notice
 from podrun.launcher.agent.host.port import RefusedError
 from podrun.launcher.agent.run import serve
-from podrun.launcher.agent.run.outbox import News
-from podrun.launcher.agent.run.prewarmed import Standbys
+from podrun.launcher.agent.run.outbox import Outbox
+from podrun.launcher.agent.run.prewarmed import PrewarmedWorkers
 from podrun.launcher.agent.run.serve import Agent
 
 PROCESS = {"process": 0, "argv": ["true"], "env": {}, "path": {}, "threads": None, "cwd": "."}
@@ -46,7 +46,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     spec |= {"files": {"config.json": "secret"}, "uses": [str(used)], "exclusive": False, "coordinator": False}
     spec |= {"measures": False, "ports": None, "internal": None, "processes": [PROCESS]}
     with socket.socket() as listener:
-        yield Agent(spec, listener, HostLock(str(tmp_path)), Standbys(), Notice())
+        yield Agent(spec, listener, HostLock(str(tmp_path)), PrewarmedWorkers(), Notice())
 
 
 def test_files_of_a_run_are_for_nobody_else(agent: Agent) -> None:
@@ -71,7 +71,7 @@ def test_folders_in_use_are_marked_again_and_again(agent: Agent, monkeypatch: py
 
     def is_marked() -> bool:
         os.utime(folder, (1.0, 1.0))
-        agent.keep()
+        agent.hold_host()
         return os.stat(folder).st_mtime > 1.0
 
     assert is_marked() and not is_marked()
@@ -92,10 +92,10 @@ def test_a_host_is_released_when_its_workers_have_ended(agent: Agent, tmp_path: 
     agent.spec["exclusive"] = True
     assert agent.lock.take("r-1") is None
     agent.ready = True
-    agent.keep()
+    agent.hold_host()
     assert other_agent(tmp_path, "r-2").startswith("run r-1")
     agent.started = True  # and no worker runs
-    agent.keep()
+    agent.hold_host()
     assert other_agent(tmp_path, "r-2") == "None"
     assert current_holder(str(tmp_path)) is None
 
@@ -130,17 +130,17 @@ class Listening:
 def test_an_exit_comes_after_the_last_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The event may hold the reason; and the end of the agent comes after all output."""
     monkeypatch.chdir(tmp_path)
-    news = News([PROCESS])
+    outbox = Outbox([PROCESS])
     for name in ("0.events", "0.out"):
         Path(name).write_text("x" * 10)
-    news.report({"type": "exit", "process": 0})
-    news.report({"type": "stopped", "reason": "x"})
+    outbox.report({"type": "exit", "process": 0})
+    outbox.report({"type": "stopped", "reason": "x"})
     connection: Any = Listening(**{"0_events": 0, "0_out": 0})
-    news.send(connection)
+    outbox.send(connection)
     assert connection.sent == ["0.events", "exit", "0.out", "stopped"]
-    news.hurried = True
+    outbox.skips_output = True
     connection = Listening(**{"0_events": 0, "0_out": 0})
-    news.send(connection)
+    outbox.send(connection)
     assert connection.sent == ["0.events", "exit", "stopped", "0.out"]
 
 
@@ -150,26 +150,26 @@ def test_an_exit_is_told_although_the_events_cannot_be_read(
 ) -> None:
     """Their stream has ended, which is said once, and the agent's end waits for it no more."""
     monkeypatch.chdir(tmp_path)
-    news = News([PROCESS])
+    outbox = Outbox([PROCESS])
     damage("0.events")
     Path("0.out").write_text("x" * 10)
-    news.report({"type": "exit", "process": 0})
-    news.report({"type": "stopped", "reason": "x"})
+    outbox.report({"type": "exit", "process": 0})
+    outbox.report({"type": "stopped", "reason": "x"})
     connection: Any = Listening(**{"0_events": 0, "0_out": 0})
-    news.send(connection)
-    news.send(connection)
+    outbox.send(connection)
+    outbox.send(connection)
     assert connection.sent.count("unreadable") == 1
     assert [kind for kind in connection.sent if kind != "unreadable"] == ["exit", "0.out", "stopped"]
-    assert news.history[2]["stream"] == "0.events" and news.history[2]["error"]
-    assert news.has_all("0.out", 10) and not news.has_all("0.events", 0)
+    assert outbox.history[2]["stream"] == "0.events" and outbox.history[2]["error"]
+    assert outbox.has_all("0.out", 10) and not outbox.has_all("0.events", 0)
 
 
 def test_a_file_that_cannot_be_read_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is there, but reading it fails; a lack of open files is soon over, and ends nothing."""
     monkeypatch.chdir(tmp_path)
-    news = News([PROCESS])
+    outbox = Outbox([PROCESS])
     Path("0.events").write_text("x" * 10)
-    news.report({"type": "exit", "process": 0})
+    outbox.report({"type": "exit", "process": 0})
     connection: Any = Listening(**{"0_events": 0, "0_out": 0})
     errors = iter([errno.EMFILE, errno.EIO])
 
@@ -179,20 +179,20 @@ def test_a_file_that_cannot_be_read_is_not_waited_for(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr("podrun.launcher.agent.run.outbox.open_stream", fail)
     with pytest.raises(OSError, match="Too many"):
-        news.send(connection)
-    news.send(connection)
+        outbox.send(connection)
+    outbox.send(connection)
     assert connection.sent == ["exit", "unreadable"]
 
 
 def test_nothing_is_sent_before_the_launcher_has_attached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent does not know yet what is on record there."""
     monkeypatch.chdir(tmp_path)
-    news = News([PROCESS])
-    news.report({"type": "hello", "why": "x" * 20_000})
+    outbox = Outbox([PROCESS])
+    outbox.report({"type": "hello", "why": "x" * 20_000})
     connection: Any = Listening()
     connection.offsets = None
-    news.send(connection)
-    assert connection.sent == [] and len(news.history[0]["why"]) == 8192
+    outbox.send(connection)
+    assert connection.sent == [] and len(outbox.history[0]["why"]) == 8192
 
 
 @pytest.mark.skipif(not namespaces_work(), reason="only root can make PID namespaces")

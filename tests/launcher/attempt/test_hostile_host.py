@@ -13,7 +13,7 @@ from podrun.launcher.agent.base.address import own_address
 from podrun.launcher.agent.base.connection import CHUNK
 from podrun.launcher.agent.base.from_agent import FROM_AGENT
 from podrun.launcher.agent.base.protocol import STREAM_LIMIT, WORDS, Lines, parse
-from podrun.launcher.agent.run.outbox import News
+from podrun.launcher.agent.run.outbox import Outbox
 from podrun.launcher.attempt.outcome import Outcome
 from podrun.launcher.attempt.supervisor import Supervisor
 from podrun.launcher.attempt.view import View
@@ -166,6 +166,6 @@ def test_the_largest_piece_of_output_is_below_the_limit() -> None:
 
 def test_an_agent_cuts_what_it_says_of_itself() -> None:
     """A reason may name a path of any length."""
-    news = News([])
-    news.report({"type": "refused", "reason": "x" * 100_000})
-    assert parse(frame(**news.history[0]), FROM_AGENT)["reason"] == "x" * WORDS
+    outbox = Outbox([])
+    outbox.report({"type": "refused", "reason": "x" * 100_000})
+    assert parse(frame(**outbox.history[0]), FROM_AGENT)["reason"] == "x" * WORDS

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.agent.base.protocol import GONE
+from podrun.launcher.agent.base.protocol import NO_AGENT
 from podrun.launcher.plan.plan import DETACHED_LEASE
 from podrun.launcher.pod.errors import HostError, IncompleteWriteError
 from podrun.launcher.remote import session as module
@@ -110,7 +110,7 @@ def test_an_agent_that_is_gone(world: World) -> None:
     """Its processes are killed, its last output is fetched, and then it is lost, with its own last words."""
     world.answer = [41]
     opened(world).say(None)
-    world.offer(None, stderr=f"login noise\n{GONE}: killed by 9\n")
+    world.offer(None, stderr=f"login noise\n{NO_AGENT}: killed by 9\n")
     rest = world.offer(output("last", 0, stream(world)), READY, None)
     assert (world.next()["data"], world.next()) == (b"last", READY)
     world.ends("its agent is gone (killed by 9)", [41])
@@ -122,7 +122,7 @@ def test_an_agent_that_leaves_no_word(world: World) -> None:
     """Then what ends agents mostly is guessed; a host that cannot be searched is said to be so."""
     world.answer = HostError("host-0", "refused")
     opened(world).say(None)
-    world.offer(None, stderr=GONE)
+    world.offer(None, stderr=NO_AGENT)
     world.offers.put(HostError("host-0", "refused"))
     world.ends("its agent is gone (it was killed, or the host ran out of memory)")
 
@@ -143,7 +143,7 @@ def test_a_host_that_was_restarted(world: World, before: str, now: str, why: str
     channel = world.offer(hello)
     world.session.open()
     channel.say(None)
-    world.offer(None, stderr=GONE)
+    world.offer(None, stderr=NO_AGENT)
     world.offer(None)
     assert world.next() == hello
     world.ends(f"its agent is gone ({why})", [])
@@ -153,9 +153,9 @@ def test_a_connection_that_ends_is_no_proof_that_the_agent_is_gone(world: World)
     """Neither one that ends without a word, nor one over which something new came."""
     opened(world).say(None)
     world.offer(None)
-    world.offer(READY, None, stderr=GONE)
+    world.offer(READY, None, stderr=NO_AGENT)
     assert world.next() == READY
-    world.offer(output("a", 0, stream(world)), None, stderr=GONE)
+    world.offer(output("a", 0, stream(world)), None, stderr=NO_AGENT)
     assert world.next()["data"] == b"a"
     world.offer(STOPPED | {"n": 2})
     assert world.next()["type"] == "stopped"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.agent.run.progress import read_beat
+from podrun.launcher.agent.run.progress import read_record
 from podrun.runtime.contract import Phase, ProgressRecord
 from podrun.runtime.worker.progress import Reporter
 from podrun.runtime.worker.progress_record import ProgressRecordFile
@@ -26,7 +26,7 @@ def test_beat_is_read_back(tmp_path: Path) -> None:
     record.arrive(7)
     with record.waiting:
         record.complete(6)
-    seen = ProgressRecord.parse(read_beat(str(tmp_path / "3.beat")))
+    seen = ProgressRecord.parse(read_record(str(tmp_path / "3.beat")))
     assert (seen.moves, seen.phase, seen.entered, seen.part, seen.arrived, seen.completed) == (5, "train", 2, 0, 7, 6)
     assert seen.waiting > 0.0
     assert (seen.data, seen.dispatch) == (0.0, 0.0)
@@ -36,7 +36,7 @@ def test_beat_without_file(tmp_path: Path) -> None:
     """Without a file, or a folder for it, the worker goes on, and the agent has nothing to send."""
     for path in (None, tmp_path / "nowhere" / "0.beat"):
         ProgressRecordFile(path).arrive(1)
-    assert read_beat(str(tmp_path / "0.beat")) == ""
+    assert read_record(str(tmp_path / "0.beat")) == ""
 
 
 def test_what_a_program_puts_in_the_place_of_its_beat(tmp_path: Path) -> None:
@@ -44,10 +44,10 @@ def test_what_a_program_puts_in_the_place_of_its_beat(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("/etc/passwd")
     (tmp_path / "folder").mkdir()
-    assert [read_beat(str(tmp_path / name)) for name in ("pipe", "link", "folder")] == ["", "", ""]
+    assert [read_record(str(tmp_path / name)) for name in ("pipe", "link", "folder")] == ["", "", ""]
     with (tmp_path / "large").open("wb") as file:
         file.truncate(1 << 30)
-    assert len(read_beat(str(tmp_path / "large"))) == 256
+    assert len(read_record(str(tmp_path / "large"))) == 256
 
 
 def test_waiting_for_a_program(tmp_path: Path) -> None:
@@ -55,8 +55,8 @@ def test_waiting_for_a_program(tmp_path: Path) -> None:
     record = ProgressRecordFile(tmp_path / "0.beat")
     began = time.monotonic()
     with record.borrowing():
-        assert ProgressRecord.parse(read_beat(str(tmp_path / "0.beat"))).borrows
-    seen = ProgressRecord.parse(read_beat(str(tmp_path / "0.beat")))
+        assert ProgressRecord.parse(read_record(str(tmp_path / "0.beat"))).borrows
+    seen = ProgressRecord.parse(read_record(str(tmp_path / "0.beat")))
     assert not seen.borrows
     assert began <= seen.moved <= time.monotonic()
 

@@ -24,7 +24,7 @@ PROGRAMS = [
     ),
     Case("script without python", "there is no program 'ok.py'", "PATH", "-- python ok.py", program("ok.py"), files=OK),
     Case("not executable", "is not executable", "./ok.py", "chmod +x ./ok.py", program("./ok.py"), files=OK),
-    Case("a folder", "is a folder, and no program", "./", "name the program in it", program("./")),
+    Case("a folder", "is a folder, not a program", "./", "name the program in it", program("./")),
     Case("python with a folder", "without a __main__.py", "./", "name a program in it", program("python", "./")),
     Case("no file", "there is no file ./a.sh", "./a.sh", "relative to this folder", program("./a.sh")),
     Case("train.yaml behind dashes", "is no program", "train.yaml", "podrun ... train.yaml steps=3",
