@@ -13,7 +13,7 @@ from .base.watchdog import end_with_connection
 
 _REQUESTS = {
     "prepare": ("prepare.prepare", "prepare"),
-    "bring": ("prepare.receive_data", "bring"),
+    "bring": ("prepare.receive_data", "receive_data"),
     "execute": ("run.execute", "execute"),
     "clean": ("run.clean", "clean"),
     "checkpoints": ("results.checkpoints", "checkpoints"),

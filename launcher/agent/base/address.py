@@ -14,7 +14,7 @@ _ZONE = re.compile(r"[A-Za-z0-9_.-]{1,15}")  # zone of an IPv6 address: an inter
 
 
 def only_address(internal: Optional[str]) -> str:
-    """Return the only address at which a simulated host may be reached (loopback), or "" for a real machine."""
+    """Return the loopback address of a simulated host, the only one at which it may be reached; "" for a real machine."""
     return internal if internal and is_loopback(internal) else ""
 
 
@@ -25,7 +25,7 @@ def address_env(internal: Optional[str]) -> Dict[str, str]:
 
 
 def peer_address(internal: Optional[str]) -> Optional[str]:
-    """Return this host's first non-loopback address: from `internal`, then from the SSH connection."""
+    """Return this host's first non-loopback address: from `internal`, else from the SSH connection; None if unknown."""
     for name in (internal, own_address()):
         for address in resolve(name) if name else []:
             if is_own(address) and not is_loopback(address):
@@ -34,7 +34,7 @@ def peer_address(internal: Optional[str]) -> Optional[str]:
 
 
 def own_address() -> Optional[str]:
-    """Return the address at which the SSH connection arrived here: behind a NAT the one that other hosts know."""
+    """Return the address of this end of the SSH connection, which is the one that other hosts know; None without SSH."""
     fields = os.environ.get("SSH_CONNECTION", "").split()
     try:
         ip(fields[2] if len(fields) == 4 else None)

@@ -1,10 +1,10 @@
-"""Tell one start of this machine from another."""
+"""Identify the current boot of this machine."""
 
 from __future__ import annotations
 
 
 def boot_id() -> str:
-    """Return the id that the kernel makes anew at each start of the machine; empty if it has none."""
+    """Return the kernel's id of the current boot; empty if it has none."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()

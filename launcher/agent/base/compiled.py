@@ -1,4 +1,4 @@
-"""Compile the agent once, when it is stored: otherwise every start would spend half of its time on it."""
+"""Compile the agent when it is stored: compiling at every start would double its start time."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import io
 import marshal
 import zipfile
 
-_UNCHECKED = (1).to_bytes(4, "little")  # PEP 552: identified by the source's hash, which is not looked at again
+_UNCHECKED = (1).to_bytes(4, "little")  # PEP 552: identified by the source's hash, which Python does not check
 
 
 def with_compiled(data: bytes) -> bytes:
-    """Return the agent's zip with each module's code for this Python added.
+    """Return the agent's zip with compiled code for this Python added to each module.
 
-    Another version of Python, which may share the folder, ignores the code and compiles the sources that are still there.
+    Another version of Python, which may share the folder, ignores that code and compiles the sources.
     """
     buffer = io.BytesIO(data)
     with zipfile.ZipFile(buffer, "a", zipfile.ZIP_DEFLATED) as archive:

@@ -1,4 +1,4 @@
-"""The launcher's current connection to the agent."""
+"""The agent's end of its connection to the launcher."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ class Connection:
         self.unsent = b""
         self.lines = Lines(LIMIT)
         self.next = 0  # sequence number of the next state frame to send
-        self.offsets: Optional[Dict[str, int]] = None  # stream: bytes the launcher has; None until it has attached
-        self.received: Deque[ToAgent] = deque()  # frames that are to be handled
+        self.offsets: Optional[Dict[str, int]] = (
+            None  # bytes of each stream that the launcher has; None until it attaches
+        )
+        self.received: Deque[ToAgent] = deque()  # frames to handle
 
     def begin_again(self) -> None:
-        """Begin with the first state frame of another attempt. Frames that have been received stay."""
+        """Start another attempt with its first state frame. Received frames stay."""
         self.next, self.offsets = 0, None
 
     def receive(self) -> None:
@@ -47,7 +49,7 @@ class Connection:
             return
         try:
             self.received.extend([parse(line, TO_AGENT) for line in self.lines.feed(data)])
-        except Malformed:  # not a launcher, or a broken connection: a launcher will connect again
+        except Malformed:  # not a launcher, or a damaged connection; a launcher connects again
             self.close()
 
     def send(self, frame: FromAgent) -> None:

@@ -1,4 +1,4 @@
-"""Start a command in a container image: the engine's command comes before it, and its variables say what the image sees."""
+"""Start a command in a container image: the engine's command precedes it, the engine's variables define env and mounts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def inside(container: Optional[Container], argv: List[str]) -> List[str]:
 
 
 def container_env(container: Optional[Container], env: Dict[str, str], names: Iterable[str]) -> Dict[str, str]:
-    """Return the environment of the engine, in which variables of `names` go before those that the image sets.
+    """Return the engine's environment; in the container the variables in `names` override those of the image.
 
-    The folders are made if they are missing, because the engine mounts only what exists. Raises OSError.
+    Makes missing folders, because the engine mounts only existing ones. Raises OSError.
     """
     if container is None:
         return env

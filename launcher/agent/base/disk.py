@@ -12,28 +12,28 @@ from .problem import Problem
 ROOM = "make room there, or choose another folder with `home:` in the pod file"
 FULL = (errno.ENOSPC, errno.EDQUOT)
 _MB = 10**6
-_SOME = 1 << 16  # bytes that a process needs at its start
+_PROBE = 1 << 16  # bytes of a test file; a process needs about as many at its start
 
 
 def free_space(folder: str) -> int:
-    """Return how many bytes this user may still write there. Raises OSError."""
+    """Return the bytes that this user may still write to the folder's disk. Raises OSError."""
     space = os.statvfs(folder)
     return space.f_bavail * space.f_frsize
 
 
 def check_space(folder: str, needed: int, what: str) -> None:
-    """Raise Problem if there is less than `needed`. A file system that reports no size counts as large enough."""
+    """Raise Problem if fewer than `needed` bytes are free. A file system that reports no size counts as large enough."""
     left = free_space(folder)
     if left < needed and os.statvfs(folder).f_blocks:
         raise Problem("%s needs about %s, and %s is left at %s" % (what, human(needed), human(left), folder), ROOM)
 
 
 def full_disk(folders: Iterable[str]) -> Optional[str]:
-    """Return which folder's disk is full, and how full; None if each of these folders takes some more."""
+    """Return a message about the first folder whose disk is full; None if a small file fits into each folder."""
     for folder in folders:
         try:
             with tempfile.TemporaryFile(dir=folder) as file:
-                file.write(bytes(_SOME))
+                file.write(bytes(_PROBE))
                 file.flush()
         except OSError as error:
             if error.errno in FULL:
@@ -42,7 +42,7 @@ def full_disk(folders: Iterable[str]) -> Optional[str]:
 
 
 def mount_point(folder: str) -> str:
-    """Return the folder that a folder's disk is mounted on. Raises OSError."""
+    """Return the mount point of the disk that holds the folder. Raises OSError."""
     folder = os.path.realpath(folder)
     while os.path.dirname(folder) != folder and os.stat(os.path.dirname(folder)).st_dev == os.stat(folder).st_dev:
         folder = os.path.dirname(folder)
@@ -50,13 +50,13 @@ def mount_point(folder: str) -> str:
 
 
 def cannot_write(error: OSError, folder: str) -> str:
-    """Return what could not be written and why, for a user; of a full disk also how full it is."""
+    """Return the message about a failed write; for a full disk with its free space."""
     name = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else folder
     return "cannot write %s: %s%s" % (name, error.strerror, room(folder) if error.errno in FULL else "")
 
 
 def room(folder: str) -> str:
-    """Return, in parentheses, what is free on the disk of a folder; empty if nobody knows."""
+    """Return the free space on a folder's disk in parentheses; empty if unknown."""
     try:
         while not os.path.exists(folder) and os.path.dirname(folder) != folder:
             folder = os.path.dirname(folder)

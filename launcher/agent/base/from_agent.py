@@ -1,8 +1,7 @@
-"""Declare what an agent says, and derive the launcher's checks: frames of a run and of `prepare`, files, and answers.
+"""Declare every message that an agent sends (frames of a run, of `prepare`, of files; answers), and derive the checks.
 
 A frame is a line of JSON with its kind under `type`. State frames of a run carry a sequence number `n`, so that each is
-delivered once and in order over any number of connections. `data` of `output` keeps any byte by surrogateescape.
-The agent imports this module only for its types.
+delivered once and in order over any number of connections. The agent imports this module only for its types.
 """
 
 from typing import TYPE_CHECKING, Dict, List, Optional, Union
@@ -53,7 +52,7 @@ class Hello(_Hello, total=False):
     """The first frame of an agent."""
 
     boot: Words
-    """Id of the start of the machine."""
+    """Id of the machine's current boot."""
 
 
 class Waiting(_Numbered):
@@ -98,7 +97,7 @@ class Started(_Started, total=False):
     """A worker was started."""
 
     standby: bool
-    """It was prewarmed."""
+    """The worker was prewarmed."""
 
 
 class Output(Message):
@@ -111,7 +110,7 @@ class Output(Message):
 
 
 class Unreadable(_Numbered):
-    """Nothing more of the stream will come."""
+    """The stream cannot be read; nothing more of it will come."""
 
     type: Literal["unreadable"]
     stream: str
@@ -130,14 +129,15 @@ class Exit(_Exit, total=False):
     """A worker has ended; `code` is negative for a signal, `asked` is true after a stop."""
 
     out_of_memory: Optional[bool]
-    """Of a SIGKILL that was not the agent's."""
+    """After a SIGKILL that the agent did not send: whether the kernel killed for lack of memory; None: unknown."""
     memory: Words
+    """Use of the memory, after such a SIGKILL."""
     full: Words
-    """The disk that was full then."""
+    """The disk that was full."""
 
 
 class Stopped(_Numbered):
-    """All workers have ended, but for the pids in `left`."""
+    """All workers have ended, except the pids in `left`."""
 
     type: Literal["stopped"]
     reason: Words
@@ -157,14 +157,14 @@ class _Progress(Message):
 
 
 class Progress(_Progress, total=False):
-    """The progress records that have changed, by process, in hexadecimal digits."""
+    """Changed progress records by process number, in hexadecimal digits."""
 
     now: float
-    """Time on the clock of the records."""
+    """Now, on the clock of the records."""
 
 
 class Device(Message):
-    """Use of a device that nvidia-smi knows."""
+    """Usage of a GPU, from nvidia-smi."""
 
     busy: Optional[float]
     memory: Optional[Count]
@@ -172,15 +172,15 @@ class Device(Message):
 
 
 class Measured(Message):
-    """The use of a host, as its agent measures it from time to time."""
+    """Usage of a host, which its agent measures every few seconds."""
 
     cpu: float
-    """Share of all cores, 0 to 1."""
+    """Fraction of all cores in use, 0 to 1."""
     memory: Count
     """Bytes in use."""
     memory_total: Count
     received: float
-    """Bytes a second over the network, without loopback."""
+    """Bytes per second over the network, without loopback."""
     sent: float
     devices: List[Device]
 
@@ -190,7 +190,7 @@ class Usage(Measured):
 
 
 class Stuck(Message):
-    """The state of a worker: that of the kernel, and its share of a core."""
+    """A worker's state letter of the kernel, and its use of cores (1.0: one core)."""
 
     process: Count
     state: str
@@ -213,7 +213,7 @@ class Dumped(_Dumped, total=False):
 
 
 class NotKnown(Message):
-    """Stands in place of a fact that could not be determined."""
+    """Replaces a fact that could not be determined."""
 
     error: str
 
@@ -381,7 +381,7 @@ class Facts(_Facts, total=False):
 
 
 class Need(Message):
-    """The bundles that the host does not have."""
+    """Request for the bundles that the host does not have."""
 
     type: Literal["need"]
     bundles: List[str]
@@ -463,7 +463,7 @@ class NotSent(Message):
 
 
 class Error(Message):
-    """The answer of a command that only succeeds or fails."""
+    """Answer of a command that succeeds or fails; None: it succeeded."""
 
     error: Optional[str]
 
@@ -556,7 +556,7 @@ FROM_AGENT: Frames = {
     **{kind: both(record({"n": count}), check) for kind, check in frame_checks(State).items()},
 }
 USAGE = tuple(Measured.__annotations__)
-"""Names of what an agent measures."""
+"""Names of the fields of Measured."""
 FACTS: Check = check_of(Facts)
 FROM_PREPARE: Frames = frame_checks(FromPrepare)
 FROM_FILES: Frames = frame_checks(FromFiles)

@@ -1,4 +1,4 @@
-"""Expand paths that begin with `~/`, once and on the host: the launcher does not know its login directory."""
+"""Expand paths that begin with `~/` on the host, because the launcher does not know the host's login directory."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ def expand_spec(spec: Spec) -> Spec:
 
 
 def expand_process(process: WorkerSpec) -> WorkerSpec:
-    """Return one worker's part of the spec with `~` expanded. The program's own arguments stay unchanged.
+    """Return a worker with `~` expanded. The program's own arguments stay unchanged.
 
-    argv[0] is expanded as well: Python looks for `pyvenv.cfg` beside argv[0], and would not find the packages of its
-    virtual environment from an argv[0] of `~/venv/bin/python`.
+    argv[0] is expanded as well, because Python looks for its virtual environment's `pyvenv.cfg` beside argv[0].
     """
     argv = process["argv"]
     container = process.get("container")
-    prefix = len(container["command"]) if container else 1  # words that are not the program's
+    prefix = len(container["command"]) if container else 1  # words before the program's arguments
     return {
         **process,
         "argv": [*map(os.path.expanduser, argv[:prefix]), *argv[prefix:]],

@@ -57,10 +57,10 @@ if TYPE_CHECKING:
 else:
 
     class Message(dict):
-        """A JSON object with declared fields: a TypedDict whose check is derived, as that of 3.8 forgets what is optional.
+        """A JSON object with declared fields: a TypedDict from whose annotations `check_of` derives a check.
 
-        The fields of a subclass with `total=False` are optional. No file that declares messages may import
-        `annotations` from `__future__`: the annotations are the checks, or types that `check_of` knows.
+        The fields of a subclass with `total=False` are optional; TypedDict of Python 3.8 does not keep that for inherited
+        fields. A file that declares messages may not import `annotations` from `__future__`, which would make them texts.
         """
 
         def __init_subclass__(cls, total=True):
@@ -109,12 +109,12 @@ def fields_of(message: Any) -> Tuple[Dict[str, Check], Dict[str, Check]]:
 
 
 def frame_checks(frames: Any) -> Frames:
-    """Return the check of each of the frames, a Union of messages, by its kind: the value of its Literal `type`."""
+    """Return the checks of a Union of frames, by the kind of each."""
     return {kind_of(frame): check_of(frame) for frame in frames.__args__}
 
 
 def kind_of(frame: Any) -> str:
-    """Return the value of a frame's Literal `type`."""
+    """Return a frame's kind, the value of its Literal `type`."""
     declared = next(cls.__annotations__["type"] for cls in frame.__mro__ if "type" in cls.__annotations__)
     kind: str = declared.__args__[0]
     return kind

@@ -3,8 +3,8 @@
 home/agents/HASH.pyz               the agent, with the code compiled for the Python that stored it
 home/bundles/KIND-HASH/            code, unpacked
 home/envs/KEY/                     virtual environments
-home/data/files/SHA256             data that was brought, by its content
-home/data/sets/HASH/               the same files under their names
+home/data/files/SHA256             data files, named by their digest
+home/data/sets/HASH/               a data set: the same files under their own names
 home/runs/RUN/hosts/HOST.ATTEMPT/  an agent's folder: spec, output, events
 """
 
@@ -43,17 +43,17 @@ def environment_python(home: str, key: str) -> str:
 
 
 def data_folder(home: str) -> str:
-    """Return the folder of all data that was brought."""
+    """Return the folder of all data that the launcher has distributed."""
     return posixpath.join(home, DATA)
 
 
 def data_set_folder(home: str, name: str) -> str:
-    """Return the folder in which the files of a set have their names."""
+    """Return the folder of a data set, in which its files have their own names."""
     return posixpath.join(data_folder(home), DATA_SETS, name)
 
 
 def hosts_folder(home: str, run: str) -> str:
-    """Return a run's folder for its hosts: each has its own folders in it, as hosts may share a home."""
+    """Return the folder that holds the agents' folders of a run. Hosts that share a home share this folder."""
     return posixpath.join(home, RUNS, run, HOSTS)
 
 

@@ -29,7 +29,7 @@ def restore_umask() -> None:
 
 
 def private_path(home: str, *below: str) -> str:
-    """Make `home` and the folders below it, each inside the one before, for this user alone. Returns the last.
+    """Make `home` and a chain of nested folders `below` it, for this user alone. Returns the innermost folder.
 
     Existing folders must belong to this user. Folders that podrun has made are closed to others if they were open. A home
     that the user has chosen is left unchanged, and must not be writable by others. Raises UnsafeError, OSError.

@@ -1,4 +1,4 @@
-"""Report why a host cannot be prepared."""
+"""The error of a host that cannot be prepared."""
 
 from __future__ import annotations
 

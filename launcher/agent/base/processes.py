@@ -15,8 +15,8 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWPID = 0x00020000, 0x04000000, 0x20000000
 MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000
 HOSTS = "/etc/hosts"
-STUCK = 10.0  # seconds after which a process that does not die must be stuck in the kernel ...
-ROUNDS = 50  # ... provided this process ran that many rounds: on an overloaded machine others need time to die
+STUCK = 10.0  # seconds after which a killed process counts as stuck in the kernel ...
+ROUNDS = 50  # ... if `kill_until_none` made as many rounds: on an overloaded machine processes take longer to die
 
 
 def libc() -> ctypes.CDLL:
@@ -39,7 +39,7 @@ def stat_fields(pid: int) -> List[bytes]:
 
 
 def parent() -> int:
-    """Return the parent's pid from /proc: getppid() is 0 for a parent outside the own PID namespace."""
+    """Return the parent's pid from /proc: getppid() returns 0 for a parent outside this PID namespace."""
     with open("/proc/self/stat", "rb") as file:
         return int(file.read().rsplit(b")", 1)[1].split()[1])
 
@@ -49,7 +49,7 @@ def all_pids() -> List[int]:
 
 
 def descendants(spare: AbstractSet[int] = frozenset()) -> List[int]:
-    """Return the live processes below this one, with those that were orphaned to it, but not `spare` and below them."""
+    """Return all live descendants of this process, adopted orphans included, without `spare` and their descendants."""
     children = _children_listed if os.path.exists("/proc/self/task/%d/children" % os.getpid()) else _children_scanned()
     pids = [os.getpid()]
     for pid in pids:
@@ -58,9 +58,9 @@ def descendants(spare: AbstractSet[int] = frozenset()) -> List[int]:
 
 
 def _children_listed(pid: int) -> List[int]:
-    """Read the children of a process from the kernel's own lists, one for each of its threads.
+    """Return the children of a process from the kernel's lists, one per thread.
 
-    On a machine with thousands of processes this is far cheaper than a scan of /proc by every agent.
+    With thousands of processes on a machine this is far cheaper than a scan of /proc.
     """
     children: List[int] = []
     try:
@@ -73,7 +73,7 @@ def _children_listed(pid: int) -> List[int]:
 
 
 def _children_scanned() -> Callable[[int], List[int]]:
-    """Scan /proc for all parents: a kernel may be built without the lists of children."""
+    """Return a lookup of children by a scan of /proc, for kernels that are built without the lists."""
     children: Dict[int, List[int]] = {}
     for pid in all_pids():
         try:
@@ -91,7 +91,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def ended_children() -> Iterator[Tuple[int, int]]:
-    """Yield (pid, code) of children and adopted orphans that have ended; a negative code is a signal."""
+    """Reap ended children and adopted orphans, and yield (pid, code) of each; a negative code is a signal."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -109,30 +109,30 @@ def reap() -> None:
 
 
 def kill_descendants(reap: Callable[[], None], spare: AbstractSet[int] = frozenset()) -> List[int]:
-    """Kill all descendants of this process, which must adopt orphans, until it has no child, not even a zombie.
+    """Kill all descendants of this process until none is left, not even a zombie. Call `adopt_orphans` before.
 
-    Children in `spare` live on, with what is below them. Returns the pids that are left after `STUCK` seconds.
+    Children in `spare` and their descendants live on. Returns the pids that are left after `STUCK` seconds.
     """
 
     def childless() -> bool:
-        # Of a process with children that live on, the kernel cannot say that it has no others: the list is read again.
+        # The kernel can confirm only that there are no children at all; with spared ones, repeated scans take its place.
         return not any(descendants(spare) for _ in range(5)) if spare else _childless()
 
     return kill_until_none(lambda: descendants(spare), reap, childless)
 
 
 def kill_until_none(
-    find: Callable[[], List[int]], reap: Callable[[], None], certain: Callable[[], bool] = lambda: True
+    find: Callable[[], List[int]], reap: Callable[[], None], confirm: Callable[[], bool] = lambda: True
 ) -> List[int]:
     """Kill the processes that `find` returns until it returns none: a process may fork while it is being killed.
 
-    `certain` confirms that an empty result is complete. Returns the pids that are left after `STUCK` seconds.
+    `confirm` returns whether an empty result of `find` is certain. Returns the pids left after `STUCK` seconds.
     """
     deadline = time.monotonic() + STUCK
     rounds = 0
     pause = 0.01
     left = find()
-    while (left or not certain()) and (rounds < ROUNDS or time.monotonic() < deadline):
+    while (left or not confirm()) and (rounds < ROUNDS or time.monotonic() < deadline):
         rounds += 1
         for pid in left:
             try:
@@ -140,14 +140,14 @@ def kill_until_none(
             except OSError:
                 pass
         time.sleep(pause)
-        pause = min(2 * pause, 0.2)  # of a thousand agents that end at once each scans the processes of all
+        pause = min(2 * pause, 0.2)  # a thousand agents may end at once, and each scans all processes
         reap()
         left = find()
     return left
 
 
 def _childless() -> bool:
-    """Ask the kernel whether there are no children: a scan of /proc misses a process that forks and ends meanwhile."""
+    """Return whether the kernel knows no child: a scan of /proc misses a process that forks and ends meanwhile."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -159,15 +159,15 @@ def _childless() -> bool:
 
 
 def enter_pid_namespace() -> int:
-    """Start the children of this process in a new PID namespace that dies with this process, from now on.
+    """Start all further children of this process in a new PID namespace, which ends with this process.
 
     Only root may do so. (A user namespace would allow it to others, but sudo and ssh do not work in one.) Returns the pid of
-    its first process, with which all in it end; 0 if it was not possible.
+    the namespace's first process, whose end kills all others; 0 if a namespace is not possible.
     """
     if not namespaces_work():
         return 0
     namespace = os.open("/proc/self/ns/pid", os.O_RDONLY)
-    libc().setns(namespace, CLONE_NEWPID)  # from one that was entered before, which may have ended
+    libc().setns(namespace, CLONE_NEWPID)  # leave a namespace that was entered before, which may have ended
     os.close(namespace)
     if libc().unshare(CLONE_NEWPID) != 0:
         return 0
@@ -179,34 +179,34 @@ def enter_pid_namespace() -> int:
 
 
 @contextmanager
-def children_beside(pid: int) -> Iterator[None]:
-    """Start children in the PID namespace of a process: the next ones may be meant for another. Raises OSError."""
+def children_in_namespace_of(pid: int) -> Iterator[None]:
+    """Within the block, start children in the PID namespace of process `pid`. Raises OSError."""
     with ExitStack() as stack:
-        before, beside = (
+        before, other = (
             os.open(name, os.O_RDONLY) for name in ("/proc/self/ns/pid_for_children", "/proc/%d/ns/pid" % pid)
         )
-        for file in (before, beside):
+        for file in (before, other):
             stack.callback(os.close, file)
         stack.callback(libc().setns, before, CLONE_NEWPID)
-        libc().setns(beside, CLONE_NEWPID)
+        libc().setns(other, CLONE_NEWPID)
         yield
 
 
 def mount_own_proc() -> bool:
-    """Mount, in a child, a /proc of its PID namespace; without it psutil and the like would read other processes."""
+    """Mount a /proc of this child's own PID namespace: psutil and the like would read other processes without it."""
     c = libc()
     return bool(
         c.unshare(CLONE_NEWNS) == 0
-        and c.mount(b"none", b"/", None, MS_REC | MS_SLAVE, None) == 0  # later mounts of the host still arrive
+        and c.mount(b"none", b"/", None, MS_REC | MS_SLAVE, None) == 0  # later mounts of the host still appear
         and c.mount(b"proc", b"/proc", b"proc", 0, None) == 0
     )
 
 
 def take_host_name(names: Sequence[str]) -> bool:
-    """Give this process, a child with its own mounts, the first of the names of hosts that are this machine.
+    """Give this process, a child with its own mounts, the host name `names[0]`.
 
-    All of them resolve to loopback from then on: programs tell each other their names. Returns False, and changes nothing
-    that could be seen, where that is not permitted.
+    `names` are the hosts of a simulated pod. All resolve to loopback for this process, because programs tell each other
+    their host names. Returns False, without visible change, if this is not permitted.
     """
     file = "hosts.%d" % os.getpid()
     try:
@@ -229,9 +229,9 @@ def take_host_name(names: Sequence[str]) -> bool:
 
 @lru_cache(maxsize=None)
 def namespaces_work() -> bool:
-    """Test in throwaway processes whether both unshare and mount work: a container may permit only one of them.
+    """Return whether unshare and mount both work, tested in throwaway processes: a container may permit only one.
 
-    An agent that is a copy knows it from the process that it is a copy of.
+    An agent of the forkserver inherits the result.
     """
     if os.geteuid() != 0:
         return False

@@ -1,7 +1,7 @@
 """Parse and check frames, and define the names and limits on which launcher and agent must agree.
 
-`to_agent.py` and `from_agent.py` declare the frames.
-A frame that does not match is `Malformed`: it ends that connection, and for the launcher that host, nothing else.
+`to_agent.py` and `from_agent.py` declare the frames. A frame that does not match is `Malformed`: the agent then closes the
+connection, the launcher gives up the host.
 """
 
 from __future__ import annotations
@@ -16,51 +16,51 @@ __all__ = ["WORDS", "Lines", "Malformed", "parse", "short"]
 MARK = b"podrun-agent\n"
 """The first line of the agent on stdout. Anything before it was printed by a login script."""
 ISOLATED = ("-I", "-S", "-c")
-"""Options of the Python that runs the agent: isolated and without site-packages, as it uses only the standard library."""
+"""Options of the Python that runs the agent: isolated, and without site-packages, as the agent needs none."""
 PREWARM = "--standby"
-"""The runtime's argument that makes it import, and wait for what it is to do."""
+"""The runtime's argument that makes it import, then wait for its orders."""
 IFNAME = "NCCL_SOCKET_IFNAME"
 """Variable that tells NCCL which network interfaces to use."""
 PRESTART = "--ahead"
-"""The same, in a hurry: the first attempt is about to start."""
+"""The same at normal priority, because the first attempt is about to start."""
 FORKSERVER = "nursery"
-"""The agent's command that makes it start further agents as copies of itself."""
+"""The agent's command that makes it start further agents by forking itself."""
 NO_AGENT = "no agent here"
 """Message of a relay that finds no agent to connect to."""
 NOT_STARTED = "no agent was started"
-"""Start of the message of a relay that could not start an agent; the rest says why."""
+"""Prefix of the message of a relay that could not start an agent; the reason follows."""
 ASKED = "asked to stop"
 """Reason of a stop that the launcher asked for."""
 UNHEARD = "no word from the launcher"
-"""Start of the reason of a stop after the lease has expired."""
+"""Prefix of the reason of a stop after the lease has expired."""
 PREEMPTED = "its machine is needed elsewhere, or shuts down: "
-"""Start of the reason of a stop that the machine has asked for; the end says how."""
+"""Prefix of the reason of a stop that the machine has asked for; the way it asked follows."""
 INSTRUMENT = "instrument"
-"""Folder, in that of an agent, with the files that come first on a user program's PYTHONPATH."""
+"""Folder, in the agent's folder, that comes first on a user program's PYTHONPATH."""
 MISSING = "missing"
-"""Stands in place of the version of a package that is not installed."""
+"""The version of a package that is not installed."""
 EXTENSION = 100 * 10**6
-"""Free space, in bytes, that extending an environment by new packages requires."""
+"""Bytes of free space required to add packages to an environment."""
 
 ENV_RUN = "PODRUN_RUN_ID"
 ENV_HOST = "PODRUN_HOST"
 ENV_DIR = "PODRUN_DIR"
 ENV_WORKDIR = "PODRUN_WORKDIR"
 ENV_PID = "PODRUN_PID"
-ENV_MAIN_PID = "PODRUN_MAIN_PID"  # of the worker as it sees itself, also in a PID namespace
+ENV_MAIN_PID = "PODRUN_MAIN_PID"  # the pid in the worker's own PID namespace
 ENV_PROJECT = "PODRUN_PROJECT"
 """Environment variables that the agent sets or reads for workers and commands, named as in `runtime.contract`."""
 OTHER_LAUNCHERS = ("SLURM_", "SLURMD_", "SRUN_", "OMPI_", "PMI_", "PMIX_", "MPI_LOCAL")
-"""Beginnings of variables of a login that mislead programs: they describe the job of another launcher, not this run."""
+"""Prefixes of login variables that are withheld from workers, because they describe the job of another launcher."""
 MULTISLICE = ("MEGASCALE_COORDINATOR_ADDRESS", "MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID", "MEGASCALE_PORT")
-"""Variables of a login that make libtpu wait for slices of another job, which may be gone. A plan has all four, or none."""
+"""Login variables withheld from workers: libtpu would wait for the slices of another job. A plan sets all four or none."""
 
 LIMIT = 16 << 20
 """Most bytes in a line. The largest lines are a spec with its files, and the answer of `clean`."""
 STREAM_LIMIT = 1 << 20
-"""Most bytes in a frame of FROM_AGENT: output comes in 64 KiB pieces, and a byte may take six characters in JSON."""
+"""Most bytes in a frame of FROM_AGENT: output comes in 64 KiB pieces, and JSON may need six characters for a byte."""
 PIECE = 1 << 18
-"""Most bytes of a file behind a frame `data` of FROM_FILES."""
+"""Most bytes of a file that follow a frame `data` of FROM_FILES."""
 FILES_LIMIT = 100000
 """Most files of a folder that are sent."""
 
@@ -81,7 +81,7 @@ def parse(line: bytes, frames: Dict[str, Check], limit: int = LIMIT) -> Any:
 
 
 def readable(frame: Any, line: bytes) -> Any:
-    """Replace lone surrogates, which only `output` may hold, because the other texts are displayed and recorded."""
+    """Replace lone surrogates in texts that are displayed and recorded; only `output` may hold them."""
     if b"\\u" in line:
         return printable(frame)
     return frame

@@ -1,4 +1,4 @@
-"""An agent's run folder: the socket at which it listens, and its log, which show that an agent has run there."""
+"""The agent's folder of one attempt, with its socket and its log."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ LOG = "agent.log"
 
 
 def open_folder(spec: Spec) -> Tuple[socket.socket, int]:
-    """Make and enter the folder. Returns the socket that listens there, and the open log. Raises OSError, UnsafeError."""
+    """Make and enter the folder. Returns its listening socket and its open log. Raises OSError, UnsafeError."""
     private_path(spec["home"], *os.path.relpath(spec["dir"], spec["home"]).split("/"))
-    os.chdir(spec["dir"])  # a relative name keeps the socket's path below the 107 bytes the kernel allows
+    os.chdir(spec["dir"])  # the kernel allows 107 bytes for a socket's path, so it is a relative one
     listener = socket.socket(socket.AF_UNIX)
     if os.path.exists(SOCKET):
         os.unlink(SOCKET)
@@ -30,25 +30,25 @@ def open_folder(spec: Spec) -> Tuple[socket.socket, int]:
 
 
 def use_log(log: int) -> None:
-    """Write what this process prints to the log, which is closed here."""
+    """Redirect stdout and stderr to the log, and close its descriptor."""
     for target in (1, 2):
         os.dup2(log, target)
     os.close(log)
 
 
 def remove_folder(folder: str, files: List[str]) -> None:
-    """Remove the files from the folder, which is left for that, and the folder itself if it is empty then."""
+    """Remove `files` from the current folder, then `folder` and its two parents as far as they are empty. Changes to `/`."""
     for name in [SOCKET, LOG, *files]:
         try:
             os.unlink(name)
         except OSError:
             pass
     if INSTRUMENT in {os.path.dirname(name) for name in files}:
-        shutil.rmtree(INSTRUMENT, ignore_errors=True)  # Python has kept compiled code there
+        shutil.rmtree(INSTRUMENT, ignore_errors=True)  # Python's cache of compiled code is in there
     os.chdir("/")
-    for _ in range(3):  # this folder, the run's hosts folder, and the run's folder
+    for _ in range(3):  # the agent's folder, the run's hosts folder, the run's folder
         try:
             os.rmdir(folder)
         except OSError:
-            return  # it holds other hosts' folders, or files of the user program
+            return  # not empty: other hosts' folders, or files of the user's program
         folder = os.path.dirname(folder)

@@ -27,15 +27,15 @@ class Malformed(ValueError):
 
 
 class Lines:
-    """Splits a stream into lines and drops empty ones. A line longer than `limit` is cut there, and `loads` refuses it."""
+    """Splits a stream into lines, without empty ones. Cuts a line longer than `limit` bytes, which `loads` then refuses."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._parts: List[bytes] = []  # of the line that is still incomplete
+        self._parts: List[bytes] = []  # of the incomplete line
         self._size = 0
 
     def feed(self, data: bytes) -> List[bytes]:
-        """Return the lines that `data` completes; a line that is too long is returned as soon as it exceeds the limit."""
+        """Return the lines that `data` completes. A line that is too long is returned as soon as it exceeds the limit."""
         lines = []
         *ends, rest = data.split(b"\n")
         for end in ends:
@@ -80,7 +80,7 @@ def loads(line: bytes, limit: int, finite: bool = True) -> Any:
 
 
 def printable(value: Any) -> Any:
-    """Return the value with lone surrogates, which cannot be printed or written, replaced in its texts."""
+    """Return the value with lone surrogates in its texts replaced, because they cannot be printed or written."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, list):
@@ -91,7 +91,7 @@ def printable(value: Any) -> Any:
 
 
 def short(value: Any) -> str:
-    """Return the start of a value for a message."""
+    """Return a value, cut to a few words, for a message."""
     if isinstance(value, bytes):
         shown = repr(value[:_SHOWN])[1:]
     elif isinstance(value, str):
@@ -148,7 +148,7 @@ def words(value: Any) -> None:
 
 
 def raw(value: Any) -> None:
-    """Accept text that stands for bytes, by surrogateescape."""
+    """Accept text that encodes bytes by surrogateescape."""
     text(value)
     try:
         value.encode("utf-8", "surrogateescape")
@@ -169,13 +169,13 @@ def integer(value: Any) -> None:
 
 
 def version(value: Any) -> None:
-    """Accept a version whose numbers can be read: Python refuses to read one of thousands of digits."""
+    """Accept a version without huge numbers: Python refuses to parse thousands of digits."""
     words(value)
     _expect(not _MANY_DIGITS.search(value), value, "a version")
 
 
 def python_version(value: Any) -> None:
-    """Accept the version of a Python, such as 3.11.7."""
+    """Accept a version of Python, such as 3.11.7."""
     text(value)
     _expect(_PYTHON.fullmatch(value) is not None, value, "a version of Python")
 
@@ -196,7 +196,7 @@ def number(value: Any) -> None:
 
 
 def metric(value: Any) -> None:
-    """Accept what a computation may have as its result: also NaN and infinity."""
+    """Accept a result of a computation, also NaN and infinity."""
     _expect(type(value) is float or (type(value) is int and abs(value) <= LARGEST), value, "a number")
 
 
@@ -251,7 +251,7 @@ def record(fields: Dict[str, Check], optional: Dict[str, Check] = {}) -> Check:
 
 
 def either(first: Check, second: Check) -> Check:
-    """Accept a value that one of the two checks accepts; the error is that of the first."""
+    """Accept a value that one of the two checks accepts; otherwise raise the error of the first."""
 
     def check(value: Any) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Read lines and parts of a known length from the launcher. The command ends when its stdin ends."""
+"""Read lines, and data of a known size, from the launcher over stdin."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class GoneError(Exception):
 
 
 class Stdin:
-    """Buffered stdin. The buffer is our own, so that callers can use `select` on the descriptor as well."""
+    """Buffered stdin on whose descriptor callers can also use `select`."""
 
     def __init__(self, fd: int = 0) -> None:
         self.fd = fd
@@ -37,7 +37,7 @@ class Stdin:
         return data
 
     def fill(self) -> None:
-        """Wait for more data. Raises GoneError at the end."""
+        """Wait for more data. Raises GoneError at the end of stdin."""
         data = os.read(self.fd, CHUNK)
         if not data:
             raise GoneError()
@@ -45,7 +45,7 @@ class Stdin:
 
 
 class Part:
-    """A file of the next `size` bytes of stdin."""
+    """A file object that reads the next `size` bytes of stdin."""
 
     def __init__(self, stdin: Stdin, size: int) -> None:
         self._stdin = stdin
@@ -61,7 +61,7 @@ class Part:
 
 
 def read_line(fd: int, data: bytes = b"") -> Tuple[bytes, bytes]:
-    """Return the first line of `fd`, and the bytes that were read beyond it. `data` was read before."""
+    """Return the first line of `fd`, and the bytes read beyond it. `data` are bytes read before. Exits at the end."""
     while b"\n" not in data:
         chunk = os.read(fd, CHUNK)
         if not chunk:

@@ -38,14 +38,14 @@ class _Expected(Message):
     argv: Command
     env: Dict[str, str]
     path: Dict[str, List[str]]
-    """Folders that precede those of the host in a variable such as PATH."""
+    """Folders to put before the host's own in a variable such as PATH."""
     threads: Optional[Count]
     """Threads that XLA's CPU client needs at least; None on other platforms."""
     cwd: str
 
 
 class Expected(_Expected, total=False):
-    """A worker as it is expected to be, before the spec is known."""
+    """An expected worker, before the spec is known."""
 
     names: List[str]
     """The hosts of a simulated pod, this one first."""
@@ -54,7 +54,7 @@ class Expected(_Expected, total=False):
 
 
 class WorkerSpec(Expected):
-    """A worker. Its files are relative to the folder of the run."""
+    """A worker. Its files are relative to `dir`."""
 
     output: str
     events: str
@@ -86,28 +86,28 @@ class Spec(Message):
     grace: float
     """Seconds from SIGTERM to SIGKILL."""
     files: Dict[str, str]
-    """Text of each file to write in `dir`."""
+    """Text of each file to write to `dir`, by name."""
     code: Optional[str]
-    """Folder of the project's code; None: the workers use that of the launcher's machine."""
+    """Folder of the project's code; None: the workers use the launcher's own folder, on the same machine."""
     uses: List[str]
     """Folders that must not be removed during the run."""
     exclusive: bool
     """The run has the host to itself."""
     measures: bool
-    """The agent sends the use of the host."""
+    """Send the host's usage (frame `usage`)."""
     devices: str
     coordinator: bool
-    """The agent reserves a port for the coordinator."""
+    """Reserve a port for the coordinator."""
     is_program: bool
     ports: Optional[PortRange]
     """First and last port that may be reserved; None: any."""
     internal: Optional[str]
-    """Address of this host for the others, if it is known."""
+    """Address of this host for the other hosts, if known."""
     processes: Workers
 
 
 class Attach(Message):
-    """The launcher wants the state frames from number `next` on, and each stream from its offset in bytes on."""
+    """Request the state frames from number `next` on, and each stream from its offset in bytes on."""
 
     type: Literal["attach"]
     next: Count
@@ -115,7 +115,7 @@ class Attach(Message):
 
 
 class Probe(Message):
-    """Test whether this host reaches the coordinator at `address`."""
+    """Test whether this host can connect to the coordinator at `address`."""
 
     type: Literal["probe"]
     address: str
@@ -141,17 +141,17 @@ class Stop(_Stop, total=False):
     """Stop the workers, and kill them after `grace` seconds."""
 
     hurry: bool
-    """The launcher does not wait for output."""
+    """The launcher does not wait for unsent output."""
 
 
 class DumpStacks(Message):
-    """Let the workers print their stacks."""
+    """Make the workers print their stacks."""
 
     type: Literal["dump"]
 
 
 class Prewarm(Message):
-    """Start this many prewarmed workers on this machine; they take memory."""
+    """Prewarm the workers. `count`: how many there will be on this machine, for which the memory must suffice."""
 
     type: Literal["standby"]
     count: Count
@@ -170,7 +170,7 @@ class Close(_Close, total=False):
 
 
 class PrestartFrame(Message):
-    """What the workers are expected to be, while the spec is made."""
+    """The expected workers, sent while the spec is being made."""
 
     type: Literal["ahead"]
     processes: ExpectedWorkers
@@ -179,7 +179,7 @@ class PrestartFrame(Message):
 
 ToAgent = Union[Spec, Attach, Probe, Go, Ping, Stop, DumpStacks, Prewarm, Close]
 First = Union[Spec, PrestartFrame]
-"""What may come first: the spec, or what its workers are expected to be."""
+"""The first frame: the spec, or the workers that it is expected to have."""
 
 TO_AGENT: Frames = frame_checks(ToAgent)
 FIRST: Frames = frame_checks(First)

@@ -1,4 +1,4 @@
-"""Run one command of a preparation: report its output as it comes, and kill it with the agent."""
+"""Run a command of the preparation, such as pip: report its output as it comes, and kill it with the agent."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .stdin import Stdin
 
 TAIL = 12  # lines of output that are kept for an error message
 LINE = 400  # characters of each line that are kept
-ALIVE = 5.0  # seconds of silence after which the launcher is told that the agent is alive
-STILL = 10.0  # seconds of silence of a command after which its elapsed time is reported
+ALIVE = 5.0  # seconds without output after which the launcher is told that the agent is alive
+STILL = 10.0  # seconds without output after which the elapsed time is reported
 TICK = 0.1  # seconds between two checks for a command that has ended while another process holds its output open
 
 _DOING = 60  # characters of the last line that are repeated with the elapsed time
@@ -29,7 +29,7 @@ class ToolError(Exception):
 
 
 class Tools:
-    """Runs commands for the launcher at the other end of `stdin`."""
+    """Runs commands while the launcher is at the other end of `stdin`."""
 
     def __init__(self, stdin: Stdin, env: Dict[str, str], cwd: str, alive: Callable[[], None]) -> None:
         self.env = env
@@ -77,7 +77,7 @@ class Tools:
         return lines.last[-1] if lines.last else ""
 
     def _follow(self, process: "subprocess.Popen[bytes]", output: int, lines: "_Lines", limit: float) -> bool:
-        """Read output until the command itself has ended: its background processes may hold the output open forever."""
+        """Read output until the command, not its background processes, has ended. Returns False at the limit."""
         os.set_blocking(output, False)
         begun = told = time.monotonic()
         reading = True
@@ -95,7 +95,7 @@ class Tools:
         return True
 
     def wait(self, seconds: float, also: Optional[int] = None) -> None:
-        """Sleep until `also` can be read, but at most `seconds`. Raises GoneError if the launcher is gone."""
+        """Wait up to `seconds` until the descriptor `also` is readable. Raises GoneError if the launcher is gone."""
         fds = [self._stdin.fd] if also is None else [self._stdin.fd, also]
         if self._stdin.fd in select.select(fds, [], [], seconds)[0]:
             self._stdin.fill()
@@ -112,7 +112,7 @@ class _Lines:
         self._rest = b""
 
     def say_still(self, seconds: float) -> None:
-        """Report the last line again, with the time that has passed."""
+        """Report the last line again, with the elapsed time."""
         doing = self.last[-1][:_DOING] if self.last else "no output yet"
         self._say("%s ... (%d:%02d)" % (doing, seconds // 60, seconds % 60))
 

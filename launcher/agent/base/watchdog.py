@@ -1,4 +1,4 @@
-"""End a command when its connection is gone, whatever it is doing: it may read or wait where nothing ever comes."""
+"""End this process when its connection is gone, even if it is blocked."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import time
 
 from .processes import kill_descendants, reap
 
-GRACE = 5.0  # seconds for a command that notices the end itself to tidy up
+GRACE = 5.0  # seconds for a command that notices the end itself, to clean up
 
 
 def end_with_connection() -> None:
-    """Watch stdin and stdout from now on, in a thread; nothing is read from them."""
+    """Watch stdin and stdout in a thread, without reading from them."""
     threading.Thread(target=_watch, name="watchdog", daemon=True).start()
 
 
 def _watch() -> None:
     poll = select.poll()
-    # That nobody writes to stdin, or reads from stdout, any more is told without being asked for, but for sockets.
+    # Pipes report a closed other end (POLLHUP, POLLERR) in any case; sockets only on request.
     for fd in (0, 1):
         poll.register(fd, select.POLLRDHUP)
     poll.poll()

@@ -1,4 +1,4 @@
-"""Copy a virtual environment by hard links to the same data, which takes a second and no space."""
+"""Copy a virtual environment by hard links, which takes a second and no disk space."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import shutil
 from typing import Any, Set
 
 COPYABLE = re.compile(r"[A-Za-z0-9/]|--(no-index|index-url|extra-index-url|find-links|pre)\b|#|$")
-"""Matches requirements.txt lines that install only packages; `-e` lines do not match, as they record absolute paths."""
+"""Matches lines of requirements.txt whose result can be copied; not `-e`, which records absolute paths."""
 
 
 def copy_environment(source: str, target: str, leave_out: str) -> None:
-    """Copy `source` to `target`, except for the file `leave_out` at its top. Raises OSError.
+    """Copy `source` to `target`, without the top-level file `leave_out`. Raises OSError.
 
-    pip and uv replace files and never write into them, so neither environment changes when the other does.
+    pip and uv replace files and never modify them, so a later change of one environment does not affect the other.
     """
 
     def ignore(folder: str, names: Any) -> Set[str]:
@@ -35,7 +35,7 @@ def _link(source: str, target: str) -> None:
 
 
 def _rename_in(path: str, old: bytes, new: bytes) -> None:
-    """Replace a path in a script. Writes a new file, because the old one shares its data with the source."""
+    """Replace a path in a script. Writes a new file, because a hard link shares its data with the source."""
     with open(path, "rb") as file:
         data = file.read()
     if old in data:

@@ -1,10 +1,10 @@
-"""Keep data on this host: files named by their content, and sets, which are folders that give them their names.
+"""Store data on this host: files named by their digest, and data sets, folders of hard links with the files' names.
 
-home/data/files/SHA256         a complete file; its modification time says that it has been verified since it was last changed
-home/data/files/SHA256.part    a file of which some pieces have come
+home/data/files/SHA256         a complete file; its modification time is VERIFIED unless it was changed after its check
+home/data/files/SHA256.part    a file of which some pieces have arrived
 home/data/sets/HASH/           the files of one job under their names, as hard links
 
-A piece is there if its bytes have its digest, so nothing else needs to be recorded: whoever goes on looks at the bytes.
+A piece is present if its bytes have its digest, so an interrupted transfer resumes without any other record.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from .named_data import Names, is_complete, make_set
 from .store import beside, flush
 
 VERIFIED = 0
-"""Modification time of a file that was verified. Whoever writes to it changes that."""
-_LOCK_LIMIT = 1800.0  # seconds to wait for another run that brings data here
+"""Modification time of a verified file. Any write changes it."""
+_LOCK_LIMIT = 1800.0  # seconds to wait for another run's transfer to this host
 _BLOCK = 1 << 20
 
 
 def store_id(home: str) -> str:
-    """Return the identity of the store. Hosts that share a home have the same."""
+    """Return the id of the store, which hosts that share a home have in common."""
     path = os.path.join(private_path(home, DATA), "id")
     for _ in range(2):
         try:
@@ -52,11 +52,11 @@ def store_id(home: str) -> str:
 
 
 class DigestError(Exception):
-    """A piece has come with other bytes than were sent; the message has both digests."""
+    """A piece has arrived with the wrong digest; the message has both digests."""
 
 
 class DataFiles:
-    """The files of one set on this host. Threads read and write pieces of them at the same time."""
+    """The files of one data set on this host. Thread-safe."""
 
     def __init__(self, home: str, name: str, names: Names, files: List[File]) -> None:
         self._home = home
@@ -66,7 +66,7 @@ class DataFiles:
         self._folder = os.path.join(data_folder(home), DATA_FILES)
         self.pieces = pieces_of(files)
         self.changed: List[str] = []
-        """What is wrong with files that were complete once: their names, and both digests."""
+        """A message for each file that was complete once and has changed: name and both digests."""
         self._lock_fd = -1
         self._arrived = threading.Condition()
         self._order: List[int] = []
@@ -74,7 +74,7 @@ class DataFiles:
         self._end = threading.Event()
 
     def open(self) -> None:
-        """Make the folders. Raises Problem for a name that leads out of the set, OSError."""
+        """Make the folders. Raises OSError, and Problem for a name outside the data set."""
         for path, _ in self._names:
             why = why_unsafe(path, any_characters=True)
             if why is not None:
@@ -82,10 +82,10 @@ class DataFiles:
         for folder in (DATA_FILES, DATA_SETS):
             private_path(self._home, DATA, folder)
 
-    # --- what is here ---
+    # --- pieces that are present ---
 
     def scan(self, wait: Callable[[], None]) -> None:
-        """Lock the store, and find the pieces that are here. Calls `wait` often. Raises Problem, OSError."""
+        """Lock the store and find the pieces that are present. Calls `wait` often. Raises Problem, OSError."""
         self._lock(wait)
         complete = {file.sha256 for file in self._files if self._is_complete(file)}
         known: Dict[str, bool] = {}
@@ -103,42 +103,42 @@ class DataFiles:
         with self._arrived:
             return [number for number in range(len(self.pieces)) if number not in self._present]
 
-    def wait_for_news(self, known: int, seconds: float) -> List[int]:
-        """Return the pieces that have come after the first `known` ones, in order; empty if none comes in time."""
+    def wait_for_pieces(self, known: int, seconds: float) -> List[int]:
+        """Return the pieces that have arrived after the first `known` ones, in order; empty if none arrives in time."""
         with self._arrived:
             if len(self._order) <= known and not self.ended:
                 self._arrived.wait(seconds)
             return self._order[known:]
 
     def wait_for_end(self, seconds: float) -> bool:
-        """Return whether the end has come, after up to `seconds`."""
+        """Wait up to `seconds` for `end`. Returns whether it was called."""
         return self._end.wait(seconds)
 
     def end(self) -> None:
-        """Wake whoever waits for pieces: no more will come."""
+        """End all waits: no more pieces will arrive."""
         self._end.set()
         with self._arrived:
             self._arrived.notify_all()
 
     @property
     def ended(self) -> bool:
-        """Return whether no more pieces will come."""
+        """Whether `end` was called."""
         return self._end.is_set()
 
     # --- reading and writing ---
 
     def open_piece(self, number: int) -> int:
-        """Return a descriptor of the file that holds the piece, at any offset."""
+        """Return a descriptor of the file that holds the piece. Its offset is undefined."""
         name = self.pieces[number].file.sha256
-        for path in (self._path(name), self._part(name), self._path(name)):  # it may be completed meanwhile
+        for path in (self._path(name), self._part(name), self._path(name)):  # it may be renamed meanwhile
             try:
                 return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
                 continue
-        raise Problem("%s has vanished while it was passed on" % self._path(name), "run podrun again")
+        raise Problem("%s was removed while it was being sent to another host" % self._path(name), "run podrun again")
 
     def write(self, number: int, data: Any) -> None:
-        """Write a piece. Raises DigestError if it is not what it should be, OSError."""
+        """Write a piece. Raises DigestError for wrong data, OSError."""
         piece = self.pieces[number]
         digest = hashlib.sha256(data).hexdigest()
         if digest != piece.sha256:
@@ -155,7 +155,7 @@ class DataFiles:
         self._add(number)
 
     def complete(self) -> None:
-        """Give complete files their names, make the set, and unlock the store. Raises OSError."""
+        """Rename the complete files, make the data set, and unlock the store. Raises OSError."""
         for file in self._files:
             if not file.size and not os.path.exists(self._path(file.sha256)):
                 open(self._part(file.sha256), "wb").close()
@@ -172,7 +172,7 @@ class DataFiles:
             self._lock_fd = -1
 
     def discard(self) -> None:
-        """Remove the pieces of unfinished files: the disk is full."""
+        """Remove unfinished files, because the disk is full."""
         for file in self._files:
             try:
                 os.unlink(self._part(file.sha256))
@@ -197,12 +197,14 @@ class DataFiles:
                 return fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise Problem("another run has brought data there for %g s" % _LOCK_LIMIT, "end it, or wait for it")
+                    raise Problem(
+                        "another run has been transferring data to it for %g s" % _LOCK_LIMIT, "end it, or wait for it"
+                    )
                 wait()
                 time.sleep(0.2)
 
     def _is_complete(self, file: File) -> bool:
-        """Return whether the file is complete. One that was changed since it was verified is looked at again."""
+        """Return whether the file is complete. Verifies it again if it was changed, and removes it if its digest is wrong."""
         path = self._path(file.sha256)
         try:
             status = os.lstat(path)

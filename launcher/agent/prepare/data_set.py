@@ -1,4 +1,4 @@
-"""Describe data that is brought to hosts: files, the pieces in which they travel, and the frames. Both sides use it."""
+"""Files, pieces and frames of a transfer of data to hosts, declared for launcher and agent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PIECE = 2 << 20
 
 
 def peer(value: Any) -> None:
-    """Accept an address with a port, as other hosts are told it: 10.0.0.1:2000 or [fd00::1]:2000."""
+    """Accept an address with a port: 10.0.0.1:2000 or [fd00::1]:2000."""
     text(value)
     host, _, number = value.rpartition(":")
     if not re.fullmatch("[0-9]{1,5}", number, re.ASCII):
@@ -39,7 +39,7 @@ FROM_BRING: Frames = {
 
 
 class File(NamedTuple):
-    """A file by its content."""
+    """A file, identified by its content."""
 
     sha256: str
     size: int
@@ -48,7 +48,7 @@ class File(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A part of a file that travels alone."""
+    """A part of a file, the unit of a transfer."""
 
     file: File
     offset: int
@@ -57,7 +57,7 @@ class Piece(NamedTuple):
 
 
 def pieces_of(files: List[File]) -> List[Piece]:
-    """Return the pieces of all files, in the order that gives them their numbers."""
+    """Return the pieces of all files. A piece's number is its index in this list."""
     return [
         Piece(file, number * PIECE, min(PIECE, file.size - number * PIECE), digest)
         for file in files

@@ -1,4 +1,4 @@
-"""Virtual environments for the requirements of runs: each is built once and shared by all runs that need the same."""
+"""Virtual environments for the requirements of runs. Runs with the same requirements share one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .store import DONE, in_use, lock_path
 BUILD_LIMIT = 1800.0  # seconds for one command of a build
 LOCK_LIMIT = 2400.0  # seconds to wait for another build of the same environment
 _ASK_LIMIT = 60.0  # seconds for an interpreter to report its version
-_FULL = 20 * 10**6  # bytes left below which a failed build is blamed on the disk, whatever its message
+_FULL = 20 * 10**6  # free bytes below which a failed build is blamed on the disk, whatever its message
 _VERSION = "import sys; print('.'.join(map(str, sys.version_info[:3])), sys.implementation.name)"
 
 
@@ -44,7 +44,7 @@ class Environments:
     def ensure(self, key: str, text: str, python: str, space: int) -> str:
         """Return the interpreter of the environment `key`; build it if it is missing, unfinished, or of another Python.
 
-        `space`: bytes that it needs if it is built from scratch. Raises Problem.
+        `space`: bytes that a build from scratch needs. Raises Problem.
         """
         folder = self.folder(key)
         with _Lock(lock_path(self._folder, key), self._tools, self._say):
@@ -74,7 +74,7 @@ class Environments:
         smaller = self._smaller(text, version)
         if smaller is not None:
             check_space(self._folder, min(space, EXTENSION), "an extended virtual environment")
-            self._say("extending the virtual environment of fewer requirements")
+            self._say("extending a virtual environment with fewer requirements")
             copy_environment(smaller, folder, leave_out=DONE)
         else:
             check_space(self._folder, space, "the virtual environment")
@@ -85,7 +85,7 @@ class Environments:
         os.replace(wanted, os.path.join(folder, "requirements.txt"))
 
     def _smaller(self, text: str, version: str) -> Optional[str]:
-        """Return an environment of the same Python whose requirements are a subset of these, if there is one."""
+        """Return an environment of the same Python with a subset of these requirements; None if there is none."""
         for built_with, folder in extendable(self._folder, text):
             if built_with == version == self._version(os.path.join(folder, "bin", "python")):
                 in_use(folder)
@@ -110,7 +110,7 @@ _REMEDY_INSTALL = "see the last lines above; try the same requirements in a fres
 
 
 def extendable(envs: str, text: str) -> List[Tuple[str, str]]:
-    """Return (built with, folder) of complete environments for a subset of the lines of `text`, the largest first."""
+    """Return (Python, folder) of complete environments whose requirements are a subset of `text`, the largest first."""
     wanted = {line.rstrip() for line in text.splitlines()}
     candidates = []
     for name in os.listdir(envs) if os.path.isdir(envs) else []:
@@ -136,7 +136,7 @@ def _no_python(python: str) -> Problem:
 
 
 def _find_uv(env: Dict[str, str]) -> Optional[str]:
-    """Return the path of uv. Also searches where its installer puts it, which a non-interactive shell has not in PATH."""
+    """Return the path of uv; None if it is not installed. Its install folders may be missing from a non-interactive PATH."""
     install_folders = [os.path.expanduser(folder) for folder in ("~/.local/bin", "~/.cargo/bin")]
     return shutil.which("uv", path=os.pathsep.join([env.get("PATH", os.defpath), *install_folders]))
 
@@ -176,7 +176,7 @@ def _silent(line: str) -> None:
 
 
 class _Lock:
-    """Allow one build at a time, also among hosts that share the folder. The system releases it when its holder ends."""
+    """A lock for one build at a time, among all hosts that share the folder. The system releases it when its holder ends."""
 
     def __init__(self, path: str, tools: Tools, say: Say) -> None:
         self._path = path

@@ -35,8 +35,8 @@ def stays_inside(name: str, target: str) -> bool:
 def extract(source: Any, folder: str, digest: str) -> None:
     """Unpack a tar.gz, read from `source`, whose uncompressed SHA-256 starts with `digest`.
 
-    Raises DamagedError if it is a different one, cut short, or has members outside the folder; OSError if it cannot be
-    written.
+    Raises DamagedError if the archive is cut short, has another digest or members outside the folder; OSError if a file
+    cannot be written.
     """
     unpacked: Any = _Hashed(source)  # tarfile only reads it
     try:
@@ -49,13 +49,13 @@ def extract(source: Any, folder: str, digest: str) -> None:
     except UnsafeNameError as error:
         raise DamagedError("it %s" % error)
     except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise DamagedError("it is no archive, or only a part of one (%s)" % error)
+        raise DamagedError("it is not an archive, or only a part of one (%s)" % error)
     if not unpacked.hash.hexdigest().startswith(digest):
         raise DamagedError("its content is not what its name says")
 
 
 class _Hashed:
-    """A gzip reader that hashes what it has uncompressed."""
+    """A gzip reader that hashes the uncompressed data."""
 
     def __init__(self, source: Any) -> None:
         self.hash = hashlib.sha256()
@@ -77,7 +77,7 @@ class _Hashed:
 
 
 def _check(member: tarfile.TarInfo) -> None:
-    """Raise DamagedError for a member that could lead outside the folder. Archives made by podrun have none."""
+    """Raise DamagedError for a member that could write outside the folder. podrun's own archives have none."""
     if not (member.isreg() or member.isdir() or member.issym()):
         raise DamagedError("%r is neither a file nor a link" % member.name)
     if member.issym() and not stays_inside(member.name, member.linkname):

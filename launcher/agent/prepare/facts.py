@@ -32,13 +32,15 @@ _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 def gather(request: Facts, devices: str = "/dev", interpreter: Optional[Callable[[], Facts]] = None) -> Facts:
     """Return facts by name; a fact that cannot be determined is `{"error": reason}`. Never raises.
 
-    `request` may have: `python` the workers' interpreter (default python3), `env` its environment variables, `home` podrun's
-    folder, `workdir`, `platform` (cpu, cuda or tpu), `internal` the address for the other hosts, if it is not that of the
-    connection, `container` whose image `python` is in. Paths may begin with `~/`. If `python` is built only when a run
-    starts, `python_before` is the interpreter it will be built with, and `requirements` the text of its requirements.
-    `devices` is the folder of device nodes. `interpreter` gives the facts of `python`, if it has been asked already.
+    The fact `clock` has this host's time when the request was `received` and `answered`.
 
-    `clock` is `{"received", "answered"}`: this host's time when the question arrived and when the answer left.
+    Args:
+        request: may have `python`, the workers' interpreter (default python3); `env`, its environment variables; `home`,
+            podrun's folder; `workdir`; `platform` (cpu, cuda or tpu); `internal`, this host's address for other hosts, if
+            it is not that of the connection; `container`, whose image `python` is in. If a run will build `python` first:
+            `python_before`, the interpreter to build it with, and the text of its `requirements`. Paths may begin with `~/`.
+        devices: folder of the device nodes.
+        interpreter: returns the facts of `python` if they have been gathered already.
     """
     received = time.time()
     env: Dict[str, str] = dict(request.get("env") or {})
@@ -70,13 +72,13 @@ def gather(request: Facts, devices: str = "/dev", interpreter: Optional[Callable
 
 
 def _ask_all(questions: Dict[str, Callable[[], Any]]) -> Facts:
-    """Ask all questions at once, each in its own thread: a question that hangs costs only its own answer."""
+    """Call all functions at once, each in its own thread: one that hangs costs only its own fact."""
     facts: Facts = {}
 
     def ask(name: str, question: Callable[[], Any]) -> None:
         try:
             facts[name] = question()
-        except Exception as error:  # one failed question must not cost the other facts
+        except Exception as error:  # the other facts must not be lost
             facts[name] = {"error": str(error) or type(error).__name__}
 
     threads = [threading.Thread(target=ask, args=item, daemon=True) for item in questions.items()]
@@ -93,8 +95,8 @@ def _ask_all(questions: Dict[str, Callable[[], Any]]) -> Facts:
 def _interpreter(request: Facts, env: Dict[str, str]) -> Facts:
     """Return version, executable and packages of the workers' interpreter.
 
-    `packages` is None if a run will install them, because the environment is missing, unfinished, or of another Python.
-    `extends`: a run will extend an environment of fewer requirements. Raises InterpreterError.
+    `packages` is None if the environment is missing, unfinished, or of another Python, so that a run will build it.
+    `extends`: a run will build it from an environment with fewer requirements. Raises InterpreterError.
     """
     python, before = request.get("python") or "python3", request.get("python_before")
     if not before or before == python:
@@ -134,7 +136,7 @@ def _system() -> Facts:
 
 
 def _machine() -> str:
-    """Return an id that differs between machines, and between containers with their own networks on one machine."""
+    """Return an id of this machine, or of this container if it has its own network."""
     return "%s %s" % (boot_id(), os.readlink("/proc/self/ns/net"))
 
 
@@ -150,7 +152,7 @@ def _driver() -> Optional[str]:
 
 
 def _disk(path: Optional[str]) -> Optional[Facts]:
-    """Return the space in the nearest existing folder above `path`; None for a workdir that is not a local folder."""
+    """Return the free space of the nearest existing folder above `path`; None if `path` is not a local folder."""
     if not path or "://" in path:
         return None
     place = os.path.abspath(os.path.expanduser(path))
@@ -174,9 +176,10 @@ def _memory() -> Facts:
 
 
 def _host_name(internal: Optional[str]) -> Facts:
-    """Resolve this host's own name: `addresses`, and `used`, the first of them that is an address of this host.
+    """Resolve this host's own name to `addresses`.
 
-    Programs take `used` for the address at which others reach them. `peers` is the real one, if it is known.
+    `used` is the first that belongs to this host: programs take it for the address at which other hosts reach them. `peers`
+    is that address, if known.
     """
     name = socket.gethostname()
     peers = peer_address(internal)
@@ -194,7 +197,7 @@ def _links(request: Facts, env: Dict[str, str]) -> Optional[Facts]:
 
 
 def _proxies(env: Dict[str, str]) -> Facts:
-    """Return the names of proxy variables that are set, not their values, which may hold a password."""
+    """Return the names of the proxy variables that are set, without values, which may hold a password."""
     names = sorted(name for name in env if name.lower() in _PROXIES and env[name])
     return {"set": names, "no_proxy": env.get("no_proxy") or env.get("NO_PROXY") or env.get("no_grpc_proxy")}
 
@@ -207,7 +210,7 @@ def _huge_pages() -> str:
 
 
 def _limits() -> Facts:
-    """Return the soft limits; None is unlimited."""
+    """Return the soft limits of this process; None: unlimited."""
 
     def soft(which: int) -> Optional[int]:
         value = resource.getrlimit(which)[0]

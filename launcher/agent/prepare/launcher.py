@@ -1,4 +1,4 @@
-"""Talk to the launcher of a command that prepares this host."""
+"""The launcher's connection to a command that prepares this host."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ from ..base.tool import ALIVE
 
 
 class Launcher:
-    """The connection to the launcher. Any thread may answer; one reads."""
+    """The connection to the launcher. Any thread may send; only one may read."""
 
     def __init__(self, stdin: Stdin) -> None:
         self.stdin = stdin
-        self._spoke = time.monotonic()
-        self._speaking = threading.Lock()
+        self._last_sent = time.monotonic()
+        self._sending = threading.Lock()
 
     def answer(self, kind: str, **fields: Any) -> None:
         """Send a frame. Raises GoneError."""
         data = json.dumps(dict(fields, type=kind)).encode() + b"\n"
-        with self._speaking:
+        with self._sending:
             try:
                 while data:
                     data = data[os.write(1, data) :]
             except BrokenPipeError:
                 raise GoneError()
-            self._spoke = time.monotonic()
+            self._last_sent = time.monotonic()
 
-    def answer_if_there(self, kind: str, **fields: Any) -> None:
+    def try_to_answer(self, kind: str, **fields: Any) -> None:
+        """Send a frame, if the launcher is still there."""
         try:
             self.answer(kind, **fields)
         except GoneError:
             pass
 
     def alive(self) -> None:
-        if time.monotonic() - self._spoke > ALIVE:
+        """Send `alive` if nothing was sent for a while. Raises GoneError."""
+        if time.monotonic() - self._last_sent > ALIVE:
             self.answer("alive")

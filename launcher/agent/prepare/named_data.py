@@ -1,4 +1,4 @@
-"""Give files of the store their names: a set is a folder of hard links to them."""
+"""Data sets: folders of hard links, with the files' names, to files of the store."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..base.safe_name import path_inside
 from .store import beside, remove
 
 Names = List[Tuple[str, str]]
-"""Pairs of a path inside the set, and the SHA-256 of its file."""
+"""Pairs of a path inside the data set and the SHA-256 of its file."""
 
 
 def is_complete(folder: str, names: Names, path_of: Callable[[str], str]) -> bool:
-    """Return whether the set in `folder` has all its names, for the files of today. `path_of` tells where a file is."""
+    """Return whether `folder` has a link for each name to the file now in the store. `path_of` maps a digest to its path."""
     for name, sha256 in names:
         try:
             if not os.path.samestat(os.lstat(os.path.join(folder, name)), os.lstat(path_of(sha256))):
@@ -26,7 +26,7 @@ def is_complete(folder: str, names: Names, path_of: Callable[[str], str]) -> boo
 
 
 def make_set(folder: str, names: Names, path_of: Callable[[str], str]) -> None:
-    """Make the set in place of one that is not complete. Raises OSError."""
+    """Make the data set, replacing an incomplete one. Raises OSError."""
     unfinished = beside(folder, "new")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:

@@ -1,4 +1,4 @@
-"""Remove data that was brought to this host and that no run has used for long."""
+"""Remove data from this host that no run has used for long."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import List, Tuple
 from ..base.places import DATA_FILES, DATA_SETS, data_folder
 from .store import KEEP, RECENT, remove
 
-_UNFINISHED = 7 * 24 * 3600.0  # seconds after which the pieces of a file that nobody has completed are removed
+_UNFINISHED = 7 * 24 * 3600.0  # seconds after which an unfinished file is removed
 
 
 def prune_data(home: str, keep: List[str]) -> int:
-    """Remove sets that were not used for long, except the newest and those in `keep`, and files that no set has.
+    """Remove data sets not used for long, except the newest and those in `keep`, and files that belong to no set.
 
-    Returns how many sets were removed.
+    Returns the number of removed sets.
     """
     removed = 0
     sets = sorted(((used, folder) for folder, used in sets_of(home)), reverse=True)
@@ -29,7 +29,7 @@ def prune_data(home: str, keep: List[str]) -> int:
 
 
 def sets_of(home: str) -> List[Tuple[str, float]]:
-    """Return the complete sets, each with the time of its last use."""
+    """Return (folder, time of the last use) of the complete data sets."""
     try:
         with os.scandir(os.path.join(data_folder(home), DATA_SETS)) as entries:
             return [(entry.path, entry.stat().st_mtime) for entry in entries if "." not in entry.name]
@@ -38,7 +38,7 @@ def sets_of(home: str) -> List[Tuple[str, float]]:
 
 
 def remove_unused_files(home: str) -> None:
-    """Remove files that no set has any more, and what nobody has completed for long, unless data is being brought now."""
+    """Remove files that belong to no data set, and old unfinished ones. Does nothing during a transfer."""
     folder = os.path.join(data_folder(home), DATA_FILES)
     try:
         fd = os.open(os.path.join(data_folder(home), "lock"), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -30,8 +30,8 @@ PACKAGES = [
     "jax-cuda13-pjrt",
 ]
 _LIMIT = 12.0  # seconds; a network file system may be slow, and a dead one never answers
-# Reads the names of pip's records: importing JAX would take seconds and touch the accelerators, and importlib.metadata more
-# than twice as long as the interpreter's start. It is asked once a folder has other records. Runs on any Python.
+# Reads the names of pip's records: importing JAX would take seconds and touch the accelerators, and importlib.metadata takes
+# more than twice as long as the interpreter's start, so it is used only for folders with other records. Any Python runs it.
 _SCRIPT = """
 import json, os, re, sys
 
@@ -74,13 +74,13 @@ print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "executable": sy
 
 
 class InterpreterError(Exception):
-    """The interpreter does not answer; the message says why."""
+    """The interpreter does not work; the message says why."""
 
 
 def ask_interpreter(python: str, env: Dict[str, str], container: Optional[Container] = None) -> Dict[str, Any]:
-    """Return version, executable, and packages (name to version or `missing`). Raises InterpreterError.
+    """Return version, executable and packages (name to version or `missing`) of `python`, in the container if there is one.
 
-    In a container `python` is looked for there.
+    Raises InterpreterError.
     """
     full_env = dict(os.environ, **env)
     command, program = _find(python, container, full_env)

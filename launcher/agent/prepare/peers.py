@@ -1,8 +1,8 @@
-"""Pass data on from host to host: a host listens for others of its pod, and sends them the pieces that it has.
+"""Send data from host to host: a host (the parent) listens for others of its pod (children) and sends them pieces.
 
-Both ends prove that they know the secret of this transfer, which came to them over the launcher's connections. The child
-names the pieces that it lacks; the parent sends each as soon as it has it, and says every few seconds that it is alive.
-Pieces are not encrypted; the child checks each by its digest.
+Both ends prove that they know the secret of this transfer, which they have from the launcher. The child requests the pieces
+that it lacks; the parent sends each as soon as it has it, and a keepalive every few seconds. Pieces are not encrypted; the
+child checks each by its digest.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from .data_files import DataFiles
 
 _NONCE = 32
 _HEADER = struct.Struct(">QI")  # number of the piece, bytes that follow
-_ALIVE = (1 << 64) - 1  # in place of a number
-_ANSWER = 5.0  # seconds for the whole handshake
+_ALIVE = (1 << 64) - 1  # number of a keepalive
+_HANDSHAKE = 5.0  # seconds for the whole handshake
 _REQUEST = 30.0  # seconds for a request, from a host that knows the secret
-_SILENCE = 30.0  # seconds without a word after which a parent is given up
-_BEAT = 5.0  # seconds between two signs of life
+_SILENCE = 30.0  # seconds without data after which a parent is given up
+_KEEPALIVE = 5.0  # seconds between two keepalives
 _SEND = 120.0  # seconds for a child to take a piece
-_STALLED = 120.0  # seconds without a whole piece after which a parent is given up, whatever it says
-_MOST = 64  # hosts that are served at once
-_STRANGERS = 256  # connections at once that have not proved yet that they know the secret ...
-_FROM_ONE = 8  # ... and those of them from one address
-_RANGE = 32  # bytes of a range in a request, at most
+_STALLED = 120.0  # seconds without a whole piece after which a parent is given up in spite of keepalives
+_MOST = 64  # children served at once
+_MOST_UNVERIFIED = 256  # connections at once that have not proved yet that they know the secret ...
+_MOST_OF_ADDRESS = 8  # ... and of those, connections from one address
+_RANGE = 32  # most bytes of a range in a request
 
 
 class BrokenError(Exception):
@@ -42,14 +42,14 @@ class BrokenError(Exception):
 
 
 class Server:
-    """Sends pieces to the hosts that ask for them, until it is closed."""
+    """Sends pieces to children until it is closed."""
 
     def __init__(self, listener: socket.socket, secret: bytes, files: DataFiles) -> None:
         self._listener = listener
         self._secret = secret
         self._files = files
         self._places = threading.Semaphore(_MOST)
-        self._strangers = _Strangers()
+        self._unverified = _UnverifiedConnections()
         threading.Thread(target=self._accept, name="peers", daemon=True).start()
 
     def close(self) -> None:
@@ -65,32 +65,32 @@ class Server:
                 connection, address = self._listener.accept()
             except OSError:  # closed
                 return
-            self._strangers.add(connection, address[0])
+            self._unverified.add(connection, address[0])
             threading.Thread(target=self._serve, args=(connection,), name="peer", daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
         with connection:
             try:
-                self._welcome(connection)
+                self._authenticate_child(connection)
             except (OSError, BrokenError):
                 return
             finally:
-                self._strangers.remove(connection)
+                self._unverified.remove(connection)
             if not self._places.acquire(blocking=False):
-                return  # the child takes another parent, as after an error
+                return  # the child tries another parent
             try:
                 self._send_pieces(connection, _read_request(connection, len(self._files.pieces)))
-                connection.settimeout(_ANSWER)
-                connection.recv(1)  # the child closes first: this end keeps its port free of TIME_WAIT
+                connection.settimeout(_HANDSHAKE)
+                connection.recv(1)  # let the child close first: TIME_WAIT at this end would block the port
             except (OSError, BrokenError):
                 pass
             finally:
                 self._places.release()
 
-    def _welcome(self, connection: socket.socket) -> None:
-        """Let the child prove that it knows the secret, and prove the same. Raises BrokenError, OSError."""
-        deadline = time.monotonic() + _ANSWER
-        connection.settimeout(_ANSWER)
+    def _authenticate_child(self, connection: socket.socket) -> None:
+        """Verify that the child knows the secret, and prove the same. Raises BrokenError, OSError."""
+        deadline = time.monotonic() + _HANDSHAKE
+        connection.settimeout(_HANDSHAKE)
         nonce = os.urandom(_NONCE)
         connection.sendall(nonce)
         answer = receive(connection, 2 * _NONCE, deadline)
@@ -104,13 +104,13 @@ class Server:
         known = 0
         connection.settimeout(_SEND)
         while left:
-            news = self._files.wait_for_news(known, _BEAT)
-            known += len(news)
-            if not news:
+            arrived = self._files.wait_for_pieces(known, _KEEPALIVE)
+            known += len(arrived)
+            if not arrived:
                 if self._files.ended:
                     raise BrokenError("no more pieces will come")
                 connection.sendall(_HEADER.pack(_ALIVE, 0))
-            for number in news:
+            for number in arrived:
                 if number in left:
                     left.remove(number)
                     self._send(connection, number)
@@ -122,8 +122,8 @@ class Server:
             connection.sendfile(file, piece.offset, piece.size)
 
 
-class _Strangers:
-    """Connections that have proved nothing yet. Where they are too many the oldest is ended: a handshake takes no time."""
+class _UnverifiedConnections:
+    """Connections that have not proved yet that they know the secret. Closes the oldest of too many."""
 
     def __init__(self) -> None:
         self._changing = threading.Lock()
@@ -133,11 +133,11 @@ class _Strangers:
         with self._changing:
             self._connections[connection] = address
             same = [other for other, place in self._connections.items() if place == address]
-            oldest = same if len(same) > _FROM_ONE else list(self._connections)
-            if len(same) > _FROM_ONE or len(oldest) > _STRANGERS:
+            oldest = same if len(same) > _MOST_OF_ADDRESS else list(self._connections)
+            if len(same) > _MOST_OF_ADDRESS or len(oldest) > _MOST_UNVERIFIED:
                 del self._connections[oldest[0]]
                 try:
-                    oldest[0].shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for it
+                    oldest[0].shutdown(socket.SHUT_RDWR)  # wakes the thread that reads from it
                 except OSError:
                     pass
 
@@ -147,7 +147,7 @@ class _Strangers:
 
 
 def _read_request(connection: socket.socket, pieces: int) -> List[int]:
-    """Return the numbers of the pieces that the child lacks, of so many. Raises BrokenError, OSError."""
+    """Return the numbers of the pieces that the child requests; all are below `pieces`. Raises BrokenError, OSError."""
     deadline = time.monotonic() + _REQUEST
     size = struct.unpack(">I", receive(connection, 4, deadline))[0]
     if size > _RANGE * (pieces + 1):
@@ -156,7 +156,7 @@ def _read_request(connection: socket.socket, pieces: int) -> List[int]:
     try:
         for first, last in json.loads(receive(connection, size, deadline)):
             if not (type(first) is type(last) is int and (wanted[-1:] or [-1])[0] < first <= last < pieces):
-                raise BrokenError("it asks for pieces that there are not")
+                raise BrokenError("it requests pieces that do not exist")
             wanted.extend(range(first, last + 1))
     except (ValueError, TypeError, RecursionError):
         raise BrokenError("its request cannot be read")
@@ -169,14 +169,14 @@ def _read_request(connection: socket.socket, pieces: int) -> List[int]:
 def fetch(
     address: str, secret: bytes, wanted: List[int], size_of: Callable[[int], int]
 ) -> Iterator[Tuple[int, memoryview]]:
-    """Yield (number, bytes) of pieces that a parent at `host:port` sends, in any order. Raises BrokenError.
+    """Yield (number, bytes) of the `wanted` pieces from the parent at `host:port`, in any order. Raises BrokenError.
 
     The bytes are valid until the next piece.
     """
     host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), _ANSWER) as connection:
-            _join(connection, secret)
+        with socket.create_connection((host.strip("[]"), int(port)), _HANDSHAKE) as connection:
+            _authenticate(connection, secret)
             request = json.dumps(_ranges(wanted)).encode()
             connection.sendall(struct.pack(">I", len(request)) + request)
             connection.settimeout(_SEND)
@@ -186,13 +186,13 @@ def fetch(
     except OSError as error:
         raise BrokenError(error.strerror or str(error))
     except (ValueError, OverflowError):
-        raise BrokenError("that is no address")
+        raise BrokenError("that is not an address")
 
 
-def _join(connection: socket.socket, secret: bytes) -> None:
-    """Prove to the parent that this host knows the secret, and let it prove the same."""
-    deadline = time.monotonic() + _ANSWER
-    connection.settimeout(_ANSWER)
+def _authenticate(connection: socket.socket, secret: bytes) -> None:
+    """Prove that this host knows the secret, and verify that the parent does. Raises BrokenError, OSError."""
+    deadline = time.monotonic() + _HANDSHAKE
+    connection.settimeout(_HANDSHAKE)
     theirs, nonce = receive(connection, _NONCE, deadline), os.urandom(_NONCE)
     connection.sendall(nonce + _proof(secret, b"child", theirs, nonce))
     if not hmac.compare_digest(receive(connection, _NONCE, deadline), _proof(secret, b"parent", theirs, nonce)):
@@ -202,14 +202,14 @@ def _join(connection: socket.socket, secret: bytes) -> None:
 def _pieces(
     connection: socket.socket, wanted: "set[int]", size_of: Callable[[int], int]
 ) -> Iterator[Tuple[int, memoryview]]:
-    buffer = memoryview(bytearray(max(map(size_of, wanted), default=0)))  # one for all: memory that is new costs time
+    buffer = memoryview(bytearray(max(map(size_of, wanted), default=0)))  # reused, because allocating memory costs time
     deadline = time.monotonic() + _STALLED
     while wanted:
         number, size = _HEADER.unpack(receive(connection, _HEADER.size, deadline))
         if number == _ALIVE and not size:
             continue
         if number not in wanted or size != size_of(number):
-            raise BrokenError("it sent what nobody has asked for")
+            raise BrokenError("it sent a piece that was not requested")
         wanted.remove(number)
         receive_into(connection, buffer[:size], deadline)
         yield number, buffer[:size]
@@ -217,7 +217,7 @@ def _pieces(
 
 
 def _ranges(numbers: List[int]) -> List[Tuple[int, int]]:
-    """Return sorted numbers as (first, last) of each run without a gap."""
+    """Return sorted numbers as (first, last) ranges without gaps."""
     ranges: List[Tuple[int, int]] = []
     for number in numbers:
         if ranges and ranges[-1][1] == number - 1:
@@ -231,18 +231,18 @@ def _ranges(numbers: List[int]) -> List[Tuple[int, int]]:
 
 
 def receive(connection: socket.socket, size: int, deadline: float) -> bytes:
-    """Return exactly `size` bytes. Raises BrokenError if it ends or the deadline passes before that, OSError."""
+    """Return exactly `size` bytes. Raises OSError, and BrokenError if the connection ends or the deadline passes first."""
     data = bytearray(size)
     receive_into(connection, memoryview(data), deadline)
     return bytes(data)
 
 
 def receive_into(connection: socket.socket, view: memoryview, deadline: float) -> None:
-    """Fill `view`, as `receive` does."""
+    """Fill `view` with received bytes, as `receive` does."""
     while view:
         left = deadline - time.monotonic()
         if left <= 0:
-            raise BrokenError("it does not send what was asked for in time")
+            raise BrokenError("it does not send the requested data in time")
         connection.settimeout(min(_SILENCE, left))
         count = connection.recv_into(view)
         if not count:

@@ -1,12 +1,12 @@
 """`agent prepare`: unpack code and build the environment for a run, then report the host's facts.
 
-The launcher sends a request (one JSON line), then for each needed bundle a line {"bundle", "bytes"} and the bytes, and
-after `ready`, which is sent only if it asked for facts, an empty object. Answers:
+The launcher sends a request (one JSON line), then for each needed bundle a line {"bundle", "bytes"} and the bytes. If it
+requests facts, the agent sends `ready`, and the launcher an empty object. Frames of the agent:
 
     need {bundles} | progress {phase, message} | alive | ready | done {python, facts, pruned} | error {what, remedy}
 
-Where the agent starts ahead of the request, a line {"expected": {"python"}} may come before: the interpreter is asked then.
-The command ends with its stdin, whatever it is doing, and kills every process that it has started.
+A prestarted agent may get a line {"expected": {"python"}} before the request, to query the interpreter at once. The command
+ends when its stdin ends, and kills every process that it has started.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ..base.to_agent import Container
 
 SETUP_LIMIT = 1800.0  # seconds for one setup command
-IMAGE_LIMIT = 1800.0  # seconds for an image to be brought, and to be started
+IMAGE_LIMIT = 1800.0  # seconds to pull an image and start it
 
 
 def prepare() -> None:
@@ -57,7 +57,7 @@ def prepare() -> None:
         if not finished:
             _kill_all()
     if problem is not None:
-        launcher.answer_if_there("error", what=problem.what, remedy=problem.remedy)
+        launcher.try_to_answer("error", what=problem.what, remedy=problem.remedy)
     if not finished:
         sys.exit(1)
 
@@ -72,12 +72,12 @@ def _kill_all() -> None:
     kill_descendants(reap)
 
 
-class Asked:
-    """The interpreter, asked in the background while the launcher still reads the job."""
+class InterpreterQuery:
+    """A query of the expected interpreter, in the background while the launcher still reads the job."""
 
     def __init__(self, python: str) -> None:
         self._python = python
-        self._answer: Any = InterpreterError("it has not been asked")
+        self._answer: Any = InterpreterError("no answer yet")
         self._thread = threading.Thread(target=self._ask, daemon=True)
         self._thread.start()
 
@@ -87,13 +87,13 @@ class Asked:
         except Exception as error:
             self._answer = error
 
-    def is_of(self, request: Dict[str, Any]) -> bool:
-        """Return whether it is the interpreter of the request, in the environment of the request."""
+    def fits(self, request: Dict[str, Any]) -> bool:
+        """Return whether the request has the same interpreter, without changes to its environment."""
         bare = not (request["env"] or request["setup"] or request["container"])
         return bool(bare and request["python"] == self._python)
 
     def answer(self) -> Dict[str, Any]:
-        """Return its facts. Raises InterpreterError."""
+        """Wait for the facts of the interpreter. Raises InterpreterError."""
         self._thread.join()
         if isinstance(self._answer, Exception):
             raise self._answer
@@ -102,14 +102,14 @@ class Asked:
 
 
 class Preparation:
-    """The steps that carry out one request."""
+    """The steps of one request."""
 
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
-        self._asked: Optional[Asked] = None
+        self._query: Optional[InterpreterQuery] = None
         request = launcher.stdin.frame()
         if "expected" in request:
-            self._asked = Asked(request["expected"]["python"])
+            self._query = InterpreterQuery(request["expected"]["python"])
             request = launcher.stdin.frame()
         self._request = request
         self._home = home = os.path.abspath(os.path.expanduser(request["home"]))
@@ -141,7 +141,7 @@ class Preparation:
         self._used += [bundle_folder(self._home, name) for name in names]
 
     def _find_python(self) -> str:
-        """Return the workers' interpreter; it is in a virtual environment if there are requirements."""
+        """Return the workers' interpreter: of the container, of the requirements' virtual environment, or of the host."""
         if self._request["container"]:
             return self._try_container(self._request["container"])
         python = find_python(self._request["python"], self._env)
@@ -157,7 +157,7 @@ class Preparation:
         return inside
 
     def _try_container(self, container: Container) -> str:
-        """Start the interpreter in the image, which may first have to be brought. Return it. Raises Problem."""
+        """Start the interpreter in the image, which pulls the image if necessary. Returns the interpreter. Raises Problem."""
         python: str = self._request["python"]
         image = container["command"][-1]
         env = container_env(container, self._env, self._request["env"])
@@ -189,10 +189,10 @@ class Preparation:
         from .facts import gather
 
         self._launcher.answer("ready")
-        self._launcher.stdin.frame()  # the launcher measures the clock difference from the time it sent this
+        self._launcher.stdin.frame()  # the launcher measures the clock difference from the time when it sent this
         request = dict(self._request, **dict(wanted, python=python))
-        asked = self._asked if self._asked and self._asked.is_of(request) else None
-        return gather(request, interpreter=None if asked is None else asked.answer)
+        query = self._query if self._query and self._query.fits(request) else None
+        return gather(request, interpreter=query and query.answer)
 
     def _say(self, phase: str) -> Any:
         return lambda line: self._launcher.answer("progress", phase=phase, message=line)

@@ -1,4 +1,4 @@
-"""Copy the project for each run on this host, so that files a program writes beside its code do not change the code."""
+"""Copy the project's code for each run, so that programs that write beside their code do not change the shared bundle."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 from typing import Optional
 
 STAMP = 0
-"""Modification time of every file of a bundle; files that a program writes have another."""
+"""Modification time of every file of a bundle, by which files that a program has written are told apart."""
 
 
 def copy_code(bundle: str, target: str) -> None:
@@ -17,7 +17,7 @@ def copy_code(bundle: str, target: str) -> None:
 
 
 def remove_code(target: str) -> Optional[str]:
-    """Remove the copied files. Returns the folder if the program has written others into it, which stay."""
+    """Remove the copied files. Files that the program wrote stay; then the folder is returned, else None."""
     for folder, folders, names in os.walk(target, topdown=False):
         for name in folders + names:
             path = os.path.join(folder, name)

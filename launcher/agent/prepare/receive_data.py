@@ -1,14 +1,14 @@
-"""`agent bring`: get data from other hosts or from the launcher, and pass it on to other hosts.
+"""`agent bring`: receive data from other hosts or the launcher, and send it to other hosts.
 
-The launcher sends a request (one JSON line: what the set is, the secret of this transfer), then `role`, then `sources`, then
-the pieces that this host asks for, each after a line {"piece", "bytes"}, and {"end"} when no host needs this one any more.
-Answers:
+The launcher sends a request (one JSON line: the data set, and the secret of this transfer), then `role`, then `sources`, then
+the pieces that this host requests, each after a line {"piece", "bytes"}, and {"end"} when no host needs this one any more.
+Frames of the agent:
 
     store {id} | changed {message} | holds {missing, total, address} | want {pieces} | got {bytes, source} | note {message}
     | alive | complete {received} | done {pruned} | error {what, remedy}
 
-The role is `wait` for a host that shares its home with another that gets the data. The command ends with its stdin. What has
-come stays, and the next one goes on with it.
+The role is `wait` for a host that shares its home with another one that receives the data. The command ends when its stdin
+ends. Pieces that have arrived stay, and the next transfer resumes with them.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from .launcher import Launcher
 from .old_data import prune_data
 from .peers import BrokenError, Server, fetch, listen
 
-_AHEAD = 4  # pieces that are asked of the launcher before the first of them has come
+_IN_FLIGHT = 4  # pieces requested from the launcher at once
 _TICK = 1.0  # seconds between two reports
 LAUNCHER = "the launcher"
 """Name of the launcher among the sources."""
 
 
-def bring() -> None:
+def receive_data() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, _end)
     code = 1
     try:
-        Bringing(Launcher(Stdin())).run()
+        Transfer(Launcher(Stdin())).run()
         code = 0
     except GoneError:
         pass
@@ -55,7 +55,7 @@ def _end(number: int, frame: Any) -> None:
 
 
 def _problem(error: Exception) -> Problem:
-    """Return what the launcher is told of an error."""
+    """Return the problem to report for an error."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, DigestError):
@@ -70,8 +70,8 @@ def _problem(error: Exception) -> Problem:
     return problem
 
 
-class Bringing:
-    """One transfer to this host, and from it to others."""
+class Transfer:
+    """One transfer of data to this host, and from it to others."""
 
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
@@ -84,7 +84,7 @@ class Bringing:
         self._source = LAUNCHER
 
     def run(self) -> None:
-        """Get the data, and pass it on until the launcher says that nobody needs it. Raises GoneError."""
+        """Receive the data, and serve other hosts until the launcher ends the transfer. Raises GoneError."""
         try:
             self._run()
         except (Problem, OSError, DigestError) as error:
@@ -95,17 +95,17 @@ class Bringing:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             self._files.discard()
         problem = _problem(error)
-        self._launcher.answer_if_there("error", what=problem.what, remedy=problem.remedy)
+        self._launcher.try_to_answer("error", what=problem.what, remedy=problem.remedy)
 
     def _run(self) -> None:
         self._files.open()
         self._launcher.answer("store", id=store_id(self._home))
         if self._launcher.stdin.frame()["role"] != "wait":
-            self._hold()
+            self._scan()
             server = self._serve()
             sources = self._launcher.stdin.frame()["sources"]
             threading.Thread(target=self._fetch, args=(sources,), name="fetch", daemon=True).start()
-            threading.Thread(target=self._tick, name="tick", daemon=True).start()
+            threading.Thread(target=self._report_progress, name="progress", daemon=True).start()
             self._take_pieces()
             self._files.end()
             if server:
@@ -115,8 +115,8 @@ class Bringing:
         keep = data_set_folder(self._home, self._request["set"])
         self._launcher.answer("done", pruned=prune_data(self._home, [keep]))
 
-    def _hold(self) -> None:
-        """Find out what is here already."""
+    def _scan(self) -> None:
+        """Find the pieces that are present, and report changed files."""
         self._files.scan(self._launcher.alive)
         for message in self._files.changed:
             self._launcher.answer("changed", message=message)
@@ -124,7 +124,7 @@ class Bringing:
             self._files.complete()
 
     def _serve(self) -> "Server | None":
-        """Listen for other hosts, and report what is missing here."""
+        """Listen for other hosts, and report the missing bytes."""
         internal = self._request["internal"]
         listener = listen(only_address(internal) or peer_address(internal), self._request["ports"])
         address = None
@@ -137,7 +137,7 @@ class Bringing:
         return Server(listener, self._secret, self._files) if listener else None
 
     def _take_pieces(self) -> None:
-        """Write the pieces that the launcher sends, until it says that this is the end."""
+        """Write the pieces that the launcher sends, until it sends {"end"}."""
         while True:
             frame = self._launcher.stdin.frame()
             if "end" in frame:
@@ -146,7 +146,7 @@ class Bringing:
             data = b"".join(iter(part.read, b""))
             self._write(frame["piece"], data, LAUNCHER)
 
-    # --- the thread that gets what is missing ---
+    # --- the thread that fetches the missing pieces ---
 
     def _fetch(self, sources: List[Dict[str, str]]) -> None:
         try:
@@ -159,11 +159,11 @@ class Bringing:
             self._launcher.answer("complete", received=self._received)
         except GoneError:
             pass
-        except Exception as error:  # whatever it is: else this host would say for ever that it lives
+        except Exception as error:  # any error must end this command, which otherwise sends `alive` forever
             self._give_up(error)
 
     def _fetch_from(self, source: Dict[str, str]) -> None:
-        """Get what is missing from another host, as far as that goes."""
+        """Fetch missing pieces from another host. A failure is only reported: other sources follow."""
         missing = self._files.missing()
         if not missing:
             return
@@ -180,13 +180,13 @@ class Bringing:
         asked: Set[int] = set()
         known = 0
         while wanted or asked:
-            batch = [wanted.popleft() for _ in range(min(len(wanted), _AHEAD - len(asked)))]
+            batch = [wanted.popleft() for _ in range(min(len(wanted), _IN_FLIGHT - len(asked)))]
             if batch:
                 self._launcher.answer("want", pieces=batch)
                 asked.update(batch)
-            news = self._files.wait_for_news(known, _TICK)
-            known += len(news)
-            asked.difference_update(news)
+            arrived = self._files.wait_for_pieces(known, _TICK)
+            known += len(arrived)
+            asked.difference_update(arrived)
             if self._files.ended:
                 raise GoneError()
 
@@ -194,8 +194,8 @@ class Bringing:
         self._files.write(number, data)
         self._received[source] = self._received.get(source, 0) + len(data)
 
-    def _tick(self) -> None:
-        """Report progress. The launcher takes silence for a dead host."""
+    def _report_progress(self) -> None:
+        """Report received bytes once a second; the launcher considers a silent host dead."""
         told = -1
         while not self._files.wait_for_end(_TICK):
             got = sum(self._received.values())

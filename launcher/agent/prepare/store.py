@@ -1,4 +1,4 @@
-"""Store bundles on this host as folders that are named by their content and appear only when complete."""
+"""Store bundles on this host: folders that are named by their content, and appear only when they are complete."""
 
 from __future__ import annotations
 
@@ -17,20 +17,18 @@ from ..base.processes import libc
 from .extract import DamagedError, extract
 
 KEEP = {"project": 5, "podrun": 3, "env": 3, "data": 3}
-"""Number of unused folders of each kind that are kept."""
-RECENT = (
-    3600.0  # seconds since its last use for which a folder may be in use; runs mark theirs every `serve.MARK_INTERVAL`
-)
+"""Number of unused folders to keep, by kind."""
+RECENT = 3600.0  # seconds after its last use in which a folder may still be in use; see `serve.MARK_INTERVAL`
 DONE = "podrun.json"
-"""File in a complete environment: the interpreter it was built with."""
+"""File in a complete environment, with the version of the interpreter that it was built with."""
 _ABANDONED = 24 * 3600.0  # seconds after which an unfinished folder counts as abandoned
-_MOST = 20  # folders that are removed at once, to limit how long a start waits
-_ENVIRONMENT = re.compile("([0-9a-f]{16})(?:\\.txt)?")  # the folder, or its requirements until it is complete
+_MOST = 20  # folders removed by one `prune`, because a start waits for it
+_ENVIRONMENT = re.compile("([0-9a-f]{16})(?:\\.txt)?")  # an environment, or its requirements while it is built
 _BUNDLE = re.compile("(project|podrun)-([0-9a-f]{16})")
 
 
 def missing(home: str, names: Iterable[str]) -> List[str]:
-    """Return the bundles that are missing, or that others could have changed. Marks the others as used now."""
+    """Return the bundles that are missing or that other users could have changed. Marks the rest as used now."""
     folders = {name: bundle_folder(home, name) for name in names}
     return [name for name, folder in folders.items() if not (is_private(folder) and in_use(folder))]
 
@@ -44,14 +42,14 @@ def in_use(*folders: str) -> bool:
         except FileNotFoundError:
             all_exist = False
         except OSError:
-            pass  # another user's, or read-only: it exists, and no run of ours removes it
+            pass  # it belongs to another user or is read-only, so podrun does not remove it
     return all_exist
 
 
 def unpack(home: str, name: str, source: Any) -> None:
-    """Unpack the bundle's tar.gz from `source`. Other hosts may do the same in the same place at the same time.
+    """Unpack the bundle's tar.gz from `source`. Hosts that share a home may do so at the same time.
 
-    Raises Problem; an exception of `source`, if it ends too early, passes through. Either way nothing is left behind.
+    Raises Problem, and any exception of `source`. An unfinished folder is removed.
     """
     match = _BUNDLE.fullmatch(name)
     if match is None:
@@ -78,7 +76,7 @@ def unpack(home: str, name: str, source: Any) -> None:
 
 
 def flush(folder: str) -> None:
-    """Flush the folder's file system to disk before the rename that marks it complete: the machine may lose power."""
+    """Flush the folder's file system to disk. Call it before the rename that marks the folder complete."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         libc().syncfs(fd)
@@ -87,9 +85,9 @@ def flush(folder: str) -> None:
 
 
 def prune(home: str, keep: Iterable[str]) -> int:
-    """Remove folders that were not used for long, except the newest of each kind and those in `keep`.
+    """Remove folders not used for long, except the newest of each kind and those in `keep`.
 
-    Returns how many were removed. Folders that cannot be removed stay.
+    Returns the number of removed folders. Folders that cannot be removed stay.
     """
     kept = set(keep)
     removed = 0
@@ -106,12 +104,12 @@ def prune(home: str, keep: Iterable[str]) -> int:
 
 
 def environments_of(home: str) -> List[Tuple[str, float]]:
-    """Return the virtual environments that are complete, each with the time of its last use."""
+    """Return (folder, time of the last use) of the complete virtual environments."""
     return [(folder, used) for used, folder in _by_kind(home)["env"]]
 
 
 def remove_environments(folders: Iterable[str]) -> int:
-    """Remove environments; return how many could be removed."""
+    """Remove environments. Returns the number of those that could be removed."""
     return sum(map(remove, folders))
 
 
@@ -129,7 +127,7 @@ def _by_kind(home: str) -> Dict[str, List[Tuple[float, str]]]:
 
 
 def _remove_unfinished(parent: str) -> None:
-    """Remove unfinished folders of hosts that died while they unpacked or removed them."""
+    """Remove the temporary folders of hosts that died while they unpacked or removed a folder."""
     for folder in _folders(parent):
         name = os.path.basename(folder)
         if (".new." in name or ".old." in name) and time.time() - _time(folder) > _ABANDONED:
@@ -137,12 +135,12 @@ def _remove_unfinished(parent: str) -> None:
 
 
 def lock_path(envs: str, key: str) -> str:
-    """Return the file that is locked while the environment is built."""
+    """Return the lock file of an environment, locked while it is built."""
     return os.path.join(envs, ".%s.lock" % key)
 
 
 def _remove_unfinished_environments(envs: str) -> None:
-    """Remove incomplete environments that no process builds and no run uses: those of older versions may be in use."""
+    """Remove incomplete environments that no process builds and no run uses. (Older versions of podrun may use one.)"""
     try:
         matches = [_ENVIRONMENT.fullmatch(name) for name in os.listdir(envs)]
     except OSError:
@@ -163,7 +161,7 @@ def _remove_unfinished_environments(envs: str) -> None:
                 if remove(folder) or not os.path.exists(folder):
                     os.unlink(folder + ".txt")
         except OSError:
-            pass  # it is being built, or it is gone
+            pass  # being built, or already removed
         finally:
             os.close(fd)
 
@@ -174,7 +172,7 @@ def is_complete(environment: str) -> bool:
 
 
 def remove(folder: str) -> bool:
-    """Remove a folder. It is renamed first, so that no process finds it half removed."""
+    """Remove a folder, renamed first, so that no process finds it half removed. Returns whether it was removed."""
     doomed = beside(folder, "old")
     try:
         os.rename(folder, doomed)
@@ -185,7 +183,7 @@ def remove(folder: str) -> bool:
 
 
 def beside(folder: str, state: str) -> str:
-    """Return a temporary name beside the folder that is unique among all processes and hosts that share the place."""
+    """Return a temporary path beside the folder, unique among all processes of all hosts that share the folder."""
     return "%s.%s.%s.%d" % (folder, state, socket.gethostname(), os.getpid())
 
 

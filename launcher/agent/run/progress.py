@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Dict, List, Optional
 
 from ..base.connection import Connection
-from ..base.processes import children_beside, descendants, mount_own_proc, stat_fields
+from ..base.processes import children_in_namespace_of, descendants, mount_own_proc, stat_fields
 from .worker import Worker
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def start_spy(worker: Worker, isolated: bool) -> "Optional[subprocess.Popen[byte
 
     try:
         pid = int(status_of(worker.pid, b"NSpid"))  # in the workers' PID namespace, in which py-spy runs too
-        with open(worker.spec["output"], "ab") as out, children_beside(worker.pid or 0):
+        with open(worker.spec["output"], "ab") as out, children_in_namespace_of(worker.pid or 0):
             return subprocess.Popen(
                 [spy, "dump", "--native", "--pid", str(pid)],
                 stdin=subprocess.DEVNULL,

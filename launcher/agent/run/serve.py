@@ -36,10 +36,7 @@ if TYPE_CHECKING:
 
 TICK = 0.03  # seconds between two checks of growing output files
 QUIET_TICK = 0.25  # the same when nothing has been printed for a while
-IDLE, LONGEST_IDLE = (
-    1.0,
-    5.0,
-)  # seconds between two rounds while no worker runs, least and most: many agents may share a core
+IDLE, LONGEST_IDLE = 1.0, 5.0  # least and most seconds between two rounds while no worker runs
 ATTACH_TIMEOUT = 60.0  # seconds for the launcher to attach; its lease begins then
 MARK_INTERVAL = 300.0  # seconds after which the folders that the run uses are marked as in use again
 LOCK_RETRY = 0.5  # seconds between two attempts to take the host's lock

@@ -115,7 +115,7 @@ def test_a_request_for_what_there_is_not(address: tuple[str, int], request_: Any
     """It is refused without a list of its numbers, which would take gigabytes; others are served."""
     data = request_ if isinstance(request_, bytes) else json.dumps(request_).encode()
     with socket.create_connection(address) as child:
-        peers._join(child, SECRET)
+        peers._authenticate(child, SECRET)
         child.sendall(struct.pack(">I", len(data)) + data)
         child.settimeout(30)
         assert child.recv(1) == b""
@@ -124,7 +124,7 @@ def test_a_request_for_what_there_is_not(address: tuple[str, int], request_: Any
 
 def test_a_request_that_is_long(address: tuple[str, int]) -> None:
     with socket.create_connection(address) as child:
-        peers._join(child, SECRET)
+        peers._authenticate(child, SECRET)
         child.sendall(struct.pack(">I", 1 << 20))
         child.settimeout(30)
         assert child.recv(1) == b""
@@ -169,7 +169,7 @@ def test_a_parent_that_never_sends_a_piece_is_given_up(
         def serve() -> None:
             connection = listener.accept()[0]
             with closing(connection):
-                Server._welcome(_Parent(), connection)  # type: ignore[arg-type]
+                Server._authenticate_child(_Parent(), connection)  # type: ignore[arg-type]
                 try:
                     says(connection)
                 except OSError:
