@@ -1,1 +1,1 @@
-"""The machine: its devices, links, memory and ports, and the lock of the run that holds it."""
+"""The machine: its devices, links, memory and ports, and the lock that gives it to one run."""

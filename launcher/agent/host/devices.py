@@ -1,4 +1,4 @@
-"""List a host's accelerators by their device files, and the processes that have them open. Opens none of them."""
+"""List a host's accelerators by their device files, and the processes that use them, without opening a device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..base.from_agent import Holder, Holders, LockFile
 
 LOCK_FILE = "/tmp/libtpu_lockfile"
-"""Lock file with which libtpu claims the chips for one process. A killed process may leave it behind."""
+"""Lock file by which libtpu gives the chips to one process. A killed process may leave it behind."""
 _COMMAND = 200  # characters of a command line that are reported
 _KINDS = {"accel": ("", r"accel\d+"), "vfio": ("vfio", r"\d+"), "nvidia": ("", r"nvidia\d+")}
 
@@ -36,8 +36,7 @@ def device_nodes(folder: str = "/dev") -> Dict[str, List[str]]:
 def holders(paths: Iterable[str]) -> Holders:
     """Return the processes that have one of the files open or mapped.
 
-    `partial` is true if this user may not inspect some
-    processes of other users.
+    `partial` is true if this user may not inspect some processes of other users.
     """
     wanted = {os.path.realpath(path) for path in paths}
     rows: List[Holder] = []
@@ -57,7 +56,7 @@ def holders(paths: Iterable[str]) -> Holders:
 
 
 def lock_file(path: str = LOCK_FILE) -> Optional[LockFile]:
-    """Return the lock file's owner, whether this user may write it, and whether a process holds it; None if it is missing."""
+    """Return the state of libtpu's lock file; None if there is none. `partial` is as in `holders`."""
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -77,7 +76,7 @@ def _number(name: str) -> int:
 
 
 def _open_files(pid: int, wanted: Set[str]) -> Set[str]:
-    """Return which of the wanted files a process has open. Raises OSError if it has ended or may not be inspected."""
+    """Return the wanted files that a process has open or mapped. Raises OSError if it has ended or may not be inspected."""
     folder = "/proc/%d/fd" % pid
     files = set()
     for fd in os.listdir(folder):
@@ -96,7 +95,7 @@ def _open_files(pid: int, wanted: Set[str]) -> Set[str]:
 
 
 def _mapped_files(pid: int, wanted: Set[str]) -> Set[str]:
-    """Return which of the wanted files are mapped: a device may be mapped with its descriptor closed."""
+    """Return the wanted files that a process has mapped, which it may have closed."""
     files = set()
     with open("/proc/%d/maps" % pid, "rb") as maps:
         for line in maps:

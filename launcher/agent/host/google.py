@@ -1,4 +1,4 @@
-"""Ask the metadata server, which tells a machine of Google Compute Engine about itself.
+"""Query the metadata server of Google Compute Engine, which describes the machine that asks.
 
 See https://cloud.google.com/compute/docs/metadata/querying-metadata.
 """
@@ -9,15 +9,15 @@ import os
 from typing import Mapping, Optional, Tuple
 
 ENV_SERVER = "GCE_METADATA_HOST"
-"""Address of the metadata server, by Google's own name for it. Where it is set, there is one."""
+"""Google's own variable for the address of the metadata server. If it is set, there is a server."""
 FLAVOR = "Metadata-Flavor"
-"""Header of every question, and of every answer of the real server, with the value `Google`."""
+"""Header of each request, and of each answer of the real server, with the value `Google`."""
 _PRODUCT = "/sys/class/dmi/id/product_name"
 _SERVER = "metadata.google.internal"
 
 
 def metadata_server() -> Optional[str]:
-    """Return the address of the metadata server; None if this is no machine of Google's. Asks nothing from the network."""
+    """Return the address of the metadata server; None if this is not a machine of Google's. Does not use the network."""
     return os.environ.get(ENV_SERVER) or (_SERVER if is_google() else None)
 
 
@@ -31,9 +31,9 @@ def is_google() -> bool:
 
 
 def ask_metadata(server: str, key: str, *, timeout: float, limit: int) -> Tuple[bytes, Mapping[str, str]]:
-    """Return the first `limit` bytes of a key's value, such as `instance/id`, and the headers of the answer.
+    """Return the first `limit` bytes of the value of a key, such as `instance/id`, and the headers of the answer.
 
-    `timeout` is in seconds, for each piece of the answer. Raises OSError; urllib's HTTPError, which is one, has the `code`.
+    `timeout` is in seconds, for each read. Raises OSError; its subclass urllib.error.HTTPError has the `code`.
     """
     from http.client import HTTPException
     from urllib.error import HTTPError
@@ -43,11 +43,11 @@ def ask_metadata(server: str, key: str, *, timeout: float, limit: int) -> Tuple[
         request = Request("http://%s/computeMetadata/v1/%s" % (server, key), headers={FLAVOR: "Google"})
         with build_opener(ProxyHandler({})).open(request, timeout=timeout) as answer:
             value, headers = answer.read(limit), answer.headers
-            if len(value) < min(limit, int(headers.get("Content-Length", 0))):  # which read() does not notice
+            if len(value) < min(limit, int(headers.get("Content-Length", 0))):  # read() does not notice that
                 raise OSError("the answer is cut off")
             return value, headers
     except HTTPError as error:
-        error.close()  # it holds the connection
+        error.close()  # closes the connection
         raise
-    except (HTTPException, ValueError) as error:  # no HTTP, or no address
+    except (HTTPException, ValueError) as error:  # not HTTP, or not an address
         raise OSError(str(error) or type(error).__name__)

@@ -1,4 +1,4 @@
-"""Ask nvidia-smi for a host's GPUs, their state, and the processes that use them."""
+"""Query nvidia-smi for a host's GPUs, their state, and the processes that use them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 from ..base.private import user_name
 from .usage import MEBIBYTE, number, nvidia_smi
 
-LIMIT = 10.0  # seconds; without persistence mode it starts the driver first, which takes some of them for each GPU
-_MOST = 64  # rows of an answer that are read
+LIMIT = 10.0  # seconds; without persistence mode nvidia-smi first starts the driver, which takes seconds for each GPU
+_MOST = 64  # most rows of an answer that are read
 _COMMAND = 200  # characters of a command line that are reported
 _FORMAT = "--format=csv,noheader,nounits"
 _GPUS = "index,uuid,memory.total,memory.free,ecc.mode.current,ecc.errors.uncorrected.volatile.total,name"
@@ -21,11 +21,11 @@ Row = Dict[str, Any]
 
 
 def read_gpus(env: Mapping[str, str], limit: float = LIMIT) -> Optional[Row]:
-    """Return the GPUs that workers with these variables may use as `rows`, and the processes that compute on them as `users`.
+    """Return the state of the GPUs that workers with the variables `env` may use; None without nvidia-smi.
 
-    `why` is what nvidia-smi complains of, `late` whether it gave no answer within `limit` seconds, after which nothing waits
-    for it. Sizes are in bytes, `errors` are uncorrected ECC errors since the driver was loaded, None is what a GPU does not
-    tell. None instead of all that if there is no nvidia-smi, without which all works.
+    `rows` are the GPUs and `users` the processes that compute on them. `why` is nvidia-smi's error message, if any; `late`
+    is true if it did not answer within `limit` seconds. Sizes are in bytes, `errors` counts uncorrected ECC errors since the
+    driver was loaded, and None stands for a value that the GPU does not report.
 
     Source: `nvidia-smi --help-query-gpu` and `--help-query-compute-apps`.
     """
@@ -38,15 +38,15 @@ def read_gpus(env: Mapping[str, str], limit: float = LIMIT) -> Optional[Row]:
         users = _start([program, "--query-compute-apps=" + _USERS, _FORMAT])
     except OSError as error:
         return {"rows": [], "users": [], "why": "it cannot be started: %s" % error.strerror, "late": False}
-    answer, of_users = _answer(gpus, deadline), _answer(users, deadline)
+    answer, users_answer = _output(gpus, deadline), _output(users, deadline)
     if answer is None:
         return {"rows": [], "users": [], "why": "no answer within %g s" % limit, "late": True}
     rows = _visible(parse_gpus(answer), env.get("CUDA_VISIBLE_DEVICES"))
-    return {"rows": rows, "users": _users(of_users or "", rows), "why": _complaint(answer), "late": False}
+    return {"rows": rows, "users": _users(users_answer or "", rows), "why": _complaint(answer), "late": False}
 
 
 def parse_gpus(answer: str) -> List[Row]:
-    """Return a row for each GPU in nvidia-smi's output; other lines are skipped."""
+    """Return a row for each GPU in nvidia-smi's output. Skips other lines."""
     rows = []
     for line in answer.splitlines()[:_MOST]:
         words = [word.strip() for word in line.split(",", 6)]
@@ -60,7 +60,7 @@ def parse_gpus(answer: str) -> List[Row]:
 
 
 def _complaint(answer: str) -> Optional[str]:
-    """Return the first line that is no GPU's: of one that is lost, or of all."""
+    """Return the first line of the output that does not describe a GPU, which is an error message; None if there is none."""
     lines = [line.strip()[:_COMMAND] for line in answer.splitlines()[:_MOST] if line.strip()]
     return next((line for line in lines if not parse_gpus(line)), None if lines else "it lists no GPU")
 
@@ -70,18 +70,18 @@ def _start(argv: Sequence[str]) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(argv, stdin=null, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
-def _answer(question: "subprocess.Popen[bytes]", deadline: float) -> Optional[str]:
-    """Return the output; None after the timeout. A process that hangs in the driver is not waited for."""
+def _output(process: "subprocess.Popen[bytes]", deadline: float) -> Optional[str]:
+    """Return the output; None at the deadline. Does not wait for the killed process, which may hang in the driver."""
     try:
-        output, _ = question.communicate(timeout=max(0.0, deadline - time.monotonic()))
+        output, _ = process.communicate(timeout=max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
-        question.kill()
+        process.kill()
         return None
     return output.decode("utf-8", "replace")
 
 
 def _visible(rows: List[Row], chosen: Optional[str]) -> List[Row]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES selects; all of them if it is not set or names parts of GPUs."""
+    """Return the GPUs that CUDA_VISIBLE_DEVICES selects; all if it is not set or selects parts of GPUs (MIG)."""
     if chosen is None:
         return rows
     names = [name.strip() for name in chosen.split(",") if name.strip()]
@@ -107,7 +107,7 @@ def _users(answer: str, rows: Sequence[Row]) -> List[Row]:
 
 
 def _describe(pid: int, name: str) -> Row:
-    """Return user and command of a process; `name` and None if the number is one of another PID namespace."""
+    """Return user and command of a process. A pid of another PID namespace has the user None and the command `name`."""
     folder = "/proc/%d" % pid
     try:
         with open(folder + "/cmdline", "rb") as file:

@@ -14,7 +14,7 @@ from ..base.protocol import IFNAME
 from .usage import nvidia_smi
 
 _LIMIT = 10.0  # seconds for nvidia-smi
-_MOST = 256  # interfaces and ports that are reported
+_MOST = 256  # most interfaces, and ports, that are reported
 _ADDRESS_OF = 0x8915  # SIOCGIFADDR of linux/sockios.h
 _GPU = re.compile(r"GPU (\d{1,4}): ")
 _LINK = re.compile(r"\s+Link \d{1,4}: (<inactive>|[\d.]+ GB/s)")
@@ -23,11 +23,11 @@ Row = Dict[str, Any]
 
 
 def read_links(address: Optional[str], env: Mapping[str, str], folder: str = "/sys/class") -> Row:
-    """Return `interfaces` by name, `used`, that of this host's `address` for the others, `chosen`, what NCCL is told to use,
-    `infiniband` ports and `nvlink` links.
+    """Return the links of this host: network `interfaces`, `infiniband` ports and `nvlink` links.
 
-    Speeds are in Mb/s, None where the kernel does not know. Sources: sysfs-class-net and sysfs-class-infiniband of the
-    kernel's documentation, `nvidia-smi nvlink --help`.
+    `used` is the interface with `address`, this host's address for the others, and `chosen` the one that NCCL is told to use.
+    Speeds are in Mb/s; None: unknown. Sources: sysfs-class-net and sysfs-class-infiniband of the kernel's documentation,
+    `nvidia-smi nvlink --help`.
     """
     names = sorted(_names(os.path.join(folder, "net")))[:_MOST]
     return {
@@ -40,7 +40,7 @@ def read_links(address: Optional[str], env: Mapping[str, str], folder: str = "/s
 
 
 def parse_nvlink(answer: str) -> List[Row]:
-    """Return the links of each GPU that has some: how many there are, and how many are active."""
+    """Return the number of links, and of active ones, of each GPU that has links."""
     rows: List[Row] = []
     for line in answer.splitlines():
         gpu, link = _GPU.match(line), _LINK.match(line)
@@ -58,12 +58,12 @@ def _nvlink() -> List[Row]:
         return []
     null = subprocess.DEVNULL
     try:
-        asked = subprocess.Popen([program, "nvlink", "--status"], stdin=null, stdout=subprocess.PIPE, stderr=null)
-        output, _ = asked.communicate(timeout=_LIMIT)
+        process = subprocess.Popen([program, "nvlink", "--status"], stdin=null, stdout=subprocess.PIPE, stderr=null)
+        output, _ = process.communicate(timeout=_LIMIT)
     except OSError:
         return []
-    except subprocess.TimeoutExpired:  # it hangs in the driver, which is told of its list of GPUs; it is not waited for
-        asked.kill()
+    except subprocess.TimeoutExpired:  # it hangs in the driver, which `read_gpus` reports
+        process.kill()
         return []
     return parse_nvlink(output.decode("utf-8", "replace"))
 
@@ -89,7 +89,7 @@ def _addresses(name: str) -> List[str]:
         try:
             answer = fcntl.ioctl(sock.fileno(), _ADDRESS_OF, struct.pack("256s", os.fsencode(name)[:15]))
             addresses.append(socket.inet_ntoa(answer[20:24]))
-        except OSError:  # it has none of IPv4
+        except OSError:  # it has no IPv4 address
             pass
     for line in (_read("/proc/net/if_inet6") or "").splitlines():
         words = line.split()
@@ -114,5 +114,5 @@ def _read(path: str) -> Optional[str]:
     try:
         with open(path, errors="replace") as file:
             return file.read(1 << 16).strip()
-    except OSError:  # also of an interface that is down, whose speed cannot be read
+    except OSError:  # such as the speed of an interface that is down
         return None

@@ -1,6 +1,6 @@
-"""Give a host to one run at a time. A locked file decides among one user's runs, an abstract address announces the run.
+"""Give a host to one run at a time: a file lock among the runs of a user, an abstract socket address to announce the run.
 
-Claims of other users cannot keep a run from its host: between users, the devices' own locks decide.
+Other users cannot keep a run from its host by this; between users, the devices' own locks decide.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Optional
 from ..base.private import private_path, user_name
 from ..base.sockets import is_locked, owner_of
 
-# An abstract address shows other users' podruns who holds the host, without a file that could be left behind or lack
-# permissions. It belongs to the network namespace, which also separates hosts in containers. Any process may bind it, so
-# it locks nothing across users; it only identifies runs of this user and of root.
+# An abstract address shows the runs of other users who holds the host, without a file that could be left behind or lack
+# permissions. It belongs to the network namespace, which separates hosts in containers as well. Any process may bind it, so
+# it locks nothing between users; it only identifies runs of this user and of root.
 _ADDRESS = b"\0podrun-host"
-_WORD = 100  # characters of the run name that another process claims
-_QUEUE = 64  # pending connections of processes that ask who holds the host
+_RUN_LENGTH = 100  # characters of the run id that another process claims
+_QUEUE = 64  # pending connections
 
 
 class HostLock:
@@ -31,7 +31,7 @@ class HostLock:
         self._socket: Optional[socket.socket] = None
 
     def take(self, run: str) -> Optional[str]:
-        """Take the host for `run`. Returns None, or the run, user and pid that hold it instead. Raises OSError."""
+        """Take the host for `run`. Returns None, or a text about the run that holds it. Raises OSError."""
         if self._file < 0:
             holder = self._lock_file(run)
             if holder is not None:
@@ -43,7 +43,7 @@ class HostLock:
         return None
 
     def _lock_file(self, run: str) -> Optional[str]:
-        """Lock the file. Returns None if this run has the lock (another of its agents may), else its holder."""
+        """Lock the file. Returns None if this run has the lock, also if another of its agents has it; else the holder."""
         private_path(self._home, "locks")
         file = os.open(_path(self._home), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
@@ -69,8 +69,8 @@ class HostLock:
             self._socket.close()
             self._socket = None
 
-    def answer(self) -> None:
-        """Accept and close connections of processes that asked who holds the host, so that the queue does not fill up."""
+    def drain_connections(self) -> None:
+        """Accept and close the connections of processes that looked who holds the host, so that the queue stays short."""
         for _ in range(_QUEUE):
             if self._socket is None:
                 return
@@ -81,7 +81,7 @@ class HostLock:
 
 
 def current_holder(home: str) -> Optional[str]:
-    """Return the run of this user that holds the host, without taking the lock, which could refuse a run that starts."""
+    """Return the run of this user that holds the host, if any. Does not take the lock, which could refuse a starting run."""
     try:
         file = os.open(_path(home), os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
@@ -95,23 +95,23 @@ def current_holder(home: str) -> Optional[str]:
 
 
 def claimed_by_others() -> Optional[str]:
-    """Return the run of another user that claims the host, with its uid; None if there is none."""
+    """Return the run of another user that claims the host, with its uid; None without one."""
     claim = _current_claim()
     return None if claim is None or claim.uid in (os.geteuid(), 0) else _describe(claim)
 
 
 class _Claim:
-    """The process that has bound the address: `uid` and `pid` come from the kernel, if known; `run` from that process."""
+    """A process that has bound the address: the kernel tells `uid` and `pid`, if known; the process itself tells `run`."""
 
     def __init__(self, uid: Optional[int], pid: int, run: str) -> None:
         self.uid, self.pid, self.run = uid, pid, run
 
 
 def _current_claim() -> Optional[_Claim]:
-    """Return the claim on the address; None also if it cannot be determined."""
+    """Return the claim on the address; None if there is none or it cannot be determined."""
     try:
         return _read_claim()
-    except Exception:  # whatever another user has bound there must not end the agent
+    except Exception:  # nothing that another user does with the address may end the agent
         return None
 
 
@@ -125,7 +125,7 @@ def _read_claim() -> Optional[_Claim]:
             sock.connect(_ADDRESS)
             pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
             with open("/proc/%d/cmdline" % pid, "rb") as file:
-                run = file.read().rstrip(b"\0").split(b"\0")[-1].decode(errors="replace")[:_WORD]
+                run = file.read().rstrip(b"\0").split(b"\0")[-1].decode(errors="replace")[:_RUN_LENGTH]
         except OSError:  # the process does not answer, has just ended, or hides its command line
             return _Claim(uid, 0, "")
     return _Claim(uid, pid, run)
@@ -139,7 +139,7 @@ def _competing_run(run: str) -> Optional[str]:
 
 
 def _describe(claim: _Claim) -> str:
-    """Return the claim for a message: `run R of alice (uid 1001, agent pid 7)`."""
+    """Return the text for a message: `run R of alice (uid 1001, agent pid 7)`."""
     run = "run %s" % claim.run if claim.run else "a run that does not answer"
     if claim.uid is None:
         return "%s of another user" % run
@@ -157,7 +157,7 @@ def _read_holder(file: int) -> "tuple[str, int]":
 
 
 def _announce() -> Optional[socket.socket]:
-    """Bind the address and listen on it; None if another process has it."""
+    """Bind the address and listen. Returns None if another process has the address."""
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.bind(_ADDRESS)
@@ -170,7 +170,7 @@ def _announce() -> Optional[socket.socket]:
 
 
 def _path(home: str) -> str:
-    """Return the lock file, one per boot and network namespace: hosts may share a home, and namespaces a machine."""
+    """Return the path of the lock file: one per boot, as hosts may share a home, and per network namespace."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot = file.read().strip()
     return os.path.join(home, "locks", "%s-%d" % (boot, os.stat("/proc/self/ns/net").st_ino))

@@ -8,11 +8,11 @@ from typing import List, Optional, Tuple
 
 CGROUPS = "/sys/fs/cgroup"
 Kills = Tuple[Optional[int], Optional[int]]
-"""Processes that the kernel has killed for lack of memory: in this process's cgroup, and on the machine. None: not known."""
+"""Numbers of processes killed by the kernel for lack of memory, in this cgroup and on the machine; None: unknown."""
 
 
 def kills() -> Kills:
-    """Return the counts so far."""
+    """Return the current counts."""
     in_cgroup = None
     for folder, file, _ in groups():
         if in_cgroup is None:
@@ -21,9 +21,9 @@ def kills() -> Kills:
 
 
 def has_killed(before: Kills, after: Kills) -> Optional[bool]:
-    """Return whether a worker that got SIGKILL between the two counts was out of memory. None: not known.
+    """Return whether a worker that got SIGKILL between the two counts was out of memory; None: unknown.
 
-    The count of the cgroup is the better one: others on the machine may run out of memory as well.
+    The cgroup's count has precedence, because the machine's includes other processes.
     """
     (group_before, machine_before), (group_after, machine_after) = before, after
     if group_before is not None and group_after is not None and group_after > group_before:
@@ -32,24 +32,24 @@ def has_killed(before: Kills, after: Kills) -> Optional[bool]:
         return None if group_before is None else False
     if machine_after == machine_before:
         return False
-    return True if group_before is None else None  # another cgroup's, or the worker has left this one
+    return True if group_before is None else None  # a process of another cgroup, or the worker has left this one
 
 
 def usage() -> str:
-    """Return `31.2 GB used of 32.0`: the most of any worker that has ended, and what this cgroup or the machine has."""
+    """Return `31.2 GB used of 32.0`: the peak of any ended worker, and the memory of this cgroup or machine."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
     return "%.1f GB used of %.1f" % (used / 1e9, available() / 1e9)
 
 
 def available() -> int:
-    """Return the bytes of memory that processes of this cgroup can have: a limit holds for all groups below its own."""
+    """Return the bytes of memory for this cgroup's processes: the least limit of cgroup, parents and machine."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [limit for folder, _, file in groups() for limit in limits_above(folder, file)]
     return min([total, *limits])
 
 
 def limits_above(folder: str, file: str) -> List[int]:
-    """Return the limits of a cgroup and its parents, if they have any."""
+    """Return the limits of a cgroup and its parents. Those without a limit are left out."""
     limits = []
     while folder.startswith(CGROUPS):
         try:
@@ -62,9 +62,9 @@ def limits_above(folder: str, file: str) -> List[int]:
 
 
 def groups() -> Tuple[Tuple[str, str, str], ...]:
-    """Return the folders that may be this process's cgroup, with the names of their files of kills and of the limit.
+    """Return folders that may be this process's cgroup, each with its files of the number of kills and of the limit.
 
-    In a container the path is often that outside; then the top of what is mounted is its cgroup.
+    In a container the path in /proc is often the one outside; then the root of the mounted cgroups is the right one.
     """
     path_v1 = path_v2 = "/"
     try:
@@ -87,7 +87,7 @@ def groups() -> Tuple[Tuple[str, str, str], ...]:
 
 
 def count_in(path: str) -> Optional[int]:
-    """Return N of the line `oom_kill N` in a file; None without such a line."""
+    """Return N of the line `oom_kill N` of a file; None without such a line."""
     try:
         with open(path) as file:
             for line in file:

@@ -1,4 +1,4 @@
-"""Watch for the notice that this machine will be taken away, which Google Compute Engine gives on its metadata server.
+"""Watch for the preemption notice of this machine on Google Compute Engine's metadata server.
 
 See https://cloud.google.com/compute/docs/metadata/getting-live-migration-notice and .../instances/create-use-preemptible.
 """
@@ -17,24 +17,24 @@ _WAIT = 60  # seconds that the server keeps a request open until a value changes
 _RETRY = 5.0  # seconds after a failed request
 _LIMIT = 64  # bytes of a reason
 
-# A value of MIGRATE_ON_HOST_MAINTENANCE means that the machine goes on elsewhere.
+# With MIGRATE_ON_HOST_MAINTENANCE the machine continues on other hardware.
 _KEYS: Dict[str, Tuple[str, Callable[[str], bool]]] = {
     "maintenance-event": ("maintenance event", lambda value: value.startswith("TERMINATE")),
     "preempted": ("preemption of the machine", lambda value: value == "TRUE"),
 }
-"""Keys of an instance: the reason for a stop, and which values mean one."""
+"""Maps each key of the instance to the reason for a stop, and a function that tells which values mean one."""
 
 
 class Notice:
-    """A child process that sends this one SIGTERM when the notice comes, and says why in a pipe."""
+    """A child process that, at the notice, writes the reason to a pipe and sends this process SIGTERM."""
 
     def __init__(self) -> None:
         self._reasons: Optional[int] = None
         self.watchers: Set[int] = set()
-        """Pid of the child, which outlives an attempt."""
+        """The pid of the child, which outlives an attempt; empty without one."""
 
     def watch(self) -> None:
-        """Start to watch, once, if this is a machine of Google's. Called before this process has threads or a namespace."""
+        """Start the child, once, on a machine of Google's. Call it before this process has threads or a namespace."""
         server = metadata_server()
         if server is None or self.watchers:
             return
@@ -46,22 +46,22 @@ class Notice:
             try:
                 die_with_parent()
                 if parent() == agent:
-                    _be_watcher(server, write_end, agent)
+                    _run_watcher(server, write_end, agent)
             finally:
                 os._exit(0)
         self.watchers = {pid}
         os.close(write_end)
 
     def reason(self) -> Optional[str]:
-        """Return why this machine will be taken away, once the notice has come."""
+        """Return the reason of the notice; None if there was none."""
         try:
             return (os.read(self._reasons, _LIMIT).decode() or None) if self._reasons is not None else None
         except BlockingIOError:
             return None
 
 
-def _be_watcher(server: str, write_end: int, agent: int) -> None:
-    """Watch all keys until one means a stop."""
+def _run_watcher(server: str, write_end: int, agent: int) -> None:
+    """Watch all keys, and signal the agent when one means a stop."""
     import threading
 
     signal.set_wakeup_fd(-1)
@@ -91,7 +91,7 @@ def _be_watcher(server: str, write_end: int, agent: int) -> None:
 
 
 def _value(server: str, key: str, etag: Optional[str]) -> Tuple[str, Optional[str]]:
-    """Return the value of a key and its tag: at once without `etag`, else as soon as it changes from that."""
+    """Return the value of a key and its tag. With `etag`, waits until the value has another tag."""
     key = "instance/" + key
     if etag is not None:
         key += "?wait_for_change=true&timeout_sec=%d&last_etag=%s" % (_WAIT, etag)

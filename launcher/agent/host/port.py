@@ -1,4 +1,4 @@
-"""Reserve a free port for the coordinator, and test it from the other hosts."""
+"""Reserve a free port for the coordinator, and test whether other hosts can connect to it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class RefusedError(Exception):
 
 
 def reserve_port(allowed: Optional[List[int]], address: str = "") -> socket.socket:
-    """Reserve a free TCP port for this run: the coordinator binds it too (gRPC sets SO_REUSEPORT), nobody else can.
+    """Reserve a free TCP port that only a server with SO_REUSEPORT, such as the coordinator's gRPC, can bind as well.
 
-    It listens until `release`, so that the other hosts can test it: at `address`, or at all addresses of this host.
-    Raises RefusedError if no port of the range [first, last] is free.
+    Listens until `release`, so that the other hosts can test it, at `address` or (if empty) at all addresses of this host.
+    Raises RefusedError if no port of the range `allowed` (first, last) is free.
     """
     ports = _unassigned() if allowed is None else range(allowed[0], allowed[1] + 1)
     for port in [*random.sample(ports, len(ports)), *([0] if allowed is None else [])]:
@@ -29,7 +29,7 @@ def reserve_port(allowed: Optional[List[int]], address: str = "") -> socket.sock
 
 
 def _unassigned() -> range:
-    """Return ports outside the host's ephemeral range, so that nothing takes one between its release and its use."""
+    """Return ports outside the host's ephemeral range, which no client takes between release and use."""
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
             first = int(file.read().split()[0])
@@ -39,10 +39,10 @@ def _unassigned() -> range:
 
 
 def release(listeners: List[socket.socket], hold_first: bool) -> List[socket.socket]:
-    """Stop listening: connections are for the workers now. Returns the sockets that are to stay open.
+    """Stop listening, so that connections reach the workers. Returns the sockets to keep open.
 
-    `hold_first`: only a server with SO_REUSEPORT, as JAX's, gets the first port. A user program may start any server there,
-    also one that binds without it, such as torch's.
+    `hold_first`: keep the first port reserved for a server with SO_REUSEPORT, such as JAX's coordinator. A user's program may
+    start a server without it, such as torch's, and needs the port free.
     """
     held = [_stop_listening(listeners[0])] if hold_first else []
     for listener in listeners[1 if hold_first else 0 :]:
@@ -59,7 +59,7 @@ def _stop_listening(listener: socket.socket) -> socket.socket:
 
 
 def probe(address: str) -> Optional[str]:
-    """Return why `host:port` cannot be reached from here; None if it can."""
+    """Return why this host cannot connect to `host:port`; None if it can."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), PROBE_TIMEOUT).close()
@@ -84,7 +84,7 @@ def _bind(address: str, port: int, may_share: bool) -> Optional[socket.socket]:
 
 
 def _is_free(port: int) -> bool:
-    """Return True if no socket is bound to the port, not even one that allows sharing it."""
+    """Return whether no socket is bound to the port, not even a shareable one."""
     with socket.socket(socket.AF_INET) as sock:
         try:
             sock.bind(("", port))

@@ -6,11 +6,11 @@ import os
 import time
 from typing import Optional
 
-_PATIENCE = 3.0  # seconds; network file systems show a new file late
+_LIMIT = 3.0  # seconds for the file to appear on a network file system
 
 
 def offer(folder: str) -> str:
-    """Make a file in the folder, or in its nearest existing parent, and return its path. Raises OSError."""
+    """Create a file in the folder, or in its nearest existing parent. Returns its path. Raises OSError."""
     place = os.path.abspath(os.path.expanduser(folder))
     while not os.path.exists(place) and place != "/":
         place = os.path.dirname(place)
@@ -36,8 +36,8 @@ def withdraw(path: str) -> None:
 
 
 def look(path: str) -> Optional[str]:
-    """Return why the file that `offer` wrote cannot be read here; None if it can."""
-    deadline = time.monotonic() + _PATIENCE
+    """Return why this host cannot read the file that `offer` created on another; None if it can."""
+    deadline = time.monotonic() + _LIMIT
     while True:
         why = _look_once(path)
         if why is None or time.monotonic() > deadline:

@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
     from ..base.from_agent import Device
 
-EVERY = 10.0  # seconds between two measurements
-FIRST = 2.0  # seconds from the start of the workers to the first one
-LONGEST = 1 << 16  # bytes of the answer of nvidia-smi that are read
+INTERVAL = 10.0  # seconds between two measurements
+FIRST = 2.0  # seconds from the start of the workers to the first measurement
+LONGEST = 1 << 16  # most bytes of nvidia-smi's answer that are read
 QUERY = ("--query-gpu=utilization.gpu,memory.used,memory.total", "--format=csv,noheader,nounits")
 MEBIBYTE = 1 << 20
 Counters = Tuple[float, int, int, int, int]
-"""A time, and what has been counted up to it: ticks of all cores, idle ones among them, bytes received, bytes sent."""
+"""A time, and the counts up to it: ticks of all cores, idle ticks, bytes received, bytes sent."""
 
 
 class Usage:
-    """Sends the launcher a frame `usage` every ten seconds while workers run. What cannot be measured is never an error."""
+    """Sends the launcher a frame `usage` every ten seconds while workers run. A value that cannot be measured is no error."""
 
     def __init__(self) -> None:
         self.due = 0.0
@@ -32,19 +32,19 @@ class Usage:
         self.devices: List[Device] = []
 
     def send(self, connection: Connection) -> None:
-        """Send a measurement if it is time. The first call only begins to count."""
+        """Send a measurement if one is due. The first call only starts counting."""
         now = time.monotonic()
         if connection.offsets is None or connection.unsent or now < self.due:
             return
         before, self.before = self.before, counters(now)
-        self.due = now + (FIRST if before is None else EVERY)
-        self.ask_devices()
+        self.due = now + (FIRST if before is None else INTERVAL)
+        self.query_devices()
         if before is not None and self.before is not None:
             frame: Any = dict(rates(before, self.before), type="usage", devices=self.devices, **memory())
             connection.send(frame)
 
-    def ask_devices(self) -> None:
-        """Take the answer to the last question to nvidia-smi, and ask again. Nothing waits for it."""
+    def query_devices(self) -> None:
+        """Read the answer of the last nvidia-smi, if it has ended, and start the next. Does not wait."""
         if self.query is not None:
             if self.query.poll() is None:
                 return
@@ -54,7 +54,7 @@ class Usage:
             self.query = None
         program = nvidia_smi()
         if program is not None:
-            import subprocess  # here, because most agents have no GPU
+            import subprocess  # here, because few agents have a GPU
 
             null = subprocess.DEVNULL
             try:
@@ -64,7 +64,7 @@ class Usage:
 
 
 def counters(now: float) -> Optional[Counters]:
-    """Return the counters of the machine; None where /proc does not have them."""
+    """Return the machine's counters; None if /proc does not have them."""
     try:
         with open("/proc/stat") as file:
             ticks = [int(word) for word in file.readline().split()[1:9]]
@@ -103,14 +103,14 @@ def memory() -> Dict[str, int]:
 
 
 def nvidia_smi() -> Optional[str]:
-    """Return the path of nvidia-smi, if this host has one."""
+    """Return the path of nvidia-smi; None if it is not installed."""
     folders = os.environ.get("PATH", "").split(os.pathsep)
     paths = (os.path.join(folder, "nvidia-smi") for folder in folders if os.path.isabs(folder))
     return next((path for path in paths if os.access(path, os.X_OK)), None)
 
 
 def parse_devices(answer: str) -> List[Device]:
-    """Return a row for each GPU: `busy` from 0 to 1, bytes of memory in use, and in all; None where there is no number."""
+    """Return a row for each GPU: `busy` from 0 to 1, and bytes of memory in use and in total; None: unknown."""
     rows: List[Device] = []
     for line in answer.splitlines():
         busy, used, total = [*(number(word) for word in line.split(",")), None, None, None][:3]

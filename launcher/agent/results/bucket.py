@@ -1,7 +1,7 @@
-"""`agent bucket`: try a bucket with the workers' interpreter. One JSON line in, one out.
+"""`agent bucket`: test access to a bucket with the workers' interpreter.
 
-The request: {"python", "env", "url", "files"}; `files` maps paths to the source of the package that tries it, because
-podrun's runtime is not on a host before a run. The answer: {"errors", "unreachable"}.
+The request, a JSON line, is {"python", "env", "url", "files", "container"}; `files` maps paths to the sources of the package
+that runs the test, because podrun's runtime is not on a host before a run. The answer is {"errors", "unreachable"}.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Dict
 from ..base.container import container_env, inside
 from ..base.stdin import read_line
 
-LIMIT = 150.0  # seconds: an unreachable server is tried several times
+LIMIT = 150.0  # seconds, for several tries of an unreachable server
 _MODULE = "podrun.runtime.storage.bucket_check"
 
 
@@ -43,7 +43,7 @@ def _ask(folder: str, request: Dict[str, Any]) -> Dict[str, Any]:
     try:
         done = subprocess.run(
             inside(container, [python, "-m", _MODULE, request["url"]]),
-            cwd=folder,  # from which Python imports first
+            cwd=folder,  # Python imports from it first
             env=container_env(container, dict(os.environ, **request["env"]), request["env"]),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -58,5 +58,5 @@ def _ask(folder: str, request: Dict[str, Any]) -> Dict[str, Any]:
         return {"errors": ["%s: no answer within %g s" % (request["url"], LIMIT)], "unreachable": True}
     except (ValueError, IndexError, KeyError, TypeError):
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["it ended with %d" % done.returncode]
-        why = "%s cannot try it: %s" % (python, lines[-1][:300])
+        why = "%s cannot test it: %s" % (python, lines[-1][:300])
     return {"errors": [why], "unreachable": False}

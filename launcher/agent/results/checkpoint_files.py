@@ -1,4 +1,4 @@
-"""Read the checkpoints of a workdir: names, size, loss, config, and whether all files are what the manifest says."""
+"""Read the checkpoints of a workdir: names, sizes, losses, configs, and whether all files match the manifest."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ LOSS = "metrics/metrics"
 NAME = re.compile(r"([0-9]{1,18})(\.(aside|damaged)-[0-9]+)?", re.ASCII)
 _META = "meta/metadata"
 _CHUNK = 1 << 20
-_SHOWN = 5  # differences of a checkpoint that are shown
+_SHOWN = 5  # most config changes shown for a checkpoint
 
 
 def names_of(folder: str) -> List[str]:
-    """Return the names of all checkpoints by step, those that were set aside after the one in use."""
+    """Return the names of all checkpoints, ordered by step; of one step, those set aside come last."""
     return sorted((name for name in os.listdir(folder) if NAME.fullmatch(name)), key=lambda name: (step_of(name), name))
 
 
@@ -32,7 +32,7 @@ def step_of(name: str) -> int:
 
 
 def list_checkpoints(folder: str) -> List[Dict[str, Any]]:
-    """Return a row for each checkpoint, after comparing its files with its manifest."""
+    """Return a row for each checkpoint. Verifies its files by its manifest."""
     rows = []
     before: Any = None
     for name in names_of(folder):
@@ -47,7 +47,7 @@ def list_checkpoints(folder: str) -> List[Dict[str, Any]]:
         row["pinned"] = os.path.exists(os.path.join(path, PINNED))
         try:
             row["verified"], row["problem"] = verify(path)
-        except Exception as error:  # the others are listed nevertheless
+        except Exception as error:  # list the other checkpoints nevertheless
             row["verified"], row["problem"] = False, "its files cannot be compared: %s" % type(error).__name__
         row["changes"] = _changes(before, config) if before is not None and config is not None else []
         before = config if config is not None else before
@@ -56,7 +56,7 @@ def list_checkpoints(folder: str) -> List[Dict[str, Any]]:
 
 
 def _finite(loss: Any) -> Optional[float]:
-    """Return a loss that can be shown; None for anything else."""
+    """Return a finite loss; None for any other value."""
     try:
         number = float(loss) if type(loss) in (int, float) else math.nan
     except OverflowError:
@@ -85,7 +85,7 @@ def _size(path: str) -> int:
 
 
 def verify(path: str) -> Tuple[bool, Optional[str]]:
-    """Return whether all files are what the manifest says, and else the first that is not; (False, None): no manifest."""
+    """Return whether all files match the manifest, and else the first problem; (False, None): there is no manifest."""
     if not os.path.lexists(os.path.join(path, MANIFEST)):
         return False, None
     try:
@@ -120,7 +120,7 @@ def verify(path: str) -> Tuple[bool, Optional[str]]:
 
 
 def _digest(file: Any, size: int) -> str:
-    """Return the SHA-256 of the first `size` bytes of a file, which may be growing."""
+    """Return the SHA-256 of the first `size` bytes of a file that may be growing."""
     sha = hashlib.sha256()
     while size > 0:
         chunk = file.read(min(_CHUNK, size))
@@ -132,12 +132,12 @@ def _digest(file: Any, size: int) -> str:
 
 
 def _changes(before: Any, after: Any) -> List[str]:
-    """Return `key: before -> after` for the values in which two configs differ."""
+    """Return `key: before -> after` for each value that differs between two configs."""
     try:
         one, two = _flat(before, ""), _flat(after, "")
         keys = [key for key in sorted({**one, **two}) if one.get(key) != two.get(key)]
         rows = ["%s: %s -> %s" % (key, json.dumps(one.get(key)), json.dumps(two.get(key))) for key in keys]
-    except (RecursionError, ValueError) as error:  # nested without end, or a number of thousands of digits
+    except (RecursionError, ValueError) as error:  # nested too deeply, or a number with thousands of digits
         return ["the config cannot be compared: %s" % type(error).__name__]
     more = ["and %d more" % (len(rows) - _SHOWN)] if len(rows) > _SHOWN else []
     return [row if len(row) <= 120 else row[:117] + "..." for row in rows[:_SHOWN]] + more

@@ -1,9 +1,9 @@
-"""`agent checkpoints`: list and verify the checkpoints of a workdir, or change some. One JSON line in, one out.
+"""`agent checkpoints`: list and verify the checkpoints of a workdir, or change some.
 
-The request: {"workdir", "action", "names"}; `action` is null, "drop", "keep", "unpin" or "restore". A name is a step, or
-that of a checkpoint that was set aside: `20.damaged-1`, `20.aside-1`.
+The request, a JSON line, is {"workdir", "action", "names"}; `action` is null, "drop", "keep", "unpin" or "restore". A name is
+a step, or the name of a checkpoint that was set aside: `20.damaged-1`, `20.aside-1`.
 
-The answer: {"error", "workdir", "done", "rows"}; `rows` are those after the action.
+The answer is {"error", "workdir", "done", "rows"}: a text for each change, and the checkpoints after the action.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ REMOVED = ".podrun-removed"
 FOLDER = "checkpoints"
 LOCK = ".podrun-lock"
 """Names in a workdir, as in `runtime.contract` and `runtime.checkpoint.retention`."""
-_SHOWN = 5  # names in a message
+_SHOWN = 5  # most names in a message
 
 
 class RequestError(Exception):
-    """The request cannot be met; the text says why, and what to do."""
+    """The request cannot be carried out; the message says why and what to do."""
 
 
 def checkpoints() -> None:
@@ -50,7 +50,7 @@ def checkpoints() -> None:
 
 
 def _folder(workdir: str) -> str:
-    """Return the folder of the checkpoints. Raises RequestError if it contains none."""
+    """Return the folder of the checkpoints. Raises RequestError without checkpoints."""
     folder = os.path.join(workdir, FOLDER)
     if os.path.isfile(workdir):
         raise RequestError("%s is a file; a workdir is the folder that a run writes to" % workdir)
@@ -72,7 +72,7 @@ def _names_in(folder: str) -> List[str]:
 
 
 class Lock:
-    """The lock that a run holds on its workdir. Raises RequestError if one does."""
+    """The lock of a workdir, which a run holds. Entering raises RequestError during a run."""
 
     def __init__(self, workdir: str) -> None:
         self._workdir = workdir
@@ -85,7 +85,7 @@ class Lock:
             if error.errno not in (errno.EAGAIN, errno.EACCES):
                 return  # a file system without locks
             words = os.pread(self._fd, 200, 0).decode(errors="replace").split()
-            owner = " ".join(filter(str.isprintable, words))  # anybody may have written it
+            owner = " ".join(filter(str.isprintable, words))  # any program may have written it
             run = owner.partition(" ")[0]
             remedy = "run %s; `podrun stop %s` ends it where it was started" % (owner, run) if owner else "another run"
             raise RequestError("%s is in use by %s" % (self._workdir, remedy))
@@ -98,7 +98,7 @@ class Lock:
 
 
 def _act(folder: str, action: str, names: List[str]) -> List[str]:
-    """Carry out the request after checking all names. Returns a line for each change."""
+    """Resolve all names, then carry out the action. Returns a text for each change. Raises RequestError, OSError."""
     chosen = [_resolve(folder, name, aside=action == "restore") for name in names]
     if action == "restore":
         return _restore(folder, chosen[0])
@@ -106,7 +106,7 @@ def _act(folder: str, action: str, names: List[str]) -> List[str]:
 
 
 def _resolve(folder: str, name: str, aside: bool) -> str:
-    """Return the checkpoint of that name; with `aside` also one of that step that was set aside."""
+    """Return the checkpoint of a name; with `aside` a step also finds one that was set aside. Raises RequestError."""
     names = names_of(folder)
     if name in names:
         return name
@@ -116,7 +116,7 @@ def _resolve(folder: str, name: str, aside: bool) -> str:
     if NAME.fullmatch(name):
         near = sorted(names, key=lambda other: abs(step_of(other) - step_of(name)))[:_SHOWN]
         raise RequestError("there is no checkpoint %s in %s; the nearest: %s" % (name, folder, ", ".join(near)))
-    raise RequestError("%s is no step; checkpoints there: %s" % (json.dumps(name[:40]), ", ".join(names[-_SHOWN:])))
+    raise RequestError("%s is not a step; checkpoints there: %s" % (json.dumps(name[:40]), ", ".join(names[-_SHOWN:])))
 
 
 def _drop(folder: str, name: str) -> str:
@@ -142,7 +142,7 @@ def _unpin(folder: str, name: str) -> str:
 
 
 def _restore(folder: str, name: str) -> List[str]:
-    """Make a checkpoint the newest: set newer ones aside, and give one that was set aside its name again."""
+    """Make a checkpoint the newest: set newer ones aside, and rename it to its step if it was set aside itself."""
     problem = verify(os.path.join(folder, name))[1]
     if problem is not None:
         raise RequestError("checkpoint %s in %s is damaged: %s" % (name, folder, problem))

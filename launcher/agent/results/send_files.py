@@ -1,8 +1,8 @@
-"""`agent files`: list the files of a folder, and send those that are asked for, beginning where the launcher left off.
+"""`agent files`: list the files of a folder, and send requested ones, resuming partial downloads.
 
 Requests are lines of JSON: {"folder"} first, then any number of {"type": "list"} and {"type": "get", "path", "have",
-"digest"}: the launcher has the first `have` bytes already, and `digest` is their SHA-256. The answers are frames of
-FROM_FILES; behind a frame `data` come `size` bytes of the file as they are.
+"digest"}: the launcher already has the first `have` bytes, with the SHA-256 `digest`. The answers are frames of FROM_FILES;
+`size` raw bytes of the file follow a frame `data`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _send(kind: str, **fields: Any) -> None:
 
 
 def _last_run(folder: str) -> Any:
-    """Return the id of the last run that claimed the folder as its workdir; None if none did."""
+    """Return the id of the last run whose workdir was the folder; None if unknown."""
     try:
         with open(os.open(os.path.join(folder, LOCK), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             return file.read(200).decode(errors="replace").partition(" ")[0].strip() or None
@@ -58,7 +58,7 @@ def _last_run(folder: str) -> Any:
 
 
 def _list(folder: str) -> None:
-    """Send a frame for each regular file. Links, pipes and unsafe names are only counted."""
+    """Send a frame for each regular file. Links, pipes and files with unsafe names are only counted."""
     left_out = number = 0
     for path, status in _walk(folder):
         if status is None or not stat.S_ISREG(status.st_mode) or why_unsafe(path):
@@ -72,7 +72,7 @@ def _list(folder: str) -> None:
 
 
 def _walk(folder: str) -> "Iterator[tuple[str, Any]]":
-    """Yield (relative path, status) of everything in the folder; the status is None for a link to a folder."""
+    """Yield (relative path, status) of all files and links below the folder; the status of a link to a folder is None."""
     for above, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names) + [name for name in folders if os.path.islink(os.path.join(above, name))]:
@@ -94,7 +94,7 @@ def _get(folder: str, path: str, have: int, digest: str) -> None:
 
 
 def _send_from(file: Any, size: int, have: int, digest: str) -> None:
-    """Send the first `size` bytes of the file, without the first `have` if those are as `digest` says."""
+    """Send the first `size` bytes of the file; skip the first `have` bytes if their SHA-256 is `digest`."""
     sha = hashlib.sha256()
     if 0 < have <= size:
         for data in _read(file, have):
@@ -111,7 +111,7 @@ def _send_from(file: Any, size: int, have: int, digest: str) -> None:
 
 
 def _read(file: Any, size: int) -> Iterator[bytes]:
-    """Yield the next `size` bytes in pieces. Raises _ChangedError if the file ends before."""
+    """Yield the next `size` bytes in pieces. Raises _ChangedError if the file is shorter."""
     while size:
         data: bytes = file.read(min(PIECE, size))
         if not data:

@@ -419,7 +419,7 @@ class Agent:
     def hold_host(self) -> None:
         """Hold the host's lock while workers run, and mark the run's folders as in use."""
         now = time.monotonic()
-        self.lock.answer()
+        self.lock.drain_connections()
         if self.started and not any(w.running for w in self.workers):
             self.lock.release()  # only the last output remains to be fetched
         elif self.ready and self.spec["exclusive"] and now > self.next_try:

@@ -23,7 +23,7 @@ def start(run, then=""):
 def told(run):
     return start(run).communicate()[0].strip().split("|")
 
-holder = start("r-1", "[(lock.answer(), time.sleep(0.02)) for _ in range(3000)]")
+holder = start("r-1", "[(lock.drain_connections(), time.sleep(0.02)) for _ in range(3000)]")
 facts = {"holder": holder.pid, "taken": holder.stdout.readline().strip().split("|")}
 facts["other"] = told("r-2")
 facts["same"] = told("r-1")

@@ -12,7 +12,7 @@ from .child import process
 
 
 def test_a_file_of_another_host_is_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "_PATIENCE", 0.0)
+    monkeypatch.setattr(shared, "_LIMIT", 0.0)
     path = shared.offer(str(tmp_path))
     assert shared.look(path) is None
     Path(path).write_text("of another host")
@@ -23,7 +23,7 @@ def test_a_file_of_another_host_is_not_seen(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_file_that_comes_late_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "_PATIENCE", 60.0)
+    monkeypatch.setattr(shared, "_LIMIT", 60.0)
     with process(
         "import sys, time, pathlib; print(1, end='', flush=True); time.sleep(.5);"
         "pathlib.Path(sys.argv[1]).write_text('late')",

@@ -194,7 +194,7 @@ def test_keep_and_drop(ask: Ask, workdir: Path) -> None:
     assert [row["pinned"] for row in ask()["rows"]] == [True, False, False]
     nearest = f"there is no checkpoint 14 in {workdir}/checkpoints; the nearest: 10, 20, 30"
     assert ask("drop", "10", "14")["error"] == nearest
-    assert ask("drop", "new")["error"] == '"new" is no step; checkpoints there: 10, 20, 30'
+    assert ask("drop", "new")["error"] == '"new" is not a step; checkpoints there: 10, 20, 30'
     assert names(ask("drop", "10", "30")) == ["20"]
     assert sorted(path.name for path in (workdir / "checkpoints").iterdir()) == ["20"]
 
