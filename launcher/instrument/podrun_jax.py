@@ -1,4 +1,4 @@
-"""Let JAX find the pod, and warn of a program that joins it wrongly or not at all: `sitecustomize` calls this."""
+"""Let JAX find the pod, and warn of a program that joins it wrongly or not at all. Called by `sitecustomize`."""
 
 import os
 import sys
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 _POD = {
     name: os.environ.get("PODRUN_" + name, "") for name in ("COORDINATOR", "NUM_PROCESSES", "PROCESS_ID", "ADDRESS")
 }
-"""Identity of this process, from its start: the program may change its environment."""
+"""Identity of this process, read at its start because the program may change its environment."""
 
 
 def join_with_jax(clusters: "Any", note: "Note") -> None:
-    """Let a bare `jax.distributed.initialize()` join the pod: JAX asks the kinds of clusters it knows, this one first.
+    """Let `jax.distributed.initialize()` without arguments join the pod: add podrun first to the clusters that JAX detects.
 
-    JAX has no public way to add one; the bounds of its version in setup.cfg say where this was tried.
+    JAX has no public function for that. setup.cfg limits its versions to those with which this was tested.
     """
     try:
 
@@ -44,11 +44,11 @@ def join_with_jax(clusters: "Any", note: "Note") -> None:
 
             @classmethod
             def get_local_process_id(cls) -> None:
-                """Return None: the devices of this process are in JAX_LOCAL_DEVICE_IDS, or all of its host."""
+                """Return None: the process has the devices in JAX_LOCAL_DEVICE_IDS, or all of its host."""
 
         kinds = clusters.ClusterEnv._cluster_types
         kinds.insert(0, kinds.pop(kinds.index(Podrun)))
-    except Exception as error:  # another JAX than those that were tried
+    except Exception as error:  # an untested version of JAX
         what = (
             "jax.distributed.initialize() needs its arguments with this JAX (%s: %s); the PODRUN_* variables have them"
         )
@@ -56,7 +56,7 @@ def join_with_jax(clusters: "Any", note: "Note") -> None:
 
 
 def prepare_joining(distributed: "Any", note: "Note") -> None:
-    """Let JAX listen where podrun says when it joins the pod, with or without arguments of the program's own."""
+    """Wrap JAX's initialize, to set the listening addresses and warn of wrong arguments before the process joins."""
     state = distributed.State
     start = state.initialize
 
@@ -64,7 +64,7 @@ def prepare_joining(distributed: "Any", note: "Note") -> None:
         try:
             _prepare(coordinator_address or os.environ.get("JAX_COORDINATOR_ADDRESS"), note)
             _compare(dict(zip(("num_processes", "process_id"), args), **kwargs), note)
-        except Exception:  # what the program gave is for JAX to refuse
+        except Exception:  # JAX itself reports invalid arguments
             pass
         return start(self, coordinator_address, *args, **kwargs)
 
@@ -73,18 +73,18 @@ def prepare_joining(distributed: "Any", note: "Note") -> None:
 
 def _prepare(chosen: "Any", note: "Note") -> None:
     pods = _POD["COORDINATOR"]
-    if chosen == pods and _is_loopback(pods):  # all others are on this machine, so nobody else needs to reach it
+    if chosen == pods and _is_loopback(pods):  # all processes are on this machine, so loopback is enough
         os.environ.setdefault("JAX_COORDINATOR_BIND_ADDRESS", pods)
     elif chosen != pods and _is_loopback(str(chosen)) and not _is_loopback(pods) and _is_first():
         note(
-            "jax.distributed.initialize() was told that process 0 is at %s, where each host finds only itself; give it "
-            "no arguments, or JAX_COORDINATOR_ADDRESS" % chosen
+            "jax.distributed.initialize() was called with the coordinator %s, which other hosts cannot reach; call it "
+            "without arguments, or with JAX_COORDINATOR_ADDRESS" % chosen
         )
-    _listen_where_podrun_says()
+    _set_collectives_address()
 
 
 def _compare(given: "Any", note: "Note") -> None:
-    """Warn of a program that joins with other numbers than podrun's, for which JAX would wait for minutes."""
+    """Warn of numbers other than podrun's, with which JAX would wait for minutes."""
     for name in ("num_processes", "process_id"):
         right = _POD[name.upper()]
         if right and given.get(name) not in (None, int(right)):
@@ -100,18 +100,18 @@ def _is_loopback(address: str) -> bool:
     return address.startswith(("127.", "localhost:", "[::1]:"))
 
 
-def _listen_where_podrun_says() -> None:
-    """Let the collectives of CPUs listen at PODRUN_ADDRESS, as podrun's own helper does, if its runtime is at hand."""
+def _set_collectives_address() -> None:
+    """Let CPU collectives listen at PODRUN_ADDRESS, as `podrun.init` does, if podrun's runtime can be imported."""
     if _POD["ADDRESS"] and os.environ.get("JAX_PLATFORMS") == "cpu":
         try:
             from podrun.runtime.worker.gloo import listen_at
         except Exception:  # another environment, an older Python, a file podrun.py of the program
-            return  # the host's name must resolve
+            return  # JAX then listens at the address of the host's name
         listen_at(_POD["ADDRESS"])
 
 
 def watch_backends(bridge: "Any", note: "Note") -> None:
-    """Warn if JAX starts to compute in a process of several that has not joined the others."""
+    """Warn if JAX starts to compute in one of several processes before it has joined the pod."""
     start = getattr(bridge, "_init_backend", None)
     number = _POD["NUM_PROCESSES"]
     if start is None or not _is_first() or number == "1":

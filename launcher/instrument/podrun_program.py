@@ -1,4 +1,4 @@
-"""Report what ends the program. `sitecustomize` loads it, and says why it imports next to nothing."""
+"""Report the exception or exit code that ends the program. Loaded by `sitecustomize`, which explains the few imports."""
 
 import _thread
 import atexit
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 _STARTED_AS = os.getpid()
 _LIMIT = 1 << 20  # characters of a traceback in an event
-_MOST = 2000  # characters of a message, whose end names the line
-_FIRST_FRAMES = ("<module>", "_run_module_as_main")  # of a file, and of `python -m`
-# The program may change its environment, and these functions, as tools do that simulate a file system or a clock.
+_MOST = 2000  # characters of a message; the middle of a longer one is cut
+_FIRST_FRAMES = ("<module>", "_run_module_as_main")  # outermost functions of a file, and of `python -m`
+# Saved because the program may change its environment, or replace these functions to simulate a file system or a clock.
 _DIRECTORY, _PROCESS = os.environ.get("PODRUN_DIR"), os.environ.get("PODRUN_PROCESS_ID")
 _IS_WORKER = os.environ.get("PODRUN_MAIN_PID") == str(_STARTED_AS)
 _open, _write, _close, _stat, _now = os.open, os.write, os.close, os.fstat, time.time
@@ -23,7 +23,7 @@ _show = sys.__excepthook__
 _reported: "List[bool]" = []
 _before_threads: "List[bool]" = []
 _noted: "List[_Exit]" = []  # at most one
-_showing = _thread.allocate_lock()
+_capture_lock = _thread.allocate_lock()
 
 
 class _Exit:
@@ -32,43 +32,43 @@ class _Exit:
     def __init__(self, error: "Any", frame: "Any") -> None:
         self.status = error.code
         self.where = _users_line(_stack(frame))
-        self.first = _first(frame)
+        self.first = _outermost(frame)
         self.alive = ref(error, self._is_gone)
 
     def _is_gone(self, _: "Any") -> None:
-        """Forget it if the program runs on without it: somebody has caught it. What ends the program is gone after it."""
+        """Forget the exit if its exception is freed while the program runs, because then it was caught."""
         if sys._getframe().f_back is not None and self in _noted:
             _noted.clear()
 
 
 def report_end(kind: "Any", error: "Any", trace: "Any", frame: "Any") -> None:
-    """Report what Python shows in `frame`, unless the program itself shows it, as a console does, and goes on."""
-    if _first(frame).f_code.co_name not in _FIRST_FRAMES:
+    """Report an exception printed in `frame`, unless the program prints it itself and continues, as a console does."""
+    if _outermost(frame).f_code.co_name not in _FIRST_FRAMES:
         report(kind, error, trace)
 
 
 def report(kind: "Any", error: "Any", trace: "Any") -> None:
-    """Report an exception that nobody caught. The launcher ends all other processes then, and shows it as the cause."""
+    """Report an uncaught exception. The launcher then stops all other processes, and shows it as the cause."""
     if _reported or not _is_worker():
         return
-    words = _words(error)
+    words = _text_of(error)
     first = words.strip().splitlines()[:1]
     message = "%s: %s" % (kind.__name__, first[0]) if first else kind.__name__
     hint = _hint(error, words)
     message = message.rstrip(".") + hint if hint else message
-    where = _users_line(reversed([(tb.tb_frame.f_code.co_filename, tb.tb_lineno) for tb in _each(trace, "tb_next")]))
-    _fail(message + (" (%s)" % where if where else ""), 1, _shown(kind, error, trace))
+    where = _users_line(reversed([(tb.tb_frame.f_code.co_filename, tb.tb_lineno) for tb in _chain(trace, "tb_next")]))
+    _report_failure(message + (" (%s)" % where if where else ""), 1, _traceback_text(kind, error, trace))
 
 
-def _words(error: "Any") -> str:
+def _text_of(error: "Any") -> str:
     try:
         return "%s" % error
     except Exception:
-        return "<exception str() failed>"  # as Python says it
+        return "<exception str() failed>"  # Python's own text
 
 
 def _hint(error: "Any", words: str) -> str:
-    """Return what a message leaves out: which Python it was, or what JAX does not say about joining a pod."""
+    """Return an addition to the message: the Python without the module, or the cause of an error of JAX's initialize."""
     if isinstance(error, ModuleNotFoundError):
         return " in %s" % sys.executable
     if "jax.distributed.initialize() must be called before" in words and _has_joined():
@@ -79,8 +79,8 @@ def _hint(error: "Any", words: str) -> str:
     return ""
 
 
-class _Screen:
-    """Stands for stderr while one thread shows an exception. What other threads write goes where it belongs."""
+class _CapturedStderr:
+    """Replaces stderr while one thread prints an exception. Writes of other threads go to the real stderr."""
 
     def __init__(self, stderr: "Any") -> None:
         self.text: List[str] = []
@@ -100,37 +100,37 @@ class _Screen:
         return getattr(self._stderr, name)
 
 
-def _shown(kind: "Any", error: "Any", trace: "Any") -> str:
-    """Return what Python itself shows of an exception: its module `traceback` may not be what the program has."""
-    if not _showing.acquire(timeout=5):
+def _traceback_text(kind: "Any", error: "Any", trace: "Any") -> str:
+    """Return what Python prints for an exception, without the module `traceback`, which the program may hide."""
+    if not _capture_lock.acquire(timeout=5):
         return ""
     before = sys.stderr
-    sys.stderr = screen = _Screen(before)
+    sys.stderr = captured = _CapturedStderr(before)
     try:
         _show(kind, error, trace)
     finally:
-        sys.stderr, screen.thread = before, None
-        _showing.release()
-    return "".join(screen.text)
+        sys.stderr, captured.thread = before, None
+        _capture_lock.release()
+    return "".join(captured.text)
 
 
 def note_exit(error: "Any", frame: "Any") -> None:
-    """Remember a SystemExit that the main thread makes in `frame`; if it is what ends the program, it is reported then."""
+    """Remember a SystemExit that the main thread creates in `frame`, to report it if it ends the program."""
     _noted.clear()
     if error.code is not None and error.code != 0:
         noted = _Exit(error, frame)
-        if noted.first.f_code.co_name in _FIRST_FRAMES:  # or else it cannot be known whether it was caught
+        if noted.first.f_code.co_name in _FIRST_FRAMES:  # otherwise it is unknown whether it is caught
             _noted.append(noted)
             watch_exit()
 
 
 def forget_exit() -> None:
-    """Forget what was noted, because the program may go on to end with another code."""
+    """Forget the noted exit, because the program may end with another code."""
     _noted.clear()
 
 
 def watch_exit() -> None:
-    """Report a failure first of all at exit: others may wait for threads, or for other processes, as JAX's does."""
+    """Register the report as the first exit handler: others, such as JAX's, may wait for threads or other processes."""
     atexit.unregister(_leave_quietly)
     atexit.register(_leave_quietly)  # the last one registered is the first to run
     register = getattr(sys.modules.get("threading"), "_register_atexit", None)
@@ -150,8 +150,8 @@ def _leave_quietly() -> None:
 
 
 def leave() -> None:
-    """Report what the program ends with, if that is a failure."""
-    error = getattr(sys, "last_value", None)  # what was shown last, though a console may go on after it
+    """Report the exception or exit code that ends the program, if it is a failure."""
+    error = getattr(sys, "last_value", None)  # the exception printed last; a console may continue after it
     trace = getattr(error, "__traceback__", None)
     if error is not None and trace is not None and _has_ended(trace.tb_frame):
         if not isinstance(error, KeyboardInterrupt):
@@ -159,14 +159,14 @@ def leave() -> None:
     elif _noted and _has_ended(_noted[0].first):
         status, where = _noted[0].status, _noted[0].where
         is_code = isinstance(status, int)
-        code = status & 0xFF if is_code else 1  # the operating system keeps 8 bits: 256 ends a process with 0
+        code = status & 0xFF if is_code else 1  # the system keeps 8 bits, so 256 means 0
         what = "exited with code %d" % code if is_code else str(status)
         if code:
-            _fail("%s (%s)" % (what, where) if where else what, code, "")
+            _report_failure("%s (%s)" % (what, where) if where else what, code, "")
 
 
 def _has_ended(frame: "Any") -> bool:
-    """Return whether a frame was the program's first, and has ended by an exception rather than at its end."""
+    """Return whether a frame was the program's outermost, and has ended by an exception."""
     if frame.f_back is not None or frame.f_code.co_name not in _FIRST_FRAMES:
         return False
     return frame.f_lasti < 0 or frame.f_code.co_code[frame.f_lasti] not in _RETURNS
@@ -180,10 +180,10 @@ def _constant() -> "Any":
     return 1
 
 
-_RETURNS = [function.__code__.co_code[-2] for function in (_value, _constant)]  # what they end with in this Python
+_RETURNS = [function.__code__.co_code[-2] for function in (_value, _constant)]  # the opcodes of a return in this Python
 
 
-def _fail(message: str, code: int, text: str) -> None:
+def _report_failure(message: str, code: int, text: str) -> None:
     if _reported or not _is_worker():
         return
     _reported.append(True)
@@ -194,11 +194,11 @@ def _fail(message: str, code: int, text: str) -> None:
 
 
 def _is_worker() -> bool:
-    """Return whether this process is the one that podrun started, or one below it that has joined the pod.
+    """Return whether this process was started by podrun, or is a descendant that has joined the pod.
 
-    A failure of another, such as a test compilation, means nothing by itself.
+    A failure of another descendant, such as a test compilation, is not a failure of the program.
     """
-    return os.getpid() == _STARTED_AS and (_IS_WORKER or _has_joined())  # not if it was forked
+    return os.getpid() == _STARTED_AS and (_IS_WORKER or _has_joined())  # false in a fork
 
 
 def _has_joined() -> bool:
@@ -206,24 +206,24 @@ def _has_joined() -> bool:
     return getattr(state, "client", None) is not None
 
 
-def _each(first: "Any", following: str) -> "Iterator[Any]":
+def _chain(first: "Any", following: str) -> "Iterator[Any]":
     while first is not None:
         yield first
         first = getattr(first, following)
 
 
 def _stack(frame: "Any") -> "Iterator[Tuple[str, int]]":
-    return ((each.f_code.co_filename, each.f_lineno) for each in _each(frame, "f_back"))
+    return ((each.f_code.co_filename, each.f_lineno) for each in _chain(frame, "f_back"))
 
 
-def _first(frame: "Any") -> "Any":
-    for first in _each(frame, "f_back"):
+def _outermost(frame: "Any") -> "Any":
+    for first in _chain(frame, "f_back"):
         pass
     return first
 
 
 def _users_line(lines: "Iterable[Tuple[str, int]]") -> "Optional[str]":
-    """Return the first `file:line` in the user's own code."""
+    """Return the first `file:line` in the user's own code; None if there is none."""
     others = [os, *map(sys.modules.get, ("podrun", "podrun.runtime"))]
     files = [__file__, *(getattr(module, "__file__", None) for module in others)]
     folders = tuple(os.path.dirname(file) + os.sep for file in files if file)
@@ -239,16 +239,16 @@ def _users_line(lines: "Iterable[Tuple[str, int]]") -> "Optional[str]":
 
 
 def note(message: str) -> None:
-    """Say something in the log, which the first process's console shows, and in the run's record."""
+    """Print a note to stderr, and record it as an event."""
     try:
         print("podrun: %s" % message, file=sys.stderr, flush=True)
-    except Exception:  # it is closed
+    except Exception:  # stderr is closed
         pass
     _event("note", {"message": message})
 
 
 def _open_events() -> "Optional[int]":
-    """Open the file of events that the host's agent relays. Returns None where that is impossible: a full disk, a test."""
+    """Open the file of events, which the host's agent relays. Returns None if that fails, or without podrun."""
     if _DIRECTORY is None or _PROCESS is None:
         return None
     try:
@@ -259,11 +259,11 @@ def _open_events() -> "Optional[int]":
 
 
 def _event(event: str, fields: "Dict[str, Any]") -> None:
-    """Append an event in one write, so that events of two processes do not mix."""
+    """Append an event to the file in one write, so that events of two processes do not mix."""
     line = _json(dict(fields, event=event, time=_now())) + "\n"
     early = _still_open()
     file = _open_events() if early is None else early
-    if file is None:  # the exit code and the output still say something
+    if file is None:  # the exit code and the output remain
         return
     try:
         _write(file, line.encode("utf-8", "replace"))
@@ -280,7 +280,7 @@ def _identity(file: int) -> "Tuple[int, int]":
 
 
 def _still_open() -> "Optional[int]":
-    """Return the file that was opened at the start, unless the program has closed it, and may have opened another one."""
+    """Return the descriptor that was opened at the start; None if the program has closed it, and may have reused it."""
     try:
         return _early[0] if _early and _identity(_early[0]) == _early[1] else None
     except OSError:
@@ -288,7 +288,7 @@ def _still_open() -> "Optional[int]":
 
 
 def _json(value: "Any") -> str:
-    """Return text, numbers and mappings of them as JSON, with characters that no encoding has escaped."""
+    """Return text, numbers and mappings as JSON; characters that cannot be encoded are escaped."""
     if isinstance(value, dict):
         return "{%s}" % ", ".join("%s: %s" % (_json(name), _json(value[name])) for name in value)
     if isinstance(value, bool):
@@ -296,7 +296,7 @@ def _json(value: "Any") -> str:
     if not isinstance(value, str):
         return repr(value)
     special = set(value) - _PLAIN
-    for char in {"\\"} & special:  # before others bring more of them
+    for char in {"\\"} & special:  # first, because the escapes below add backslashes
         value = value.replace(char, "\\\\")
     for char in special - {"\\"}:
         if char < " " or char in '"\x7f' or "\ud800" <= char <= "\udfff":
@@ -306,6 +306,6 @@ def _json(value: "Any") -> str:
 
 _PLAIN = set(map(chr, range(0x20, 0x7F))) - set('"\\')
 _early: "Optional[Tuple[int, Tuple[int, int]]]" = None
-if _IS_WORKER:  # a program that gives up its rights cannot open it later
+if _IS_WORKER:  # a program that drops its privileges could not open it later
     _file = _open_events()
     _early = None if _file is None else (_file, _identity(_file))

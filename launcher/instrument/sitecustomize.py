@@ -1,12 +1,12 @@
-"""Run at the start of every Python of a user's program, in about a millisecond: watch how it ends, and disturb nothing.
+"""Install hooks, at the start of each Python process of a user's program, that report how it ends. Takes about 1 ms.
 
-`sitecustomize` is Python's own name for such a file. One that the user has stays in force: it is loaded from here.
+Python imports a module `sitecustomize` at its start. The user's own one still runs: this one loads it.
 
-The program may narrow `sys.path`, have files with the names of standard modules, or lose the right to read this folder. So
-everything here is loaded before the program runs, by its place, and imports only `os` and modules that are built in.
+The program may change `sys.path`, have files with the names of standard modules, or lose the permission to read this folder.
+So everything here is loaded before the program runs, by its path, and imports only `os` and built-in modules.
 """
 
-# No `from __future__ import annotations`: it imports a module that the program may not have.
+# No `from __future__ import annotations`: it imports a module that the program may hide.
 import _thread
 import atexit
 import builtins
@@ -16,7 +16,7 @@ from _frozen_importlib import module_from_spec
 from _frozen_importlib_external import PathFinder, spec_from_file_location
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # typing takes longer to import than all else here
+if TYPE_CHECKING:  # importing typing takes longer than everything else here
     from typing import Any
 
 _FOLDER = __file__.rpartition("/")[0]
@@ -28,7 +28,7 @@ _jax: "Any" = None
 
 
 def _load(name: str) -> "Any":
-    """Load a file of this folder, without a trace in `sys.modules`."""
+    """Load a file of this folder without adding it to `sys.modules`."""
     spec = spec_from_file_location(name, "%s/%s.py" % (_FOLDER, name))
     module = module_from_spec(spec)  # type: ignore[arg-type]
     spec.loader.exec_module(module)  # type: ignore[union-attr]
@@ -36,7 +36,7 @@ def _load(name: str) -> "Any":
 
 
 def _quietly(function: "Any", *given: "Any") -> None:
-    """Call a function of this folder. The program's own work matters more than an error in it."""
+    """Call a function of this folder, and ignore its exceptions: they must not disturb the program."""
     try:
         function(*given)
     except Exception:
@@ -47,7 +47,7 @@ def _watch_threads(threading: "Any") -> None:
     before = threading.excepthook
 
     def excepthook(args: "Any") -> None:
-        # Python's own hook ignores the first, and knows nothing of the other.
+        # Python's own hook ignores the built-in SystemExit only.
         if args.exc_type in (_BuiltIn, _SystemExit):
             return
         try:
@@ -56,7 +56,7 @@ def _watch_threads(threading: "Any") -> None:
             _quietly(_program.report, args.exc_type, args.exc_value, args.exc_traceback)
 
     threading.excepthook = excepthook
-    if hasattr(threading, "__excepthook__"):  # from Python 3.10 on: what a program restores
+    if hasattr(threading, "__excepthook__"):  # since Python 3.10; a program may restore it
         threading.__excepthook__ = excepthook
 
 
@@ -69,14 +69,14 @@ def _excepthook(kind: "Any", error: "Any", trace: "Any") -> None:
 
 
 class _SystemExit(SystemExit):
-    """Take the place of the built-in name, because Python tells nobody of the SystemExit that ends it before it has ended.
+    """Replaces the built-in SystemExit, because Python calls no hook for the SystemExit that ends the program.
 
-    `except SystemExit` catches this one, and no other is raised in Python: `sys.exit` and `_thread.exit` raise it as well.
+    `except SystemExit` catches this class. `sys.exit` and `_thread.exit` are replaced as well, and raise it.
     """
 
     def __new__(cls, *args: "Any", **keys: "Any") -> "Any":
         if cls is not _SystemExit and _thread.get_ident() == _main_thread:
-            _quietly(_program.forget_exit)  # it may end the program with any code
+            _quietly(_program.forget_exit)  # the new exception may end the program with any code
         return super().__new__(cls, *args, **keys)
 
     def __init__(self, *args: "Any") -> None:
@@ -84,7 +84,7 @@ class _SystemExit(SystemExit):
         if type(self) is _SystemExit and _thread.get_ident() == _main_thread:
             try:
                 _program.note_exit(self, sys._getframe(1))
-            except Exception:  # see `_quietly`, which would be a frame more
+            except Exception:  # as in `_quietly`, which would add a frame
                 pass
 
 
@@ -112,7 +112,7 @@ _after_import: "Any" = {
 
 
 class _Watcher:
-    """Finder on `sys.meta_path` that calls a function after the import of a module that is watched."""
+    """Finder on `sys.meta_path` that calls a function after the import of each module in `_after_import`."""
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
         if name not in _after_import:
@@ -124,7 +124,7 @@ class _Watcher:
                     break
         else:
             return None
-        if isinstance(spec.loader, type):  # built in or frozen: its loader is everybody's
+        if isinstance(spec.loader, type):  # built in or frozen: all such modules share the loader
             return spec
         load: Any = getattr(spec.loader, "exec_module", None)
 
@@ -140,16 +140,14 @@ class _Watcher:
 
 
 def _nothing(module: "Any") -> None:
-    """Stand for what was done already."""
+    """Do nothing: the function was called already."""
 
 
 def _watch() -> None:
     global _program, _jax
     _program, _jax = _load("podrun_program"), _load("podrun_jax")
-    atexit.register(_quietly, _program.leave)  # a program may put its own excepthook in the place of this one
-    if (
-        sys.excepthook is sys.__excepthook__
-    ):  # a console asks whether somebody has changed it, and shows errors otherwise
+    atexit.register(_quietly, _program.leave)  # the program may replace the excepthook below
+    if sys.excepthook is sys.__excepthook__:  # a console prints errors differently if the two differ
         sys.__excepthook__ = _excepthook
     sys.excepthook, sys.exit, builtins.SystemExit = _excepthook, _exit, _SystemExit  # type: ignore[misc]
     _thread.exit = _thread.exit_thread = _exit_thread
@@ -159,7 +157,7 @@ def _watch() -> None:
 
 
 def _is_here(path: str) -> bool:
-    """Return whether a path leads to this folder, however it is spelled."""
+    """Return whether a path, in any spelling, is this folder."""
     try:
         return os.path.samestat(os.stat(path or "."), os.stat(_FOLDER))
     except OSError:

@@ -1,4 +1,4 @@
-"""Start agents on this machine as forks of one process, which shares its memory with them (see agent/run/forkserver.py)."""
+"""Start agents on this machine by forking one process, with which they share memory (see agent/run/forkserver.py)."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Forkserver:
     """A process that has loaded the agent and forks to start agents. It ends with this object."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        """Start the process; `command` is that of an agent.
+        """Start the process. `command` starts an agent.
 
-        Raises OSError: starting an agent directly will show the reason.
+        Raises OSError; starting an agent without the forkserver shows the reason.
         """
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -54,16 +54,18 @@ class Forkserver:
             raise ConnectionError("it has ended")
         self._socket.settimeout(None)
         self._sending = threading.Lock()
-        self._copies: dict[int, Copy] = {}
+        self._agents: dict[int, ForkedAgent] = {}
         self._count = 0
-        self._thread = threading.Thread(target=_hear, args=(self._socket, self._copies), name="forkserver", daemon=True)
+        self._thread = threading.Thread(
+            target=_receive_answers, args=(self._socket, self._agents), name="forkserver", daemon=True
+        )
         self._thread.start()
 
     @property
     def is_open(self) -> bool:
         return self._thread.is_alive()
 
-    def start(self, args: Sequence[str], stderr: int) -> Copy:
+    def start(self, args: Sequence[str], stderr: int) -> ForkedAgent:
         """Start an agent with `args`. Raises OSError."""
         with ExitStack() as theirs, ExitStack() as ours:
             stdin, to_stdin = os.pipe()
@@ -75,11 +77,11 @@ class Forkserver:
             with self._sending:
                 self._count += 1
                 number = self._count
-                copy = self._copies[number] = Copy(self, number, write, read)
+                agent = self._agents[number] = ForkedAgent(self, number, write, read)
                 socket.send_fds(self._socket, [json.dumps([number, args]).encode()], [stdin, stdout, stderr])
-            copy.pid = copy.started.result(_START)
+            agent.pid = agent.started.result(_START)
             ours.pop_all()
-            return copy
+            return agent
 
     def kill(self, number: int) -> None:
         try:
@@ -88,8 +90,8 @@ class Forkserver:
             pass
 
 
-class Copy:
-    """An agent started by a forkserver, with the part of Popen's interface that ProcessChannel uses."""
+class ForkedAgent:
+    """An agent that the forkserver has started, with the methods of Popen that ProcessChannel needs."""
 
     def __init__(self, forkserver: Forkserver, number: int, stdin: IO[bytes], stdout: IO[bytes]) -> None:
         self.stdin = stdin
@@ -111,25 +113,25 @@ class Copy:
         self._forkserver.kill(self._number)
 
 
-def _hear(sock: socket.socket, copies: dict[int, Copy]) -> None:
-    """Pass the forkserver's answers to the copies until it ends. Runs in a thread without a reference to the forkserver."""
+def _receive_answers(sock: socket.socket, agents: dict[int, ForkedAgent]) -> None:
+    """Set the results in `agents` from the forkserver's answers until it ends. Holds no reference to the Forkserver."""
     while answer := _next(sock):
-        _tell(copies, *json.loads(answer))
-    for number in list(copies):
-        if not copies[number].started.done():
-            _tell(copies, number, "failed", "it has ended")
+        _set_result(agents, *json.loads(answer))
+    for number in list(agents):
+        if not agents[number].started.done():
+            _set_result(agents, number, "failed", "it has ended")
         else:
-            _tell(copies, number, "ended", None)
+            _set_result(agents, number, "ended", None)
 
 
-def _tell(copies: dict[int, Copy], number: int, kind: str, value: Any) -> None:
+def _set_result(agents: dict[int, ForkedAgent], number: int, kind: str, value: Any) -> None:
     if kind == "started":
-        copies[number].started.set_result(value)
+        agents[number].started.set_result(value)
         return
-    copy = copies.pop(number)
+    agent = agents.pop(number)
     if kind == "failed":
-        copy.started.set_exception(OSError(value))
-    copy.ended.set_result(value if kind == "ended" else None)
+        agent.started.set_exception(OSError(value))
+    agent.ended.set_result(value if kind == "ended" else None)
 
 
 def _next(sock: socket.socket) -> bytes:
@@ -140,7 +142,7 @@ def _next(sock: socket.socket) -> bytes:
 
 
 def _end(sock: socket.socket, process: subprocess.Popen[bytes]) -> None:
-    """Close the socket, which ends the forkserver. Its copies continue."""
+    """Close the socket, which ends the forkserver. The agents continue."""
     try:
         sock.shutdown(socket.SHUT_RDWR)
     except OSError:

@@ -13,12 +13,14 @@ from typing import IO
 from ..pod.errors import HostError
 from ..pod.pod import Host, Pod
 from .base import Transport
-from .forkserver import Copy, Forkserver, split_command
+from .forkserver import ForkedAgent, Forkserver, split_command
 from .open_files import restore_limit
 from .process_channel import ProcessChannel
 
 
 class LocalTransport(Transport):
+    """Starts commands as processes of this machine; agents by a forkserver."""
+
     # more interpreters than cores start no sooner, and delay the frames of running agents
     window = 2 * (os.cpu_count() or 1)
 
@@ -30,13 +32,13 @@ class LocalTransport(Transport):
         argv = [os.path.expanduser(a) if a.startswith("~/") else a for a in argv]
         try:
             stderr = tempfile.TemporaryFile()  # unnamed, so that it vanishes if this process is killed
-            return ProcessChannel(self._copy(argv, stderr) or _start(argv, stderr), stderr)
+            return ProcessChannel(self._fork_agent(argv, stderr) or _start(argv, stderr), stderr)
         except OSError as error:
             remedy = "; raise the limit (ulimit -Hn)" if error.errno == errno.EMFILE else ""
             raise HostError(host.name, f"cannot start {argv[0]}: {error.strerror}{remedy}") from None
 
-    def _copy(self, argv: list[str], stderr: IO[bytes]) -> Copy | None:
-        """Start an agent by forking a loaded one; None if `argv` is no agent or forking fails."""
+    def _fork_agent(self, argv: list[str], stderr: IO[bytes]) -> ForkedAgent | None:
+        """Start an agent by forking a loaded one; None if `argv` is not an agent's command or forking fails."""
         parts = split_command(argv)
         if parts is None:
             return None

@@ -7,16 +7,16 @@ import subprocess
 from typing import IO
 
 from .base import Channel
-from .forkserver import Copy
+from .forkserver import ForkedAgent
 
 _END = 2.0  # seconds for a command to exit after its stdin was closed
 _STDERR = 1 << 16  # bytes
 
 
 class ProcessChannel(Channel):
-    """The streams of a process that this one has started."""
+    """The streams of a child process."""
 
-    def __init__(self, process: subprocess.Popen[bytes] | Copy, stderr: IO[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | ForkedAgent, stderr: IO[bytes]) -> None:
         assert process.stdin is not None and process.stdout is not None
         self._process = process
         self._stdin = process.stdin

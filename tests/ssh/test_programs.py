@@ -43,7 +43,7 @@ def test_an_address_that_every_host_has(pod: PodSandbox) -> None:
     option = pod.write_pod(["h0", "h1"], slice="cpu-2x2")
     done = pod.podrun(option, "--", "python", "local.py")
     assert done.returncode != 0
-    told = "was told that process 0 is at localhost:10000, where each host finds only itself"
+    told = "was called with the coordinator localhost:10000, which other hosts cannot reach"
     assert (done.stdout + done.stderr).count(told) == 1, done.stdout + done.stderr
 
 

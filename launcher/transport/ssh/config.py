@@ -18,7 +18,7 @@ _DEPTH = 16  # maximum depth of Includes, as in OpenSSH
 
 
 def read_ssh_config(path: Path | None) -> Config:
-    """Return the Config for all connections, from the file at `path` or else the files that ssh reads. Raises UserError.
+    """Return the Config for all connections, from `path`, or from the files that ssh reads. Raises UserError.
 
     Fabric's own settings (fabric.yml, FABRIC_*) are ignored.
     """

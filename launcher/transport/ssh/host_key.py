@@ -18,7 +18,7 @@ _SYSTEM = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 
 @dataclass(frozen=True)
 class HostKeyCheck:
-    """Host key policy for paramiko, which calls it for every key because its own list of known hosts stays empty."""
+    """Host key policy for paramiko, which calls it for every key because paramiko's own list of known hosts is empty."""
 
     name: str
     """The host's name in known_hosts."""

@@ -33,7 +33,7 @@ class KeyFiles:
 
 @dataclass
 class Login:
-    """Authenticates as `user` with the pod file's key, the keys of ssh_config, of ssh-agent, and the default ones."""
+    """Authenticates as `user` with the pod file's key, then keys of ssh_config, of ssh-agent, and the default ones."""
 
     user: str
     where: str
@@ -110,7 +110,7 @@ def _load(path: Path) -> PKey | str | None:
         return None
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    except (TypeError, AuthenticationException):  # what the libraries raise for a missing passphrase
+    except (TypeError, AuthenticationException):  # raised for a missing passphrase
         return f"has a passphrase, and podrun asks for none; give it to ssh-agent: ssh-add {path}"
     except Exception:
         return "is not a private key that paramiko can read"

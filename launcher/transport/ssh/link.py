@@ -29,15 +29,15 @@ _ATTEMPTS = 15.0  # seconds for all attempts together
 _PAUSES = (0.5, 1.0, 2.0)  # seconds between attempts
 _SESSION = 20.0  # seconds to open another channel
 _KEEPALIVE = 2  # seconds of silence before a keepalive; only sent data reveals a dead peer
-_LOOK = 0.5  # seconds between polls of paramiko's thread; the default of 0.1 adds up over many hosts
+_POLL = 0.5  # seconds between polls of paramiko's thread; the default of 0.1 adds up over many hosts
 _CIPHER = "aes128-gcm@openssh.com"  # paramiko's cipher that needs the least work in Python
 _DEAD = 8000  # milliseconds that sent data may remain unacknowledged
 
 
 class SharedConnection(Connection):  # type: ignore[misc]
-    """A connection that never writes to its Config, because all connections share one.
+    """A connection that never writes to its Config, which all connections share.
 
-    Fabric writes attributes that its class does not declare (`inline_ssh_env`) into the Config, and clears it meanwhile.
+    Fabric stores undeclared attributes (`inline_ssh_env`) in the Config, and clears it meanwhile.
     """
 
     __setattr__ = object.__setattr__
@@ -104,28 +104,28 @@ class Link:
 
         Raises Unreachable, and paramiko's exceptions.
         """
-        transport, kept = self._transport()
+        transport, reused = self._transport()
         try:
             return opener(transport)
         except (paramiko.SSHException, EOFError, OSError):
-            if not kept or transport.is_active():
+            if not reused or transport.is_active():
                 raise
         # the existing connection had died unnoticed
         return opener(self._transport()[0])
 
     def _transport(self) -> tuple[paramiko.Transport, bool]:
-        """Return the transport, and True if it was connected before. Raises Unreachable."""
+        """Return the transport, and whether it was connected before. Raises Unreachable."""
         asked = time.monotonic()
         with self._lock:
-            kept = self._connection.is_connected
-            if not kept:
+            reused = self._connection.is_connected
+            if not reused:
                 if self._failure is not None and self._failed > asked:
-                    raise self._failure  # the attempt that this thread waited for has failed, as for a shared gateway
+                    raise self._failure  # another thread's attempt, for which this one has waited, has failed
                 self._connect()
             if self._closed:
                 self._drop()
                 raise Unreachable("podrun has closed its connections")
-            return self._connection.transport, kept
+            return self._connection.transport, reused
 
     def _connect(self) -> None:
         try:
@@ -147,14 +147,14 @@ class Link:
 
     def _try(self, deadline: float) -> None:
         left = max(1.0, deadline - time.monotonic())
-        connection, patience = self._connection, min(HANDSHAKE, left)
+        connection, handshake = self._connection, min(HANDSHAKE, left)
         options = {
             "transport_factory": self._make_transport,
             "auth_strategy": self._login,
-            "banner_timeout": patience,
+            "banner_timeout": handshake,
             "auth_timeout": HANDSHAKE,
         }
-        connection.connect_timeout = patience + HANDSHAKE  # for banner and key exchange
+        connection.connect_timeout = handshake + HANDSHAKE  # for banner and key exchange
         try:
             connection.connect_kwargs = {**options, "sock": self._socket(min(self._limit, left))}
             connection.open()
@@ -164,7 +164,7 @@ class Link:
         finally:
             connection.connect_kwargs = {}
         connection.transport.set_keepalive(_KEEPALIVE)
-        connection.transport.sock.settimeout(_LOOK)
+        connection.transport.sock.settimeout(_POLL)
 
     def _socket(self, limit: float) -> Any:
         host, port = self._connection.host, self._connection.port

@@ -33,7 +33,7 @@ _usual_hook = threading.excepthook
 
 
 def _except_protocol(args: threading.ExceptHookArgs) -> None:
-    """Ignore exceptions that escape paramiko's threads when a connection is lost; the callers have received the reason."""
+    """Ignore exceptions of paramiko's threads after a connection was lost; the callers have received the reason."""
     if not isinstance(args.thread, Protocol):
         _usual_hook(args)
 
@@ -125,7 +125,7 @@ class SshTransport(Transport):
                 # if empty, fabric would write this host's IdentityFile into the shared Config
                 connect_kwargs={"look_for_keys": False},
             )
-        except (ValueError, SSHException) as error:  # a Port that is no number, or a name that cannot be canonicalized
+        except (ValueError, SSHException) as error:  # an invalid Port, or a name that cannot be canonicalized
             raise Unreachable(f"ssh_config for {name}: {error}") from None
         connection.host = connection.host.strip("[]")
         return connection
@@ -174,7 +174,7 @@ def split_target(target: str) -> tuple[str | None, str, int | None]:
     elif rest.count(":") == 1:
         name, _, port = rest.partition(":")
     if not name or (port and not port.isdecimal()):
-        raise Unreachable(f"{target!r} is no way to a host; it is written as user@name:port")
+        raise Unreachable(f"{target!r} is not the address of a host, such as user@name:port")
     return user or None, name, int(port) if port else None
 
 
