@@ -10,7 +10,7 @@ Facts = dict[str, Any]
 FactsByHost = Mapping[str, Facts]
 """Facts from `agent.facts.gather` by host name, in the order of the pod. Contains only hosts that answered."""
 
-_NAMED = 6  # hosts named in full; the rest is counted
+_NAMED = 6  # most hosts that are named; further ones are counted
 
 
 @dataclass(frozen=True)
@@ -19,12 +19,12 @@ class Finding:
 
     hosts: tuple[str, ...]
     what: str
-    """Text that follows the hosts' names: `jax 0.9.0, but 0.10.2 on the other 3 hosts`."""
+    """The problem, to follow the hosts' names: `jax 0.9.0, but 0.10.2 on the other 3 hosts`."""
     remedy: str
     fatal: bool
     """True if a run would fail or give wrong results."""
     about: str = ""
-    """Row of the table that the finding belongs to."""
+    """Row of the table for the finding."""
 
     def __str__(self) -> str:
         return f"{name_hosts(self.hosts)}: {self.what}"
@@ -39,7 +39,7 @@ def name_hosts(hosts: Iterable[str]) -> str:
 
 
 def group(values: Mapping[str, Any]) -> list[tuple[Any, tuple[str, ...]]]:
-    """Return each value with its hosts, most frequent first; ties keep the order of the hosts."""
+    """Return (value, hosts) of each distinct value, most frequent first; ties keep the order of the hosts."""
     hosts_by_value: dict[Any, list[str]] = {}
     for host, value in values.items():
         hosts_by_value.setdefault(value, []).append(host)
@@ -67,7 +67,7 @@ def _others(hosts: tuple[str, ...], total: int) -> str:
 def judge_each(
     facts: FactsByHost, fact: str, judge: Callable[[Any], tuple[str, str, bool] | None], *, about: str
 ) -> list[Finding]:
-    """Apply `judge` to one fact of every host. Hosts with the same verdict (what, remedy, fatal) share a finding."""
+    """Apply `judge` to a fact of every host. Hosts with the same verdict (what, remedy, fatal) share a finding."""
     verdicts = {host: judge(host_facts[fact]) for host, host_facts in facts.items() if is_known(host_facts, fact)}
     return [
         Finding(hosts, what=verdict[0], remedy=verdict[1], fatal=verdict[2], about=about)
@@ -77,11 +77,11 @@ def judge_each(
 
 
 def unless_mounted(remedy: str) -> str:
-    """Return the remedy for a workdir that does not exist before a start."""
-    return f"nothing, if `setup:` mounts it, which is run before a start and not by a check; else {remedy}"
+    """Return the remedy for a missing workdir that `setup:` may mount."""
+    return f"nothing if `setup:`, which a check does not run, mounts it; else {remedy}"
 
 
 def is_known(facts: Facts, fact: str) -> bool:
-    """Return True if the host could determine the fact."""
+    """Return whether the host could determine the fact."""
     value = facts.get(fact)
     return fact in facts and not (isinstance(value, dict) and "error" in value)

@@ -1,4 +1,4 @@
-"""Check on every host that a run could store its results in a bucket: `podrun check --workdir gs://...`."""
+"""Check on every host that a run can store its results in a bucket: `podrun check --workdir gs://...`."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ def try_bucket(report: Report, transport: Transport, url: str, say: Say) -> None
         elif answer["errors"]:
             problems[host] = "; ".join(answer["errors"]), answer["unreachable"]
     for (what, is_unreachable), hosts in group(problems):
-        remedy = "see whether the hosts reach the network, and the name of the server" if is_unreachable else ""
+        remedy = "check the hosts' network and the name of the server" if is_unreachable else ""
         report.findings.append(Finding(hosts, what, remedy, True, _ABOUT))
         report.bucket_unreachable |= is_unreachable
     later = tuple(h.name for h in pod.hosts if h.name in report.facts and h not in built)
     if later:
-        what = f"{url} was not tried: a run makes the environment first, with the package for it"
+        what = f"{url} was not tested: a run first builds the environment with the package for it"
         report.findings.append(Finding(later, what, "run the check again after a first start", False, _ABOUT))
     report.shared = url if built and not problems and not report.unreached else None
 
 
 def _has_interpreter(report: Report, host: Host) -> bool:
-    """Return True if the host already has the workers' interpreter with its packages."""
+    """Return whether the host has the workers' interpreter with its packages."""
     interpreter = report.facts.get(host.name, {}).get("interpreter", {})
     return interpreter.get("packages") is not None
 
 
 def _sources() -> dict[str, str]:
-    """Return the source files of a minimal package that contains only the bucket check."""
+    """Return the source files, by path, of a minimal package with only the bucket check."""
     modules = (contract, bucket_digest, bucket_errors, bucket_library, bucket_client, bucket_check)
     files = {f"{module.__name__.replace('.', '/')}.py": Path(str(module.__file__)).read_text() for module in modules}
     return {

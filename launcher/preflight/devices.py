@@ -1,4 +1,4 @@
-"""Rules about accelerators: as many as the slice needs, and not in use."""
+"""Rules about accelerators: their number is that of the slice, and none is in use. PURE."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MONITORS = {
     "nvitop",
     "gpustat",
 }
-_OTHERS_NAMED = 3  # processes described in full; the rest is counted
+_OTHERS_NAMED = 3  # most processes that are described; further ones are counted
 _UNSURE = ("tpu7x",)  # generations whose device files are not confirmed
 
 
@@ -50,13 +50,13 @@ def _count(pod: Pod, nodes: dict[str, list[str]]) -> tuple[str, str, bool] | Non
         return None
     what_is_wrong = f"{_plural(count, what)} ({where}), but {pod.slice.name} has {expected_count} on every host"
     if count > expected_count:
-        return what_is_wrong, "the others stay idle; give the slice that uses them with --slice, or leave it so", False
-    remedy = "check that these are the slice's hosts, and that a container, if this is one, was given the devices"
+        return what_is_wrong, "the others stay idle; choose a slice that uses them with --slice, or ignore this", False
+    remedy = "check that these are the slice's hosts, and that a container, if this is one, has access to the devices"
     return what_is_wrong, remedy, not pod.slice.name.startswith(_UNSURE)
 
 
 def _holders(pod: Pod, facts: FactsByHost) -> list[Finding]:
-    """Return findings about processes that use the devices; hosts with the same users and commands share one."""
+    """Return findings about processes that use the devices. Hosts with the same users and commands share one."""
     held: dict[str, tuple[tuple[str, str], ...]] = {}
     for host, f in facts.items():
         if is_known(f, "holders") and (users := _users(pod, f)):
@@ -120,7 +120,7 @@ def _judge_lock(lock: dict[str, Any] | None) -> tuple[str, str, bool] | None:
             True,
         )
     if not lock["writable"]:
-        return f"{path} of user {owner} is left over, and keeps you from the TPU", f"remove it: `sudo rm {path}`", True
+        return f"{path} of user {owner} is left over, and blocks the TPU for you", f"remove it: `sudo rm {path}`", True
     return (
         f"{path} of user {owner} is left over",
         f"remove it if libtpu says that the TPU is in use: `rm {path}`",

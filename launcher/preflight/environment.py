@@ -27,12 +27,12 @@ def _lack(pod: Pod, hosts: tuple[str, ...], requirements: str) -> list[Finding]:
         return []
     words = "lacks" if lack.certain else "does not name"
     what = f"{pod.requirements} {words} {', '.join(lack.names)}, which podrun's runtime imports"
-    remedy = f"add {lack.lines}" if lack.certain else f"if nothing in it brings them, add {lack.lines}"
+    remedy = f"add {lack.lines}" if lack.certain else f"if none of its packages installs them, add {lack.lines}"
     return [Finding(hosts, what, remedy, lack.certain, "packages")]
 
 
 def _too_new_for_python(pod: Pod, interpreters: FactsByHost, requirements: str) -> list[Finding]:
-    """Report pinned versions that do not support the hosts' Python: JAX 0.11 and later need more than Python 3.11."""
+    """Report pinned versions that do not support the hosts' Python, such as JAX 0.11 with Python 3.11."""
     least = least_pythons(requirements)
     refused = {}
     for host, interpreter in interpreters.items():
@@ -44,12 +44,12 @@ def _too_new_for_python(pod: Pod, interpreters: FactsByHost, requirements: str) 
                 f"{interpreter['executable']} is Python {interpreter['version']}, for which {', '.join(lines)} of "
                 f"{pod.requirements} cannot be installed (Python {needed} or newer)"
             )
-    remedy = f"give a newer Python with `python:` in the pod file, or name older versions in {pod.requirements}"
+    remedy = f"choose a newer Python with `python:` in the pod file, or pin older versions in {pod.requirements}"
     return [Finding(hosts, what, remedy, True, "python") for what, hosts in group(refused)]
 
 
 def _space(facts: FactsByHost, hosts: tuple[str, ...], needed: int) -> list[Finding]:
-    """Check disk space by the agent's rule. The agent may need less, if it can extend an existing environment."""
+    """Check disk space by the agent's rule. The agent needs less if it can extend an existing environment."""
     disks = {host: facts[host]["disk_home"] for host in hosts if is_known(facts[host], "disk_home")}
     short = {}
     for host, disk in disks.items():
@@ -57,7 +57,7 @@ def _space(facts: FactsByHost, hosts: tuple[str, ...], needed: int) -> list[Find
             free = format_gigabytes(disk["free"])
             what = f"the environment needs about {format_gigabytes(needed)}, and {free} is left at {disk['path']}"
             extends = facts[host]["interpreter"].get("extends", False) and disk["free"] >= EXTENSION
-            what += "; less if one of fewer requirements, which is there, can be extended" if extends else ""
+            what += "; less if an existing environment with fewer requirements can be extended" if extends else ""
             short[host] = what, not extends
     remedy = "make room there, or choose another folder with `home:` in the pod file"
     return [Finding(names, what, remedy, fatal, "disk") for (what, fatal), names in group(short)]

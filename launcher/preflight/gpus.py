@@ -1,4 +1,4 @@
-"""Rules about GPUs from nvidia-smi: number, model, order, memory in use, and driver."""
+"""Rules about GPUs from nvidia-smi: number, model, memory in use, errors, and driver. PURE."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def models(facts: Facts) -> str:
 
 
 def least_free(facts: Facts) -> int | None:
-    """Return the free memory of the host's fullest GPU, in bytes."""
+    """Return the least free memory of any GPU of the host, in bytes; None if unknown."""
     return min((row["free"] for row in rows(facts) if row["free"] is not None), default=None)
 
 
 def ecc_text(facts: Facts) -> str:
-    """Return the ECC mode: `on`, `off`, both if the GPUs differ, or an empty text without ECC."""
+    """Return the ECC mode: `on`, `off`, both if the GPUs differ, or an empty text if they have no ECC."""
     words = {"Enabled": "on", "Disabled": "off"}
     return ", ".join(dict.fromkeys(words[row["ecc"]] for row in rows(facts) if row["ecc"] in words))
 
@@ -72,23 +72,21 @@ def _judge_list(expected: int, gpus: Facts | None) -> Verdict:
         return None
     count, why = len(gpus["rows"]), gpus["why"]
     if gpus["late"]:
-        remedy = (
-            "look there with `nvidia-smi` and `sudo dmesg | grep -i xid`: a GPU that hangs needs a restart of the host"
-        )
+        remedy = "run `nvidia-smi` and `sudo dmesg | grep -i xid` there: a GPU that hangs needs a restart of the host"
         return f"nvidia-smi: {why}", remedy, False
     if why is None:
         return None  # the rule about device files reports it
-    remedy = "look there with `nvidia-smi` and `sudo dmesg | grep -i xid`; start the host anew, or leave it out"
+    remedy = "run `nvidia-smi` and `sudo dmesg | grep -i xid` there; restart the host, or leave it out"
     some = f"{count} of {expected} GPUs can be used" if count else "no GPU can be used"
     return f"nvidia-smi: {why}" if count >= expected else f"{some}; nvidia-smi: {why}", remedy, count < expected
 
 
 def _models(pod: Pod, facts: FactsByHost) -> list[Finding]:
-    """Compare GPU models: the program is compiled once, for one model. CUDA may choose any of surplus GPUs."""
+    """Compare the GPU models, because a program is compiled for one model. With more GPUs than needed CUDA may use any."""
     listed = {host: f for host, f in facts.items() if models(f)}
     exact = all(len(rows(f)) <= pod.slice.devices_per_host for f in listed.values())
     mixed = tuple(host for host, f in listed.items() if "," in models(f))
-    remedy = "leave the odd ones out: `hosts` of the pod file, or CUDA_VISIBLE_DEVICES under its `env:`"
+    remedy = "exclude the others: by `hosts` of the pod file, or CUDA_VISIBLE_DEVICES under its `env:`"
     what = f"GPUs of several models: {models(listed[mixed[0]])}" if mixed else ""
     same = {host: models(f) for host, f in listed.items() if host not in mixed}
     return [
@@ -102,10 +100,10 @@ def _declared(pod: Pod, facts: FactsByHost) -> list[Finding]:
     declared = declared_model(pod.slice.name)
     if declared is None:
         return []
-    # whole words only: an L40S is no L4, and a GB200 no B200
+    # whole words only: an L40S is not an L4, and a GB200 not a B200
     is_declared = re.compile(rf"\b{declared}\b", re.IGNORECASE)
     other = {
-        host: f"{pod.slice.name} is of {declared}, but this has {models(f)}"
+        host: f"{pod.slice.name} has {declared} GPUs, but this host has {models(f)}"
         for host, f in facts.items()
         if models(f) and not is_declared.search(models(f))
     }
@@ -125,14 +123,14 @@ def _judge_free(gpus: Facts | None) -> Verdict:
         return None
     texts = [f"GPU {row['index']}: {gibibytes(row['free'])} of {gibibytes(row['memory'])} free" for row in little]
     remedy = (
-        "JAX takes 75 % of each at its start: see who uses them with `nvidia-smi`, wait for that, "
-        "or give XLA_PYTHON_CLIENT_MEM_FRACTION under `env:` in the pod file"
+        "JAX allocates 75 % of each at its start: see with `nvidia-smi` who uses them and wait for that, "
+        "or set XLA_PYTHON_CLIENT_MEM_FRACTION under `env:` in the pod file"
     )
     return ", ".join(texts), remedy, False
 
 
 def _users(facts: FactsByHost) -> list[Finding]:
-    """Report processes that the device files do not show, such as those of other users."""
+    """Report processes, such as those of other users, that `devices` does not report."""
     unseen = {}
     for host, f in facts.items():
         seen = {p["pid"] for p in f["holders"]["processes"]} if is_known(f, "holders") else set()
@@ -155,8 +153,8 @@ def _judge_errors(gpus: Facts | None) -> Verdict:
         return None
     texts = [f"GPU {row['index']}: {row['errors']}" for row in bad]
     remedy = (
-        "see `nvidia-smi -q -d ECC,PAGE_RETIREMENT,ROW_REMAPPER` there; a reset (`nvidia-smi -r`) or a restart takes bad "
-        "memory out of use, and a GPU on which they come again needs to be replaced"
+        "see `nvidia-smi -q -d ECC,PAGE_RETIREMENT,ROW_REMAPPER` there; a reset (`nvidia-smi -r`) or a restart retires bad "
+        "memory; replace a GPU on which the errors return"
     )
     return f"uncorrected ECC errors since the driver was loaded: {', '.join(texts)}", remedy, False
 

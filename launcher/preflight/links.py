@@ -1,4 +1,4 @@
-"""PURE: rules about what carries data between GPUs: NCCL finds its interface, and no host is slower than the others."""
+"""Rules about links between GPUs: NCCL finds its interface, and no host is slower than the others. PURE."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ..agent.base.protocol import IFNAME
 from ..pod.pod import Pod
 from .base import Facts, FactsByHost, Finding, group, is_known, minority_findings
 
-_NAMED = 8  # interfaces that are named
+_NAMED = 8  # most interfaces that are named
 
 
 def check_links(pod: Pod, facts: FactsByHost) -> list[Finding]:
-    """Return all findings; none for a pod without GPUs, or of a single one."""
+    """Return all findings; none for a pod with fewer than two GPUs."""
     if pod.platform != "cuda" or pod.slice.devices == 1:
         return []
     known = {host: f["links"] for host, f in facts.items() if is_known(f, "links") and f["links"]}
@@ -21,8 +21,8 @@ def check_links(pod: Pod, facts: FactsByHost) -> list[Finding]:
         *minority_findings(
             "network",
             {host: text for host, links in known.items() if (text := speed_text(links))},
-            "see `ip -br link` there: it may be another card than the others use, or a link that came up slowly; "
-            f"{IFNAME} under `env:` names the right one for NCCL, `internal:` of the host its address for podrun",
+            "see `ip -br link` there: another card than on the other hosts, or a link at reduced speed? "
+            f"{IFNAME} under `env:` selects the card for NCCL, `internal:` of the host its address for podrun",
             fatal=False,
             about="network",
         ),
@@ -38,7 +38,7 @@ def check_links(pod: Pod, facts: FactsByHost) -> list[Finding]:
 
 
 def selected(names: Sequence[str], chosen: str) -> list[str]:
-    """Return the interfaces that NCCL takes: those that begin with a word of the list; `=` the whole name, `^` all others.
+    """Return the interfaces that NCCL selects: those with a listed prefix, with `=` a listed name, with `^` all others.
 
     Source: NCCL_SOCKET_IFNAME in https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
     """
@@ -50,7 +50,7 @@ def selected(names: Sequence[str], chosen: str) -> list[str]:
 
 
 def speed_text(links: Facts) -> str:
-    """Return the speed of the interface by which the others reach a host; empty if it is not known."""
+    """Return the speed of the interface that the other hosts use; empty if unknown."""
     speed = next((row["speed"] for row in links["interfaces"] if row["name"] == links["used"]), None)
     return "" if speed is None else f"of {speed / 1000:g} Gb/s"
 
@@ -59,11 +59,11 @@ def ports_text(links: Facts) -> str:
     """Return the number of active InfiniBand ports of each rate."""
     active = [row["rate"] or "unknown rate" for row in links["infiniband"] if row["state"] == "ACTIVE"]
     counts = [f"{active.count(rate)} of {rate}" for rate in dict.fromkeys(active)]
-    return f"ports that are active: {', '.join(counts) or 'none'}"
+    return f"active ports: {', '.join(counts) or 'none'}"
 
 
 def links_text(facts: Facts) -> str:
-    """Return by what a host is linked to the others, and its GPUs to each other; empty if nothing of it is known."""
+    """Return the links of a host and between its GPUs as text; empty if unknown."""
     if not is_known(facts, "links") or not facts["links"]:
         return ""
     links = facts["links"]
@@ -75,7 +75,7 @@ def links_text(facts: Facts) -> str:
 
 
 def _without_interface(known: FactsByHost) -> list[Finding]:
-    """Find hosts on which NCCL finds no interface, and so ends at its start."""
+    """Find hosts on which NCCL would fail at its start because it finds no interface."""
     wrong = {}
     for host, links in known.items():
         names = [row["name"] for row in links["interfaces"]]
@@ -83,8 +83,8 @@ def _without_interface(known: FactsByHost) -> list[Finding]:
         # A pattern such as `eth{local_rank}` is another name in each process.
         if chosen and "{" not in chosen and names and not selected(names, chosen):
             more = ", ..." if len(names) > _NAMED else ""
-            wrong[host] = f"{IFNAME}={chosen} fits no network interface: there are {', '.join(names[:_NAMED])}{more}"
-    remedy = f"give what an interface of every host begins with, under `env:` in the pod file, or leave {IFNAME} out"
+            wrong[host] = f"{IFNAME}={chosen} matches no network interface: there are {', '.join(names[:_NAMED])}{more}"
+    remedy = f"set it, under `env:` in the pod file, to the prefix of an interface of every host, or leave {IFNAME} out"
     return [Finding(hosts, what, remedy, True, "network") for what, hosts in group(wrong)]
 
 

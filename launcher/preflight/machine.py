@@ -1,4 +1,4 @@
-"""Rules about disks, memory, clock, names, proxies and limits of a host."""
+"""Rules about disks, memory, clock, names, proxies and limits of a host. PURE."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _judge_memory(memory: Facts) -> Verdict:
 
 
 def _clocks(facts: FactsByHost) -> list[Finding]:
-    """Compare clocks with the majority of hosts. Skews are relative to this machine, whose own clock may be wrong."""
+    """Compare each clock with the majority's. Skews are relative to this machine, whose own clock may be wrong."""
     skews = {h: f["clock"]["skew"] for h, f in facts.items() if is_known(f, "clock") and "skew" in f["clock"]}
     if not skews:
         return []
@@ -103,13 +103,13 @@ def _off(seconds: float) -> str:
 
 def _clock_remedy(words: str) -> str:
     now = " before the run" if "far too much" in words else ""
-    return f"set it right{now}: `sudo timedatectl set-ntp true`, or `sudo chronyc makestep`"
+    return f"correct it{now}: `sudo timedatectl set-ntp true`, or `sudo chronyc makestep`"
 
 
 def _judge_name(pod: Pod, name: Facts, program: bool) -> Verdict:
-    """Check the address that the host's own name resolves to: gloo, used for CPU collectives, sends it to other hosts.
+    """Check the address to which the host's own name resolves: gloo (CPU collectives) sends it to the other hosts.
 
-    podrun's runtime gives gloo the right address if it is known; a user program may not.
+    podrun's runtime gives gloo the right address if it is known; a user's program may not.
     """
     if len(pod.hosts) < 2 or pod.traits.is_one_machine or (name.get("peers") and not program):
         return None
@@ -120,12 +120,12 @@ def _judge_name(pod: Pod, name: Facts, program: bool) -> Verdict:
     elif used is None:
         what = f"its own name resolves to {addresses}, which is not an address of this host"
     elif is_loopback(used):
-        what = f"its own name resolves to {used}, where the other hosts would look for it on themselves"
-        remedy += f", and take NAME off the line with {used}"
+        what = f"its own name resolves to {used}, by which every other host reaches only itself"
+        remedy += f", and remove NAME from the line with {used}"
     else:
         return None
     if program and name.get("peers"):
-        remedy = f"no matter if it calls `podrun.runtime.distributed.initialize()`; else {remedy}"
+        remedy = f"not needed if the program calls `podrun.runtime.distributed.initialize()`; else {remedy}"
     return what, remedy, pod.platform == "cpu" and not program
 
 
@@ -139,8 +139,8 @@ def is_loopback(address: str) -> bool:
 def _judge_proxies(pod: Pod, proxies: Facts) -> Verdict:
     if not proxies["set"] or proxies["no_proxy"] or len(pod.hosts) < 2 or pod.traits.is_one_machine:
         return None
-    what = f"{', '.join(proxies['set'])} set without no_proxy: workers may look for each other at the proxy"
-    return what, "name the hosts' network in the pod file: `env: {no_proxy: 10.0.0.0/8}`", False
+    what = f"{', '.join(proxies['set'])} set without no_proxy: workers may connect to each other through the proxy"
+    return what, "exclude the hosts' network in the pod file: `env: {no_proxy: 10.0.0.0/8}`", False
 
 
 def _judge_files(limits: Facts) -> Verdict:
@@ -160,8 +160,8 @@ def _tpu_limits(facts: FactsByHost) -> list[Finding]:
 def _judge_memlock(limits: Facts) -> Verdict:
     if limits["memlock"] is None:
         return None
-    what = f"only {format_gigabytes(limits['memlock'])} of memory may be locked, which libtpu does for transfers"
-    return what, "lift the limit there (`ulimit -l unlimited`, limits.conf; docker: --ulimit memlock=-1)", False
+    what = f"only {format_gigabytes(limits['memlock'])} of memory may be locked, as libtpu does for transfers"
+    return what, "raise the limit there (`ulimit -l unlimited`, limits.conf; docker: --ulimit memlock=-1)", False
 
 
 def _judge_huge_pages(mode: str) -> Verdict:
@@ -174,25 +174,25 @@ def _judge_huge_pages(mode: str) -> Verdict:
 def _judge_run(holder: str | None) -> Verdict:
     if holder is None:
         return None
-    return f"{holder} is on this host", "wait for it, or end it: `podrun stop`; a host has one run at a time", False
+    return f"{holder} uses this host", "wait for it, or end it with `podrun stop`; a host has one run at a time", False
 
 
 def _judge_claim(claim: str | None) -> Verdict:
     if claim is None:
         return None
     return (
-        f"{claim} says that it has this host",
-        "ask that user, or root to end it; a run of yours starts all the same, and whoever has the devices keeps them",
+        f"{claim} claims this host",
+        "ask that user, or root, to end it; your run starts nevertheless, but cannot use devices that the other has open",
         False,
     )
 
 
 def _twice(pod: Pod, facts: FactsByHost) -> list[Finding]:
-    """Report one machine listed under several names: the processes would share its devices."""
+    """Report a machine that is listed under several names: its processes would share its devices."""
     machines = {host: f["machine"] for host, f in facts.items() if is_known(f, "machine")}
-    remedy = "take all but one of its names out of `hosts`"
+    remedy = "remove all but one of its names from `hosts`"
     return [
-        Finding(hosts, "one and the same machine", remedy, pod.platform != "cpu", "reached")
+        Finding(hosts, "these names are one machine", remedy, pod.platform != "cpu", "reached")
         for _, hosts in group(machines)
         if len(hosts) > 1
     ]
@@ -208,12 +208,12 @@ def _unknown(facts: FactsByHost, before_setup: bool) -> list[Finding]:
     findings = []
     for (fact, error), hosts in errors.items():
         disk = fact.startswith("disk")
-        remedy = "look there: a file system that does not answer?" if disk else "podrun goes on without"
+        remedy = "does a file system hang there?" if disk else "podrun continues without it"
         mounted = before_setup and fact == "disk_workdir"
         findings.append(
             Finding(
                 tuple(hosts),
-                f"cannot find out about its {fact.replace('_', ' ')}: {error}",
+                f"its {fact.replace('_', ' ')} could not be determined: {error}",
                 unless_mounted(remedy) if mounted else remedy,
                 disk and "no answer" in error and not mounted,
                 "disk" if disk else "other",

@@ -1,4 +1,4 @@
-"""Apply all rules to the facts of a pod's hosts; the result is findings with remedies. PURE.
+"""Apply all rules to the facts of a pod's hosts. Returns findings with remedies. PURE.
 
 `agent.facts.gather` collects the facts of one host; `apply_rules` checks all hosts together.
 """

@@ -1,4 +1,4 @@
-"""Ask all hosts of a pod for the facts that a run depends on. Read-only on the hosts."""
+"""Gather from all hosts of a pod the facts on which a run depends, without changing the hosts."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from .environment import check_environment
 from .rules import apply_rules, fatal_findings
 
 Say = Callable[[str, int, int, list[str]], None]
-"""Called with (activity, hosts done, all hosts, names of pending hosts); never by two threads at once."""
+"""Called with (activity, number of hosts done, number of hosts, names of pending hosts), by one thread at a time."""
 
 
 @dataclass
 class Report:
-    """Facts of the hosts, and the findings."""
+    """The facts of the hosts, and the findings."""
 
     pod: Pod
     facts: dict[str, Facts] = field(default_factory=dict)
@@ -38,9 +38,9 @@ class Report:
     """Reason by name, for hosts that could not be reached."""
     findings: list[Finding] = field(default_factory=list)
     coordinator: str | None = None
-    """Address at which every host reached the first one; None if some did not, or it was not tested."""
+    """Address at which every host reached the first one; None if one did not or the test was not made."""
     shared: str | None = None
-    """The workdir, if all hosts see files that the first one writes there, or all can use its bucket; else None."""
+    """The workdir, if all hosts share it or can use its bucket; else None."""
     bucket_unreachable: bool = False
 
     @property
@@ -51,7 +51,7 @@ class Report:
 
 
 def run_preflight(transport: Transport, pod: Pod, workdir: str | None, say: Say, *, program: bool = False) -> Report:
-    """Gather facts of all hosts, then test that those that answered reach the first one and share the workdir.
+    """Gather the facts of all hosts, then test whether those that answered reach the first one and share the workdir.
 
     Raises UserError if the pod's requirements cannot be read.
     """
@@ -97,7 +97,7 @@ def _gather(report: Report, transport: Transport, workdir: str | None, requireme
 def ask_all(
     hosts: tuple[Host, ...], question: Callable[[Host], Any], doing: str, say: Say
 ) -> dict[str, Any | HostError]:
-    """Ask every host; return its answer or HostError by name. Other exceptions are bugs of podrun and are raised."""
+    """Return the answer or the HostError of every host, by name. Raises other exceptions, which are bugs of podrun."""
     waiting = [host.name for host in hosts]
     counting = threading.Lock()
     say(doing, 0, len(hosts), list(waiting))
@@ -131,7 +131,7 @@ def _try_coordinator(report: Report, transport: Transport, say: Say) -> None:
     try:
         with asking(transport, pod, first, "listen", str(ports[0]), str(ports[1])) as (listener, *_):
             if listener["error"]:
-                remedy = "end what uses them, or give others with `ports:` in the pod file"
+                remedy = "end the processes that use them, or choose other ports with `ports:` in the pod file"
                 report.findings.append(Finding((first.name,), listener["error"], remedy, True, "coordinator"))
                 return
             address = _join(first.internal or listener["address"] or first.address, listener["port"])
@@ -147,7 +147,7 @@ def _try_coordinator(report: Report, transport: Transport, say: Say) -> None:
     errors = _errors(answers)
     report.coordinator = None if errors else address
     for why, hosts in group(errors):
-        what = f"cannot reach {first.name} at {address} ({why}), where all processes meet"
+        what = f"cannot reach the coordinator, {first.name} at {address} ({why})"
         report.findings.append(Finding(hosts, what, _reach_remedy(pod, why), True, "coordinator"))
 
 
@@ -161,7 +161,7 @@ def _reach_remedy(pod: Pod, error: str) -> str:
         ports = (
             f"{pod.ports[0]}-{pod.ports[1]}" if pod.ports else "of all numbers, or those of `ports:` in the pod file,"
         )
-        return f"a firewall in between? allow TCP ports {ports} between the hosts"
+        return f"is there a firewall in between? allow TCP ports {ports} between the hosts"
     return f"is that {first}'s address for the other hosts? if not, give it with `internal:` in the pod file"
 
 
@@ -186,7 +186,7 @@ def _try_workdir(report: Report, transport: Transport, workdir: str, say: Say) -
     report.shared = None if errors else workdir
     remedy = (
         f"podrun's own runtime then keeps checkpoints and metrics on {first.name} alone; for a program that needs a shared "
-        "folder mount the same file system there on all hosts, or choose a folder that they share with --workdir"
+        "folder, mount the same file system there on all hosts, or choose a shared folder with --workdir"
     )
     for why, hosts in group(errors):
         what = f"cannot see what {first.name} writes to the workdir {workdir}: {why}"

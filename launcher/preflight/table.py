@@ -1,4 +1,4 @@
-"""Render a report on a pod as a table: a row per question, hosts with equal answers together, findings below. PURE."""
+"""Render a report on a pod as a table: one row per question, with the hosts grouped by answer, then the findings. PURE."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .machine import format_gigabytes, is_loopback
 from .rules import fatal_findings
 from .run_preflight import Report
 
-_SHOWN = 8  # findings listed per question; the rest is counted
+_SHOWN = 8  # most findings listed per question; further ones are counted
 _LABEL = 13  # width in columns
 _ANSWER = 40
 _NARROWEST = 30
@@ -26,7 +26,7 @@ _RED, _YELLOW, _BOLD, _PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[1m", "\x1b[0m"
 
 @dataclass
 class Row:
-    """Row of the table: a question, the answers of hosts without errors, and the findings."""
+    """A row of the table: a question, the answers of hosts without errors, and the findings."""
 
     question: str
     answers: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
@@ -37,7 +37,7 @@ def make_rows(report: Report) -> list[Row]:
     pod, facts = report.pod, report.facts
 
     def fine(question: str) -> dict[str, Facts]:
-        """Return the facts of hosts without errors on a question, so that a bad host does not determine the minimum."""
+        """Return the facts of hosts without an error on a question: a bad host must not determine the minimum."""
         wrong = {host for f in report.findings if f.fatal and f.about == question for host in f.hosts}
         return {host: host_facts for host, host_facts in facts.items() if host not in wrong}
 
@@ -85,7 +85,7 @@ def _answers(facts: dict[str, Facts], answer: Callable[[Facts], str]) -> list[tu
 def _least(
     facts: dict[str, Facts], amount: Callable[[Facts], int | None], text: str
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """Return one answer for all hosts: the smallest of their amounts."""
+    """Return one answer for all hosts: their smallest amount."""
     amounts = {}
     for host, host_facts in facts.items():
         try:
@@ -148,14 +148,14 @@ def _in_use(facts: Facts) -> str:
         return "unknown"
     if is_known(facts, "gpus") and facts["gpus"] and facts["gpus"]["users"]:
         return "by other processes"
-    return "by nobody that this user can see" if facts["holders"]["partial"] else "by nobody"
+    return "by no process that this user can see" if facts["holders"]["partial"] else "by nobody"
 
 
 def _host_name(facts: Facts, alone: bool) -> str:
     name = facts["host_name"] if is_known(facts, "host_name") else {}
     if name.get("used") and not is_loopback(name["used"]):
         return f"resolves to {name['used']}" if alone else "resolves"
-    return "podrun gives JAX the address" if name.get("peers") else f"resolves to {name.get('used', 'unknown')}"
+    return "podrun tells JAX the address" if name.get("peers") else f"resolves to {name.get('used', 'unknown')}"
 
 
 def _disk_free(facts: Facts) -> int | None:
@@ -173,7 +173,7 @@ def _clock(facts: dict[str, Facts]) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def render(report: Report, width: int, colour: bool) -> str:
-    """Return the table, and a line that says whether a run can start."""
+    """Return the table, followed by a line that says whether a run can start."""
     pod = report.pod
     paint, width = _painter(colour), max(width, _NARROWEST)
     spares = f", {_count(len(pod.spares), 'spare')} among them" if pod.spares else ""

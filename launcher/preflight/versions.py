@@ -1,4 +1,4 @@
-"""Rules about the workers' Python, its packages and the driver: installed, new enough, and equal on all hosts."""
+"""Rules about the workers' Python, packages and driver: installed, new enough, and the same on all hosts. PURE."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PYTHON = (3, 11)
 _MUST_AGREE = ("jax", "jaxlib")  # different versions may compile different programs, which deadlock
 _SHOULD_AGREE = ("flax", "optax", "orbax-checkpoint", "numpy")
 _UNKNOWN = (1 << 30,)
-"""Stands for a version without numbers, which counts as new enough."""
+"""Value of a version without numbers, which counts as new enough."""
 _CUDA = ("jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt")
 
 
@@ -38,11 +38,11 @@ def _unusable(pod: Pod, facts: FactsByHost, *, fatal: bool) -> list[Finding]:
     errors = {
         h: f["interpreter"]["error"] for h, f in facts.items() if "interpreter" in f and not is_known(f, "interpreter")
     }
-    remedy = f"give the absolute path of an interpreter that is on all hosts with {_key(pod)}"
+    remedy = f"set {_key(pod)} to the absolute path of an interpreter that all hosts have"
     if pod.container:
-        remedy = f"see whether the image can be started there, and give an interpreter that it has with {_key(pod)}"
+        remedy = f"try to start the image there, and set {_key(pod)} to an interpreter in it"
         if "://" in pod.container.image:
-            remedy += "; a run waits until it has been brought there, a check does not"
+            remedy += "; a run waits until the image is pulled, a check does not"
     return [
         Finding(hosts, f"the workers' Python cannot be used: {error}", remedy, fatal, "python")
         for error, hosts in group(errors)
@@ -57,14 +57,14 @@ def _too_old_python(pod: Pod, interpreters: FactsByHost, *, fatal: bool) -> list
         if _numbers(i["version"])[:2] < PYTHON
     }
     remedy = (
-        f"install Python {required} {'in the image' if pod.container else 'there'}, and give its path with {_key(pod)}"
+        f"install Python {required} {'in the image' if pod.container else 'there'}, and set {_key(pod)} to its path"
     )
     return [Finding(hosts, what, remedy, fatal, "python") for what, hosts in group(old)] if fatal else []
 
 
 def _python_differs(pod: Pod, interpreters: FactsByHost) -> list[Finding]:
     minor = {host: ".".join(i["version"].split(".")[:2]) for host, i in interpreters.items()}
-    remedy = f"give the path of the same version on all hosts with {_key(pod)}"
+    remedy = f"set {_key(pod)} to a path with the same version on all hosts"
     return minority_findings("Python", minor, remedy, fatal=True, about="python")
 
 
@@ -108,11 +108,11 @@ def _unfit_pair(interpreters: FactsByHost, *, fatal: bool) -> list[Finding]:
         new_jax, new_flax = _numbers(jax) >= _numbers(NEW_JAX), _numbers(flax) >= _numbers(NEW_FLAX)
         if new_jax and not new_flax:
             unfit[host] = (
-                f"flax {flax} cannot be imported with jax {jax}: it needs one below {NEW_JAX}",
+                f"flax {flax} cannot be imported with jax {jax}: it needs jax below {NEW_JAX}",
                 f"flax {NEW_FLAX}",
             )
         if new_flax and not new_jax:
-            unfit[host] = f"flax {flax} cannot be imported with jax {jax}: it needs {NEW_JAX}", f"jax {NEW_JAX}"
+            unfit[host] = f"flax {flax} cannot be imported with jax {jax}: it needs jax {NEW_JAX}", f"jax {NEW_JAX}"
     return [
         Finding(hosts, what, f"install {remedy} or newer there; the pairs are in docs/versions.md", fatal, "packages")
         for (what, remedy), hosts in group(unfit)
@@ -128,7 +128,7 @@ def _untried(interpreters: FactsByHost) -> list[Finding]:
             if _has(i, name) and _numbers(below) <= _numbers(i["packages"][name]) < _UNKNOWN
         ]
         if names:
-            new[host] = f"newer than what podrun's runtime was tried with: {', '.join(names)}"
+            new[host] = f"newer than the versions with which podrun's runtime was tested: {', '.join(names)}"
     remedy = "if a run fails there, install a version below the limit"
     return [Finding(hosts, what, remedy, False, "packages") for what, hosts in group(new)]
 
@@ -142,7 +142,7 @@ def _packages_differ(pod: Pod, interpreters: FactsByHost) -> list[Finding]:
 
 
 def _differ(pod: Pod, interpreters: FactsByHost, names: tuple[str, ...], *, fatal: bool) -> list[Finding]:
-    """Return one finding per group of deviating hosts, for all packages together. Missing packages are reported elsewhere."""
+    """Return a finding for each group of deviating hosts, for all packages together. `_missing` reports missing packages."""
     complete = {host: i["packages"] for host, i in interpreters.items() if _has(i, "jax") and _has(i, "jaxlib")}
     if pod.platform == "cuda":
         complete = {host: p for host, p in complete.items() if any(_has(interpreters[host], name) for name in _CUDA)}
@@ -163,7 +163,7 @@ def _differ(pod: Pod, interpreters: FactsByHost, names: tuple[str, ...], *, fata
 def _driver(pod: Pod, facts: FactsByHost) -> list[Finding]:
     if pod.platform != "cuda":
         return []
-    remedy = "install the same driver on all hosts, and start them anew"
+    remedy = "install the same driver on all hosts, and restart them"
     loaded = {host: f["driver"] for host, f in facts.items() if is_known(f, "driver") and f["driver"]}
     return [
         *judge_each(facts, "driver", _no_driver, about="driver"),
@@ -186,19 +186,19 @@ def _install(pod: Pod) -> str:
     if pod.container:
         return f"install them in the image {pod.container.image}"
     if pod.requirements:
-        return f"add them to {pod.requirements}, from which podrun makes the workers' environment"
+        return f"add them to {pod.requirements}, from which podrun builds the workers' environment"
     return (
-        "give the interpreter that has them with `python:` in the pod file, or a requirements.txt with `requirements:`, "
-        "from which podrun makes an environment on every host"
+        "set `python:` in the pod file to an interpreter that has them, or `requirements:` to a requirements.txt, "
+        "from which podrun builds an environment on every host"
     )
 
 
 def _same(pod: Pod) -> str:
     if pod.container:
-        return f"bring the same image to all hosts as {pod.container.image}"
+        return f"put the same image on all hosts as {pod.container.image}"
     if pod.requirements:
-        return f"fix the versions in {pod.requirements} with =="
-    return "install the same versions on all hosts, or give a requirements.txt with `requirements:` in the pod file"
+        return f"pin the versions in {pod.requirements} with =="
+    return "install the same versions on all hosts, or set `requirements:` in the pod file to a requirements.txt"
 
 
 def _has(interpreter: Facts, name: str) -> bool:

@@ -29,7 +29,7 @@ def test_a_workdir_that_setup_mounts(pod: PodSandbox, workdir: str) -> None:
     check = pod.podrun("check", option)
     assert check.returncode == 0, check.stdout + check.stderr
     text = " ".join(check.stdout.split())  # lines are as wide as the terminal
-    assert "nothing, if `setup:` mounts it, which is run before a start and not by a check" in text
+    assert "nothing if `setup:`, which a check does not run, mounts it" in text
     done = pod.podrun(option, "small.yaml", "steps=2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(pod.losses("shared/small")) == [1, 2]

@@ -80,7 +80,7 @@ def test_runs_of_two_ordinary_users(pod: PodSandbox) -> None:
         done = pod.podrun(option_of(pod, COLLEAGUE), "--", "id", "-u")
         assert done.returncode == 0, done.stdout + done.stderr
         assert f"warning: h0: {claim}" in done.stdout
-        assert "says that it has this host" in done.stdout
+        assert "claims this host" in done.stdout
         assert str(COLLEAGUE_ID) in done.stdout
         check = pod.podrun("check", option_of(pod, COLLEAGUE))  # which misses JAX for this Python
         assert f"warning: h0: {claim}" in " ".join(check.stdout.split())
@@ -102,6 +102,6 @@ def test_a_user_who_takes_the_address_keeps_nobody_out(pod: PodSandbox, how: str
                 done = pod.podrun(option_of(pod, user), "--", "true")
                 assert done.returncode == 0, done.stdout + done.stderr
                 assert f" of {USER} (uid {USER_ID}" in done.stdout
-                assert "says that it has this host" in done.stdout
+                assert "claims this host" in done.stdout
         finally:
             taker.stdin.close()

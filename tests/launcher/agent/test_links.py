@@ -110,7 +110,7 @@ def test_what_nccl_takes(chosen: str, names: list[str]) -> None:
 @pytest.mark.parametrize(
     ("links", "what", "fatal"),
     [
-        ({"chosen": "ens"}, "^NCCL_SOCKET_IFNAME=ens fits no network interface: there are eth0, ib0, lo$", True),
+        ({"chosen": "ens"}, "^NCCL_SOCKET_IFNAME=ens matches no network interface: there are eth0, ib0, lo$", True),
         (
             {"interfaces": [{"name": "eth0", "speed": 1000}]},
             "^network of 1 Gb/s, but of 100 Gb/s on the other 2 hosts$",
@@ -118,7 +118,7 @@ def test_what_nccl_takes(chosen: str, names: list[str]) -> None:
         ),
         (
             {"infiniband": [GOOD["infiniband"][0], DOWN]},
-            "^InfiniBand ports that are active: 1 of 400 .*, but ports that are active: 2 of 400 ",
+            "^InfiniBand active ports: 1 of 400 .*, but active ports: 2 of 400 ",
             False,
         ),
         (
@@ -139,7 +139,7 @@ def test_a_host_that_is_linked_worse_is_named(links: dict[str, Any], what: str, 
 def test_equal_hosts_are_told_on_a_line() -> None:
     pod, by_host = changed("gpu-2x8", {"*": {"links": GOOD}})
     assert apply_rules(pod, by_host, program=False) == []
-    text = "eth0 of 100 Gb/s; InfiniBand ports that are active: 2 of 400 Gb/sec (4X NDR); NVLink 18 links a GPU"
+    text = "eth0 of 100 Gb/s; InfiniBand active ports: 2 of 400 Gb/sec (4X NDR); NVLink 18 links a GPU"
     assert links_text(by_host["a"]) == text
     unknown = {"interfaces": [], "used": None, "chosen": "eth0", "infiniband": [], "nvlink": []}
     pod, by_host = changed("gpu-2x8", {"a": {"links": unknown}, "b": {"links": None}})

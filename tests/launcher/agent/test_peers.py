@@ -66,7 +66,7 @@ def test_strangers_do_not_block_it(address: tuple[str, int]) -> None:
 
 
 def test_a_handshake_has_one_deadline(address: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "_ANSWER", 0.5)
+    monkeypatch.setattr(peers, "_HANDSHAKE", 0.5)
     with socket.create_connection(address) as stranger:
         stranger.settimeout(30)
         assert len(stranger.recv(32, socket.MSG_WAITALL)) == 32

@@ -26,7 +26,7 @@ def test_a_workdir_that_setup_may_mount_is_judged_at_a_start(workdir: dict[str, 
     pod, facts = changed("cpu-1x1", {"a": {"disk_workdir": workdir}})
     (finding,) = apply_rules(pod, facts, program=False, before_setup=True)
     assert not finding.fatal
-    assert finding.remedy.startswith("nothing, if `setup:` mounts it")
+    assert finding.remedy.startswith("nothing if `setup:`")
     assert [f.fatal for f in apply_rules(pod, facts, program=False)] == [True]
     if "error" not in workdir:
         facts["a"]["disk_tmp"] = workdir

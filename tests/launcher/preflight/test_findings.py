@@ -56,7 +56,7 @@ CASES: dict[str, tuple[str, dict[str, dict[str, Any]], str, str, str, bool]] = {
         "cpu-3x2",
         {"abc": {PKG + "jax": "0.12.0.1", PKG + "jaxlib": "0.12.0.1"}, "b": {PKG + "flax": "0.12.8"}},
         "abc",
-        r"flax 0\.12\.8 cannot be imported with jax 0\.12\.0\.1: it needs one below 0\.11\.1$",
+        r"flax 0\.12\.8 cannot be imported with jax 0\.12\.0\.1: it needs jax below 0\.11\.1$",
         "install flax 0.12.9 or newer",
         FATAL,
     ),
@@ -64,7 +64,7 @@ CASES: dict[str, tuple[str, dict[str, dict[str, Any]], str, str, str, bool]] = {
         "cpu-1x2",
         {"a": {PKG + "flax": "0.12.12"}},
         "a",
-        r"flax 0\.12\.12 cannot be imported with jax 0\.10\.2: it needs 0\.11\.1$",
+        r"flax 0\.12\.12 cannot be imported with jax 0\.10\.2: it needs jax 0\.11\.1$",
         "install jax 0.11.1 or newer",
         FATAL,
     ),
@@ -106,7 +106,7 @@ CASES: dict[str, tuple[str, dict[str, dict[str, Any]], str, str, str, bool]] = {
         "cpu-2x2",
         {"*": {PKG + "jax": "0.13.0", PKG + "jaxlib": "0.13", PKG + "flax": "0.12.12"}},
         "ab",
-        r"newer than .* tried with: jax 0\.13\.0 \(below 0\.13\), jaxlib 0\.13 \(below",
+        r"newer than .* tested: jax 0\.13\.0 \(below 0\.13\), jaxlib 0\.13 \(below",
         "below the limit",
         WARNING,
     ),
@@ -154,7 +154,7 @@ CASES: dict[str, tuple[str, dict[str, dict[str, Any]], str, str, str, bool]] = {
         "`rm",
         WARNING,
     ),
-    "another user's lock file": ("v3-8", {"a": lock(writable=False)}, "a", "keeps you from the TPU", "sudo rm", FATAL),
+    "another user's lock file": ("v3-8", {"a": lock(writable=False)}, "a", "blocks the TPU for you", "sudo rm", FATAL),
     "a lock file in use": ("v3-8", {"a": lock(held=True)}, "a", "the TPU is in use", "lsof", FATAL),
     "another run": (
         "cpu-2x2",
@@ -168,8 +168,8 @@ CASES: dict[str, tuple[str, dict[str, dict[str, Any]], str, str, str, bool]] = {
         "cpu-2x2",
         {"b": {"claim": "run r-1 of mallory (uid 1002, agent pid 7)"}},
         "b",
-        r"run r-1 of mallory \(uid 1002, agent pid 7\) says that it has",
-        "a run of yours starts all the same",
+        r"run r-1 of mallory \(uid 1002, agent pid 7\) claims this host",
+        "your run starts nevertheless",
         WARNING,
     ),
     "little disk": ("cpu-2x2", {"b": {"disk_tmp/free": GB // 2}}, "b", "^500 MB of disk left at /d", "room", WARNING),
@@ -188,7 +188,7 @@ CASES: dict[str, tuple[str, dict[str, dict[str, Any]], str, str, str, bool]] = {
         "cpu-2x2",
         {"b": {"disk_workdir": {"error": "no answer within 15 s"}}},
         "b",
-        "disk workdir: no answer",
+        "disk workdir could not be determined: no answer",
         "file system",
         FATAL,
     ),
@@ -196,8 +196,8 @@ CASES: dict[str, tuple[str, dict[str, dict[str, Any]], str, str, str, bool]] = {
         "cpu-1x2",
         {"a": {"memory": {"error": "no MemTotal"}}},
         "a",
-        "memory: no MemTotal",
-        "goes on",
+        "memory could not be determined: no MemTotal",
+        "continues",
         WARNING,
     ),
     "little memory": ("cpu-1x2", {"a": {"memory/available": GB // 5}}, "a", "^200 MB of memory", "ps aux", WARNING),
@@ -247,7 +247,7 @@ CASES: dict[str, tuple[str, dict[str, dict[str, Any]], str, str, str, bool]] = {
         "gpu-2x8",
         {"*": {"machine": "m"}},
         "ab",
-        "one and the same machine",
+        "these names are one machine",
         "`hosts`",
         FATAL,
     ),
@@ -347,7 +347,7 @@ def test_an_image_that_cannot_be_started(image: str, waits: bool) -> None:
         apply_rules(pod, {host: {**healthy(), "interpreter": {"error": "no answer"}}}, program=False)
     )
     assert "`container.python:` in the pod file" in finding.remedy
-    assert ("a run waits until it has been brought there" in finding.remedy) is waits
+    assert ("a run waits until the image is pulled" in finding.remedy) is waits
 
 
 def test_packages_that_an_image_lacks() -> None:
