@@ -78,10 +78,7 @@ def test_a_firewall_before_the_coordinator(check: Check, client: Client) -> None
     report = check()
     lines = explain(report.findings).splitlines()
     address = f"{client.hosts.address('h0')}:{PORT}"
-    assert (
-        f"h2: cannot reach the coordinator, h0 at {address} (no answer within {port.PROBE_TIMEOUT:g} s)"
-        in lines
-    )
+    assert f"h2: cannot reach the coordinator, h0 at {address} (no answer within {port.PROBE_TIMEOUT:g} s)" in lines
     assert f"h3: cannot reach the coordinator, h0 at {address} (Connection refused)" in lines
     assert f"  is there a firewall in between? allow TCP ports {PORT}-{PORT} between the hosts" in lines
     assert len(lines) == 4
