@@ -192,7 +192,7 @@ class Preparation:
         self._launcher.stdin.frame()  # the launcher measures the clock difference from the time when it sent this
         request = dict(self._request, **dict(wanted, python=python))
         query = self._query if self._query and self._query.fits(request) else None
-        return gather(request, interpreter=query and query.answer)
+        return gather(request, interpreter=None if query is None else query.answer)
 
     def _say(self, phase: str) -> Any:
         return lambda line: self._launcher.answer("progress", phase=phase, message=line)
