@@ -19,7 +19,7 @@ from podrun.runtime.contract import ExitCode, UserError
 
 from ..inventory.pod_request import PodRequest
 from ..pod.pod import Pod
-from ..request.request import Request, resolve_request
+from ..request.request import Request, make_spec
 from ..request.train_file import read_config
 from ..view.waiting import waiting
 
@@ -113,7 +113,7 @@ def _show(done: subprocess.CompletedProcess[str], devices: int) -> int:
 
 def _check(request: InspectRequest) -> tuple[Config, Pod]:
     """Resolve the job as a simulated run. Raises one UserError with all mistakes."""
-    resolved, problems = resolve_request(
+    spec = make_spec(
         Request(
             train=request.train,
             overrides=request.overrides,
@@ -121,10 +121,8 @@ def _check(request: InspectRequest) -> tuple[Config, Pod]:
             workdir=Path(tempfile.gettempdir()),  # nothing is written, so the job's own workdir need not exist
         )
     )
-    if resolved is None:
-        raise UserError("\n".join(problems))
-    assert isinstance(resolved.job, Config)
-    return resolved.job, resolved.pod
+    assert isinstance(spec.job, Config)
+    return spec.job, spec.pod
 
 
 def _slice(request: InspectRequest) -> str | None:

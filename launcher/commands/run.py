@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from podrun.runtime.contract import ExitCode, UserError
+from podrun.runtime.contract import ExitCode
 
 from ..plan.plan import Program
-from ..pod.run_id import new_run_id
 from ..pod.secret_values import read_secrets
-from ..request.request import Request, make_workdir, owner_of_workdir, resolve_request
+from ..request.request import Request, make_spec, make_workdir
 from ..run.attempts import run_attempts
 from ..rundir.runs import RunDirectory
-from ..rundir.spec import RunSpec
 from ..rundir.work_tree import note_work_tree
 from ..view.live_console import make_console
 
@@ -33,39 +29,20 @@ def run(request: Request, prestarted: Prestart | None = None, renewal: Renewal |
 
     Raises UserError before the job starts.
     """
-    resolved, problems = resolve_request(request)
-    if resolved is None:
-        raise UserError("\n".join(problems))
-    pod, job, workdir = resolved.pod, resolved.job, resolved.workdir
-    owner = owner_of_workdir(request, job, pod)
-    spec = RunSpec(
-        prestarted.run_id if prestarted else new_run_id(),
-        pod,
-        job,
-        workdir,
-        Path.cwd(),
-        detached=request.detach,
-        owner=owner,
-        inject=resolved.inject,
-        label=request.label,
-        command=request.command,
-    )
+    spec = make_spec(request, prestarted.run_id if prestarted else None)
+    pod = spec.pod
     bundles: tuple[Bundle, ...] = ()
     if pod.traits.needs_staging:
         from ..run.pack import with_code
 
         spec, bundles = with_code(spec)
-    if request.pull is not None:
-        from ..results.pull_run import default_folder
-
-        spec = replace(spec, pull=Path(request.pull or default_folder(spec)).expanduser().absolute())
     secrets = read_secrets(pod)
     if request.dry_run:
         plan = spec.plan(0, secrets)
         print(plan.to_json() if request.json else plan.render())
         return ExitCode.DONE
-    if pod.traits.files_are_here and (not isinstance(job, Program) or request.workdir):
-        make_workdir(workdir)
+    if pod.traits.files_are_here and (not isinstance(spec.job, Program) or request.workdir):
+        make_workdir(spec.workdir)
     if spec.pull:
         from ..results.pull_run import check_folder
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from pathlib import Path
 
-from podrun.runtime.contract import ExitCode, UserError
+from podrun.runtime.contract import ExitCode
 
-from ..pod.run_id import new_run_id
+from ..pod.errors import Mistakes
 from ..pod.secret_values import read_secrets
 from ..request.queue_options import Submission, with_queue_options
-from ..request.request import Request, owner_of_workdir, resolve_request
+from ..request.request import Request, make_spec
 from ..run.pack import with_code
 from ..rundir.queues import Queue
 from ..rundir.runs import RunDirectory
@@ -24,10 +22,6 @@ def submit(request: Request, name: str) -> int:
     submission, spec = _resolve(request, name)
     queue = submission.queue
     spec, bundles = with_code(spec)
-    if request.pull is not None:
-        from ..results.pull_run import default_folder
-
-        spec = replace(spec, pull=Path(request.pull or default_folder(spec)).expanduser().absolute())
     read_secrets(spec.pod)
     arguments = queue.arguments(spec, submission.options, request.label.name or request.name)
     if request.dry_run:
@@ -41,23 +35,14 @@ def submit(request: Request, name: str) -> int:
 def _resolve(request: Request, name: str) -> tuple[Submission, RunSpec]:
     """Return what was typed, checked. Raises UserError."""
     request, submission, problems = with_queue_options(request, name)
-    resolved, mistakes = resolve_request(request)
+    mistakes = Mistakes()
+    spec = mistakes.check(lambda: make_spec(request))
     if not request.dry_run:
-        problems += submission.queue.mistakes(submission.options, resolved.pod if resolved else None)
-    if problems or resolved is None:
-        raise UserError("\n".join([*problems, *mistakes]))
-    pod, job, workdir = resolved.pod, resolved.job, resolved.workdir
-    return submission, RunSpec(
-        new_run_id(),
-        pod,
-        job,
-        workdir,
-        Path.cwd(),
-        owner=owner_of_workdir(request, job, pod),
-        inject=resolved.inject,
-        label=request.label,
-        command=request.command,
-    )
+        problems += submission.queue.mistakes(submission.options, spec.pod if spec else None)
+    mistakes.texts[:0] = problems
+    mistakes.raise_any()
+    assert spec
+    return submission, spec
 
 
 def _say(queue: Queue, name: str, directory: RunDirectory, as_json: bool) -> None:

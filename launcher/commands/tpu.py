@@ -16,6 +16,7 @@ from ..engines.tpu.order import Order, make_order
 from ..engines.tpu.provision import Waiting, delete_and_wait, provision, refusal
 from ..engines.tpu.queued import Queued, Stage, Vm
 from ..engines.tpu.service import TpuStatus, list_zone, look
+from ..pod.errors import Mistakes
 from ..run.signals import Signals
 from ..view.text_table import text_table
 from ..view.times import duration, moment
@@ -37,18 +38,12 @@ class TpuRequest:
     @property
     def order(self) -> Order:
         """Return the order. Raises one UserError with all mistakes."""
-        problems = []
-        try:
-            tpu = TpuName(self.name, self.zone, self.project, "TPU")
-        except UserError as error:
-            problems.append(str(error))
-            tpu = TpuName("my-tpu", "us-central1-a")  # placeholder, to find the other mistakes
-        try:
-            order = make_order(tpu, self.slice, self.runtime, self.spot, self.reserved)
-        except UserError as error:
-            problems.append(str(error))
-        if problems:
-            raise UserError("\n".join(problems))
+        mistakes = Mistakes()
+        named = mistakes.check(lambda: TpuName(self.name, self.zone, self.project, "TPU"))
+        tpu = named or TpuName("my-tpu", "us-central1-a")  # placeholder, to find the other mistakes
+        order = mistakes.check(lambda: make_order(tpu, self.slice, self.runtime, self.spot, self.reserved))
+        mistakes.raise_any()
+        assert order
         return order
 
 

@@ -13,7 +13,7 @@ from ..inventory.find import find_pod
 from ..inventory.pod_request import PodRequest
 from ..pod.pod import Pod
 from ..pod.slices import parse_slice
-from ..request.request import Request, resolve_request
+from ..request.request import Request, make_spec
 from ..run.signals import Signals
 from .run import run
 from .tpu import TpuRequest, agree, hints, tell
@@ -79,16 +79,14 @@ def _check(request: KeepRequest) -> Launch:
     hosts = parse_slice(tpu.slice).hosts
     # the names that the hosts will have; nothing is contacted yet
     named = PodRequest(tpu.slice, request.pod, {"hosts": f"{tpu.name}-w-[0-{hosts - 1}]"}, {}, job.train)
-    resolved, problems = resolve_request(replace(job, where=named))
-    if resolved is None:
-        raise UserError("\n".join(problems))
-    chosen = job.workdir or resolved.job.launch.workdir or resolved.pod.workdir
+    spec = make_spec(replace(job, where=named))
+    chosen = job.workdir or spec.job.launch.workdir or spec.pod.workdir
     if not job.program and chosen is None:
         raise UserError(
             f"the workdir would be on the disk of {tpu.name}-w-0, which goes with the TPU VM, and so would the checkpoints\n"
             "give a bucket, --workdir gs://BUCKET/PATH, or a folder on a file system that `setup:` of a pod file mounts"
         )
-    if not bucket_url.url(resolved.workdir):
-        what = "what the program keeps" if job.program else f"the workdir {resolved.workdir}"
+    if not bucket_url.url(spec.workdir):
+        what = "what the program keeps" if job.program else f"the workdir {spec.workdir}"
         print(f"podrun: {what} must be on a file system that outlives the TPU VM", flush=True)
-    return resolved.job.launch
+    return spec.job.launch

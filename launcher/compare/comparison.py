@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from podrun.runtime.config import Config
 from podrun.runtime.contract import UserError
 
+from ..pod.errors import Mistakes
 from ..pod.secret_values import read_secrets
 from ..request.queue_options import Submission, queue_name, with_queue_options
-from ..request.request import Request, ResolvedRequest, resolve_request
+from ..request.request import Request, make_spec
 from ..rundir.spec import RunSpec
 from .files import Files, SharedFiles, files_of
 from .folder import Folders, new_folders
@@ -57,44 +58,47 @@ def plan_comparison(request: Request, over: Sequence[str]) -> Comparison:
     submission, problems = None, list[str]()
     if queue := queue_name(request):
         request, submission, problems = with_queue_options(request, queue)
-    resolved = _resolve_all(request, variants, problems)
-    first = resolved[0]
+    specs = _check_all(request, variants, problems)
+    first = specs[0]
     if submission and (mistakes := submission.queue.mistakes(submission.options, first.pod)):
         raise UserError("\n".join(mistakes))
     read_secrets(first.pod)
     files = SharedFiles() if submission else files_of(first.pod)
     folders = new_folders(first.workdir, request.workdir is not None, first.pod, [v.folder for v in variants], files)
-    specs = [_spec(one, folders.runs / variant.folder) for variant, one in zip(variants, resolved, strict=True)]
+    specs = [_of_variant(s, folders.runs / variant.folder) for variant, s in zip(variants, specs, strict=True)]
     specs, bundles = _with_code(specs)
     return Comparison(request.name, tuple(zip(variants, specs, strict=True)), bundles, folders, files, submission)
 
 
-def _resolve_all(request: Request, variants: Sequence[Variant], known: Sequence[str]) -> list[ResolvedRequest]:
-    """Resolve all variants. Raises UserError that lists common mistakes once, and others with the variants' names.
+def _check_all(request: Request, variants: Sequence[Variant], known: Sequence[str]) -> list[RunSpec]:
+    """Return the specs of all variants.
+
+    Raises UserError that lists common mistakes once, and others with the variants' names.
 
     `known`: mistakes that were found before.
     """
-    jobs: list[ResolvedRequest] = []
+    specs: list[RunSpec] = []
     problems = {problem: [variant.name for variant in variants] for problem in known}
     for variant in variants:
-        resolved, mistakes = resolve_request(replace(request, overrides=variant.overrides(request.overrides)))
-        jobs += [resolved] if resolved else []
-        for problem in mistakes:
-            problems.setdefault(problem, []).append(variant.name)
+        try:
+            specs.append(make_spec(replace(request, overrides=variant.overrides(request.overrides))))
+        except Mistakes as mistakes:
+            for problem in mistakes.texts:
+                problems.setdefault(problem, []).append(variant.name)
     if problems:
         rows = [_row(problem, names, len(variants)) for problem, names in problems.items()]
         raise UserError("\n".join(rows))
-    return jobs
+    return specs
 
 
 def _row(problem: str, names: Sequence[str], count: int) -> str:
     return problem if len(names) == count else f"{'; '.join(names)}: {problem}"
 
 
-def _spec(resolved: ResolvedRequest, workdir: Path) -> RunSpec:
-    """Return a spec without JAX's compilation cache, which the first run would warm for the others."""
-    pod = replace(resolved.pod, env={_CACHE: "false", **resolved.pod.env})
-    return RunSpec("", pod, resolved.job, workdir, Path.cwd())
+def _of_variant(spec: RunSpec, workdir: Path) -> RunSpec:
+    """Return the spec without JAX's compilation cache, which the first run would warm for the others."""
+    pod = replace(spec.pod, env={_CACHE: "false", **spec.pod.env})
+    return replace(spec, run_id="", pod=pod, workdir=workdir, owner="", command=())
 
 
 def _with_code(specs: list[RunSpec]) -> tuple[list[RunSpec], tuple[Bundle, ...]]:

@@ -7,8 +7,11 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from podrun.runtime.contract import UserError
+
+from ..pod.errors import Mistakes
 
 MOST = 100  # maximum number of variants; more are probably a typing mistake
 _FOLDER = 100  # maximum length of a folder's name
@@ -46,15 +49,10 @@ def find_variants(over: Sequence[str], given: Sequence[str] = ()) -> list[Varian
 
     Raises UserError with all mistakes.
     """
-    axes, problems = [], []
-    for text in over:
-        try:
-            axes.append(parse_axis(text))
-        except UserError as error:
-            problems.append(str(error))
-    problems += _problems(axes, given)
-    if problems:
-        raise UserError("\n".join(problems))
+    mistakes = Mistakes()
+    axes = [axis for text in over if (axis := mistakes.check(partial(parse_axis, text)))]
+    mistakes.add(*_problems(axes, given))
+    mistakes.raise_any()
     count = math.prod(len(axis.values) for axis in axes)
     if not 2 <= count <= MOST:
         many = f"--over asks for {count} variants, more than {MOST}: give fewer values"

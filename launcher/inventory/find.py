@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import UserError
 
+from ..pod.errors import Mistakes
 from ..pod.pod import Host, Pod, Ssh
 from ..pod.slices import Slice, parse_slice, several_slices
 from ..pod.traits import LISTED, TRAITS
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from .pod_file import ParsedPodFile
 
 _PLATFORMS = {"tpu": "tpu", "gpu": "cuda", "cpu": "cpu"}
-
-T = TypeVar("T")
 
 
 def find_pod(request: PodRequest, launch: Launch | None = None) -> Pod:
@@ -46,14 +44,14 @@ class _Search:
     def __init__(self, request: PodRequest, launch: Launch) -> None:
         self._request = request
         self._launch = launch
-        self._problems: list[str] = []
+        self._mistakes = Mistakes()
         self._rows: list[Row] = []  # mistakes in the pod file
         path = request.pod or launch.pod
         self._path = path
-        self._described = self._attempt(lambda: _read(path)) if path else None
+        self._described = self._mistakes.check(lambda: _read(path)) if path else None
         self._lister = request.lister
-        self._listed = self._attempt(lambda: request.listed)
-        self._slice = self._attempt(self._find_slices)
+        self._listed = self._mistakes.check(lambda: request.listed)
+        self._slice = self._mistakes.check(self._find_slices)
 
     def pod(self) -> Pod:
         """Return the pod. Raises UserError with all mistakes."""
@@ -65,9 +63,8 @@ class _Search:
         if self._described and self._rows:
             from ..yamlfile.mistakes import mistakes_error
 
-            self._problems.append(str(mistakes_error(self._described.title, self._rows)))
-        if self._problems:
-            raise UserError("\n".join(self._problems))
+            self._mistakes.add(str(mistakes_error(self._described.title, self._rows)))
+        self._mistakes.raise_any()
         assert self._slice
         return self._make(self._slice)
 
@@ -79,13 +76,6 @@ class _Search:
     @property
     def _starts_containers(self) -> bool:
         return self._listed is not None and TRAITS[self._listed.transport].starts_containers
-
-    def _attempt(self, action: Callable[[], T]) -> T | None:
-        try:
-            return action()
-        except UserError as error:
-            self._problems.append(str(error))
-            return None
 
     # --- collect the input ----------------------------------------------------------------------------------------------
 
@@ -134,25 +124,25 @@ class _Search:
     def _check_request(self) -> None:
         listing, simulation = [option_of(name) for name in self._request.listing], self._request.simulation
         if len(listing) > 1:
-            self._problems.append(f"{' and '.join(listing[:2])} both say where the hosts are; give one of them")
+            self._mistakes.add(f"{' and '.join(listing[:2])} both say where the hosts are; give one of them")
         if simulation and listing:
             here = option_of(simulation)
-            self._problems.append(f"{here} runs on this machine, {listing[0]} names others; give one of them")
+            self._mistakes.add(f"{here} runs on this machine, {listing[0]} names others; give one of them")
         elif not simulation and not listing and self._path is None:
             simulations = [usage_of(name) for name, inventory in INVENTORIES.items() if not inventory.lists_hosts]
             lists = [usage_of(name) for name, inventory in INVENTORIES.items() if inventory.lists_hosts]
             places = [*simulations, "--pod FILE", *lists, *self._in_train("launch.pod")]
-            self._problems.append(
+            self._mistakes.add(
                 f"no hosts: looked for {_join_with_and(places)}\n"
                 "add --simulate to run the slice on this machine, as processes with virtual CPU devices, "
                 "or describe your hosts in a file: `podrun init` writes one"
             )
         for name in self._request.refinements:
             if (refined := REFINEMENTS[name].inventory) not in self._request.inventories:
-                self._problems.append(f"{option_of(name)} is for {usage_of(refined)}; add that, or leave this out")
+                self._mistakes.add(f"{option_of(name)} is for {usage_of(refined)}; add that, or leave this out")
         for name in self._request.listing:
             for key in self._request.lacks(name):
-                self._problems.append(f"{option_of(name)} needs {usage_of(key)} as well")
+                self._mistakes.add(f"{option_of(name)} needs {usage_of(key)} as well")
 
     def _check_described(self, described: ParsedPodFile) -> None:
         from ..yamlfile.mistakes import mistake_row
@@ -197,7 +187,7 @@ class _Search:
             problems.append(
                 f"{self._path} says `transport: {transport}`, but its hosts are {here}; remove one of the two"
             )
-        self._problems += [f"{option_of(lister)}: {what}" for what in problems]
+        self._mistakes.add(*[f"{option_of(lister)}: {what}" for what in problems])
 
     # --- the pod ----------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """Exceptions that podrun raises on purpose, as a tree:
 
 UserError                  bad input: shown unchanged, exit code 2   (podrun.runtime.contract)
+├── Mistakes               all mistakes that several checks have found
 └── MissingTpuError        there is no TPU VM or queued resource of that name
 HostError                  one host could not be reached or could not start its agent: exit code 69
 FetchError                 a file of a data set could not be downloaded completely: exit code 1
@@ -10,7 +11,39 @@ OSError
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
 from podrun.runtime.contract import UserError
+
+T = TypeVar("T")
+
+
+class Mistakes(UserError):
+    """Collects the mistakes that several checks find, so that the user sees all of them at once."""
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        super().__init__()
+        self.texts = [*texts]
+
+    def __str__(self) -> str:
+        return "\n".join(self.texts)
+
+    def add(self, *texts: str) -> None:
+        self.texts += texts
+
+    def check(self, check: Callable[[], T]) -> T | None:
+        """Return the result of a check. Returns None if it raises UserError, whose text is added."""
+        try:
+            return check()
+        except UserError as error:
+            self.texts.append(str(error))
+            return None
+
+    def raise_any(self) -> None:
+        """Raise this exception if there is a mistake."""
+        if self.texts:
+            raise self
 
 
 class HostError(Exception):

@@ -28,5 +28,7 @@ def with_queue_options(request: Request, name: str) -> tuple[Request, Submission
     queue = load_queue(name)
     options, problems = queue.options(str(request.where.inventories[name]))
     inventories = {**request.where.inventories, name: options}
-    request = replace(request, where=replace(request.where, inventories=inventories))
+    request = replace(
+        request, where=replace(request.where, inventories=inventories), detach=False
+    )  # a job is not attached
     return request, Submission(queue, options), problems

@@ -1,14 +1,13 @@
-"""Resolve the command line into a job, a pod and a workdir, or into a list of all mistakes."""
+"""Check the command line of a run, and make the run's spec of it."""
 
 from __future__ import annotations
 
 import getpass
 import os
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from podrun.runtime.config import Launch, bucket_url
 from podrun.runtime.contract import UserError
@@ -16,8 +15,10 @@ from podrun.runtime.contract import UserError
 from ..inventory.find import find_pod
 from ..inventory.pod_request import PodRequest
 from ..plan.plan import Program
+from ..pod.errors import Mistakes
 from ..pod.pod import Pod
-from ..rundir.spec import Label
+from ..pod.run_id import new_run_id
+from ..rundir.spec import Label, RunSpec
 from ..yamlfile.short import short
 from .config_checks import config_checks
 from .injections import resolve_injections
@@ -58,76 +59,78 @@ class Request:
         return Path(script or next(iter(module), self.program[0])).stem
 
 
-T = TypeVar("T")
+def make_spec(request: Request, run_id: str | None = None) -> RunSpec:
+    """Return the spec of the run, without its code.
 
+    Args:
+        request: what was typed.
+        run_id: None: a new one.
 
-@dataclass(frozen=True)
-class ResolvedRequest:
-    """A request that passed all checks that this machine can make."""
-
-    job: Config | Program
-    pod: Pod
-    workdir: Path
-    inject: tuple[str, ...] = ()
-
-
-def resolve_request(request: Request) -> tuple[ResolvedRequest | None, list[str]]:
-    """Return the resolved request, or None and all mistakes that can be found on this machine."""
-    problems: list[str] = []
-
-    def attempt(check: Callable[[], T]) -> T | None:
-        try:
-            return check()
-        except UserError as error:
-            problems.append(str(error))
-            return None
-
+    Raises:
+        Mistakes: all mistakes that can be found on this machine.
+    """
+    mistakes = Mistakes()
     train = request.train
-    try:
-        check_kind(train, request.program, request.overrides)
-    except UserError as error:
-        return None, [str(error)]
+    mistakes.check(lambda: check_kind(train, request.program, request.overrides))
+    mistakes.raise_any()
     job: Config | Program | None
     if train or request.overrides:
         from .train_file import read_config, read_launch  # slow import
 
     if train:
-        job = attempt(lambda: read_config(train, request.overrides))
+        job = mistakes.check(lambda: read_config(train, request.overrides))
     else:
-        job = attempt(
+        job = mistakes.check(
             lambda: Program(request.program, read_launch(request.overrides) if request.overrides else Launch())
         )
     launch = job.launch if job else Launch()
     # a broken train.yaml may contain pod settings, so do not report these as missing
-    pod = attempt(lambda: find_pod(request.where, launch)) if job or request.where.complete else None
+    pod = mistakes.check(lambda: find_pod(request.where, launch)) if job or request.where.complete else None
     if pod is None and (misplaced := misplaced_options(request.program)):
-        problems.insert(0, misplaced)
+        mistakes.texts.insert(0, misplaced)
     chosen = request.workdir or launch.workdir or Path(request.name)
-    problems += (wrong := bucket_url.mistakes(chosen))
+    mistakes.add(*(wrong := bucket_url.mistakes(chosen)))
     bucket = bucket_url.url(chosen)
     if bucket and request.program:
-        problems.append(f"workdir {bucket}: a user program keeps its results in a folder; give one with --workdir DIR")
+        mistakes.add(f"workdir {bucket}: a user program keeps its results in a folder; give one with --workdir DIR")
     is_local = request.where.simulation is not None or (pod is not None and pod.traits.files_are_here)
     workdir: Path | None = chosen
     if not bucket and not wrong:
         remote = None if is_local else pod
-        workdir = attempt(lambda: _workdir_on_hosts(remote, chosen) if remote else _find_workdir(request, launch))
+        workdir = mistakes.check(
+            lambda: _workdir_on_hosts(remote, chosen) if remote else _find_workdir(request, launch)
+        )
     if pod and launch.process_per == "device" and pod.platform == "tpu":
-        problems.append("launch.process_per: device: a TPU host has one process; remove it, or use a gpu or cpu slice")
-    inject = attempt(lambda: resolve_injections(request.inject, pod, launch.process_per, bool(request.program)))
+        mistakes.add("launch.process_per: device: a TPU host has one process; remove it, or use a gpu or cpu slice")
+    inject = mistakes.check(lambda: resolve_injections(request.inject, pod, launch.process_per, bool(request.program)))
     if isinstance(job, Program):
         program = job
         checks = [lambda: check_program(program)] if is_local else []
     else:
         checks = config_checks(job, pod, is_local) if job else []
     for check in checks:
-        attempt(check)
-    if problems:
-        return None, problems
+        mistakes.check(check)
+    mistakes.raise_any()
     assert job and pod and workdir
     if launch.python and not pod.traits.files_are_here:
         pod = pod.with_python(launch.python)
-    return ResolvedRequest(job, pod, workdir, inject or ()), []
+    spec = RunSpec(
+        run_id or new_run_id(),
+        pod,
+        job,
+        workdir,
+        Path.cwd(),
+        detached=request.detach,
+        owner=owner_of_workdir(request, job, pod),
+        inject=inject or (),
+        label=request.label,
+        command=request.command,
+    )
+    if request.pull is None:
+        return spec
+    from ..results.pull_run import default_folder
+
+    return replace(spec, pull=Path(request.pull or default_folder(spec)).expanduser().absolute())
 
 
 def _workdir_on_hosts(pod: Pod, chosen: Path) -> Path:

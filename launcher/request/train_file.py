@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from pydantic import ValidationError
 from podrun.runtime.config import Launch, LaunchSection
 from podrun.runtime.contract import UserError
 
+from ..pod.errors import Mistakes
 from ..yamlfile.mistakes import SHOWN, describe_mistakes, mistakes_error
 from ..yamlfile.near import near_files
 from ..yamlfile.short import short
@@ -72,15 +74,10 @@ def _what_to_read(path: Path) -> str:
 
 def _apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> set[str]:
     """Set each `a.b=value` in `values`, and return the dotted keys. Raises UserError for a malformed override."""
-    given = set()
-    problems = []
-    for override in overrides:
-        try:
-            given.add(_apply(values, override))
-        except UserError as error:
-            problems.append(str(error))
-    if problems:
-        raise UserError("\n".join(problems[:SHOWN]))
+    mistakes = Mistakes()
+    given = {key for override in overrides if (key := mistakes.check(partial(_apply, values, override)))}
+    del mistakes.texts[SHOWN:]
+    mistakes.raise_any()
     return given
 
 

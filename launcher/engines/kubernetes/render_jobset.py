@@ -7,10 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
 
 import yaml
 
@@ -18,6 +16,7 @@ from podrun.runtime.config import Config, bucket_url, check_slice
 from podrun.runtime.contract import ExitCode, UserError
 
 from ...plan.plan import Program
+from ...pod.errors import Mistakes
 from ...pod.pod import Host, Pod
 from ...pod.run_id import new_run_id
 from ...pod.slices import Slice, parse_slice, several_slices
@@ -32,8 +31,6 @@ _NO_WORKDIR = (
     "there is no --workdir: what the program keeps by podrun.init() ends with its container; give --volume CLAIM:/FOLDER "
     "and a --workdir below that folder"
 )
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -75,35 +72,26 @@ def make_manifest(request: JobSetRequest, run_id: str) -> dict[str, object]:
 
 def _resolve(request: JobSetRequest, run_id: str) -> tuple[Pod, Config | Program, ClusterOptions]:
     """Check the request. Raises UserError with all mistakes."""
-    problems: list[str] = []
-
-    def attempt(check: Callable[[], T]) -> T | None:
-        try:
-            return check()
-        except UserError as error:
-            problems.append(str(error))
-            return None
-
-    job = attempt(lambda: _job(request))
-    slice = attempt(lambda: _slice(request, job))
-    volume = attempt(lambda: _volume(request.volume))
+    mistakes = Mistakes()
+    job = mistakes.check(lambda: _job(request))
+    slice = mistakes.check(lambda: _slice(request, job))
+    volume = mistakes.check(lambda: _volume(request.volume))
     named = request.name or Request(request.train, program=request.program).name
     name = request.name or re.sub("[^a-z0-9]+", "-", named.lower()).strip("-")[:40].rstrip("-")
     where = ClusterOptions(name, run_id, request.image, request.namespace, volume, request.accelerator)
-    problems += [what for what in (name_problem(name), text_problem(where)) if what]
+    mistakes.add(*[what for what in (name_problem(name), text_problem(where)) if what])
     if job:
         given = job
-        problems += _job_problems(given)
-        job = attempt(lambda: _with_workdir(given, request.workdir, volume))
+        mistakes.add(*_job_problems(given))
+        job = mistakes.check(lambda: _with_workdir(given, request.workdir, volume))
     if slice and (what := slice_problem(slice)):
-        problems.append(what)
+        mistakes.add(what)
     if slice and request.accelerator and slice.kind != "gpu":
-        problems.append(f"--accelerator names the GPUs of a gpu-HxD; the nodes of {slice.name} follow from its name")
+        mistakes.add(f"--accelerator names the GPUs of a gpu-HxD; the nodes of {slice.name} follow from its name")
     if slice and job and not isinstance(job, Program):
         config, shape = job, slice
-        attempt(lambda: check_slice(config, shape.devices, shape.slices))
-    if problems:
-        raise UserError("\n".join(problems))
+        mistakes.check(lambda: check_slice(config, shape.devices, shape.slices))
+    mistakes.raise_any()
     assert job and slice
     hosts = tuple(Host(f"worker-{number}", f"worker-{number}") for number in range(slice.hosts))
     pod = Pod(slice, hosts, "ssh", _PLATFORMS[slice.kind])

@@ -8,7 +8,8 @@ import pytest
 
 from podrun.launcher.engines.slurm.options import BatchOptions
 from podrun.launcher.inventory.pod_request import PodRequest
-from podrun.launcher.request.request import Request, resolve_request
+from podrun.launcher.pod.errors import Mistakes
+from podrun.launcher.request.request import Request, make_spec
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,9 @@ def test_a_workdir_is_seen(tmp_path: Path, mounts: str, workdir: str, sees: bool
     pod = tmp_path / "pod.yaml"
     pod.write_text(f"slice: cpu-2x1\ncontainer: {{engine: pyxis, image: a.sqsh, mounts: {mounts}}}\n")
     where = PodRequest(pod=pod, inventories={"slurm": BatchOptions(())})
-    resolved, problems = resolve_request(Request(None, program=("true",), where=where, workdir=Path(workdir)))
-    assert (resolved is not None) is sees, problems
-    assert sees or "`container.mounts:` in the pod file" in problems[0]
+    request = Request(None, program=("true",), where=where, workdir=Path(workdir))
+    if sees:
+        make_spec(request)
+        return
+    with pytest.raises(Mistakes, match=r"`container\.mounts:` in the pod file"):
+        make_spec(request)
