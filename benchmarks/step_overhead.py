@@ -78,23 +78,24 @@ def run_pod(slice_name: str, job: dict[str, Any], command: list[str]) -> Any:
     """Start a worker for each process of a simulated pod, as podrun would; return the JSON that the first one prints."""
     from podrun.launcher.inventory.simulated import simulated_pod
     from podrun.launcher.plan.plan import make_plan
+    from podrun.launcher.plan.spec import RunSpec
     from podrun.launcher.pod.slices import parse_slice
     from podrun.runtime.config import Config
 
     config = Config.model_validate(job)
     with tempfile.TemporaryDirectory() as folder:
         pod = replace(simulated_pod(parse_slice(slice_name)), home=folder)
-        plan = make_plan(pod, config, run_id="benchmark", attempt=0, workdir=Path(folder, "work"), cwd=Path.cwd())
+        plan = make_plan(RunSpec("benchmark", pod, config, Path(folder, "work"), Path.cwd()))
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         workers = []
         for host in plan.hosts:
-            directory = Path(host.directory)
+            directory = Path(host.spec["dir"])
             directory.mkdir(parents=True)
-            for name, text in host.files.items():
+            for name, text in host.spec["files"].items():
                 (directory / name).write_text(text)
-            env = {**os.environ, **host.processes[0].env, "PODRUN_COORDINATOR": f"127.0.0.1:{port}"}
+            env = {**os.environ, **host.spec["processes"][0]["env"], "PODRUN_COORDINATOR": f"127.0.0.1:{port}"}
             workers.append(subprocess.Popen([sys.executable, *command], env=env, stdout=subprocess.PIPE, text=True))
         outputs = [worker.communicate(timeout=600)[0] for worker in workers]
         if any(worker.returncode for worker in workers):

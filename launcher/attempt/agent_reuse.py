@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 
-from ..agent.base.to_agent import Spec
 from ..plan.plan import LEASE, HostPlan, LaunchPlan
 from ..pod.fan_out import fan_out
 from ..remote.session import SILENCE, OnFrame, Session
@@ -33,11 +32,11 @@ class KeptAgents:
             self._heartbeat = self._heartbeat or Heartbeat(self._all, LEASE)
         return True
 
-    def session(self, plan: HostPlan, spec: Spec, on_frame: OnFrame) -> Session | None:
+    def session(self, plan: HostPlan, on_frame: OnFrame) -> Session | None:
         """Return the session of the host's kept agent, for the attempt of `plan`; None if there is none."""
         with self._lock:
             session = self._sessions.pop(plan.host.name, None)
-        if session is not None and not session.go_on(plan, spec, on_frame):
+        if session is not None and not session.go_on(plan, on_frame):
             session.close()
             return None
         return session

@@ -86,23 +86,20 @@ class AgentFrames:
         """Pending actions: frames of hosts, and calls from other threads of this process."""
         self._handlers = self._frame_handlers()
         self._sessions = {
-            h.host.name: (kept and kept.session(h, plan.spec(h), self._on_frame))
-            or Session(transport, plan.pod, h, plan.spec(h), self._on_frame)
+            h.host.name: (kept and kept.session(h, self._on_frame)) or Session(transport, plan.pod, h, self._on_frame)
             for h in plan.hosts
         }
         self._processes = {
-            (h.host.name, p.process_id): Process(h.host.name, p.process_id) for h in plan.hosts for p in h.processes
+            (h.host.name, process): Process(h.host.name, process) for h in plan.hosts for process in h.processes
         }
         self._log_names = {
-            (h.host.name, output_stream(p.process_id)): plan.log_name(h, p.process_id)
-            for h in plan.hosts
-            for p in h.processes
+            (h.host.name, output_stream(process)): h.log_name(process) for h in plan.hosts for process in h.processes
         }
         if kept is not None and kept.wanted and not plan.is_program:
             self._without_step = set(self._processes)
         self._event_lines = {process: Lines(events.LIMIT) for process in self._processes}
         self._warned: set[tuple[str, int, str]] = set()  # processes, and of what of theirs has been warned
-        self._streams = {h.host.name: [output_stream(p.process_id) for p in h.processes] for h in plan.hosts}
+        self._streams = {h.host.name: [output_stream(process) for process in h.processes] for h in plan.hosts}
         self._ready: dict[str, Frame] = {}
         self._start = _Start()
         self._dumped: set[str] = set()  # hosts whose processes have printed their stacks, since that was asked last
@@ -127,7 +124,7 @@ class AgentFrames:
 
     def _coordinator(self) -> tuple[str, str]:
         """Return the name of the coordinator's host, and the address at which the other hosts reach it."""
-        host = next(h for h in self._plan.hosts if h.coordinator).host
+        host = next(h for h in self._plan.hosts if h.spec["coordinator"]).host
         ready = self._ready[host.name]
         address = host.internal or ready["address"] or host.address
         return host.name, f"[{address}]:{ready['port']}" if ":" in address else f"{address}:{ready['port']}"
@@ -276,7 +273,7 @@ class AgentFrames:
 
     def _folder(self, host: str) -> str:
         """Return the run's folder on the host."""
-        return next(h.directory for h in self._plan.hosts if h.host.name == host)
+        return next(h.spec["dir"] for h in self._plan.hosts if h.host.name == host)
 
     def _on_event(self, host: str, number: int, event: Event) -> None:
         process = self._processes[host, number]
@@ -412,10 +409,10 @@ class AgentFrames:
         self._tell(EventKind.NOTE, message=f"{host}: {why} before anything ran there; its agent is started again")
         plan = next(h for h in self._plan.hosts if h.host.name == host)
         before = self._sessions[host]
-        session = Session(self._transport, self._plan.pod, plan, self._plan.spec(plan), self._on_frame, before)
+        session = Session(self._transport, self._plan.pod, plan, self._on_frame, before)
         self._sessions[host] = session
         self._ready.pop(host, None)
-        if plan.coordinator:
+        if plan.spec["coordinator"]:
             self._start.probed.clear()  # the next one listens elsewhere
         self._start.probed.discard(host)
         self._open([session])

@@ -235,8 +235,8 @@ def run(
         train = None if program else Path(job[0])
         starts = train is not None and where["simulate"] and not (dry_run or detach)
         with prestart(where["slice"] if starts else None, where["num_slices"] or 1) as prestarted:
+            from ..plan.spec import Label
             from ..request.request import Request
-            from ..rundir.spec import Label
 
             request = Request(
                 train=train,

@@ -8,12 +8,12 @@ from tempfile import TemporaryDirectory
 
 from podrun.runtime.config import Launch
 
-from ..plan.plan import Program
+from ..plan.program import Program
+from ..plan.spec import Label, RunSpec
 from ..pod.pod import Pod
 from ..pod.run_id import new_run_id
 from ..run.attempts import run_attempts
 from ..rundir.runs import RunDirectory
-from ..rundir.spec import Label, RunSpec
 from ..view.live_console import make_console
 
 PROGRAM = ("python", "-m", "podrun.runtime.bandwidth")

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from podrun.runtime.contract import ExitCode
 
-from ..plan.plan import Program
+from ..plan.plan import make_plan
+from ..plan.program import Program
 from ..pod.secret_values import read_secrets
 from ..request.request import Request, make_spec, make_workdir
 from ..run.attempts import run_attempts
@@ -38,7 +39,7 @@ def run(request: Request, prestarted: Prestart | None = None, renewal: Renewal |
         spec, bundles = with_code(spec)
     secrets = read_secrets(pod)
     if request.dry_run:
-        plan = spec.plan(0, secrets)
+        plan = make_plan(spec, 0, secrets)
         print(plan.to_json() if request.json else plan.render())
         return ExitCode.DONE
     if pod.traits.files_are_here and (not isinstance(spec.job, Program) or request.workdir):

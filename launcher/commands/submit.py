@@ -6,6 +6,7 @@ import json
 
 from podrun.runtime.contract import ExitCode
 
+from ..plan.spec import RunSpec
 from ..pod.errors import Mistakes
 from ..pod.secret_values import read_secrets
 from ..request.queue_options import Submission, with_queue_options
@@ -13,7 +14,6 @@ from ..request.request import Request, make_spec
 from ..run.pack import with_code
 from ..rundir.queues import Queue
 from ..rundir.runs import RunDirectory
-from ..rundir.spec import RunSpec
 from ..rundir.submitted import pending_words
 
 

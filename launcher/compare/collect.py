@@ -10,12 +10,12 @@ from podrun.runtime.config import Config
 from podrun.runtime.contract import Workdir
 
 from ..agent.base.schema import Malformed, count, loads, number, record
+from ..plan.spec import RunSpec
 from ..pod.errors import HostError
 from ..rundir import run_summary
 from ..rundir.events import LIMIT
 from ..rundir.run_state import reduce_events
 from ..rundir.runs import RunDirectory
-from ..rundir.spec import RunSpec
 from .files import Files
 from .table import Measurement, Step, VariantState
 from .variants import Variant

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from podrun.runtime.config import Config
 from podrun.runtime.contract import UserError
 
+from ..plan.spec import RunSpec
 from ..pod.errors import Mistakes
 from ..pod.secret_values import read_secrets
 from ..request.queue_options import Submission, queue_name, with_queue_options
 from ..request.request import Request, make_spec
-from ..rundir.spec import RunSpec
 from .files import Files, SharedFiles, files_of
 from .folder import Folders, new_folders
 from .variants import Variant, find_variants

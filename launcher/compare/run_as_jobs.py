@@ -12,12 +12,12 @@ from typing import TextIO
 
 from podrun.runtime.contract import ExitCode, UserError
 
+from ..plan.spec import RunSpec
 from ..pod.run_id import new_run_id
 from ..request.queue_options import Submission
 from ..run.signals import Signals
 from ..rundir.queues import Queue, QueueError
 from ..rundir.runs import RunDirectory
-from ..rundir.spec import RunSpec
 from ..rundir.submitted import end_of, goes_on, pending_words, waits
 from .collect import collect
 from .comparison import Comparison

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from podrun.runtime.contract import Event, EventKind, ExitCode, UserError
 
+from ..plan.spec import RunSpec
 from ..pod.run_id import new_run_id
 from ..request.request import make_workdir
 from ..run.attempts import run_attempts
 from ..run.signals import Signals
 from ..rundir.runs import RunDirectory
-from ..rundir.spec import RunSpec
 from ..view.console import Console, PlainConsole
 from ..view.live_console import LiveConsole
 from .collect import collect

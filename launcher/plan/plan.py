@@ -1,4 +1,4 @@
-"""Build the LaunchPlan of a pod and a job: all actions on every host, printable before they are executed. PURE."""
+"""Build the LaunchPlan of a run: all actions on every host, printable before they are executed. PURE."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import json
 import os
 import posixpath
 import shlex
-import sys
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -35,8 +34,8 @@ from ..pod.slices import Slice
 from .agent_file import agent_command
 from .base_env import RUNTIME, base_env, multislice_env, names_of
 from .container import container_request, worker_inside
-from .data_set import DataSet
-from .program import filled, instrument_files, program_env
+from .program import OWN_PYTHON, Program, filled, instrument_files, program_env
+from .spec import RunSpec
 
 if TYPE_CHECKING:
     from podrun.runtime.config import Config
@@ -48,211 +47,110 @@ DETACHED_LEASE = 24 * 3600.0  # seconds for a detached run, until a launcher att
 _HIDDEN = "(secret)"
 
 
-OWN_PYTHON = ("python", "python3")
-"""Program names that mean the run's own interpreter, not the first in the host's PATH."""
-
-
-@dataclass(frozen=True)
-class Program:
-    """A user program, which runs instead of podrun's runtime."""
-
-    argv: tuple[str, ...]
-    launch: Launch
-
-
-@dataclass(frozen=True)
-class Code:
-    """Paths of the code on the hosts; a leading `~/` is the login directory."""
-
-    project: str
-    """Folder of the project; every run gets a copy of it."""
-    subfolder: str
-    """Folder below `project` in which podrun was called."""
-    podrun: str
-    """Folder that contains podrun.runtime, for PYTHONPATH."""
-    python: str
-    """Interpreter of the workers."""
-
-
-@dataclass(frozen=True)
-class ProcessPlan:
-    """One worker process."""
-
-    process_id: int
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
-    cwd: str
-    """Working directory on the host, absolute or relative to the run's folder there."""
-
-
 @dataclass(frozen=True)
 class HostPlan:
-    """The plan of one host: its agent, the files it writes, the processes it starts."""
+    """The plan of one host."""
 
     host: Host
     agent: tuple[str, ...]
-    directory: str
-    """The run's folder on the host; a leading `~/` is the login directory."""
-    files: Mapping[str, str]
-    processes: tuple[ProcessPlan, ...]
-    coordinator: bool
-    """This host reserves the port of process 0."""
+    """Command that starts the agent."""
+    spec: Spec = field(repr=False)
+    """What the agent reads from its stdin: its orders and its workers. Contains the secrets."""
+
+    @property
+    def processes(self) -> list[int]:
+        """Return the numbers of the host's processes."""
+        return [worker["process"] for worker in self.spec["processes"]]
+
+    def log_name(self, process: int) -> str:
+        """Return the name of a process's log, without its suffix."""
+        return self.host.name if len(self.spec["processes"]) == 1 else f"{self.host.name}.{process}"
 
 
 @dataclass(frozen=True)
 class LaunchPlan:
     """One attempt of one run."""
 
-    run_id: str
+    run: RunSpec
+    """The run with the hosts of this attempt; its job contains the workdir."""
     attempt: int
-    pod: Pod
-    job: Config | Program
-    workdir: Path
-    lease: float
-    """Seconds without a frame from the launcher after which the agents stop."""
-    code: Code | None
-    """None: the hosts are this machine and use its files."""
-    python: str
-    """Interpreter of the workers; also used for user programs that are called `python`."""
     secrets: Mapping[str, str] = field(repr=False)
     """Environment variables whose values are neither printed nor recorded."""
     hosts: tuple[HostPlan, ...] = field(repr=False)
-    inject: tuple[str, ...] = ()
-    """Faults to inject."""
-    data: DataSet | None = None
-    """Data that is copied to the hosts; the job contains the paths there."""
+
+    @property
+    def pod(self) -> Pod:
+        return self.run.pod
+
+    @property
+    def lease(self) -> float:
+        """Return the seconds without a frame from the launcher after which the agents stop."""
+        return self.hosts[0].spec["lease"]
 
     @property
     def launch(self) -> Launch:
-        return self.job.launch
+        return self.run.job.launch
 
     @property
     def is_program(self) -> bool:
-        return isinstance(self.job, Program)
-
-    def log_name(self, host: HostPlan, process_id: int) -> str:
-        """Return the name of a process's log, without its suffix."""
-        return host.host.name if len(host.processes) == 1 else f"{host.host.name}.{process_id}"
-
-    def spec(self, host: HostPlan) -> Spec:
-        """Return the spec that the agent on `host` reads from its stdin. Contains the secrets."""
-        return self._spec(host, self.secrets)
-
-    def _spec(self, host: HostPlan, secrets: Mapping[str, str]) -> Spec:
-        return {
-            "type": "spec",
-            "run": self.run_id,
-            "attempt": self.attempt,
-            "home": self.pod.home,
-            "dir": host.directory,
-            "lease": self.lease,
-            "grace": self.launch.stop_grace,
-            "files": dict(host.files),
-            "code": self.code.project if self.code else None,
-            "uses": self._uses(),
-            "exclusive": self.pod.traits.is_exclusive,
-            # all simulated hosts are one machine, which is measured once
-            "measures": not self.pod.traits.is_one_machine or host is self.hosts[0],
-            "devices": self.pod.platform,
-            "coordinator": host.coordinator,
-            "is_program": self.is_program,
-            "ports": list(self.pod.ports) if self.pod.ports else None,
-            "internal": host.host.internal,
-            "processes": [
-                {
-                    "process": p.process_id,
-                    "argv": list(p.argv),
-                    "env": {**p.env, **secrets},
-                    "path": self._path(host),
-                    "threads": len(p.env["PODRUN_LOCAL_DEVICE_IDS"].split(",")) if self.pod.platform == "cpu" else None,
-                    "names": names_of(self.pod, host.host),
-                    "cwd": p.cwd,
-                    "container": container_request(self.pod, self.workdir),
-                    "output": output_stream(p.process_id),
-                    "events": events_stream(p.process_id),
-                    "beat": beat_file(p.process_id),
-                    "profile": profile_order(p.process_id),
-                }
-                for p in host.processes
-            ],
-        }
-
-    def _uses(self) -> list[str]:
-        """Return the folders on a host that other commands must not remove during the run."""
-        if self.code is None:
-            return []
-        python = PurePosixPath(self.code.python)
-        in_environment = PurePosixPath(environments_folder(self.pod.home)) in python.parents
-        environment = [str(python.parents[1])] if in_environment else []
-        data = [self.data.folder(self.pod.home)] if self.data else []
-        return [self.code.project, self.code.podrun, *environment, *data]
-
-    def _path(self, host: HostPlan) -> dict[str, list[str]]:
-        """Return the folders that precede the host's own in the workers' PATH and PYTHONPATH."""
-        modules = [posixpath.join(host.directory, INSTRUMENT)] if instrument_files().keys() <= host.files.keys() else []
-        modules += [self.code.podrun] if self.code else []
-        programs = str(PurePosixPath(self.python).parent)
-        paths = {
-            "PYTHONPATH": modules,
-            # in a container, PATH is the image's
-            "PATH": [programs] if programs != "." and (self.code or self.is_program) and not self.pod.container else [],
-        }
-        return {name: folders for name, folders in paths.items() if folders}
+        return isinstance(self.run.job, Program)
 
     def render(self) -> str:
         """Return the plan as text: per host the command, the environment and the files, quoted for a POSIX shell."""
-        slice = self.pod.slice
+        run, slice = self.run, self.pod.slice
         lines = [
-            f"run {self.run_id}: {slice.name}, {slice.hosts} hosts x {slice.devices_per_host} devices "
+            f"run {run.run_id}: {slice.name}, {slice.hosts} hosts x {slice.devices_per_host} devices "
             f"({self.pod.platform}){_in_slices(slice)}, reached by {self.pod.transport}",
-            f"workdir {bucket_url.url(self.workdir) or self.workdir}",
-            *(f"injects {text}" for text in self.inject),
+            f"workdir {bucket_url.url(run.workdir) or run.workdir}",
+            *(f"injects {text}" for text in run.inject),
         ]
         if self.pod.container:
             lines += [f"container {self.pod.container.render()}"]
-        if self.code:
-            lines += [f"project {self.code.project}", f"podrun  {self.code.podrun}"]
-        if self.data:
-            lines += self.data.render(self.pod.home)
+        if run.code:
+            lines += [f"project {run.code.project}", f"podrun  {run.code.podrun}"]
+        if run.data:
+            lines += run.data.render(self.pod.home)
         for host in self.hosts:
             lines += ["", f"{host.host.name} ({host.host.address})", f"  agent    {shlex.join(host.agent)}"]
-            for process in host.processes:
-                lines += [f"  process  {process.process_id}", f"  cwd      {shlex.quote(process.cwd)}"]
+            for worker in host.spec["processes"]:
+                lines += [f"  process  {worker['process']}", f"  cwd      {shlex.quote(worker['cwd'])}"]
                 lines += [
                     f"  env      {name}={shlex.quote(value)}"
-                    for name, value in sorted(process.env.items())
+                    for name, value in sorted(worker["env"].items())
                     if name not in self.secrets
                 ]
                 lines += [f"  env      {name}={_HIDDEN}" for name in sorted(self.secrets)]
-                lines += [f"  path     {name}={':'.join(folders)}" for name, folders in self._path(host).items()]
-                lines += [f"  command  {shlex.join(process.argv)}"]
-            lines += [f"  file     {host.directory}/{name} ({len(text)} bytes)" for name, text in host.files.items()]
-        if not isinstance(self.job, Program):
-            lines += ["", f"{CONFIG_FILE} on every host:", self.job.model_dump_json(indent=2)]
+                lines += [f"  path     {name}={':'.join(folders)}" for name, folders in worker["path"].items()]
+                lines += [f"  command  {shlex.join(worker['argv'])}"]
+            spec = host.spec
+            lines += [f"  file     {spec['dir']}/{name} ({len(text)} bytes)" for name, text in spec["files"].items()]
+        if not isinstance(run.job, Program):
+            lines += ["", f"{CONFIG_FILE} on every host:", run.job.model_dump_json(indent=2)]
         return "\n".join(lines)
 
     def to_json(self) -> str:
         """Return the plan as JSON for the run's records, without the values of secrets."""
-        hidden = dict.fromkeys(self.secrets, _HIDDEN)
+        run = self.run
         return json.dumps(
             {
-                "run_id": self.run_id,
+                "run_id": run.run_id,
                 "attempt": self.attempt,
                 "slice": self.pod.slice.name,
                 "transport": self.pod.transport,
-                "workdir": bucket_url.url(self.workdir) or str(self.workdir),
-                "data": [asdict(key) for key in self.data.keys] if self.data else [],
+                "workdir": bucket_url.url(run.workdir) or str(run.workdir),
+                "data": [asdict(key) for key in run.data.keys] if run.data else [],
                 "hosts": [
-                    {"host": h.host.name, "address": h.host.address, **_without_type(self._spec(h, hidden))}
+                    {"host": h.host.name, "address": h.host.address, **self._without_secrets(h.spec)}
                     for h in self.hosts
                 ],
             },
             indent=1,
         )
 
-
-def _without_type(spec: Spec) -> dict[str, object]:
-    return {name: value for name, value in spec.items() if name != "type"}
+    def _without_secrets(self, spec: Spec) -> dict[str, object]:
+        hidden = dict.fromkeys(self.secrets, _HIDDEN)
+        workers = [{**worker, "env": {**worker["env"], **hidden}} for worker in spec["processes"]]
+        return {name: value for name, value in {**spec, "processes": workers}.items() if name != "type"}
 
 
 def _in_slices(slice: Slice) -> str:
@@ -260,70 +158,78 @@ def _in_slices(slice: Slice) -> str:
 
 
 def make_plan(
-    pod: Pod,
-    job: Config | Program,
-    *,
-    run_id: str,
-    attempt: int,
-    workdir: Path,
-    cwd: Path,
-    code: Code | None = None,
+    spec: RunSpec,
+    attempt: int = 0,
     secrets: Mapping[str, str] | None = None,
-    detached: bool = False,
-    owner: str = "",
-    inject: tuple[str, ...] = (),
-    data: DataSet | None = None,
+    hosts: Sequence[Host] | None = None,
     saved: str = "",
 ) -> LaunchPlan:
     """Return the plan of one attempt.
 
     Args:
-        workdir: path on the hosts, as is `cwd`.
+        secrets: environment variables of the workers whose values are hidden.
+        hosts: those of the attempt; None: all of the pod.
         saved: see `WorkerEnv`.
     """
-    if not isinstance(job, Program):
+    if not isinstance(job := spec.job, Program):
         # the workers get the resolved job, so that their defaults cannot differ
-        job = job.model_copy(update={"launch": job.launch.model_copy(update={"workdir": workdir})})
-    python = code.python if code else job.launch.python or pod.python or sys.executable
-    argv = worker_inside(pod, *(_program_argv(job, python) if isinstance(job, Program) else (python, *RUNTIME)))
-    hosts = tuple(
-        HostPlan(
-            host=host,
-            agent=agent_command(pod, "run", run_id),
-            directory=(directory := agent_folder(pod.home, run_id, host.name, attempt)),
-            files=_files(job),
-            processes=tuple(
-                ProcessPlan(
-                    process_id=worker.process_id,
-                    argv=argv,
-                    env={
-                        **multislice_env(pod, number),
-                        **_worker_env(pod, job, workdir, worker, owner),
-                        **_rehearsal_env(inject, worker),
-                        **({ENV_SAVED: saved} if saved and worker.process_id == 0 else {}),
-                    },
-                    cwd=str(PurePosixPath("code", code.subfolder)) if code else os.fspath(cwd),
-                )
-                for worker in _workers(pod, job.launch, number, host, run_id, attempt, directory)
-            ),
-            coordinator=number == 0,
-        )
-        for number, host in enumerate(pod.hosts)
+        job = job.model_copy(update={"launch": job.launch.model_copy(update={"workdir": spec.workdir})})
+    run = replace(spec, job=job, pod=spec.pod if hosts is None else spec.pod.with_hosts(hosts))
+    secrets = dict(secrets or {})
+    agent = agent_command(run.pod, "run", run.run_id)
+    plans = (
+        HostPlan(host, agent, _agent_spec(run, attempt, number, secrets, saved))
+        for number, host in enumerate(run.pod.hosts)
     )
-    lease = DETACHED_LEASE if detached else attached_lease(pod)
-    return LaunchPlan(run_id, attempt, pod, job, workdir, lease, code, python, dict(secrets or {}), hosts, inject, data)
+    return LaunchPlan(run, attempt, secrets, tuple(plans))
 
 
-def _program_argv(program: Program, python: str) -> tuple[str, ...]:
-    """Return the program's command."""
-    return (python, *program.argv[1:]) if program.argv[0] in OWN_PYTHON else program.argv
-
-
-def _files(job: Config | Program) -> Mapping[str, str]:
-    """Return the files that each host's agent writes."""
-    if not isinstance(job, Program):
-        return {CONFIG_FILE: job.model_dump_json(indent=1)}
-    return instrument_files() if job.launch.instrument else {}
+def _agent_spec(run: RunSpec, attempt: int, number: int, secrets: Mapping[str, str], saved: str) -> Spec:
+    """Return the spec for the agent on the host of this number."""
+    pod, launch, host = run.pod, run.job.launch, run.pod.hosts[number]
+    directory, files = agent_folder(pod.home, run.run_id, host.name, attempt), _files(run.job)
+    return {
+        "type": "spec",
+        "run": run.run_id,
+        "attempt": attempt,
+        "home": pod.home,
+        "dir": directory,
+        "lease": DETACHED_LEASE if run.detached else attached_lease(pod),
+        "grace": launch.stop_grace,
+        "files": files,
+        "code": run.code.project if run.code else None,
+        "uses": _uses(run),
+        "exclusive": pod.traits.is_exclusive,
+        # all simulated hosts are one machine, which is measured once
+        "measures": number == 0 or not pod.traits.is_one_machine,
+        "devices": pod.platform,
+        "coordinator": number == 0,
+        "is_program": isinstance(run.job, Program),
+        "ports": list(pod.ports) if pod.ports else None,
+        "internal": host.internal,
+        "processes": [
+            {
+                "process": worker.process_id,
+                "argv": _argv(run),
+                "env": {
+                    **multislice_env(pod, number),
+                    **_worker_env(run, worker),
+                    **({ENV_SAVED: saved} if saved and worker.process_id == 0 else {}),
+                    **secrets,
+                },
+                "path": _path(run, directory, files),
+                "threads": worker.local_devices if pod.platform == "cpu" else None,
+                "names": names_of(pod, host),
+                "cwd": str(PurePosixPath("code", run.code.subfolder)) if run.code else os.fspath(run.cwd),
+                "container": container_request(pod, run.workdir),
+                "output": output_stream(worker.process_id),
+                "events": events_stream(worker.process_id),
+                "beat": beat_file(worker.process_id),
+                "profile": profile_order(worker.process_id),
+            }
+            for worker in _workers(run, attempt, number, directory)
+        ],
+    }
 
 
 def attached_lease(pod: Pod) -> float:
@@ -331,21 +237,37 @@ def attached_lease(pod: Pod) -> float:
     return max(LEASE, LEASE_PER_HOST * len(pod.hosts)) if pod.traits.is_one_machine else NETWORK_LEASE
 
 
-def _workers(
-    pod: Pod, launch: Launch, number: int, host: Host, run_id: str, attempt: int, directory: str
-) -> list[WorkerEnv]:
+def _files(job: Config | Program) -> dict[str, str]:
+    """Return the files that each host's agent writes."""
+    if not isinstance(job, Program):
+        return {CONFIG_FILE: job.model_dump_json(indent=1)}
+    return {**instrument_files()} if job.launch.instrument else {}
+
+
+def _uses(run: RunSpec) -> list[str]:
+    """Return the folders on a host that other commands must not remove during the run."""
+    if run.code is None:
+        return []
+    python = PurePosixPath(run.code.python)
+    in_environment = PurePosixPath(environments_folder(run.pod.home)) in python.parents
+    environment = [str(python.parents[1])] if in_environment else []
+    data = [run.data.folder(run.pod.home)] if run.data else []
+    return [run.code.project, run.code.podrun, *environment, *data]
+
+
+def _workers(run: RunSpec, attempt: int, number: int, directory: str) -> list[WorkerEnv]:
     """Return the processes of one host: one with all its devices, or one per device."""
-    devices = range(pod.slice.devices_per_host)
-    shares = [tuple(devices)] if launch.process_per == "host" else [(device,) for device in devices]
+    devices = range(run.pod.slice.devices_per_host)
+    shares = [tuple(devices)] if run.job.launch.process_per == "host" else [(device,) for device in devices]
     return [
         WorkerEnv(
-            run_id=run_id,
+            run_id=run.run_id,
             attempt=attempt,
-            host=host.name,
+            host=run.pod.hosts[number].name,
             process_id=number * len(shares) + i,
-            num_processes=len(pod.hosts) * len(shares),
+            num_processes=len(run.pod.hosts) * len(shares),
             local_device_ids=share,
-            slice=pod.slice.name,
+            slice=run.pod.slice.name,
             directory=Path(directory),
             local_rank=i,
             local_size=len(shares),
@@ -354,18 +276,32 @@ def _workers(
     ]
 
 
-def _worker_env(pod: Pod, job: Config | Program, workdir: Path, worker: WorkerEnv, owner: str) -> dict[str, str]:
+def _argv(run: RunSpec) -> list[str]:
+    """Return the command of each worker."""
+    if not isinstance(run.job, Program):
+        return [*worker_inside(run.pod, run.python, *RUNTIME)]
+    name, *arguments = run.job.argv
+    return [*worker_inside(run.pod, run.python if name in OWN_PYTHON else name, *arguments)]
+
+
+def _worker_env(run: RunSpec, worker: WorkerEnv) -> dict[str, str]:
+    faults = [i for i in parse_checked(run.inject) if i.process == worker.process_id and not i.by_launcher]
     return {
-        **base_env(pod, worker.local_device_ids),
-        **(program_env(worker) if isinstance(job, Program) else {}),
-        **filled({**pod.env, **job.launch.env}, worker),
+        **base_env(run.pod, worker.local_device_ids),
+        **(program_env(worker) if isinstance(run.job, Program) else {}),
+        **filled({**run.pod.env, **run.job.launch.env}, worker),
         **worker.to_env(),
-        ENV_WORKDIR: str(workdir),
-        **({ENV_OWNER: owner} if owner else {}),
+        ENV_WORKDIR: str(run.workdir),
+        **({ENV_OWNER: run.owner} if run.owner else {}),
+        **({ENV_INJECT: " ".join(map(str, faults))} if faults else {}),
     }
 
 
-def _rehearsal_env(inject: tuple[str, ...], worker: WorkerEnv) -> dict[str, str]:
-    """Return the variables with the faults that the worker injects into itself."""
-    faults = [i for i in parse_checked(inject) if i.process == worker.process_id and not i.by_launcher]
-    return {ENV_INJECT: " ".join(map(str, faults))} if faults else {}
+def _path(run: RunSpec, directory: str, files: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the folders that precede the host's own in the workers' PATH and PYTHONPATH."""
+    modules = [posixpath.join(directory, INSTRUMENT)] if instrument_files().keys() <= files.keys() else []
+    modules += [run.code.podrun] if run.code else []
+    programs = str(PurePosixPath(run.python).parent)
+    is_named = programs != "." and (run.code or isinstance(run.job, Program))
+    paths = {"PYTHONPATH": modules, "PATH": [programs] if is_named and not run.pod.container else []}
+    return {name: folders for name, folders in paths.items() if folders}  # in a container, PATH is the image's

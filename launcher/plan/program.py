@@ -1,4 +1,4 @@
-"""The environment of a user program: variables that other launchers set and programs read, and instrumentation.
+"""User programs, and their environment: variables that other launchers set and programs read, and instrumentation.
 
 PURE.
 """
@@ -7,15 +7,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from podrun.runtime.config import Launch
 from podrun.runtime.contract import WorkerEnv
 
 from ..agent.base.protocol import INSTRUMENT
 
+OWN_PYTHON = ("python", "python3")
+"""Program names that mean the run's own interpreter, not the first in the host's PATH."""
 INSTRUMENT_FOLDER = Path(__file__).parents[1] / INSTRUMENT
 """Folder on this machine with the files that instrument a program's Python."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A user program, which runs instead of podrun's runtime."""
+
+    argv: tuple[str, ...]
+    launch: Launch
 
 
 @cache

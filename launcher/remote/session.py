@@ -12,7 +12,7 @@ from podrun.runtime.contract import events_stream, output_stream
 from ..agent.base import protocol
 from ..agent.base.from_agent import FROM_AGENT
 from ..agent.base.protocol import NO_AGENT, NOT_STARTED, Malformed
-from ..agent.base.to_agent import Spec, ToAgent
+from ..agent.base.to_agent import ToAgent
 from ..plan.plan import DETACHED_LEASE, HostPlan, attached_lease
 from ..pod.errors import HostError, IncompleteWriteError
 from ..pod.pod import Pod
@@ -47,7 +47,6 @@ class Session:
         transport: Transport,
         pod: Pod,
         plan: HostPlan,
-        spec: Spec,
         on_frame: OnFrame,
         after: Session | None = None,
     ) -> None:
@@ -62,12 +61,12 @@ class Session:
         self._transport = transport
         self._pod = pod
         self._after = after
-        self._set_attempt(plan, spec, on_frame)
+        self._set_attempt(plan, on_frame)
         self._channel: Channel | None = None
         self._connected = 0.0
         self._asked = 0.0
         # Hosts that share this machine in thousands have a longer lease; a new connection would not make them faster.
-        lease = spec["lease"]
+        lease = plan.spec["lease"]
         self._silence = max(SILENCE, 0.4 * (attached_lease(pod) if lease == DETACHED_LEASE else lease))
         self._sending = threading.Lock()
         self._ending = threading.Lock()
@@ -119,12 +118,12 @@ class Session:
         with self._ending:
             if self._closed or not self._is_connected:
                 return False
-            self._is_kept, self._kept_in = True, str(self._plan.directory)
+            self._is_kept, self._kept_in = True, self._spec["dir"]
             self._kept_offsets = dict(self._offsets)
         self.send({"type": "close", "offsets": dict(self._offsets), "again": True})
         return True
 
-    def go_on(self, plan: HostPlan, spec: Spec, on_frame: OnFrame) -> bool:
+    def go_on(self, plan: HostPlan, on_frame: OnFrame) -> bool:
         """Switch to the next attempt, which `open` then starts with the reused agent.
 
         Returns False if the agent or its host may be gone; then the session can only be closed.
@@ -133,15 +132,15 @@ class Session:
             if not self._is_kept or self._closed or not self._is_connected or self.silence > SILENCE:
                 return False
             self._is_kept, self._goes_on = False, True
-            self._set_attempt(plan, spec, on_frame)
+            self._set_attempt(plan, on_frame)
         return True
 
-    def _set_attempt(self, plan: HostPlan, spec: Spec, on_frame: OnFrame) -> None:
-        self._plan, self._spec, self._on_frame = plan, spec, on_frame
+    def _set_attempt(self, plan: HostPlan, on_frame: OnFrame) -> None:
+        self._plan, self._spec, self._on_frame = plan, plan.spec, on_frame
         self._offsets: dict[str, int] = {}
         self._next = 0
         self._standing: dict[str, tuple[float, ToAgent]] = {}
-        self._processes = {p.process_id for p in plan.processes}
+        self._processes = {*plan.processes}
         self._streams = {name(number) for number in self._processes for name in (output_stream, events_stream)}
         self._spoken = threading.Event()  # set by the first frame, or the end of the connection
         self._progressed = time.monotonic()
@@ -329,9 +328,7 @@ class Session:
                 self._end_kept()
                 return ""
             try:
-                self._channel = open_agent(
-                    self._transport, self._pod, self._plan.host, "attach", str(self._plan.directory)
-                )
+                self._channel = open_agent(self._transport, self._pod, self._plan.host, "attach", self._spec["dir"])
             except HostError as error:
                 self.trouble = error.reason
                 time.sleep(_RETRY)
@@ -366,7 +363,7 @@ class Session:
         if self._closed:
             return
         try:
-            self._channel = open_agent(self._transport, self._pod, self._plan.host, "rest", str(self._plan.directory))
+            self._channel = open_agent(self._transport, self._pod, self._plan.host, "rest", self._spec["dir"])
             self.send({"type": "attach", "next": self._next, "offsets": self._offsets})
             self._read_channel()
         except (HostError, Malformed, OSError):
@@ -416,7 +413,7 @@ class Session:
             raise Malformed("progress: of processes that are not of this host")
         if kind == "dumped" and not self._processes >= {row["process"] for row in frame["processes"]}:
             raise Malformed("dumped: processes that are not of this host")
-        if kind == "ready" and self._plan.coordinator and frame["port"] is None:
+        if kind == "ready" and self._spec["coordinator"] and frame["port"] is None:
             raise Malformed("ready: port is missing")
         return frame
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from podrun.runtime.contract import Event, EventKind, UserError, Workdir
 from podrun.runtime.lines import out_of
 
+from ..plan.spec import RunSpec
 from ..pod.masking import Mask
 from ..pod.secret_values import secrets_at_hand
 from ..rundir.log_files import log_files
 from ..rundir.logs import tail
 from ..rundir.run_summary import RunStatus, Summary, status_of, summarize
 from ..rundir.runs import RunDirectory, all_runs
-from ..rundir.spec import RunSpec
 from ..rundir.work_tree import read_work_tree
 from ..view.times import duration, moment
 from .curves import curves, usage_charts

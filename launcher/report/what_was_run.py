@@ -11,9 +11,9 @@ from pydantic import BaseModel
 from podrun.runtime.config import Config
 from podrun.runtime.contract import Event, EventKind
 
+from ..plan.spec import RunSpec
 from ..pod.fold import fold
 from ..pod.traits import reached
-from ..rundir.spec import RunSpec
 from ..rundir.work_tree import WorkTree
 from .model import Table
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from podrun.runtime.contract import UserError
 
 from ..inventory.base import INVENTORIES, option_of
-from ..plan.plan import OWN_PYTHON, Program
+from ..plan.program import OWN_PYTHON, Program
 from ..yamlfile.near import SUFFIXES, near_files
 
 _PYTHON = re.compile(r"python[\d.]*")

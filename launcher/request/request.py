@@ -14,11 +14,11 @@ from podrun.runtime.contract import UserError
 
 from ..inventory.find import find_pod
 from ..inventory.pod_request import PodRequest
-from ..plan.plan import Program
+from ..plan.program import Program
+from ..plan.spec import Label, RunSpec
 from ..pod.errors import Mistakes
 from ..pod.pod import Pod
 from ..pod.run_id import new_run_id
-from ..rundir.spec import Label, RunSpec
 from ..yamlfile.short import short
 from .config_checks import config_checks
 from .injections import resolve_injections

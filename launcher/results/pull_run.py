@@ -13,13 +13,13 @@ from pathlib import Path
 from podrun.runtime.config.bucket_url import url
 from podrun.runtime.contract import UserError
 
+from ..plan.spec import RunSpec
 from ..pod.errors import HostError
 from ..pod.home import podrun_home
 from ..pod.pod import Host
 from ..pod.traits import location
 from ..remote.download import FileFailedError, RemoteFolder
 from ..rundir.runs import RunDirectory
-from ..rundir.spec import RunSpec
 from ..transport.base import Transport, load_transport
 from ..view.times import size
 from .bucket_folder import BucketFolder

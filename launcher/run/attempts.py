@@ -19,16 +19,16 @@ from ..attempt.frames import Observer
 from ..attempt.outcome import Outcome
 from ..attempt.supervisor import Supervisor
 from ..attempt.view import View
-from ..plan.plan import LaunchPlan
+from ..plan.plan import LaunchPlan, make_plan
+from ..plan.spec import RunSpec
 from ..pod.masking import Mask
 from ..pod.pod import Host
 from ..pod.secret_values import read_secrets
 from ..preflight.base import name_hosts
 from ..rundir.adoption import Adoption
 from ..rundir.logs import Logs
-from ..rundir.runs import Recorder, RunDirectory
+from ..rundir.runs import Recorder, RunDirectory, start_event
 from ..rundir.saved import saved_on_record
-from ..rundir.spec import RunSpec, start_event
 from ..transport.base import Transport, load_transport
 from ..view.console import Console
 from .cleanup import StrayProcesses
@@ -197,7 +197,7 @@ class _Run:
     def _prepare_first(self, plan: LaunchPlan) -> Outcome | None:
         """Prepare hosts for the first time. New machines may not accept logins yet."""
         if self._renewal:
-            host_wait = HostWait(self._spec.pod, plan.job, self._transport, self._note, what="start")
+            host_wait = HostWait(self._spec.pod, plan.run.job, self._transport, self._note, what="start")
             if failed := host_wait.wait(self._is_stopped):
                 return Outcome(failed.code, failed, [failed], unprepared=True)
         return self._preparation.prepare_first(plan)
@@ -216,7 +216,7 @@ class _Run:
             self._progress.event(start_event(plan, self._directory.logs, time.time()))
             if remark:
                 self._note(remark)
-            if plan.attempt == 0 and (why := why_not_fewer(plan.pod, plan.job)):
+            if plan.attempt == 0 and (why := why_not_fewer(plan.pod, plan.run.job)):
                 self._note(f"`min_hosts` in the pod file does not help this job, which needs all hosts: {why}")
         else:
             self._tell(EventKind.NOTE, message="another supervisor has taken the run over")
@@ -247,8 +247,8 @@ class _Run:
         pod = self._spec.pod
         if attempt.ending is Ending.UNFIT:
             self._give_up(outcome)
-        host_wait = HostWait(pod, plan.job, self._transport, self._note, unfit=self._unfit)
-        if (pod.can_replace or (plan.code and not self._kept.hold(plan))) and (
+        host_wait = HostWait(pod, plan.run.job, self._transport, self._note, unfit=self._unfit)
+        if (pod.can_replace or (plan.run.code and not self._kept.hold(plan))) and (
             failed := host_wait.wait(self._is_stopped)
         ):
             lost = replace(self._attempts.pop(), ending=Ending.LOST)
@@ -302,7 +302,7 @@ class _Run:
         return next_plan, partial(self._prepare_first, next_plan)
 
     def _plan(self, attempt: int, hosts: Sequence[Host] | None) -> LaunchPlan:
-        return self._spec.plan(attempt, self._secrets, hosts, saved_on_record(self._spec, self._directory))
+        return make_plan(self._spec, attempt, self._secrets, hosts, saved_on_record(self._spec, self._directory))
 
     def _can_do_without(self, outcome: Outcome) -> bool:
         """Return True if another attempt can do without the hosts that prevented this one from starting."""
@@ -368,7 +368,7 @@ class _Run:
         if len(plan.hosts) == len(pod.hosts):
             return None
         missing = [host for host in pod.all_hosts if host not in plan.pod.hosts and host.name not in self._unfit]
-        host_wait = HostWait(pod, plan.job, self._transport, self._note)
+        host_wait = HostWait(pod, plan.run.job, self._transport, self._note)
         return RejoinWatch(
             missing, lambda hosts: host_wait.away(hosts, self._is_stopped, quiet=True), observer, self._note
         )

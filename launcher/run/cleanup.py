@@ -15,13 +15,13 @@ from ..attempt.frames import Observer
 from ..attempt.outcome import Outcome
 from ..attempt.supervisor import Supervisor
 from ..attempt.view import View
-from ..plan.plan import NETWORK_LEASE, LaunchPlan
+from ..plan.plan import NETWORK_LEASE, LaunchPlan, make_plan
+from ..plan.spec import RunSpec
 from ..pod.pod import Host
 from ..preflight.base import name_hosts
 from ..rundir.adoption import Adoption
 from ..rundir.logs import Logs
 from ..rundir.runs import Recorder, RunDirectory
-from ..rundir.spec import RunSpec
 from ..transport.base import Transport, load_transport
 from ..view.console import NoConsole
 from .wait_for_hosts import sleep
@@ -116,7 +116,7 @@ def end_strays(spec: RunSpec, directory: RunDirectory, end: Event) -> list[str]:
         for group in (hosts, earlier):  # processes of earlier attempts are found by the run's id
             rows = [row for row in end["left_behind"] if _host(row) in _names(group)]
             if rows:
-                plan = spec.plan(directory.attempt() or 0, {}, group)
+                plan = make_plan(spec, directory.attempt() or 0, hosts=group)
                 left += end_rest(plan, directory.adoption(plan), rows, transport, logs, view)
         recorder.event({**end, "time": time.time(), "left_behind": left})
         return left

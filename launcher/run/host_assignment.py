@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..plan.plan import Program
+from ..plan.program import Program
 from ..pod.pod import Host, Pod
 from ..preflight.base import name_hosts
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..agent.base.places import bundle_folder
-from ..plan.plan import Code, Program
-from ..rundir.spec import RunSpec
+from ..plan.program import Program
+from ..plan.spec import Code, RunSpec
 from ..staging.bundle import Bundle
 from ..staging.bundles import podrun_bundle, project_bundle
 from ..staging.project_files import IGNORE_FILE, shown

@@ -37,7 +37,7 @@ class Preparation:
 
     def prepare(self, plan: LaunchPlan) -> Outcome | None:
         """Stage code, data and environment on remote hosts. Returns the outcome if that failed."""
-        if plan.code is None:
+        if plan.run.code is None:
             return None
         from .stage import stage_hosts  # imports what only remote hosts need
 

@@ -14,7 +14,8 @@ from podrun.runtime.contract import Event, EventKind, ExitCode, Workdir
 from ..attempt.cause import Failure
 from ..attempt.outcome import Outcome
 from ..attempt.view import View
-from ..plan.plan import LaunchPlan, Program
+from ..plan.plan import LaunchPlan
+from ..plan.program import Program
 from ..pod.masking import Mask
 from ..pod.traits import location
 from ..rundir.logs import tail
@@ -72,14 +73,14 @@ def report(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory, view: Vi
 def _result_paths(plan: LaunchPlan, directory: RunDirectory) -> str:
     """Return the paths of the results as lines."""
     logs = f"logs         {directory.logs}"
-    if isinstance(plan.job, Program):
+    if isinstance(plan.run.job, Program):
         return logs
-    workdir = Workdir(plan.workdir)
+    workdir = Workdir(plan.run.workdir)
     lines = [f"metrics      {_place(plan, workdir.metrics)}", f"checkpoints  {_place(plan, workdir.checkpoints)}"]
-    if plan.job.log.tensorboard:
+    if plan.run.job.log.tensorboard:
         lines.append(f"tensorboard  {_tensorboard_hint(plan, workdir.tensorboard)}")
     if not plan.pod.traits.files_are_here or bucket_url.url(workdir.path):
-        lines.append(f"             `podrun pull {plan.run_id}` brings them here")
+        lines.append(f"             `podrun pull {plan.run.run_id}` brings them here")
     return "\n".join([*lines, logs])
 
 
@@ -114,8 +115,8 @@ def _log_of(cause: Failure, plan: LaunchPlan, directory: RunDirectory) -> Path |
     """Return the log of the failed process; None if the cause does not belong to one host."""
     for host in plan.hosts:
         if host.host.name == cause.host:
-            process = host.processes[0].process_id if cause.process is None else cause.process
-            return directory.log(plan.log_name(host, process))
+            process = host.processes[0] if cause.process is None else cause.process
+            return directory.log(host.log_name(process))
     return None
 
 
@@ -128,4 +129,4 @@ def _print_left_behind(left_behind: Sequence[str], plan: LaunchPlan) -> None:
     for row in left_behind:
         print(f"podrun: could not confirm that nothing is left on {row}", file=sys.stderr, flush=True)
     if left_behind:
-        print(f"podrun: `podrun stop {plan.run_id}` tries again", file=sys.stderr, flush=True)
+        print(f"podrun: `podrun stop {plan.run.run_id}` tries again", file=sys.stderr, flush=True)

@@ -31,17 +31,17 @@ def stage_hosts(
     plan: LaunchPlan, transport: Transport, bundles: Sequence[Bundle], tell: Tell, note: Note
 ) -> list[Failure]:
     """Stage code, data and environment. Returns the failures that prevent the start."""
-    assert plan.code is not None
+    assert plan.run.code is not None
     pod = plan.pod
     env = {**pod.env, **plan.launch.env, **plan.secrets}
     answers = prepare_hosts(
         pod,
         transport,
         bundles,
-        project=plan.code.project.rpartition("/")[2],
-        subfolder=plan.code.subfolder,
+        project=plan.run.code.project.rpartition("/")[2],
+        subfolder=plan.run.code.subfolder,
         env=env,
-        facts={"platform": pod.platform, "workdir": None if plan.is_program else str(plan.workdir)},
+        facts={"platform": pod.platform, "workdir": None if plan.is_program else str(plan.run.workdir)},
         tell=tell,
     )
     failures = [
@@ -73,12 +73,12 @@ def stage_hosts(
 
 def _bring(plan: LaunchPlan, transport: Transport, tell: Tell, note: Note) -> list[Failure]:
     """Copy the job's data to the hosts. Returns the failures."""
-    if plan.data is None:
+    if plan.run.data is None:
         return []
     from ..staging.distribute_data import Received, distribute_data
 
     start = time.monotonic()
-    answers = distribute_data(plan.pod, transport, plan.data, lambda host, text: tell(host, "data", text), note)
+    answers = distribute_data(plan.pod, transport, plan.run.data, lambda host, text: tell(host, "data", text), note)
     hosts = [answer for answer in answers.values() if isinstance(answer, Received)]
     if any(host.received for host in hosts):
         sent, passed_on = sum(host.from_launcher for host in hosts), sum(host.from_hosts for host in hosts)
@@ -88,7 +88,9 @@ def _bring(plan: LaunchPlan, transport: Transport, tell: Tell, note: Note) -> li
             f"{megabytes(sent)} sent from here, {megabytes(passed_on)} from host to host"
         )
     elif hosts:
-        note(f"the data is on all hosts already ({count_files(len(plan.data.names))}, {megabytes(plan.data.size)})")
+        note(
+            f"the data is on all hosts already ({count_files(len(plan.run.data.names))}, {megabytes(plan.run.data.size)})"
+        )
     return [
         Failure(host, None, answer.reason, ExitCode.UNAVAILABLE, dropped=answer.dropped)
         for host, answer in answers.items()

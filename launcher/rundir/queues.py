@@ -11,9 +11,9 @@ from ..pod.lazy import load
 from ..pod.pod import Pod
 
 if TYPE_CHECKING:
+    from ..plan.spec import RunSpec
     from ..staging.bundle import Bundle
     from .runs import RunDirectory
-    from .spec import RunSpec
 
 
 class QueueError(Exception):

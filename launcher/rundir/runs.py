@@ -18,13 +18,14 @@ from podrun.runtime.contract import Event, EventKind, UserError, output_stream
 
 from ..agent.base.schema import Malformed, count, each, loads, record, table, text
 from ..plan.plan import LaunchPlan
+from ..plan.program import OWN_PYTHON, Program
+from ..plan.spec import RunSpec
 from ..pod.home import podrun_home, private, private_folder
 from ..pod.pod import Host, Pod
 from .adoption import Adoption
 from .backwards import lines_backwards
 from .events import LIMIT, parse_event
 from .run_state import reduce_events
-from .spec import RunSpec
 
 _ATTEMPT = record({"attempt": count, "log_sizes": table(count)}, {"hosts": each(text)})
 _SUPERVISOR = record({"pid": count}, {"machine": text})
@@ -149,11 +150,8 @@ class RunDirectory:
     def begin(self, plan: LaunchPlan) -> None:
         """Record the plan of an attempt, and the sizes of the logs before it."""
         self._write("plan.json", plan.to_json().encode())
-        sizes = {
-            plan.log_name(h, p.process_id): _size(self.log(plan.log_name(h, p.process_id)))
-            for h in plan.hosts
-            for p in h.processes
-        }
+        logs = [host.log_name(process) for host in plan.hosts for process in host.processes]
+        sizes = {name: _size(self.log(name)) for name in logs}
         names = [h.host.name for h in plan.hosts]
         begun = {"attempt": plan.attempt, "log_sizes": sizes, "hosts": names}
         self._write("attempt.json", json.dumps(begun).encode())
@@ -195,9 +193,9 @@ class RunDirectory:
         offsets: dict[str, dict[str, int]] = {}
         for host in plan.hosts:
             for process in host.processes:
-                name = plan.log_name(host, process.process_id)
+                name = host.log_name(process)
                 received = max(0, _size(self.log(name)) - log_sizes.get(name, 0))
-                offsets.setdefault(host.host.name, {})[output_stream(process.process_id)] = received
+                offsets.setdefault(host.host.name, {})[output_stream(process)] = received
         state = reduce_events(self.read_events())
         started = any(phase == "started" for _, phase, _ in state.told)
         return Adoption(offsets, dict(state.reported), started, frozenset(state.told))
@@ -293,6 +291,25 @@ class RunDirectory:
             with suppress(OSError):
                 path.unlink()  # on a full disk, the record of the run's end needs the space
             raise
+
+
+def start_event(plan: LaunchPlan, logs: Path, time: float) -> Event:
+    """Return the first event of an attempt, with the parts of the plan that views show."""
+    job = plan.run.job
+    return {
+        "event": EventKind.START,
+        "time": time,
+        "run_id": plan.run.run_id,
+        "attempt": plan.attempt,
+        "slice": plan.pod.slice.name,
+        "devices": plan.pod.slice.devices_per_host,
+        "transport": plan.pod.transport,
+        "hosts": {h.host.name: h.processes for h in plan.hosts},
+        "program": " ".join(job.argv) if isinstance(job, Program) else None,
+        "python": plan.run.python if isinstance(job, Program) and job.argv[0] in OWN_PYTHON else None,
+        "workdir": os.fspath(plan.run.workdir),
+        "logs": os.fspath(logs),
+    }
 
 
 @lru_cache(maxsize=1024)

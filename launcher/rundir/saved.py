@@ -8,8 +8,8 @@ from itertools import islice
 from podrun.runtime.config import bucket_url
 from podrun.runtime.contract import EventKind
 
+from ..plan.spec import RunSpec
 from .runs import RunDirectory, all_runs
-from .spec import RunSpec
 
 _RUNS = 1000  # number of newest runs that are searched
 

@@ -21,7 +21,9 @@ from podrun.launcher.attempt import failures
 from podrun.launcher.attempt.outcome import Outcome
 from podrun.launcher.attempt.supervisor import Supervisor
 from podrun.launcher.attempt.view import View
-from podrun.launcher.plan.plan import LaunchPlan, Program, make_plan
+from podrun.launcher.plan.plan import LaunchPlan, make_plan
+from podrun.launcher.plan.program import Program
+from podrun.launcher.plan.spec import RunSpec
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
@@ -31,8 +33,7 @@ from podrun.launcher.remote.ask import ask
 from podrun.launcher.run.report import end_event, report
 from podrun.launcher.rundir.logs import Logs
 from podrun.launcher.rundir.read_state import read_state
-from podrun.launcher.rundir.runs import Recorder, RunDirectory
-from podrun.launcher.rundir.spec import start_event
+from podrun.launcher.rundir.runs import Recorder, RunDirectory, start_event
 from podrun.launcher.staging.prepare import Prepared, prepare_hosts
 from podrun.launcher.view.console import JsonConsole, PlainConsole
 from podrun.runtime.config import Launch
@@ -155,7 +156,7 @@ def test_frames_of_a_run(number: int, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(failures, "SETTLE", 0.05)
     directory = RunDirectory(tmp_path / "run")
     directory.logs.mkdir(parents=True)
-    plan = make_plan(POD, Program(("true",), Launch()), run_id="r", attempt=0, workdir=tmp_path, cwd=tmp_path)
+    plan = make_plan(RunSpec("r", POD, Program(("true",), Launch()), tmp_path, tmp_path))
     crashes: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", crashes.append)
 

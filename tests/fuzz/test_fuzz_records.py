@@ -17,13 +17,14 @@ from podrun.launcher.compare.collect import collect
 from podrun.launcher.compare.files import LocalFiles
 from podrun.launcher.compare.variants import Variant
 from podrun.launcher.inventory.pod_request import PodRequest
-from podrun.launcher.plan.plan import Program
+from podrun.launcher.plan.plan import make_plan
+from podrun.launcher.plan.program import Program
+from podrun.launcher.plan.spec import RunSpec
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.request import hosts
 from podrun.launcher.run import background
 from podrun.launcher.rundir.runs import RunDirectory
-from podrun.launcher.rundir.spec import RunSpec
 from podrun.launcher.view.terminal import guarded_streams
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import UserError
@@ -164,7 +165,7 @@ def commands(directory: RunDirectory) -> list[Callable[[], object]]:
         lambda: clean.clean(clean.CleanRequest(hosts.HostSelection(PodRequest()), older_than="1s", dry_run=True)),
         lambda: clean.clean(clean.CleanRequest(selection, dry_run=True)),
         lambda: collect(Variant("v", "v", ()), RunSpec.from_json(json.dumps(SPEC).encode()), directory, LocalFiles()),
-        lambda: directory.adoption(directory.spec().plan(0, {})),
+        lambda: directory.adoption(make_plan(directory.spec(), 0)),
     ]
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from podrun.launcher.inventory.simulated import simulated_pod
-from podrun.launcher.plan.plan import LaunchPlan, Program, make_plan
+from podrun.launcher.plan.plan import LaunchPlan, make_plan
+from podrun.launcher.plan.program import Program
+from podrun.launcher.plan.spec import RunSpec
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.transport.local import LocalTransport
@@ -48,5 +50,5 @@ class Watching:
 def plan_of(slice: str, folder: Path, *command: str, lease: float = 10.0) -> LaunchPlan:
     pod = replace(simulated_pod(parse_slice(slice)), home=str(folder), python=sys.executable)
     program = Program(command, Launch())
-    plan = make_plan(pod, program, run_id="r-1", attempt=0, workdir=folder / "work", cwd=folder)
-    return replace(plan, lease=lease)
+    plan = make_plan(RunSpec("r-1", pod, program, folder / "work", folder))
+    return replace(plan, hosts=tuple(replace(h, spec={**h.spec, "lease": lease}) for h in plan.hosts))

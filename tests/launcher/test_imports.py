@@ -111,7 +111,7 @@ def test_a_program_needs_neither_the_schema_of_train_yaml_nor_that_of_a_pod_file
         ["from podrun.launcher.cli.root import main", run],
     ):
         modules = imported("import contextlib", *statements)
-        assert "podrun.launcher.rundir.spec" in modules
+        assert "podrun.launcher.plan.spec" in modules
         assert not {"pydantic", "yaml", "importlib.metadata"} & (modules - imported("pass"))
 
 

@@ -18,7 +18,7 @@ from podrun.runtime.contract import ENV_COORDINATOR, ENV_WORKDIR, ExitCode
 
 from ...agent.base.protocol import MULTISLICE
 from ...plan.base_env import MEGASCALE_PORT, base_env
-from ...plan.plan import Program
+from ...plan.program import Program
 from ...pod.pod import Pod
 from ...pod.slices import Slice
 from .member import ENV_CONFIG, ENV_HOST_INDEX, ENV_HOSTS, ENV_PROGRAM, ENV_SLICE_INDEX

@@ -31,8 +31,7 @@ from podrun.runtime.contract import (
 from ...agent.base.schema import Lines, Malformed
 from ...plan.base_env import RUNTIME
 from ...plan.container import WITH_PID
-from ...plan.plan import OWN_PYTHON
-from ...plan.program import INSTRUMENT_FOLDER, coordinator_env, filled, program_env
+from ...plan.program import INSTRUMENT_FOLDER, OWN_PYTHON, coordinator_env, filled, program_env
 from ...rundir.events import LIMIT, parse_worker_event
 
 ENV_CONFIG = "PODRUN_CONFIG"

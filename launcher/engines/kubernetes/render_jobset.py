@@ -15,7 +15,7 @@ import yaml
 from podrun.runtime.config import Config, bucket_url, check_slice
 from podrun.runtime.contract import ExitCode, UserError
 
-from ...plan.plan import Program
+from ...plan.program import Program
 from ...pod.errors import Mistakes
 from ...pod.pod import Host, Pod
 from ...pod.run_id import new_run_id

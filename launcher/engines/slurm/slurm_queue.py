@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from podrun.runtime.contract import UserError
 
+from ...plan.spec import RunSpec
 from ...pod.pod import Pod
 from ...rundir.queues import Queue
 from ...rundir.runs import RunDirectory
-from ...rundir.spec import RunSpec
 from .batch import JOB_CACHE, Job, why_ended
 
 if TYPE_CHECKING:

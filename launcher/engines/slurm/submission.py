@@ -15,9 +15,9 @@ from typing import Any
 
 from podrun.runtime.contract import UserError
 
+from ...plan.spec import RunSpec
 from ...pod.home import podrun_home
 from ...rundir.runs import RunDirectory
-from ...rundir.spec import RunSpec
 from ...rundir.work_tree import note_work_tree
 from ...staging.bundle import Bundle
 from .batch import JOB_CACHE, SBATCH_TIMEOUT, cancel_pending, signal_script, submit

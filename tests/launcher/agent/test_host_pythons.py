@@ -9,7 +9,9 @@ import pytest
 
 from podrun.launcher.attempt.supervisor import Supervisor
 from podrun.launcher.inventory.simulated import simulated_pod
-from podrun.launcher.plan.plan import Program, make_plan
+from podrun.launcher.plan.plan import make_plan
+from podrun.launcher.plan.program import Program
+from podrun.launcher.plan.spec import RunSpec
 from podrun.launcher.pod.pod import Pod
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.preflight.run_preflight import run_preflight
@@ -36,7 +38,7 @@ def test_a_run_from_its_start_to_its_end(pod: Pod, tmp_path: Path) -> None:
     logs_folder = tmp_path / "logs"
     logs_folder.mkdir()
     program = Program(("sh", "-c", "echo $PODRUN_PROCESS_ID; seq 20000"), Launch())
-    plan = make_plan(pod, program, run_id="r-1", attempt=0, workdir=tmp_path / "work", cwd=tmp_path)
+    plan = make_plan(RunSpec("r-1", pod, program, tmp_path / "work", tmp_path))
     with Logs(logs_folder) as logs:
         outcome = Supervisor(plan, LocalTransport(pod), logs, Watching()).run()
     assert (outcome.code, outcome.failures, outcome.left_behind) == (ExitCode.DONE, [], [])

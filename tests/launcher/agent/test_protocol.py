@@ -14,7 +14,9 @@ from podrun.launcher.agent.base.from_agent import ANSWERS, FROM_AGENT, FROM_PREP
 from podrun.launcher.agent.base.protocol import parse
 from podrun.launcher.agent.base.schema import DEPTH, LARGEST, Check, Lines, Malformed, loads, printable, short
 from podrun.launcher.agent.base.to_agent import TO_AGENT
-from podrun.launcher.plan.plan import Program, make_plan
+from podrun.launcher.plan.plan import make_plan
+from podrun.launcher.plan.program import Program
+from podrun.launcher.plan.spec import RunSpec
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
 from podrun.runtime.config import Launch
@@ -181,8 +183,8 @@ def test_a_spec_is_checked_like_other_frames() -> None:
     """Every field of it, and of its workers; an agent without a process to start has been started by mistake."""
     pod = Pod(parse_slice("cpu-2x1"), (Host("a", "a"), Host("b", "b")), "ssh", "cpu")
     program = Program(("python", "train.py"), Launch())
-    plan = make_plan(pod, program, run_id="r", attempt=0, workdir=Path("/w"), cwd=Path("/jobs"))
-    spec = plan.spec(plan.hosts[0])
+    plan = make_plan(RunSpec("r", pod, program, Path("/w"), Path("/jobs")))
+    spec = plan.hosts[0].spec
     worker = spec["processes"][0]
     assert accepted(TO_AGENT["spec"], spec, spec | {"processes": []}) == [True, False]
     for name in spec.keys() - {"type"}:

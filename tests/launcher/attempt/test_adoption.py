@@ -5,6 +5,7 @@ from __future__ import annotations
 from podrun.launcher.attempt.cause import is_peer_loss
 from podrun.launcher.attempt.supervisor import Supervisor
 from podrun.launcher.attempt.view import View
+from podrun.launcher.plan.plan import make_plan
 from podrun.launcher.rundir.logs import Logs
 from podrun.launcher.rundir.runs import Recorder
 from podrun.launcher.transport.local import LocalTransport
@@ -23,7 +24,7 @@ def test_the_last_words_of_an_attempt_before_count_no_more() -> None:
         started(directory)
         logs.write("host-0", b"double free\n")
         logs.write("host-1", b"JAX distributed service detected fatal errors\n")
-        plan = directory.spec().plan(1, {})
+        plan = make_plan(directory.spec(), 1)
         recorder = Recorder(directory.events)
         view = View(NoConsole(), recorder)
         supervisor = Supervisor(plan, LocalTransport(plan.pod), logs, view, directory.adoption(plan))

@@ -134,7 +134,7 @@ def test_a_log_that_cannot_be_opened(tmp_path: Path, folder: Path) -> None:
     assert outcome.cause is not None
     assert outcome.cause.what.startswith("cannot write what host-0 prints to its log: No such file")
     assert outcome.left_behind == []
-    assert (Path(plan.hosts[0].directory) / "0.out").read_bytes() == b"kept\n"
+    assert (Path(plan.hosts[0].spec["dir"]) / "0.out").read_bytes() == b"kept\n"
 
 
 class PatientLogs(Logs):

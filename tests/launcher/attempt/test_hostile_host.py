@@ -17,12 +17,13 @@ from podrun.launcher.agent.run.outbox import Outbox
 from podrun.launcher.attempt.outcome import Outcome
 from podrun.launcher.attempt.supervisor import Supervisor
 from podrun.launcher.attempt.view import View
-from podrun.launcher.plan.plan import Program, make_plan
+from podrun.launcher.plan.plan import make_plan
+from podrun.launcher.plan.program import Program
+from podrun.launcher.plan.spec import RunSpec
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.rundir.logs import Logs
-from podrun.launcher.rundir.runs import Recorder
-from podrun.launcher.rundir.spec import start_event
+from podrun.launcher.rundir.runs import Recorder, start_event
 from podrun.launcher.view.console import PlainConsole
 from podrun.runtime.config import Launch
 from tests.fuzz.lying_hosts import LyingTransport
@@ -78,7 +79,7 @@ MALFORMED = {
 
 def run(tmp_path: Path, lies: bytes) -> tuple[Outcome, str]:
     """One attempt beside a host that says `lies`; how it ended, and its record."""
-    plan = make_plan(POD, Program(("true",), Launch()), run_id="r", attempt=0, workdir=tmp_path, cwd=tmp_path)
+    plan = make_plan(RunSpec("r", POD, Program(("true",), Launch()), tmp_path, tmp_path))
     recorder = Recorder(tmp_path / "events.jsonl")
     view = View(PlainConsole(), recorder)
     (tmp_path / "logs").mkdir()

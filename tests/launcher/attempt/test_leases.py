@@ -19,7 +19,9 @@ from podrun.launcher.attempt import heartbeat
 from podrun.launcher.attempt.heartbeat import Heartbeat
 from podrun.launcher.attempt.supervisor import Supervisor
 from podrun.launcher.inventory.simulated import simulated_pod
-from podrun.launcher.plan.plan import LaunchPlan, Program, attached_lease, make_plan
+from podrun.launcher.plan.plan import LaunchPlan, attached_lease, make_plan
+from podrun.launcher.plan.program import Program
+from podrun.launcher.plan.spec import RunSpec
 from podrun.launcher.pod.fan_out import fan_out
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
@@ -38,8 +40,8 @@ def plan_of(slice: str, folder: Path, lease: float) -> LaunchPlan:
     """`true` on a simulated pod."""
     pod = replace(simulated_pod(parse_slice(slice)), home=str(folder), python=sys.executable)
     program = Program(("true",), Launch())
-    plan = make_plan(pod, program, run_id="r-1", attempt=0, workdir=folder / "work", cwd=folder)
-    return replace(plan, lease=lease)
+    plan = make_plan(RunSpec("r-1", pod, program, folder / "work", folder))
+    return replace(plan, hosts=tuple(replace(h, spec={**h.spec, "lease": lease}) for h in plan.hosts))
 
 
 def test_connections_that_hang_cost_no_other_host_its_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +51,7 @@ def test_connections_that_hang_cost_no_other_host_its_lease(tmp_path: Path, monk
     plan = plan_of("cpu-5x1", tmp_path, lease=5.0)
     transport = Recorded(plan.pod)
     frames: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
-    sessions = [Session(transport, plan.pod, h, plan.spec(h), lambda *frame: frames.put(frame)) for h in plan.hosts]
+    sessions = [Session(transport, plan.pod, h, lambda *frame: frames.put(frame)) for h in plan.hosts]
     fan_out(Session.open, sessions)
     beat = Heartbeat(lambda: sessions, plan.lease)
     try:
@@ -137,7 +139,7 @@ def test_a_host_among_many_has_time_to_answer(detached: bool, tmp_path: Path) ->
     """A thousand hosts share this machine: a connection counts as dead later there, also in the background."""
     pod = replace(simulated_pod(parse_slice("cpu-1024x1")), home=str(tmp_path), python=sys.executable)
     job = Program(("true",), Launch())
-    plan = make_plan(pod, job, run_id="r", attempt=0, workdir=tmp_path, cwd=tmp_path, detached=detached)
+    plan = make_plan(RunSpec("r", pod, job, tmp_path, tmp_path, detached=detached))
     host = plan.hosts[0]
-    session = Session(LocalTransport(pod), pod, host, plan.spec(host), lambda name, frame: None)
+    session = Session(LocalTransport(pod), pod, host, lambda name, frame: None)
     assert session._silence == pytest.approx(0.4 * attached_lease(pod)) and session._silence > 20

@@ -16,7 +16,7 @@ from podrun.launcher.attempt.cause import Sign, from_error
 from podrun.launcher.attempt.failures import SAVE_GRACE
 from podrun.launcher.attempt.outcome import Outcome
 from podrun.launcher.attempt.supervisor import FAILURE_GRACE, Supervisor
-from podrun.launcher.plan.plan import Program
+from podrun.launcher.plan.program import Program
 from podrun.launcher.rundir.adoption import Adoption
 from podrun.launcher.rundir.logs import Logs
 from podrun.launcher.transport.local import LocalTransport

@@ -14,11 +14,11 @@ import pytest
 
 from podrun.launcher.cli.root import main
 from podrun.launcher.inventory.simulated import simulated_pod
-from podrun.launcher.plan.plan import Program
+from podrun.launcher.plan.program import Program
+from podrun.launcher.plan.spec import RunSpec
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.rundir.logs import index_path, log_path
 from podrun.launcher.rundir.runs import RunDirectory
-from podrun.launcher.rundir.spec import RunSpec
 from podrun.runtime.config import Launch
 
 from ...conftest import Sandbox

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from podrun.launcher.inventory.simulated import simulated_pod
-from podrun.launcher.plan.plan import Program
+from podrun.launcher.plan.program import Program
+from podrun.launcher.plan.spec import RunSpec
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.rundir.runs import RunDirectory
-from podrun.launcher.rundir.spec import RunSpec
 from podrun.runtime.config import Launch
 from tests.conftest import Sandbox
 

@@ -6,7 +6,9 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from podrun.launcher.plan.plan import Code, LaunchPlan, Program, make_plan
+from podrun.launcher.plan.plan import LaunchPlan, make_plan
+from podrun.launcher.plan.program import Program
+from podrun.launcher.plan.spec import Code, RunSpec
 from podrun.launcher.pod.container import Container
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
@@ -30,9 +32,8 @@ def _in_image(pod: Pod, engine: str, image: str) -> Pod:
 
 
 def _plan(pod: Pod, job: Config | Program) -> LaunchPlan:
-    where = {"workdir": Path("/mnt/runs/train"), "cwd": Path("/jobs")}
     code = replace(_CODE, python=pod.container.python) if pod.container else _CODE
-    return make_plan(pod, job, run_id="20260101-000000-abcd", attempt=0, code=code, **where)  # type: ignore[arg-type]
+    return make_plan(RunSpec("20260101-000000-abcd", pod, job, Path("/mnt/runs/train"), Path("/jobs"), code))
 
 
 def _train(**launch: object) -> Config:

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from podrun.launcher.inventory.simulated import simulated_pod
-from podrun.launcher.plan.plan import LaunchPlan, Program, make_plan
+from podrun.launcher.plan.plan import LaunchPlan, make_plan
+from podrun.launcher.plan.program import Program
+from podrun.launcher.plan.spec import RunSpec
 from podrun.launcher.pod.pod import Pod
 from podrun.launcher.pod.slices import parse_slice
 from podrun.runtime.config import Config
@@ -21,16 +23,16 @@ def pod_of(slice: str = "cpu-2x4", **changes: Any) -> Pod:
     return replace(pod, **{"platform": platform, **changes})
 
 
-def make(pod: Pod, job: Config | Program, attempt: int = 0, **arguments: Any) -> LaunchPlan:
-    return make_plan(
-        pod,
-        job,
-        run_id="20260101-000000-abcd",
-        attempt=attempt,
-        workdir=Path("/work dir"),
-        cwd=Path("/jobs/it's mine"),
-        **arguments,
-    )
+def make(
+    pod: Pod,
+    job: Config | Program,
+    attempt: int = 0,
+    secrets: dict[str, str] | None = None,
+    saved: str = "",
+    **changes: Any,
+) -> LaunchPlan:
+    spec = RunSpec("20260101-000000-abcd", pod, job, Path("/work dir"), Path("/jobs/it's mine"), **changes)
+    return make_plan(spec, attempt, secrets, saved=saved)
 
 
 def plan_of(slice: str = "cpu-2x4", attempt: int = 0, **launch: Any) -> LaunchPlan:
@@ -39,4 +41,4 @@ def plan_of(slice: str = "cpu-2x4", attempt: int = 0, **launch: Any) -> LaunchPl
 
 
 def environments(plan: LaunchPlan) -> list[dict[str, str]]:
-    return [dict(process.env) for host in plan.hosts for process in host.processes]
+    return [worker["env"] for host in plan.hosts for worker in host.spec["processes"]]

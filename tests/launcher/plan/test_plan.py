@@ -8,11 +8,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from podrun.launcher.plan.plan import Code, Program, make_plan
+from podrun.launcher.plan.plan import make_plan
+from podrun.launcher.plan.program import Program
+from podrun.launcher.plan.spec import Code, RunSpec
 from podrun.runtime.config import Config, Launch, LaunchSection
 from podrun.runtime.contract import CONFIG_FILE, ENV_COORDINATOR, WorkerEnv
 
@@ -46,21 +48,15 @@ def test_the_plan_is_pure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     config = Config(steps=3, batch_size=64)
     before = config.model_dump_json()
     pod = pod_of("v3-32")
-    arguments: dict[str, Any] = {
-        "run_id": "r",
-        "attempt": 0,
-        "workdir": tmp_path / "work",
-        "cwd": tmp_path,
-        "secrets": SECRETS,
-    }
-    one, two = (make_plan(pod, config, **arguments) for _ in range(2))
+    spec = RunSpec("r", pod, config, tmp_path / "work", tmp_path)
+    one, two = (make_plan(spec, 0, SECRETS) for _ in range(2))
     assert one == two
     assert one.render() == two.render()
     assert one.to_json() == two.to_json()
-    assert [one.spec(h) for h in one.hosts] == [two.spec(h) for h in two.hosts]
+    assert [h.spec for h in one.hosts] == [h.spec for h in two.hosts]
     assert list(tmp_path.iterdir()) == []
     assert config.model_dump_json() == before
-    assert make_plan(pod, config, **{**arguments, "attempt": 1}) != one
+    assert make_plan(spec, 1, SECRETS) != one
 
 
 @pytest.mark.parametrize(("slice", "hosts", "devices"), [("v3-32", 4, 8), ("cpu-1x1", 1, 1), ("cpu-3x5", 3, 5)])
@@ -70,39 +66,39 @@ def test_every_process_knows_who_it_is(slice: str, hosts: int, devices: int) -> 
     for number, (host, env) in enumerate(zip(plan.hosts, environments(plan), strict=True)):
         assert WorkerEnv.from_env({**env, ENV_COORDINATOR: "127.0.0.1:1"}) == WorkerEnv(
             address="127.0.0.1",
-            run_id=plan.run_id,
+            run_id=plan.run.run_id,
             attempt=2,
             host=f"host-{number}",
             process_id=number,
             num_processes=hosts,
             local_device_ids=tuple(range(devices)),
             slice=slice,
-            directory=Path(host.directory),
+            directory=Path(host.spec["dir"]),
             coordinator="127.0.0.1:1",
         )
-        assert [p.process_id for p in host.processes] == [number]
-        assert host.processes[0].argv[1:] == ("-m", "podrun.runtime")
+        assert host.processes == [number]
+        assert host.spec["processes"][0]["argv"][1:] == ["-m", "podrun.runtime"]
         assert env["JAX_PLATFORMS"] == "cpu"
         assert env["JAX_NUM_CPU_DEVICES"] == str(devices)
-        (process,) = plan.spec(host)["processes"]
+        (process,) = host.spec["processes"]
         assert process["threads"] == devices  # the agent knows how many the host has
-        assert host.coordinator == (number == 0)
-    assert len({host.directory for host in plan.hosts}) == hosts
+        assert host.spec["coordinator"] == (number == 0)
+    assert len({host.spec["dir"] for host in plan.hosts}) == hosts
 
 
 def test_attempts_have_directories_of_their_own() -> None:
     """A restart never reads what the attempt before it wrote."""
-    first, second = ({h.directory for h in plan_of(attempt=n).hosts} for n in (0, 1))
+    first, second = ({h.spec["dir"] for h in plan_of(attempt=n).hosts} for n in (0, 1))
     assert not first & second
 
 
 def test_every_host_gets_the_same_resolved_config() -> None:
     """With the workdir in it, whole, so that no default of the worker's can differ."""
     plan = plan_of()
-    texts = {host.files[CONFIG_FILE] for host in plan.hosts}
+    texts = {host.spec["files"][CONFIG_FILE] for host in plan.hosts}
     assert len(texts) == 1
     config = Config.model_validate(json.loads(texts.pop()))
-    assert config == plan.job
+    assert config == plan.run.job
     assert config.launch.workdir == Path("/work dir")
 
 
@@ -114,14 +110,17 @@ def test_whose_environment_wins() -> None:
 
 def test_an_interpreter_can_be_chosen() -> None:
     """launch.python is the worker's interpreter."""
-    assert plan_of(python="/opt/my python/bin/python").hosts[0].processes[0].argv[0] == "/opt/my python/bin/python"
+    assert (
+        plan_of(python="/opt/my python/bin/python").hosts[0].spec["processes"][0]["argv"][0]
+        == "/opt/my python/bin/python"
+    )
 
 
 def test_spec_carries_the_environment_as_it_is() -> None:
     """The agent gets one JSON line over its stdin; nothing in it is quoted for a shell."""
     plan = plan_of(env=NASTY)
     for host in plan.hosts:
-        line = json.dumps(plan.spec(host))
+        line = json.dumps(host.spec)
         assert "\n" not in line
         (process,) = json.loads(line)["processes"]
         assert NASTY.items() <= process["env"].items()
@@ -172,12 +171,12 @@ def test_a_program_is_started_as_it_was_typed() -> None:
     config = make(pod_of(), Config.model_validate({"steps": 3, "batch_size": 64, "launch": {"env": NASTY}}))
     assert (plan.is_program, config.is_program) == (True, False)
     for host, other in zip(plan.hosts, config.hosts, strict=True):
-        spec = json.loads(json.dumps(plan.spec(host)))
+        spec = json.loads(json.dumps(host.spec))
         (process,) = spec["processes"]
         assert tuple(process["argv"]) == argv
-        assert (spec["files"], host.files) == ({}, {})
-        assert CONFIG_FILE in config.spec(other)["files"]
-        assert host.processes[0].env.items() >= other.processes[0].env.items()
+        assert spec["files"] == {}
+        assert CONFIG_FILE in other.spec["files"]
+        assert host.spec["processes"][0]["env"].items() >= other.spec["processes"][0]["env"].items()
     text = plan.render()
     assert f"  command  {shlex.join(argv)}\n" in text
     assert CONFIG_FILE not in text
@@ -202,9 +201,9 @@ def test_a_process_per_device(kind: str, platform: str) -> None:
     ]
     assert {(e.num_processes, e.local_devices) for e in env} == {(6, 1)}
     first, second = plan.hosts
-    assert [plan.log_name(first, i) for i in (0, 2)] == ["host-0.0", "host-0.2"]
-    assert [plan.log_name(second, i) for i in (3, 5)] == ["host-1.3", "host-1.5"]
-    processes = plan.spec(second)["processes"]
+    assert [first.log_name(i) for i in (0, 2)] == ["host-0.0", "host-0.2"]
+    assert [second.log_name(i) for i in (3, 5)] == ["host-1.3", "host-1.5"]
+    processes = second.spec["processes"]
     assert [(p["process"], p["output"], p["events"]) for p in processes] == [
         (n, f"{n}.out", f"{n}.events") for n in (3, 4, 5)
     ]
@@ -212,13 +211,13 @@ def test_a_process_per_device(kind: str, platform: str) -> None:
     names = {"cpu": "JAX_NUM_CPU_DEVICES", "cuda": "JAX_LOCAL_DEVICE_IDS"}
     values = {"cpu": ["1"] * 6, "cuda": ["0", "1", "2"] * 2}
     assert [e[names[platform]] for e in environments(plan)] == values[platform]
-    assert [host.coordinator for host in plan.hosts] == [True, False]
+    assert [host.spec["coordinator"] for host in plan.hosts] == [True, False]
 
 
 def test_a_process_per_host_has_the_hosts_log() -> None:
     """Its name alone, also if the host has several devices."""
     plan = plan_of("cpu-2x4")
-    assert [plan.log_name(host, host.processes[0].process_id) for host in plan.hosts] == ["host-0", "host-1"]
+    assert [host.log_name(host.processes[0]) for host in plan.hosts] == ["host-0", "host-1"]
 
 
 # --- hosts that are other machines ----------------------------------------------------------------------------------
@@ -239,7 +238,7 @@ def test_without_code_the_hosts_use_what_is_here() -> None:
     """A simulated pod runs in the user's own folder with this interpreter, and nothing is copied."""
     plan = plan_of()
     for host in plan.hosts:
-        spec = plan.spec(host)
+        spec = host.spec
         (process,) = spec["processes"]
         assert (spec["code"], spec["uses"], spec["exclusive"]) == (None, [], False)
         assert (process["cwd"], process["path"], process["argv"][0]) == ("/jobs/it's mine", {}, sys.executable)
@@ -250,12 +249,12 @@ def test_code_on_the_hosts(job: Config | Program) -> None:
     """The run has a copy of the project, and works in the folder in which podrun was called; podrun comes before it."""
     plan = make(pod_of(transport="ssh", python="/not/this/one"), job, code=CODE)
     for host in plan.hosts:
-        spec = plan.spec(host)
+        spec = host.spec
         (process,) = spec["processes"]
         assert (spec["code"], spec["exclusive"]) == ("~/.podrun/projects/1f", True)
         assert spec["uses"] == ["~/.podrun/projects/1f", "~/.podrun/podruns/2e", "~/.podrun/envs/3d"]
         assert process["cwd"] == "code/sub dir/jobs"
-        instrument = [f"{host.directory}/instrument"] if isinstance(job, Program) else []
+        instrument = [f"{host.spec['dir']}/instrument"] if isinstance(job, Program) else []
         assert process["path"] == {"PYTHONPATH": [*instrument, CODE.podrun], "PATH": ["~/.podrun/envs/3d/bin"]}
         assert process["argv"] == [
             CODE.python,
@@ -269,7 +268,7 @@ def test_an_interpreter_of_the_hosts_is_not_podruns() -> None:
     """Only an environment that podrun built is kept from being pruned; a name without a folder changes no PATH."""
     for python, path in (("/usr/bin/python3", ["/usr/bin"]), ("python3", None)):
         plan = make(pod_of(transport="ssh"), JOB, code=replace(CODE, python=python))
-        spec = plan.spec(plan.hosts[0])
+        spec = plan.hosts[0].spec
         assert spec["uses"] == [CODE.project, CODE.podrun]
         assert spec["processes"][0]["path"].get("PATH") == path
 
@@ -282,8 +281,8 @@ def test_a_home_elsewhere() -> None:
     assert host.agent[:4] == ("/opt/py", "-I", "-S", "-c")
     assert host.agent[5].startswith("/data/my home/agents/")
     assert host.agent[6:] == ("run", "20260101-000000-abcd")
-    assert host.directory == "/data/my home/runs/20260101-000000-abcd/hosts/host-1.2"
-    assert plan.spec(host)["uses"][2:] == ["/data/my home/envs/3d"]
+    assert host.spec["dir"] == "/data/my home/runs/20260101-000000-abcd/hosts/host-1.2"
+    assert host.spec["uses"][2:] == ["/data/my home/envs/3d"]
 
 
 @pytest.mark.parametrize(
@@ -293,7 +292,7 @@ def test_a_home_elsewhere() -> None:
 def test_lease(transport: str, detached: bool, lease: float) -> None:
     """Short where the launcher is watched, longer where connections drop, a day where nobody need be there."""
     plan = make(pod_of(transport=transport), JOB, detached=detached)
-    assert {plan.lease} | {plan.spec(host)["lease"] for host in plan.hosts} == {lease}
+    assert {plan.lease} | {host.spec["lease"] for host in plan.hosts} == {lease}
 
 
 # --- secrets --------------------------------------------------------------------------------------------------------
@@ -304,7 +303,7 @@ def test_secrets_go_to_the_agent_and_nowhere_else(job: Config | Program) -> None
     """Every process gets them; what is printed or recorded has their names only."""
     plan = make(pod_of(transport="ssh"), job, code=CODE, secrets=SECRETS)
     for host in plan.hosts:
-        for process in plan.spec(host)["processes"]:
+        for process in host.spec["processes"]:
             assert SECRETS.items() <= process["env"].items()
         assert "hush" not in " ".join(host.agent)
     for text in (plan.to_json(), plan.render(), repr(plan), str(plan), repr(plan.hosts)):
@@ -318,7 +317,7 @@ def test_secrets_go_to_the_agent_and_nowhere_else(job: Config | Program) -> None
 def test_a_secret_wins_over_the_environment() -> None:
     """It is the one that was asked for by name."""
     plan = make(pod_of(env={"TOKEN": "of the pod"}), JOB, secrets={"TOKEN": "hush"})
-    assert plan.spec(plan.hosts[0])["processes"][0]["env"]["TOKEN"] == "hush"
+    assert plan.hosts[0].spec["processes"][0]["env"]["TOKEN"] == "hush"
     assert json.loads(plan.to_json())["hosts"][0]["processes"][0]["env"]["TOKEN"] == "(secret)"
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from podrun.launcher.plan.plan import Program
-from podrun.launcher.plan.program import coordinator_env, instrument_files
+from podrun.launcher.plan.program import Program, coordinator_env, instrument_files
 from podrun.runtime.config import Launch
 
 from .made import make, pod_of
@@ -13,7 +12,7 @@ from .made import make, pod_of
 
 def envs(slice: str = "cpu-2x2", **launch: object) -> list[dict[str, str]]:
     plan = make(pod_of(slice), Program(("python", "train.py"), Launch(**launch)))
-    return [dict(process.env) for host in plan.hosts for process in host.processes]
+    return [worker["env"] for host in plan.hosts for worker in host.spec["processes"]]
 
 
 @pytest.mark.parametrize(("per", "local"), [("host", [(0, 1), (0, 1)]), ("device", [(0, 2), (1, 2), (0, 2), (1, 2)])])
@@ -58,24 +57,24 @@ def test_python_is_the_runs_own() -> None:
     """Not the first of the PATH; another name is what was typed."""
     pod = pod_of()
     plan = make(pod, Program(("python", "a.py"), Launch(python="/opt/bin/python3.12")))
-    assert plan.hosts[0].processes[0].argv == ("/opt/bin/python3.12", "a.py")
-    assert plan.spec(plan.hosts[0])["processes"][0]["path"]["PATH"] == ["/opt/bin"]
+    assert plan.hosts[0].spec["processes"][0]["argv"] == ["/opt/bin/python3.12", "a.py"]
+    assert plan.hosts[0].spec["processes"][0]["path"]["PATH"] == ["/opt/bin"]
     for typed in ("./python", "/usr/bin/python", "python3.9", "bash"):
         plan = make(pod, Program((typed, "a.py"), Launch()))
-        assert plan.hosts[0].processes[0].argv[0] == typed
+        assert plan.hosts[0].spec["processes"][0]["argv"][0] == typed
 
 
 def test_the_instrument_is_sent() -> None:
     """With its folder first on PYTHONPATH, unless it is not wanted."""
     plan = make(pod_of(), Program(("python", "a.py"), Launch()))
-    spec = plan.spec(plan.hosts[0])
+    spec = plan.hosts[0].spec
     assert (
         spec["files"].keys()
         == instrument_files().keys()
         == {f"instrument/{name}.py" for name in ("sitecustomize", "podrun_program", "podrun_jax")}
     )
-    assert spec["processes"][0]["path"]["PYTHONPATH"] == [f"{plan.hosts[0].directory}/instrument"]
+    assert spec["processes"][0]["path"]["PYTHONPATH"] == [f"{spec['dir']}/instrument"]
     plan = make(pod_of(), Program(("python", "a.py"), Launch(instrument=False)))
-    spec = plan.spec(plan.hosts[0])
+    spec = plan.hosts[0].spec
     assert spec["files"] == {}
     assert "PYTHONPATH" not in spec["processes"][0]["path"]

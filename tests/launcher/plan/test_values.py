@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.plan.plan import DETACHED_LEASE, Code, Program, attached_lease
+from podrun.launcher.plan.plan import DETACHED_LEASE, attached_lease
+from podrun.launcher.plan.program import Program
+from podrun.launcher.plan.spec import Code
 from podrun.launcher.pod.pod import Host
 from podrun.runtime.config import Launch
 
@@ -54,12 +56,12 @@ def test_simulated_processes_meet_on_the_loopback() -> None:
 def test_a_process_for_each_device() -> None:
     """Numbered over all hosts, each with its device alone; logs are named by process then."""
     plan = plan_of("cpu-2x2", process_per="device")
-    assert [p.process_id for host in plan.hosts for p in host.processes] == [0, 1, 2, 3]
+    assert [p for host in plan.hosts for p in host.processes] == [0, 1, 2, 3]
     assert [env["PODRUN_LOCAL_DEVICE_IDS"] for env in environments(plan)] == ["0", "1"] * 2
     assert {env["PODRUN_NUM_PROCESSES"] for env in environments(plan)} == {"4"}
-    assert [process["threads"] for process in plan.spec(plan.hosts[0])["processes"]] == [1, 1]
-    assert plan.log_name(plan.hosts[1], 3) == "host-1.3"
-    assert plan_of("cpu-2x2").log_name(plan_of("cpu-2x2").hosts[1], 1) == "host-1"
+    assert [process["threads"] for process in plan.hosts[0].spec["processes"]] == [1, 1]
+    assert plan.hosts[1].log_name(3) == "host-1.3"
+    assert plan_of("cpu-2x2").hosts[1].log_name(1) == "host-1"
 
 
 CODE = Code("~/p/code-1", "sub", "~/p/runtime-1", "~/.podrun/environments/e-1/bin/python")
@@ -69,13 +71,13 @@ def test_what_must_not_be_pruned_during_a_run() -> None:
     """The project, podrun's own code, and the environment if it is one that podrun made."""
     pod = pod_of("cpu-1x1", transport="ssh", home="~/.podrun")
     program = Program(("true",), Launch())
-    spec = make(pod, program, code=CODE).spec(make(pod, program).hosts[0])
+    spec = make(pod, program, code=CODE).hosts[0].spec
     assert spec["uses"][:2] == ["~/p/code-1", "~/p/runtime-1"] and len(spec["uses"]) in (2, 3)
     own = make(pod, program, code=replace(CODE, python="/usr/bin/python3"))
-    assert own.spec(own.hosts[0])["uses"] == ["~/p/code-1", "~/p/runtime-1"]
-    assert own.spec(own.hosts[0])["code"] == "~/p/code-1"
+    assert own.hosts[0].spec["uses"] == ["~/p/code-1", "~/p/runtime-1"]
+    assert own.hosts[0].spec["code"] == "~/p/code-1"
     nothing = make(pod, program)
-    assert (nothing.spec(nothing.hosts[0])["uses"], nothing.spec(nothing.hosts[0])["code"]) == ([], None)
+    assert (nothing.hosts[0].spec["uses"], nothing.hosts[0].spec["code"]) == ([], None)
 
 
 def test_the_workers_path() -> None:
@@ -85,13 +87,13 @@ def test_the_workers_path() -> None:
 
     def path(code: Code | None) -> object:
         plan = make(pod, program, code=code)
-        return plan.spec(plan.hosts[0])["processes"][0]["path"]
+        return plan.hosts[0].spec["processes"][0]["path"]
 
     assert path(CODE) == {"PYTHONPATH": ["~/p/runtime-1"], "PATH": ["~/.podrun/environments/e-1/bin"]}
     assert path(replace(CODE, python="python3")) == {"PYTHONPATH": ["~/p/runtime-1"]}
     assert path(None) == {"PATH": [os.path.dirname(sys.executable)]}
     plan = make(pod, program, code=CODE)
-    assert plan.hosts[0].processes[0].cwd == "code/sub"
+    assert plan.hosts[0].spec["processes"][0]["cwd"] == "code/sub"
 
 
 def test_secrets_are_in_the_spec_alone() -> None:
@@ -99,7 +101,7 @@ def test_secrets_are_in_the_spec_alone() -> None:
     plan = make(
         pod_of("cpu-1x1"), Program(("true",), Launch(env={"A": "x"})), secrets={"TOKEN": "hunter2", "A": "hidden9"}
     )
-    (process,) = plan.spec(plan.hosts[0])["processes"]
+    (process,) = plan.hosts[0].spec["processes"]
     assert (process["env"]["TOKEN"], process["env"]["A"]) == ("hunter2", "hidden9")
     for text in (plan.render(), plan.to_json(), repr(plan)):
         assert "hunter2" not in text and "hidden9" not in text
@@ -114,7 +116,7 @@ def test_the_rest_of_a_spec() -> None:
     pod = replace(pod_of("cpu-2x1", transport="ssh"), ports=(7000, 7010))
     pod = replace(pod, hosts=tuple(Host(h.name, h.address, "10.0.0.1") for h in pod.hosts))
     plan = make(pod, Program(("true",), Launch(stop_grace=7)))
-    first, second = (plan.spec(host) for host in plan.hosts)
+    first, second = (host.spec for host in plan.hosts)
     assert (first["grace"], first["ports"], first["internal"], first["exclusive"]) == (
         7,
         [7000, 7010],
@@ -123,7 +125,7 @@ def test_the_rest_of_a_spec() -> None:
     )
     assert (first["coordinator"], second["coordinator"]) == (True, False)
     simulated = plan_of("cpu-1x1")
-    spec = simulated.spec(simulated.hosts[0])
+    spec = simulated.hosts[0].spec
     assert (spec["ports"], spec["exclusive"], spec["devices"]) == (None, False, "cpu")
 
 
@@ -135,4 +137,4 @@ def test_jax_takes_the_devices_of_the_slice_or_fails(slice: str, platform: str) 
     assert env["JAX_PLATFORMS"] == platform
     assert env.get("JAX_LOCAL_DEVICE_IDS") == ("0,1" if "gpu" in slice else None)
     assert env.get("JAX_NUM_CPU_DEVICES") == ("2" if "cpu" in slice else None)
-    assert plan.spec(plan.hosts[0])["processes"][0]["threads"] == (2 if "cpu" in slice else None)
+    assert plan.hosts[0].spec["processes"][0]["threads"] == (2 if "cpu" in slice else None)

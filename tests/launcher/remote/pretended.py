@@ -86,7 +86,7 @@ class World:
         monkeypatch.setattr(module, "ask", self._ask)
         monkeypatch.setattr(module, "_RETRY", 0.01)
         transport = LocalTransport(self.plan.pod)
-        self.session = Session(transport, self.plan.pod, self.host, self.plan.spec(self.host), self._deliver)
+        self.session = Session(transport, self.plan.pod, self.host, self._deliver)
 
     def _open(self, transport: Transport, pod: Pod, host: Host, *args: str) -> Channel:
         self.opened.put(args)

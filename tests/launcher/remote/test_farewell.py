@@ -51,9 +51,9 @@ class Talk:
         self.frames: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         (host,) = plan.hosts
         self.plan = plan
-        self.directory = Path(host.directory)
+        self.directory = Path(host.spec["dir"])
         deliver = lambda name, frame: self.frames.put(frame)  # noqa: E731
-        self.session = Session(self.transport, plan.pod, host, plan.spec(host), deliver)
+        self.session = Session(self.transport, plan.pod, host, deliver)
         self.session.open()
         self.agent = int(self.wait_for("hello")["pid"])
 
@@ -113,9 +113,9 @@ def test_a_connection_that_is_made_anew_at_a_restart(talk: Talk) -> None:
     assert talk.transport.asked.wait(20)
     kept.keep(talk.session)
     (host,) = talk.plan.hosts
-    host = replace(host, directory=f"{host.directory}-next")
+    host = replace(host, spec={**host.spec, "dir": f"{host.spec['dir']}-next"})
     heard: list[str] = []
-    again = kept.session(host, talk.plan.spec(host), lambda _, frame: heard.append(frame["type"]))
+    again = kept.session(host, lambda _, frame: heard.append(frame["type"]))
     talk.transport.opened.set()
     if again is not None:
         again.open()

@@ -56,7 +56,7 @@ def test_an_agent_is_started_with_its_spec(world: World) -> None:
     assert world.session.is_open and world.session.host == "host-0" and not world.session.has_stopped
     assert world.next() == HELLO
     spec, attach = channel.hears("spec", "attach")
-    assert spec == {"type": "spec", **world.plan.spec(world.host)}
+    assert spec == world.host.spec
     assert attach == {"type": "attach", "next": 0, "offsets": {}}
     for frame in (HELLO, READY, READY, {"type": "pong"}, STOPPED | {"n": 2}):
         channel.say(frame)
@@ -95,7 +95,7 @@ def test_a_new_connection_goes_on_where_the_last_one_ended(world: World) -> None
     second.say(READY)
     assert world.next() == READY
     assert world.session.trouble == ""
-    assert world.opened.get(timeout=20) == ("attach", str(world.host.directory))
+    assert world.opened.get(timeout=20) == ("attach", world.host.spec["dir"])
 
 
 def test_the_grace_of_a_stop_does_not_fall_below_zero(world: World) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.plan.plan import Program
+from podrun.launcher.plan.program import Program
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.request.request import Request, owner_of_workdir

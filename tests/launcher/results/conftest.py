@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from podrun.launcher.inventory.simulated import simulated_pod
-from podrun.launcher.plan.plan import Program
+from podrun.launcher.plan.program import Program
+from podrun.launcher.plan.spec import RunSpec
 from podrun.launcher.pod.pod import Pod
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.results.pull_run import Pulled, pull_run
 from podrun.launcher.results.selection import parse_selection
 from podrun.launcher.rundir.runs import RunDirectory
-from podrun.launcher.rundir.spec import RunSpec
 from podrun.launcher.transport.local import LocalTransport
 from podrun.runtime.config import Launch
 

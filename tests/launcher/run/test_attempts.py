@@ -13,7 +13,9 @@ import pytest
 from podrun.launcher.attempt.cause import LAUNCHER, Failure
 from podrun.launcher.attempt.outcome import Outcome
 from podrun.launcher.inventory.simulated import simulated_pod
-from podrun.launcher.plan.plan import LaunchPlan, Program
+from podrun.launcher.plan.plan import LaunchPlan
+from podrun.launcher.plan.program import Program
+from podrun.launcher.plan.spec import RunSpec
 from podrun.launcher.pod.pod import Host
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.run import attempts as attempts
@@ -23,7 +25,6 @@ from podrun.launcher.run.attempts import run_attempts
 from podrun.launcher.run.cleanup import end_strays
 from podrun.launcher.run.wait_for_hosts import HostWait
 from podrun.launcher.rundir.runs import RunDirectory
-from podrun.launcher.rundir.spec import RunSpec
 from podrun.launcher.view.console import NoConsole
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import ExitCode

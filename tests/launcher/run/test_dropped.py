@@ -15,13 +15,13 @@ import pytest
 
 from podrun.launcher.attempt import heartbeat
 from podrun.launcher.inventory.simulated import simulated_pod
-from podrun.launcher.plan.plan import Program
+from podrun.launcher.plan.program import Program
+from podrun.launcher.plan.spec import RunSpec
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.remote import session
 from podrun.launcher.run import attempts as attempts
 from podrun.launcher.run.attempts import run_attempts
 from podrun.launcher.rundir.runs import Recorder, RunDirectory
-from podrun.launcher.rundir.spec import RunSpec
 from podrun.launcher.transport.process_channel import ProcessChannel
 from podrun.launcher.view.console import NoConsole
 from podrun.runtime.config import Launch

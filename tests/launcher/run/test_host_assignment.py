@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.plan.plan import Program
+from podrun.launcher.plan.program import Program
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice

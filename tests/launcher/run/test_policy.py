@@ -121,7 +121,7 @@ def test_budgets_of_a_job(tmp_path: Path) -> None:
     plan = plan_of("cpu-1x1", tmp_path, "true")
 
     def budget(**launch: int) -> Budget:
-        return budget_of(replace(plan, job=replace(plan.job, launch=Launch(**launch))))  # type: ignore[type-var]
+        return budget_of(replace(plan, run=replace(plan.run, job=replace(plan.run.job, launch=Launch(**launch)))))  # type: ignore[type-var]
 
     assert budget() == Budget(0, 0)
     assert budget(max_restarts=2) == Budget(2, 100)

@@ -14,6 +14,7 @@ from podrun.launcher.attempt.outcome import Outcome
 from podrun.launcher.attempt.view import View
 from podrun.launcher.inventory.simulated import simulated_pod
 from podrun.launcher.plan.plan import LaunchPlan, make_plan
+from podrun.launcher.plan.spec import RunSpec
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.run.report import last_line, report
 from podrun.launcher.rundir.runs import RunDirectory
@@ -24,7 +25,7 @@ from podrun.runtime.contract import ExitCode
 
 def plan_of(job: Config) -> LaunchPlan:
     pod = simulated_pod(parse_slice("cpu-1x2"))
-    return make_plan(pod, job, run_id="r", attempt=0, workdir=Path("/w"), cwd=Path("/"))
+    return make_plan(RunSpec("r", pod, job, Path("/w"), Path("/")))
 
 
 @pytest.mark.parametrize("installed", [True, False])

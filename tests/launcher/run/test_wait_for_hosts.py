@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from podrun.launcher.plan.plan import Program
+from podrun.launcher.plan.program import Program
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.run import wait_for_hosts as host_wait

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from podrun.launcher.inventory.simulated import simulated_pod
-from podrun.launcher.plan.plan import Program
+from podrun.launcher.plan.plan import make_plan
+from podrun.launcher.plan.program import Program
+from podrun.launcher.plan.spec import RunSpec
 from podrun.launcher.pod.slices import parse_slice
-from podrun.launcher.rundir.runs import RunDirectory
-from podrun.launcher.rundir.spec import RunSpec, start_event
+from podrun.launcher.rundir.runs import RunDirectory, start_event
 from podrun.runtime.config import Launch
 
 ID = "20260101-000000-abcd"
@@ -50,7 +51,7 @@ def event(name: str, process: int | None = None, **fields: Any) -> dict[str, Any
 
 
 def begin(directory: RunDirectory, attempt: int) -> None:
-    plan = directory.spec().plan(attempt, {})
+    plan = make_plan(directory.spec(), attempt)
     directory.begin(plan)
     record(directory, start_event(plan, directory.logs, 0.0))
     record(directory, *(event("host", host=f"host-{n}", phase="hello", pid=n) for n in range(2)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from podrun.launcher.plan.plan import make_plan
 from podrun.launcher.rundir.logs import Logs
 
 from .made import begin, event, make, record, started
@@ -13,7 +14,7 @@ def test_an_attempt_that_has_only_begun() -> None:
     assert directory.attempt() is None
     begin(directory, 0)
     assert directory.attempt() == 0
-    adoption = directory.adoption(directory.spec().plan(0, {}))
+    adoption = directory.adoption(make_plan(directory.spec(), 0))
     assert adoption.offsets == {"host-0": {"0.out": 0}, "host-1": {"1.out": 0}}
     assert (adoption.events, adoption.started) == ({}, False)
 
@@ -29,7 +30,7 @@ def test_what_is_here_of_an_attempt() -> None:
     record(directory, *(event("step", 0, step=step) for step in range(4)), event("phase", 1, phase="train"))
     record(directory, event("note", 1, message="a worker's"), event("error", 1, kind="exception", message="x"))
     record(directory, event("note", message="the launcher's"), event("exit", 0, code=0))
-    adoption = directory.adoption(directory.spec().plan(0, {}))
+    adoption = directory.adoption(make_plan(directory.spec(), 0))
     assert adoption.offsets == {"host-0": {"0.out": 8}, "host-1": {"1.out": 0}}
     assert adoption.events == {("host-0", 0): 4, ("host-1", 1): 3}
     assert adoption.started
@@ -48,7 +49,7 @@ def test_only_the_last_attempt_counts() -> None:
             logs.end("host-0")
         record(directory, *(event("step", n, step=0) for n in (0, 1, 1)), event("exit", 0, code=1))
     begin(directory, 2)
-    plan = directory.spec().plan(2, {})
+    plan = make_plan(directory.spec(), 2)
     assert directory.adoption(plan).offsets == {"host-0": {"0.out": 0}, "host-1": {"1.out": 0}}
     assert (directory.adoption(plan).events, directory.adoption(plan).started) == ({}, False)
     started(directory)
@@ -68,7 +69,7 @@ def test_processes_of_a_host_are_told_apart() -> None:
         for process in range(4):
             logs.write(f"host-{process // 2}.{process}", b"x" * process)
     record(directory, {**event("step", 2, step=1), "host": "host-1"})
-    adoption = directory.adoption(directory.spec().plan(0, {}))
+    adoption = directory.adoption(make_plan(directory.spec(), 0))
     assert adoption.offsets == {"host-0": {"0.out": 0, "1.out": 1}, "host-1": {"2.out": 2, "3.out": 3}}
     assert adoption.events == {("host-1", 2): 1}
 
@@ -82,4 +83,4 @@ def test_a_record_that_was_cut_off() -> None:
     record(directory, event("step", 0, step=1))
     with directory.events.open("a") as file:
         file.write('{"event": "step", "host": "host-0", "process": 0')
-    assert directory.adoption(directory.spec().plan(0, {})).events == {("host-0", 0): 1}
+    assert directory.adoption(make_plan(directory.spec(), 0)).events == {("host-0", 0): 1}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from podrun.launcher.plan.plan import make_plan
 from podrun.launcher.rundir.runs import Recorder, all_runs, find_run
 from podrun.runtime.contract import UserError
 
@@ -20,7 +21,7 @@ from .made import ID, OTHER_FIELDS, make, record, spec_of
 def test_a_run_is_for_nobody_else_to_read() -> None:
     """The environment of the workers is in it."""
     directory = make()
-    directory.begin(spec_of().plan(0, {"TOKEN": "hush"}))
+    directory.begin(make_plan(spec_of(), 0, {"TOKEN": "hush"}))
     assert stat.S_IMODE(directory.logs.stat().st_mode) == 0o700
     files = [path for path in directory.path.iterdir() if path.is_file()]
     assert {path.name for path in files} == {"spec.json", "plan.json", "attempt.json"}

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from podrun.launcher.plan.plan import make_plan
+from podrun.launcher.plan.spec import RunSpec
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
-from podrun.launcher.rundir.runs import RunDirectory
+from podrun.launcher.rundir.runs import RunDirectory, start_event
 from podrun.launcher.rundir.saved import saved_on_record
-from podrun.launcher.rundir.spec import RunSpec, start_event
 
 from .made import event, record, spec_of
 
@@ -25,7 +26,7 @@ def spec(number: int, hosts: str = "abc", workdir: str = "/w") -> RunSpec:
 def run(of: RunSpec, *events: dict[str, Any]) -> RunDirectory:
     """Make the run directory of a run that has started and had these events."""
     directory = RunDirectory.create(of)
-    record(directory, start_event(of.plan(0, {}), directory.logs, 0.0), *events)
+    record(directory, start_event(make_plan(of, 0), directory.logs, 0.0), *events)
     return directory
 
 
@@ -44,7 +45,7 @@ def test_of_the_newest_run_that_has_saved() -> None:
     now = RunDirectory.create(spec(7))
     run(spec(8), saved(97, "a"))  # begun since
     assert saved_on_record(spec(7), now) == "10 x 20260102-000000-abcd"
-    record(now, start_event(spec(7).plan(0, {}), now.logs, 0.0), saved(3, "c", "resume"))
+    record(now, start_event(make_plan(spec(7), 0, {}), now.logs, 0.0), saved(3, "c", "resume"))
     assert saved_on_record(spec(7), now) == f"3 c {now.run_id}"
     record(now, saved(6, "c"))
     assert saved_on_record(spec(7), now) == f"6 c {now.run_id}"
@@ -65,6 +66,6 @@ def test_where_it_does_not_matter_which_host_is_the_first() -> None:
 
 
 def test_the_first_process_is_told() -> None:
-    plan = spec(1).plan(0, {}, None, "5 a run")
-    environments = [process.env for host in plan.hosts for process in host.processes]
+    plan = make_plan(spec(1), 0, {}, None, "5 a run")
+    environments = [worker["env"] for host in plan.hosts for worker in host.spec["processes"]]
     assert [env.get("PODRUN_SAVED") for env in environments] == ["5 a run", None, None]

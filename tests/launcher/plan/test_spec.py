@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.plan.plan import Code, Program
+from podrun.launcher.plan.plan import make_plan
+from podrun.launcher.plan.program import Program
+from podrun.launcher.plan.spec import Code, RunSpec
 from podrun.launcher.pod.pod import Host, Pod, Ssh
 from podrun.launcher.pod.slices import parse_slice
-from podrun.launcher.rundir.spec import RunSpec, start_event
+from podrun.launcher.rundir.runs import start_event
 from podrun.runtime.config import Config, Launch
 
 POD = Pod(
@@ -54,20 +56,18 @@ def test_what_is_read_is_what_was_written(job: Config | Program, code: Code | No
     assert back == spec
     assert type(back.job) is type(job)
     secrets = {"TOKEN": "hush-7e1d"}
-    assert back.plan(3, secrets) == spec.plan(3, secrets)
-    assert [back.plan(3, secrets).spec(h) for h in back.plan(3, secrets).hosts] == [
-        spec.plan(3, secrets).spec(h) for h in spec.plan(3, secrets).hosts
-    ]
+    assert make_plan(back, 3, secrets) == make_plan(spec, 3, secrets)
     assert back.to_json() == spec.to_json()
 
 
 def test_the_plan_is_that_of_the_spec() -> None:
     """Attempt, secrets, code and lease arrive in it."""
     code = Code("~/p", "sub", "~/r", "py")
-    plan = RunSpec("r-1", POD, PROGRAM, Path("/w"), Path("/c"), code, detached=True).plan(4, {"TOKEN": "hush"})
-    assert (plan.run_id, plan.attempt, plan.code, plan.workdir) == ("r-1", 4, code, Path("/w"))
+    spec = RunSpec("r-1", POD, PROGRAM, Path("/w"), Path("/c"), code, detached=True)
+    plan = make_plan(spec, 4, {"TOKEN": "hush"})
+    assert (plan.run, plan.attempt) == (spec, 4)
     assert plan.lease == 24 * 3600
-    assert plan.spec(plan.hosts[1])["processes"][0]["env"]["TOKEN"] == "hush"
+    assert plan.hosts[1].spec["processes"][0]["env"]["TOKEN"] == "hush"
 
 
 @pytest.mark.parametrize("job", [CONFIG, PROGRAM], ids=["config", "program"])
@@ -136,7 +136,7 @@ def test_a_damaged_file_is_refused(text: bytes) -> None:
 )
 def test_the_first_event(job: Config | Program, program: str | None, hosts: dict[str, list[int]]) -> None:
     """It has what a view needs to know of the plan; no secret, and all of it JSON."""
-    plan = RunSpec("r-1", POD, job, Path("/w"), Path("/c")).plan(2, {"TOKEN": "hush"})
+    plan = make_plan(RunSpec("r-1", POD, job, Path("/w"), Path("/c")), 2, {"TOKEN": "hush"})
     event = start_event(plan, Path("/logs"), 12.5)
     assert json.loads(json.dumps(event)) == {
         "event": "start",

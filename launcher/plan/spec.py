@@ -1,10 +1,10 @@
-"""The specification of a run, from which any launcher can start it, restart it, or take it over."""
+"""The specification of a run, from which any launcher can start it, restart it, or take it over. PURE."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dacite import Config as DaciteConfig
 from dacite import DaciteError, from_dict
 
-from podrun.runtime.contract import Event, EventKind
-
-from ..plan.data_set import DataSet
-from ..plan.plan import OWN_PYTHON, Code, LaunchPlan, Program, make_plan
-from ..pod.pod import Host, Pod
+from ..pod.pod import Pod
 from ..pod.traits import TRAITS
+from .data_set import DataSet
+from .program import Program
 
 if TYPE_CHECKING:
     from podrun.runtime.config import Config
@@ -25,6 +23,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _ON_RECORD = {"queue_job": "slurm_job"}
 """Maps fields of a pod to their older names in spec.json, from when SLURM was the only queue."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """Paths of the code on the hosts; a leading `~/` is the login directory."""
+
+    project: str
+    """Folder of the project; every run gets a copy of it."""
+    subfolder: str
+    """Folder below `project` in which podrun was called."""
+    podrun: str
+    """Folder that contains podrun.runtime, for PYTHONPATH."""
+    python: str
+    """Interpreter of the workers."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +58,7 @@ class RunSpec:
     workdir: Path
     cwd: Path
     code: Code | None = None
+    """None: the hosts are this machine and use its files."""
     detached: bool = False
     owner: str = ""
     """Owner of the train.yaml that named the workdir; empty if the user chose the workdir, or it is on this machine."""
@@ -59,25 +72,10 @@ class RunSpec:
     command: tuple[str, ...] = ()
     """Arguments of podrun, as typed."""
 
-    def plan(
-        self, attempt: int, secrets: Mapping[str, str], hosts: Sequence[Host] | None = None, saved: str = ""
-    ) -> LaunchPlan:
-        """Return the plan of an attempt, on the given hosts or on all hosts of the pod. `saved`: see `WorkerEnv`."""
-        return make_plan(
-            self.pod if hosts is None else self.pod.with_hosts(hosts),
-            self.job,
-            run_id=self.run_id,
-            attempt=attempt,
-            workdir=self.workdir,
-            cwd=self.cwd,
-            code=self.code,
-            secrets=secrets,
-            detached=self.detached,
-            owner=self.owner,
-            inject=self.inject,
-            data=self.data,
-            saved=saved,
-        )
+    @property
+    def python(self) -> str:
+        """Return the interpreter of the workers; also used for user programs that are called `python`."""
+        return self.code.python if self.code else self.job.launch.python or self.pod.python or sys.executable
 
     def to_json(self) -> bytes:
         recorded = asdict(self)
@@ -124,22 +122,3 @@ def _tuples(value: Any) -> Any:
 def _plain(value: Any) -> Any:
     """Convert a value that JSON lacks: the fallback of the JSON encoder."""
     return os.fspath(value) if isinstance(value, Path) else value.model_dump(mode="json")
-
-
-def start_event(plan: LaunchPlan, logs: Path, time: float) -> Event:
-    """Return the first event of an attempt, with the parts of the plan that views show."""
-    job = plan.job
-    return {
-        "event": EventKind.START,
-        "time": time,
-        "run_id": plan.run_id,
-        "attempt": plan.attempt,
-        "slice": plan.pod.slice.name,
-        "devices": plan.pod.slice.devices_per_host,
-        "transport": plan.pod.transport,
-        "hosts": {h.host.name: [p.process_id for p in h.processes] for h in plan.hosts},
-        "program": " ".join(job.argv) if isinstance(job, Program) else None,
-        "python": plan.python if isinstance(job, Program) and job.argv[0] in OWN_PYTHON else None,
-        "workdir": os.fspath(plan.workdir),
-        "logs": os.fspath(logs),
-    }
