@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from .guard import PROGRAM, TYPED, guard
-from .options import complete_job, pod_options, pod_request
+from .options import complete_job, pod_options
 
 
 @click.command()
@@ -62,10 +62,11 @@ def compare(
     def action() -> int:
         from ..commands.compare import CompareRequest
         from ..commands.compare import compare as compare_request
+        from ..inventory.pod_request import PodRequest
         from ..request.request import Request
 
         typed = tuple(ctx.meta.get(TYPED, ()))
-        request = Request(train, overrides, pod_request(where, train), workdir, command=typed)
+        request = Request(train, overrides, PodRequest.from_options(where, train), workdir, command=typed)
         return compare_request(CompareRequest(request, over, as_json))
 
     guard(action)

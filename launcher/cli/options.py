@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,8 +13,6 @@ from ..inventory.base import INVENTORIES, REFINEMENTS, Inventory, option_of
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
-
-    from ..inventory.pod_request import PodRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -95,15 +93,6 @@ def pod_options(**texts: str) -> Callable[[F], F]:
         return function
 
     return add
-
-
-def pod_request(where: Mapping[str, Any], train: Path | None = None) -> PodRequest:
-    """Return the pod request from the options' values. `train`: path of a train.yaml that may define the pod as well."""
-    from ..inventory.pod_request import PodRequest
-
-    given = {name: where[name] for name in INVENTORIES if where[name] is not None and where[name] is not False}
-    more = {name: where[name] for name in REFINEMENTS if where[name] is not None}
-    return PodRequest(where["slice"], where["pod"], given, more, train, where["num_slices"])
 
 
 def with_joined_values(args: Sequence[str]) -> list[str]:

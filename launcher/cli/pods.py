@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .guard import PROGRAM, guard
-from .options import pod_options, pod_request
+from .options import pod_options
 
 if TYPE_CHECKING:
     from ..request.hosts import HostSelection
@@ -24,9 +24,10 @@ _WHERE = pod_options(
 
 
 def _selection(where: dict[str, Any], run: str | None) -> HostSelection:
+    from ..inventory.pod_request import PodRequest
     from ..request.hosts import HostSelection
 
-    return HostSelection(pod_request(where), run)
+    return HostSelection(PodRequest.from_options(where), run)
 
 
 @click.command(name="exec")

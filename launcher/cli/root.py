@@ -16,7 +16,7 @@ from ..view.terminal import guarded_streams
 from . import compare, job, pods, render, runs, tpu
 from .guard import PROGRAM, TYPED, typed_program
 from .guard import guard as _guard
-from .options import complete_job, complete_slice, pod_options, pod_request, with_joined_values
+from .options import complete_job, complete_slice, pod_options, with_joined_values
 from .process import PIPE_CLOSED
 
 if TYPE_CHECKING:
@@ -235,6 +235,7 @@ def run(
         train = None if program else Path(job[0])
         starts = train is not None and where["simulate"] and not (dry_run or detach)
         with prestart(where["slice"] if starts else None, where["num_slices"] or 1) as prestarted:
+            from ..inventory.pod_request import PodRequest
             from ..plan.spec import Label
             from ..request.request import Request
 
@@ -250,7 +251,7 @@ def run(
                 pull=pull,
                 label=Label(name, tags, note),
                 command=tuple(ctx.meta.get(TYPED, ())),
-                where=pod_request(where, train),
+                where=PodRequest.from_options(where, train),
             )
             return _run_or_submit(request, prestarted)
 
@@ -317,8 +318,9 @@ def check(workdir: str | None, bandwidth: bool, as_json: bool, **where: Any) -> 
     def action() -> int:
         from ..commands.check import CheckRequest
         from ..commands.check import check as check_request
+        from ..inventory.pod_request import PodRequest
 
-        return check_request(CheckRequest(pod_request(where), workdir, as_json, bandwidth))
+        return check_request(CheckRequest(PodRequest.from_options(where), workdir, as_json, bandwidth))
 
     _guard(action)
 

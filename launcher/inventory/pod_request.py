@@ -28,6 +28,13 @@ class PodRequest:
     any_slice: bool = False
     """True: no slice is needed, and any number of hosts is accepted."""
 
+    @classmethod
+    def from_options(cls, values: Mapping[str, Any], train: Path | None = None) -> PodRequest:
+        """Return the request from the options' values. `train`: path of a train.yaml that may define the pod as well."""
+        given = {name: values[name] for name in INVENTORIES if values[name] is not None and values[name] is not False}
+        more = {name: values[name] for name in REFINEMENTS if values[name] is not None}
+        return cls(values["slice"], values["pod"], given, more, train, values["num_slices"])
+
     @property
     def complete(self) -> bool:
         """Return True if the request names the hosts, so that most mistakes can be found without train.yaml."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, NoReturn, Optional
 
 from ..base.connection import Connection
 from ..base.processes import kill_descendants, reap
@@ -16,6 +17,21 @@ from .serve import Agent
 
 if TYPE_CHECKING:
     from ..base.to_agent import Spec
+
+
+def become_agent(spec: Spec, listener: socket.socket, prewarmed: Optional[PrewarmedWorkers] = None) -> NoReturn:
+    """Serve the run and exit. Stdout and stderr of this process are the agent's log."""
+    code = 1
+    try:
+        serve_attempts(spec, listener, prewarmed or PrewarmedWorkers())
+        code = 0
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
 
 
 def serve_attempts(spec: Spec, listener: socket.socket, prewarmed: PrewarmedWorkers) -> None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sys
-from typing import TYPE_CHECKING, NoReturn, Optional
+from typing import TYPE_CHECKING, NoReturn
 
 from ..base.connection import CHUNK
 from ..base.private import UnsafeError
@@ -75,27 +74,12 @@ def _await_spec(sock: socket.socket, frame: PrestartFrame) -> NoReturn:
                 use_log(log)
                 _answer(sock)
                 sock.close()
+                from .attempts import become_agent
+
                 become_agent(spec, listener, prewarmed)
         kill_descendants(reap)
     finally:
         os._exit(1)
-
-
-def become_agent(spec: Spec, listener: socket.socket, prewarmed: Optional[PrewarmedWorkers] = None) -> NoReturn:
-    """Serve the run and exit. Stdout and stderr of this process are the agent's log."""
-    code = 1
-    try:
-        from .attempts import serve_attempts
-
-        serve_attempts(spec, listener, prewarmed or PrewarmedWorkers())
-        code = 0
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
-        sys.stderr.flush()
-    finally:
-        os._exit(code)
 
 
 def _answer(sock: socket.socket, **fields: object) -> None:

@@ -17,7 +17,7 @@ from ..base.protocol import NO_AGENT, NOT_STARTED, Malformed, parse
 from ..base.run_folder import LOG, SOCKET, open_folder, use_log
 from ..base.stdin import read_line
 from ..base.to_agent import FIRST, SPEC
-from .prestart import PrestartedAgent, become_agent
+from .prestart import PrestartedAgent
 
 if TYPE_CHECKING:
     from ..base.to_agent import First, Spec
@@ -63,6 +63,8 @@ def start(spec: Spec) -> int:
     os.setsid()
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     use_log(log)
+    from .attempts import become_agent
+
     become_agent(spec, listener)
 
 
