@@ -42,7 +42,8 @@ class Attempt(Supervisor):
     """A supervisor of two hosts that talks to nobody."""
 
     def __init__(self, folder: Path, adoption: Adoption | None = None) -> None:
-        plan = replace(plan_of("cpu-2x1", folder, "true"), job=JOB)
+        plan = plan_of("cpu-2x1", folder, "true")
+        plan = replace(plan, run=replace(plan.run, job=JOB))
         (folder / "logs").mkdir()
         self.seen = Seen()
         super().__init__(plan, LocalTransport(plan.pod), Logs(folder / "logs"), self.seen, adoption)
@@ -185,7 +186,7 @@ def test_a_finished_run_is_done(attempt: Attempt) -> None:
 
 def test_a_program_that_saves_has_time(attempt: Attempt) -> None:
     """As long as podrun's own runtime has, if it says that it saves."""
-    attempt._plan = replace(attempt._plan, job=Program(("true",), JOB.launch))
+    attempt._plan = replace(attempt._plan, run=replace(attempt._plan.run, job=Program(("true",), JOB.launch)))
     attempt._processes["host-0", 0].pid = 1
     assert attempt._grace() == 7
     attempt.event(0, event=EventKind.PHASE, phase=Phase.SAVE)

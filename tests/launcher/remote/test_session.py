@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +189,7 @@ def test_frames_of_this_hosts_processes_are_its_own(world: World) -> None:
     assert world.next()["type"] == "started"
     channel.say({"type": "exit", "n": 2, "process": 0, "code": -9, "error": None, "asked": True})
     assert world.next()["code"] == -9
-    world.session._plan = replace(world.host, coordinator=False)
+    world.session._spec = {**world.host.spec, "coordinator": False}
     channel.say(READY | {"n": 3, "port": None})
     assert world.next()["port"] is None
 

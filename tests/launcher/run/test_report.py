@@ -57,7 +57,7 @@ def test_results_on_a_host_say_so() -> None:
     """Their paths are no paths of this machine; the command that brings them is named."""
     job = Config.model_validate({"steps": 3, "batch_size": 64, "log": {"tensorboard": True}})
     plan = plan_of(job)
-    plan = replace(plan, pod=replace(plan.pod, transport="ssh"))
+    plan = replace(plan, run=replace(plan.run, pod=replace(plan.pod, transport="ssh")))
     out = io.StringIO()
     report(Outcome(0), plan, RunDirectory(Path("/runs/r")), cast(View, PlainConsole(out)))
     assert out.getvalue().splitlines() == [
