@@ -27,8 +27,6 @@ def with_queue_options(request: Request, name: str) -> tuple[Request, Submission
     """Return the request for nodes that the queue will allocate, the submission, and the mistakes in its options."""
     queue = load_queue(name)
     options, problems = queue.options(str(request.where.inventories[name]))
-    inventories = {**request.where.inventories, name: options}
-    request = replace(
-        request, where=replace(request.where, inventories=inventories), detach=False
-    )  # a job is not attached
-    return request, Submission(queue, options), problems
+    where = replace(request.where, inventories={**request.where.inventories, name: options})
+    # the job's own podrun supervises it, so --detach changes nothing
+    return replace(request, where=where, detach=False), Submission(queue, options), problems
