@@ -1,4 +1,4 @@
-"""The interface of inventories, and the table of all of them. An inventory's module is imported on first use."""
+"""The interface of inventories, sources of hosts, and the table of them. Their modules are imported on first use."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Listing:
     transport: str = LISTED
     """Transport that reaches the hosts."""
     queue_job: str | None = None
-    """Id of the queue's job that the hosts are nodes of. The queue has the transport's name."""
+    """Id of the job whose nodes the hosts are. The name of its queue is that of the transport."""
     python: str | None = None
     """Interpreter on the hosts, unless the pod file names one."""
     spares: int = 0
     """Number of spare hosts, at the end of `hosts`."""
     is_queued: bool = False
-    """True: the hosts are not allocated yet; a job will get as many as the slice has."""
+    """True: a job is still to be submitted, and will get as many hosts as the slice has."""
 
 
 @dataclass(frozen=True)
@@ -43,19 +43,19 @@ class Inventory:
     """A source of hosts: an option of the command line and, with `is_key`, a key of the pod file."""
 
     module: str
-    """Module of the launcher with `from_option`; also `from_key` if `is_key`; instead `from_slice` if not `lists_hosts`."""
+    """Module with `from_option`, and `from_key` if `is_key`; or with `from_slice` if not `lists_hosts`."""
     help: str
     """Help text of the option."""
     metavar: str | None = None
-    """Placeholder of the option's value; in brackets if optional. None: no value, and `from_option` gets True."""
+    """Placeholder of the option's value, in brackets if the value is optional; None: a flag."""
     is_path: bool = False
     """The option's value is a path on this machine."""
     is_key: bool = False
     """The pod file has a key of the same name, defined in pod_schema.py."""
     lists_hosts: bool = True
-    """False: the hosts are simulated on this machine, according to the slice."""
+    """False: the hosts of the slice are simulated on this machine."""
     knows_slice: bool = False
-    """Its listing may contain `slots` or `slice`, and then no slice has to be given."""
+    """Its listing may contain `slots` or `slice`, from which the slice follows."""
     has_names: bool = False
     """Its module has `names`, which returns completions of the option's value."""
 
@@ -69,7 +69,7 @@ class Inventory:
         return cast(Listing, load(self.module).from_option(value, **refinements))
 
     def from_key(self, value: Any) -> Listing:
-        """Return the hosts for the validated value of the pod file's key. Raises UserError."""
+        """Return the hosts for the pod file's key, whose value has been validated. Raises UserError."""
         return cast(Listing, load(self.module).from_key(value))
 
     def from_slice(self, slice: Slice) -> Pod:
@@ -84,23 +84,23 @@ class Inventory:
 INVENTORIES: Mapping[str, Inventory] = MappingProxyType(
     {
         "hosts": Inventory(
-            "inventory.hosts", "Hosts instead of those of --pod: tpu-[0-3] or 10.0.0.5,10.0.0.6.", "LIST", is_key=True
+            "inventory.hosts", "Hosts, in place of those of --pod: tpu-[0-3] or 10.0.0.5,10.0.0.6.", "LIST", is_key=True
         ),
         "hostfile": Inventory(
-            "inventory.hostfile", "The same from lines of `HOST slots=N`.", "FILE", is_path=True, knows_slice=True
+            "inventory.hostfile", "Hosts from a file with lines `HOST slots=N`.", "FILE", is_path=True, knows_slice=True
         ),
         "tpu": Inventory(
-            "engines.tpu.tpu_vm", "The hosts of a TPU VM, which gcloud knows; with --zone.", "NAME", knows_slice=True
+            "engines.tpu.tpu_vm", "Hosts of a TPU VM, listed by gcloud; needs --zone.", "NAME", knows_slice=True
         ),
         "slurm": Inventory(
             "engines.slurm.inventory",
-            "The nodes of the SLURM job that this runs in. With =partition=gpu,time=2:00:00 a job is submitted.",
+            "Nodes of the SLURM job in which this runs; =partition=gpu,time=2:00:00 submits a new job.",
             "[=OPTIONS]",
             knows_slice=True,
         ),
         "hosts_from": Inventory(
             "inventory.hosts_from",
-            "Who lists the hosts: metadata, on a worker of a TPU VM; gke; or a plug-in.",
+            "Source of the hosts: metadata (on a worker of a TPU VM), gke, or a plug-in.",
             "SOURCE",
             knows_slice=True,
             has_names=True,

@@ -35,18 +35,18 @@ class InventoryConformance:
     option = "hosts_from"
     """Name of its option in INVENTORIES."""
     value: Any
-    """The option's value for a pod that exists."""
+    """A value of the option for which there is a pod."""
     refinements: Mapping[str, Any] = {}
-    """Values of the other options that it needs."""
+    """Values of further options that are required."""
     refused: tuple[Any, ...] = ()
-    """Values for pods that do not exist."""
+    """Values for which there is no pod."""
 
     def test_lists_hosts_of_a_pod(self) -> None:
         """Names, addresses, slice and settings are valid."""
         assert list(listing_problems(self._listed())) == []
 
     def test_is_asked_for_a_pod(self) -> None:
-        """The command line's option yields exactly these hosts, in this order, and the slice if it is known."""
+        """The option yields these hosts in this order, and the slice if it is known."""
         listing = self._listed()
         pod = find_pod(replace(self._request(), any_slice=True))
         assert pod.hosts == listing.hosts
@@ -74,7 +74,7 @@ class InventoryConformance:
                 text = str(error)
                 assert len(text.split()) > 3 and text.replace("\n", "").isprintable(), f"says only {text!r}"
             else:
-                raise AssertionError(f"{value!r} is refused by nobody: {listing}")
+                raise AssertionError(f"{value!r} is not refused: {listing}")
 
     def _request(self, *values: Any) -> PodRequest:
         [value] = values or (self.value,)
@@ -83,6 +83,6 @@ class InventoryConformance:
     def _listed(self, *values: Any) -> Listing:
         listing = self._request(*values).listed
         assert listing is not None, (
-            f"{self.option} is none of {', '.join(INVENTORIES)} that lists hosts, or lacks an option"
+            f"{self.option} is not one of {', '.join(INVENTORIES)} that lists hosts, or lacks an option"
         )
         return listing

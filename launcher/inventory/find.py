@@ -70,7 +70,7 @@ class _Search:
 
     @property
     def _names_hosts(self) -> bool:
-        """Return True if the command line names the hosts."""
+        """Whether the command line names the hosts."""
         return bool(self._request.listing)
 
     @property
@@ -80,13 +80,13 @@ class _Search:
     # --- collect the input ----------------------------------------------------------------------------------------------
 
     def _find_slices(self) -> Slice | None:
-        """Return the slice, repeated as requested; None after a mistake, which is already recorded."""
+        """Return the slice, as often as --num-slices says; None after a mistake, which is recorded."""
         slice = self._find_slice()
         count = self._request.num_slices
         return slice if slice is None or count is None else several_slices(slice, count)
 
     def _find_slice(self) -> Slice | None:
-        """Return a single slice; None after a mistake, which is already recorded."""
+        """Return a single slice; None after a mistake, which is recorded. Raises UserError."""
         file = self._described.file if self._described else None
         if self._request.any_slice and (count := self._count_hosts()):
             return (self._listed and self._listed.slice) or parse_slice(f"cpu-{count}x1")
@@ -109,7 +109,7 @@ class _Search:
         )
 
     def _count_hosts(self) -> int:
-        """Return the number of named hosts; 0 if they are simulated, because then the slice decides."""
+        """Return the number of named hosts; 0 for simulated ones, whose number the slice determines."""
         if self._request.simulation:
             return 0
         if self._listed:
@@ -250,7 +250,7 @@ def _merge(listed: Ssh, described: ParsedPodFile) -> Ssh:
 
 
 def _slots_problem(listed: Listing, slice: Slice, devices: int) -> str | None:
-    """Return a message if the slice has another number of devices per host than the hosts."""
+    """Return a message if the devices per host differ between the slice and the hosts."""
     if listed.slots is None or devices == listed.slots:
         return None
     if not listed.slots_are_limit:
@@ -265,11 +265,15 @@ def _least_problem(least: int | None, slice: Slice) -> str | None:
     if least is None or least == slice.hosts:
         return None
     if least > slice.hosts:
-        return f"{least} is more than the {slice.hosts} of {slice.name}; give at most that"
+        return f"{least} is more than the {slice.hosts} hosts of {slice.name}; give at most that"
     if slice.slices > 1:
-        return f"{slice.name} cannot go on with fewer hosts: it is {slice.slices} slices; remove it, or give `spares`"
+        return (
+            f"{slice.name} cannot continue with fewer hosts: it is {slice.slices} slices; remove it, or give `spares`"
+        )
     if not slice.can_shrink:
-        return f"{slice.name} cannot go on with fewer hosts: its chips are wired together; remove it, or give `spares`"
+        return (
+            f"{slice.name} cannot continue with fewer hosts: its chips are wired together; remove it, or give `spares`"
+        )
     return None
 
 

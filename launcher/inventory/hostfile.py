@@ -72,12 +72,12 @@ def _slots(words: list[str]) -> int | None:
 def _add(hosts: dict[str, int], names: list[str], line: int) -> None:
     for name in names:
         if name in hosts:
-            raise ValueError(f"{name} stands in line {hosts[name]} already; keep one of them")
+            raise ValueError(f"{name} is in line {hosts[name]} already; keep one of them")
         hosts[name] = line
 
 
 def _unequal(slots: dict[int, int | None]) -> list[Row]:
-    """Return a mistake for each host whose slots differ from the first: all hosts of a slice have the same devices."""
+    """Return a mistake for each host with other slots than the first: all hosts of a slice have equally many devices."""
     if not slots:
         return []
     first_line, first = next(iter(slots.items()))

@@ -1,4 +1,4 @@
-"""Ask a named source for hosts: `--hosts-from metadata`, `gke`, or a plug-in."""
+"""Get hosts from a named source: `--hosts-from metadata`, `gke`, or a plug-in."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def from_option(text: str) -> Listing:
         meant = f"; did you mean {near[0]}?" if near else ""
         raise UserError(
             f"--hosts-from: there is no source of hosts {short(name)}{meant}\n"
-            f"known here are {', '.join(known)}; a package brings others by entry points of the group {GROUP}"
+            f"sources here: {', '.join(known)}; a package adds others by entry points of the group {GROUP}"
         )
     return listing
 

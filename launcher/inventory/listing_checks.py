@@ -16,20 +16,20 @@ from .base import Listing
 from .fits import duplicates, misfit
 
 _SSH = {"user": str, "port": int, "key": Path, "jump": str, "known_hosts": Path, "config": Path}
-_NAMED = 3  # hosts whose mistakes are reported
+_NAMED = 3  # most mistakes reported about hosts
 
 
 def listing_problems(listing: object) -> Iterator[str]:
     """Yield every problem that makes a listing unusable, with its remedy."""
     if not isinstance(listing, Listing):
-        yield f"{short(listing)} is no Listing; return a podrun.launcher.inventory.base.Listing"
+        yield f"{short(listing)} is not a Listing; return a podrun.launcher.inventory.base.Listing"
         return
     hosts = listing.hosts
     if not isinstance(hosts, tuple) or not all(isinstance(host, Host) for host in hosts):
         yield f"hosts is {short(hosts)}; give a tuple of podrun.launcher.pod.pod.Host"
         return
     if not 1 <= len(hosts) <= LIMIT:
-        yield f"hosts has {len(hosts)} of them; list 1 to {LIMIT}"
+        yield f"hosts has {len(hosts)} entries; list 1 to {LIMIT}"
         return
     wrong = [
         f"{what} of a host is {short(value)}; give the name or IP address of one host"
@@ -67,7 +67,7 @@ def _reach_problems(listing: Listing) -> Iterator[str]:
         fitting = " or ".join(name for name, traits in TRAITS.items() if traits.lists_hosts)
         yield f"transport is {short(listing.transport)}; give {fitting}"
     if listing.is_queued:
-        yield "is_queued is for jobs that SLURM is to start; list hosts that are there"
+        yield "is_queued is only for jobs of SLURM; list hosts that exist"
     if not isinstance(listing.ssh, Ssh):
         yield f"ssh is {short(listing.ssh)}; give a podrun.launcher.pod.pod.Ssh"
         return

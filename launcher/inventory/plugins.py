@@ -40,13 +40,13 @@ def list_by_plugin(name: str, argument: str, typed: str) -> Listing | None:
         return None
     if len(entries) > 1:
         packages = " and ".join(_package(entry) for entry in entries)
-        raise UserError(f"{typed}: {packages} both bring a plug-in of this name; uninstall one of them")
+        raise UserError(f"{typed}: {packages} both have a plug-in of this name; uninstall one of them")
     [entry] = entries
     function = _guarded(entry, typed, "cannot be loaded", entry.load)
     listing = _guarded(entry, typed, "has failed", lambda: function(argument))
     if problems := list(listing_problems(listing)):
         raise UserError(
-            "\n".join(f"{typed}: {_described(entry)} has listed hosts wrongly: {what}" for what in problems)
+            "\n".join(f"{typed}: {_described(entry)} has returned a wrong listing: {what}" for what in problems)
         )
     assert isinstance(listing, Listing)
     return listing
@@ -66,7 +66,7 @@ def _guarded(entry: EntryPoint, typed: str, what: str, action: Callable[[], Any]
 
 
 def _line(error: BaseException) -> str:
-    """Return ` (my_inventory.py:18)`: the innermost line of the traceback outside podrun and importlib; or an empty text."""
+    """Return the innermost line outside podrun and importlib, as in ` (my_inventory.py:18)`; empty if there is none."""
     frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     passing = {Path(__file__), *(path for path, _ in frames if "importlib" in path.parts or path.name.startswith("<"))}
     lines = [f"{path.name}:{line}" for path, line in frames if path not in passing]

@@ -20,7 +20,7 @@ Mistake = tuple[str, str]
 
 
 def check_pod(described: ParsedPodFile, other_hosts: bool = False, env: Mapping[str, str] = os.environ) -> list[Row]:
-    """Return the mistakes that the schema cannot find. `other_hosts`: the command line's hosts replace the file's."""
+    """Return the mistakes that the schema cannot find. `other_hosts`: hosts of the command line replace the file's."""
     mistakes = [*_transport(described, other_hosts), *_files(described), *_secrets(described, env)]
     if not other_hosts:
         twice = list(duplicates(described.hosts))
@@ -35,7 +35,7 @@ def _transport(described: ParsedPodFile, other_hosts: bool) -> Iterator[Mistake]
     if described.broken & {*INVENTORIES, "transport"}:
         return
     for second in described.inventories[1:]:
-        yield second, f"`{described.inventory}` says where the hosts are as well; remove one of the two"
+        yield second, f"`{described.inventory}` names the hosts as well; remove one of the two"
     key = described.inventory
     listed_elsewhere = other_hosts or key is not None
     lists_hosts = None if file.transport is None else TRAITS[file.transport].lists_hosts
@@ -43,7 +43,7 @@ def _transport(described: ParsedPodFile, other_hosts: bool) -> Iterator[Mistake]
         what = f"{file.transport} means processes on this machine, but there are `{key}`; remove one of the two"
         yield "transport", what
     elif file.spares and not listed_elsewhere:
-        yield "spares", "take the places of `hosts`, but there are none; a simulated pod needs no spares"
+        yield "spares", "replace `hosts`, but there are none; a simulated pod needs no spares"
     elif file.hosts == () and not other_hosts:
         yield "hosts", "is empty; name at least one host"
     elif not listed_elsewhere and lists_hosts:
@@ -93,7 +93,7 @@ def _secrets(described: ParsedPodFile, env: Mapping[str, str]) -> Iterator[Mista
             readable = False
             yield "secrets_file", str(error)
         if not names and "secrets" not in described.broken:
-            yield "secrets_file", "nothing of it is used; list the names that the workers get under `secrets`"
+            yield "secrets_file", "is not used; list the names that the workers get under `secrets`"
     for index, name in enumerate(names):
         key = f"secrets.{index}"
         if name in names[:index]:

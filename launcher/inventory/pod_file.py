@@ -21,7 +21,7 @@ from .pod_schema import PodFile
 
 @dataclass(frozen=True)
 class ParsedPodFile:
-    """The valid part of a pod file."""
+    """The valid part of a pod file, with the mistakes in the rest."""
 
     path: Path
     file: PodFile
@@ -38,23 +38,23 @@ class ParsedPodFile:
 
     @property
     def inventories(self) -> tuple[str, ...]:
-        """Keys that say where the hosts are: at most one, unless the file has a mistake."""
+        """Keys that name the hosts; more than one is a mistake."""
         return tuple(n for n, i in INVENTORIES.items() if i.is_key and getattr(self.file, n) is not None)
 
     @property
     def inventory(self) -> str | None:
-        """Key that says where the hosts are; None: they are simulated."""
+        """Key that names the hosts; None: they are simulated."""
         return next(iter(self.inventories), None)
 
     @cached_property
     def hosts(self) -> tuple[Host, ...]:
-        """Hosts that the file lists. Raises UserError if its inventory fails."""
+        """Hosts of the file. Raises UserError if its inventory fails."""
         name = self.inventory
         return () if name is None else INVENTORIES[name].from_key(getattr(self.file, name)).hosts
 
     @property
     def spares(self) -> tuple[Host, ...]:
-        """Spare hosts that the file lists."""
+        """Spare hosts of the file."""
         return tuple(host for entry in self.file.spares for host in entry.hosts())
 
     @property

@@ -22,7 +22,7 @@ class PodRequest:
     refinements: Mapping[str, Any] = field(default_factory=dict)
     """Values of the given options, by name in REFINEMENTS."""
     train: Path | None = None
-    """Path of train.yaml, for messages that list the places searched."""
+    """Path of train.yaml, for messages."""
     num_slices: int | None = None
     """Number of slices of the shape `slice`; None: as in the slice's name."""
     any_slice: bool = False
@@ -37,12 +37,12 @@ class PodRequest:
 
     @property
     def complete(self) -> bool:
-        """Return True if the request names the hosts, so that most mistakes can be found without train.yaml."""
+        """Whether the request names the hosts, so that most mistakes can be found without train.yaml."""
         return bool(self.pod or self.listing or (self.simulation and self.slice))
 
     @property
     def names_pod(self) -> bool:
-        """Return True if any option about the pod was given."""
+        """Whether any option about the pod was given."""
         return bool(self.pod or self.slice or self.num_slices or self.inventories or self.refinements)
 
     @property
@@ -52,7 +52,7 @@ class PodRequest:
 
     @property
     def simulation(self) -> str | None:
-        """Name of the given option that simulates hosts on this machine, or None."""
+        """Name of the given option that simulates hosts on this machine; None without one."""
         return next((name for name in self.inventories if not INVENTORIES[name].lists_hosts), None)
 
     @property
@@ -62,7 +62,7 @@ class PodRequest:
 
     @cached_property
     def listed(self) -> Listing | None:
-        """Hosts of the lister, queried once, since it may be a service. Raises UserError, UnavailableError."""
+        """Hosts of the `lister`, which is asked only once. Raises UserError, UnavailableError."""
         name = self.lister
         if name is None or any(self.lacks(name)):
             return None

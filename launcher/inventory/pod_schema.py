@@ -165,9 +165,9 @@ else:
 class HostEntry(Section):
     """One host, or several if it contains ranges."""
 
-    name: HostRange = Field(description="What messages and logs call it: tpu-0, or tpu-[0-3] for four hosts.")
-    address: HostRange | None = Field(None, description="Where it is reached from here; without it: the name.")
-    internal: HostRange | None = Field(None, description="Where the other hosts reach it.")
+    name: HostRange = Field(description="Name in messages and logs: tpu-0, or tpu-[0-3] for four hosts.")
+    address: HostRange | None = Field(None, description="Address for this machine. Default: the name.")
+    internal: HostRange | None = Field(None, description="Address for the other hosts.")
 
     @model_validator(mode="after")
     def _check_lengths(self) -> HostEntry:
@@ -175,13 +175,13 @@ class HostEntry(Section):
         return self
 
     def hosts(self) -> list[Host]:
-        """Return the hosts. Raises ValueError if name, address and internal stand for different numbers of hosts."""
+        """Return the hosts. Raises ValueError if name, address and internal name different numbers of hosts."""
         names = expand(self.name)
         addresses = expand(self.address) if self.address else names
         internals = expand(self.internal) if self.internal else [None] * len(names)
         for key, values in (("address", addresses), ("internal", internals)):
             if len(values) != len(names):
-                raise ValueError(f"name stands for {len(names)} hosts, but {key} for {len(values)}; write equally many")
+                raise ValueError(f"name has {len(names)} hosts, but {key} has {len(values)}; write equally many")
         return [Host(*host) for host in zip(names, addresses, internals, strict=True)]
 
 
@@ -194,10 +194,10 @@ class SshSection(Section):
     user: Annotated[str, AfterValidator(_user)] | None = None
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     key: LocalPath | None = Field(None, description="Private key.")
-    jump: Annotated[str, AfterValidator(_jump)] | None = Field(None, description="USER@HOST:PORT in between.")
+    jump: Annotated[str, AfterValidator(_jump)] | None = Field(None, description="Jump host: USER@HOST:PORT.")
     known_hosts: LocalPath | None = Field(None, description="Instead of ~/.ssh/known_hosts.")
     host_keys: Literal["strict", "accept-new"] = Field(
-        "strict", description="accept-new trusts and records the key of a host that is not known yet."
+        "strict", description="accept-new trusts and records the key of an unknown host."
     )
     config: LocalPath | None = Field(None, description="Instead of ~/.ssh/config.")
 
@@ -209,7 +209,7 @@ class ContainerSection(Section):
     image: Annotated[str, AfterValidator(_image)] = Field(description="A file or folder on the hosts, or a URL.")
     python: Annotated[str, AfterValidator(_image)] = Field("python3", description="Interpreter in the image.")
     mounts: Annotated[tuple[Annotated[str, AfterValidator(_mount)], ...], Texts] = Field(
-        (), description="Paths of the hosts that the container sees: PATH, or PATH:PATH_IN_CONTAINER[:FLAGS]."
+        (), description="Paths of the hosts to mount: PATH, or PATH:PATH_IN_CONTAINER[:FLAGS]."
     )
     options: Annotated[tuple[Annotated[str, AfterValidator(_option)], ...], Texts] = Field(
         (), description="Further options of the engine, passed on unchanged."
@@ -222,16 +222,16 @@ class PodFile(Section):
     slice: SliceName | None = Field(None, description="As --slice: v3-32, gpu-2x8, cpu-2x4.")
     transport: TransportName | None = Field(None, description="local: processes on this machine.")
     hosts: HostEntries | None = None
-    spares: HostEntries = Field((), description="Hosts that take the places of those that are lost or not ready.")
+    spares: HostEntries = Field((), description="Hosts that replace those that are lost or not ready.")
     min_hosts: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="A restart goes on with this many if others are lost."
+        None, description="Fewest hosts with which a restart may continue if others are lost."
     )
     ssh: SshSection = SshSection()
     home: HostPath = Field("~/.podrun", description="podrun's folder on the hosts.")
     python: Annotated[str, AfterValidator(_python)] | None = Field(None, description="Interpreter on the hosts.")
     container: ContainerSection | None = Field(None, description="The image that the workers run in.")
     workdir: HostPath | None = Field(
-        None, description="Holds a folder for each run; the first host keeps it if they do not share it."
+        None, description="Folder of the results, one folder in it for each run; on the first host if it is not shared."
     )
     env: dict[Variable, str] = Field(default={}, description="Environment variables of the workers.")
     secrets: Annotated[tuple[Annotated[str, AfterValidator(_secret)], ...], BeforeValidator(_secrets)] = Field(

@@ -14,12 +14,12 @@ def check_worker(typed: str, name: str, number: str | None, hosts: int) -> None:
     if not (number.isascii() and number.isdigit() and len(number) < 6 and int(number) < hosts):
         raise UserError(
             f"{typed}: {name} is {short(number)}, but {hosts} {'host is' if hosts == 1 else 'hosts are'} listed, which "
-            "count from 0: the two do not belong together; name the hosts with --hosts"
+            "count from 0: the two do not match; name the hosts with --hosts"
         )
 
 
 def check_slices(typed: str, number: str | None) -> None:
-    """Raise UserError if this slice is one of several, because each slice knows only its own hosts."""
+    """Raise UserError if this is one of several slices, because a slice lists only its own hosts."""
     if number not in (None, "", "1"):
         raise UserError(
             f"{typed}: this is one of several slices (MEGASCALE_NUM_SLICES is {short(str(number))}), and each knows its own "

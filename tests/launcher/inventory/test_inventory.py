@@ -225,7 +225,7 @@ def test_short_pod_files(tmp_path: Path, text: str, names: list[str], transport:
 def test_only_one_key_says_where_the_hosts_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """None of several is ignored without a word."""
     monkeypatch.setattr(pod_file, "INVENTORIES", {**INVENTORIES, "python": INVENTORIES["hosts"]})
-    what = r"line 3: python: .*`hosts` says where the hosts are as well; remove one of the two"
+    what = r"line 3: python: .*`hosts` names the hosts as well; remove one of the two"
     with pytest.raises(UserError, match=what):
         pod_of(tmp_path, "slice: cpu-1x1\nhosts: a\npython: python3\n")
 

@@ -52,7 +52,7 @@ def test_its_name_is_offered(site: Path) -> None:
     assert names() == ["metadata", "gke", "mine"]
     assert complete("--hosts-from", "m") == ["metadata", "mine"]
     with pytest.raises(
-        UserError, match=r"no source of hosts 'mien'; did you mean mine.\nknown here are metadata, gke, mine;"
+        UserError, match=r"no source of hosts 'mien'; did you mean mine.\nsources here: metadata, gke, mine;"
     ):
         find("mien")
     for wrong in ("", ":", "\x1b[2J", "mine/../x"):
@@ -73,7 +73,7 @@ def test_two_of_one_name(site: Path) -> None:
     install(site)
     install(site, package="other")
     with pytest.raises(
-        UserError, match=r"mine: (my-inventory|other) 1\.2 and (my-inventory|other) 1\.2 both bring .*uninstall"
+        UserError, match=r"mine: (my-inventory|other) 1\.2 and (my-inventory|other) 1\.2 both have .*uninstall"
     ):
         find("mine")
 
@@ -101,7 +101,11 @@ def test_two_of_one_name(site: Path) -> None:
             "mine = {module}:find",
             r"has failed: .*OSError: \\x1b\[2J",
         ),
-        ("def find(name): pass", "mine = {module}:find", "has listed hosts wrongly: None is no Listing; return a"),
+        (
+            "def find(name): pass",
+            "mine = {module}:find",
+            "has returned a wrong listing: None is not a Listing; return a",
+        ),
     ],
 )
 def test_a_plugin_that_fails(site: Path, source: str, entry: str, what: str) -> None:
@@ -124,8 +128,8 @@ def test_its_own_errors_go_through(site: Path) -> None:
     [
         ("Listing([Host('a', 'a')])", "hosts is .*give a tuple"),
         ("Listing(('a', 'b'))", "hosts is .*give a tuple"),
-        ("Listing(())", "hosts has 0 of them; list 1 to 10000"),
-        ("Listing((Host('a', 'a'),) * 10001)", "hosts has 10001 of them"),
+        ("Listing(())", "hosts has 0 entries; list 1 to 10000"),
+        ("Listing((Host('a', 'a'),) * 10001)", "hosts has 10001 entries"),
         ("Listing((Host('a', 'a'),) * 2)", "two hosts have the name a"),
         ("Listing((Host('a b', 'a'),))", "name of a host is 'a b'"),
         ("Listing((Host('a', '-oProxyCommand=x'),))", "address of a host is .*-oProxyCommand"),
@@ -139,7 +143,7 @@ def test_its_own_errors_go_through(site: Path) -> None:
         ),
         ("Listing((Host('a', 'a'),), slice=parse_slice('v3-32'))", "1 host, but v3-32 has 4 hosts; give 4"),
         ("Listing((Host('a', 'a'),), transport='local')", "transport is .*local.*; give ssh or slurm"),
-        ("Listing((Host('a', 'a'),), is_queued=True)", "is_queued is for jobs that SLURM is to start"),
+        ("Listing((Host('a', 'a'),), is_queued=True)", "is_queued is only for jobs of SLURM"),
         ("Listing((Host('a', 'a'),), transport=None)", "transport is None"),
         ("Listing((Host('a', 'a'),), ssh={'user': 'me'})", "ssh is .*; give a podrun.launcher.pod.pod.Ssh"),
         ("Listing((Host('a', 'a'),), ssh=Ssh(key='~/.ssh/k'))", "ssh.key is .*; give a Path"),
@@ -150,7 +154,7 @@ def test_its_own_errors_go_through(site: Path) -> None:
 def test_a_listing_that_is_no_pod(site: Path, listing: str, what: str) -> None:
     install(site, f"{GOOD}\nfrom dataclasses import replace\ndef find(name): return {listing}\n")
     with pytest.raises(
-        UserError, match=f"^--hosts-from mine: the plug-in .* has listed hosts wrongly: {what}"
+        UserError, match=f"^--hosts-from mine: the plug-in .* has returned a wrong listing: {what}"
     ) as raised:
         find("mine")
     assert len(str(raised.value)) < 500

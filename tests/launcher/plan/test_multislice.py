@@ -48,7 +48,7 @@ def test_a_wrong_number_of_hosts_is_told() -> None:
 def test_fewer_hosts_are_no_slices(tmp_path: Path) -> None:
     file = tmp_path / "pod.yaml"
     file.write_text("slice: 2xcpu-2x2\nhosts: h[0-3]\nmin_hosts: 2\n")
-    with pytest.raises(UserError, match="2xcpu-2x2 cannot go on with fewer hosts: it is 2 slices"):
+    with pytest.raises(UserError, match="2xcpu-2x2 cannot continue with fewer hosts: it is 2 slices"):
         find_pod(PodRequest(pod=file))
 
 

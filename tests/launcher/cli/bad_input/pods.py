@@ -145,7 +145,7 @@ POD_FILE = [
     pod_file("port of a host", "has a port", "line 2: hosts.0:", "`ssh: {port: 22}`", "slice: cpu-1x1\nhosts: a:22\n"),
     pod_file(
         "unequal ranges",
-        "name stands for 2 hosts, but address for 3",
+        "name has 2 hosts, but address has 3",
         "line 3: hosts.0:",
         "equally many",
         "slice: cpu-2x1\nhosts:\n- {name: 'a[0-1]', address: 'b[0-2]'}\n",
@@ -273,7 +273,7 @@ HOSTS = [
     hostfile("other words", "only `slots=N`", "line 2: 'b cpus=8'", "slots=N", "a slots=8\nb cpus=8\n"),
     hostfile("unequal slots", "slots=4, but slots=8 in line 1", "line 2:", "the same", "a slots=8\nb slots=4\n"),
     hostfile("no slots", "no slots, but slots=8 in line 1", "line 3:", "the same", "a slots=8\n\nb\n"),
-    hostfile("twice", "a stands in line 1 already", "line 2:", "keep one", "a slots=8\na slots=8\n"),
+    hostfile("twice", "a is in line 1 already", "line 2:", "keep one", "a slots=8\na slots=8\n"),
     hostfile("other slots", "slots=4, but gpu-1x8 has 8", "--hostfile:", "change one", "a slots=4\n", "-s", "gpu-1x8"),
     hostfile("hosts of hf", "1 host, but gpu-2x8 has 2", "--hostfile:", "gpu-1x8", "a slots=8\n", "-s", "gpu-2x8"),
 ]
