@@ -18,16 +18,16 @@ from .options import complete_job, pod_options
     multiple=True,
     required=True,
     metavar="KEY=A,B",
-    help="Values of a key of train.yaml, each a variant; of several --over every combination.",
+    help="Values of a key of train.yaml, one variant for each; several --over give all combinations.",
 )
 @click.option(
     "--workdir",
     "-w",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="A new folder, which gets one for each variant.  [default: runs/NAME-compare, numbered if that is there]",
+    help="New folder with a workdir for each variant.  [default: runs/NAME-compare, numbered if it exists]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the table as JSON; the progress goes to stderr.")
+@click.option("--json", "as_json", is_flag=True, help="Print the table as JSON; progress goes to stderr.")
 @click.argument("train", type=click.Path(path_type=Path), metavar="train.yaml [key.path=value ...]")
 @click.argument("overrides", nargs=-1, metavar="", shell_complete=complete_job)
 @click.pass_context
@@ -44,9 +44,9 @@ def compare(
     """Train a job in several variants, one after another on the same pod, and compare times and losses.
 
     \b
-    A variant that fails does not keep the others from being run; Ctrl-C ends the comparison.
-    Both print the table of what there is. Exit code: Ctrl-C's, or the first failure's.
-    With --slurm=OPTIONS each variant is a job of its own, and SLURM decides which train at once.
+    If a variant fails, the others still run; Ctrl-C ends the comparison. In both cases the table
+    is printed. The exit code is that of Ctrl-C, or of the first failure.
+    With --slurm=OPTIONS each variant is a separate job, and SLURM decides which train at once.
 
     \b
     Examples:

@@ -27,10 +27,10 @@ def _complete_template(ctx: click.Context, param: click.Parameter, incomplete: s
     type=click.Path(path_type=Path),
     default="train.yaml",
     metavar="FILE",
-    help="A new file.  [default: train.yaml]",
+    help="File to write, which must not exist.  [default: train.yaml]",
 )
 def new(task: str | None, output: Path) -> None:
-    """Write a commented train.yaml for a task, to start from; without TASK list the tasks.
+    """Write a commented train.yaml for a task; without TASK, list the tasks.
 
     \b
     Examples:
@@ -60,12 +60,17 @@ def _complete_data(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 @click.command()
 @click.argument("name", required=False, metavar="[NAME]", shell_complete=_complete_data)
-@click.option("--to", type=click.Path(path_type=Path), metavar="DIR", help="[default: a folder NAME, here]")
+@click.option(
+    "--to",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder for the data.  [default: a folder NAME in the current one]",
+)
 def data(name: str | None, to: Path | None) -> None:
-    """List public data sets, or fetch one from its server; its digests are verified.
+    """List public data sets, or download one and verify its digests.
 
     \b
-    Exit code: 0 it is here, 1 what came is not what it was, 69 its server cannot be reached.
+    Exit code: 0 complete, 1 a digest is wrong, 69 the server cannot be reached.
 
     \b
     Examples:
@@ -89,16 +94,18 @@ def data(name: str | None, to: Path | None) -> None:
 
 @click.command()
 @click.option("--slice", "-s", metavar="TYPE", help="Slice to run on.  [default: launch.slice, or cpu-1x1]")
-@click.option("--mesh", metavar="AXES", help="Lay out arrays over a mesh such as data=4,model=2, in place of a job.")
+@click.option("--mesh", metavar="AXES", help="Show arrays on a mesh such as data=4,model=2, instead of a job.")
 @click.option(
     "--array",
     "arrays",
     multiple=True,
     metavar="ARRAY",
-    help="With --mesh: 16@data,32@model, with a name: A=16@data,32.",
+    help="With --mesh: an array, 16@data,32@model or with a name A=16@data,32; may be repeated.",
 )
-@click.option("--expr", metavar="EXPRESSION", help="With --array: expression over the arrays.  [default of two: A @ B]")
-@click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
+@click.option(
+    "--expr", metavar="EXPRESSION", help="With --array: an expression of the arrays.  [default for two: A @ B]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 @click.argument("train", type=click.Path(path_type=Path), metavar="[train.yaml]", required=False)
 @click.argument("overrides", nargs=-1, metavar="[key.path=value ...]", shell_complete=complete_job)
 def inspect(
@@ -110,10 +117,10 @@ def inspect(
     expr: str | None,
     as_json: bool,
 ) -> None:
-    """Show a job before it runs: parameters, layout over the devices, FLOPs, memory. Or arrays on a mesh.
+    """Show parameters, layout over the devices, FLOPs and memory of a job before it runs, or the layout of arrays on a mesh.
 
-    Nothing is trained or written. The step is compiled on this machine for as many virtual CPU devices as the slice has,
-    from shapes alone: the model may be larger than the memory.
+    Nothing is trained or written. The step is compiled on this machine, for as many virtual CPU devices as the slice has,
+    from shapes alone, so the model may be larger than this machine's memory.
 
     \b
     Examples:

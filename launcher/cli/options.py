@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _HELP = {
-    "slice": "What the pod is: v3-32, cpu-2x4.",
-    "num_slices": "So many of that slice, which train together.",
-    "pod": "Where its hosts are; `podrun init` writes one.",
+    "slice": "Shape of the pod: v3-32, gpu-2x8, cpu-2x4; `podrun slices` lists them.",
+    "num_slices": "Number of slices of that shape that train together.",
+    "pod": "Pod file with the hosts and their settings; `podrun init` writes one.",
 }
 
 

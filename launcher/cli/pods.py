@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from ..request.hosts import HostSelection
 
 _WHERE = pod_options(
-    slice="What they are; only --simulate needs it.",
-    pod="The hosts of a pod file.",
-    hosts="These hosts: tpu-[0-3] or 10.0.0.5,10.0.0.6; how, --pod may say.",
-    hostfile="The hosts of a hostfile.",
-    tpu="The hosts of a TPU VM; with --zone.",
-    simulate="This machine, once for every host of the slice.",
+    slice="Shape of the pod; only --simulate needs it.",
+    pod="Hosts of a pod file.",
+    hosts="Hosts: tpu-[0-3] or 10.0.0.5,10.0.0.6; with --pod, reached by its settings.",
+    hostfile="Hosts from a file with lines `HOST slots=N`.",
+    tpu="Hosts of a TPU VM; needs --zone.",
+    simulate="This machine, as the hosts of a simulated pod.",
 )
 
 
@@ -32,8 +32,13 @@ def _selection(where: dict[str, Any], run: str | None) -> HostSelection:
 
 @click.command(name="exec")
 @_WHERE
-@click.option("--run", metavar="RUN", help="The hosts of a run.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Kill it after that.")
+@click.option("--run", metavar="RUN", help="Hosts of a run.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Kill the command after that time.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print exit code and output of every host as JSON.")
 @click.argument("command", nargs=-1, metavar="-- COMMAND [ARGS ...]")
 @click.pass_context
@@ -42,8 +47,8 @@ def execute(
 ) -> None:
     """Run a command on every host at once; equal outputs are shown once.
 
-    Its arguments arrive as they are; for pipes and variables of the hosts: -- sh -c '...'.
-    Exit code: the largest of all hosts; 69 for one that cannot be reached, 124 after --timeout.
+    The arguments are passed unchanged; for pipes and variables of the hosts use -- sh -c '...'.
+    Exit code: the largest of all hosts; 69 if a host cannot be reached, 124 after --timeout.
 
     \b
     Examples:
@@ -65,13 +70,13 @@ def execute(
 
 @click.command()
 @_WHERE
-@click.option("--run", metavar="RUN", help="The hosts of a run.")
+@click.option("--run", metavar="RUN", help="Hosts of a run.")
 @click.argument("host", metavar="HOST [-- COMMAND [ARGS ...]]")
 @click.pass_context
 def ssh(ctx: click.Context, /, host: str, run: str | None, **where: Any) -> None:
     """Log in to one host, with the user, key, port and jump host that podrun uses.
 
-    HOST is a host's name or its beginning, or the id of a process.
+    HOST is the name of a host, the beginning of it, or the id of a process.
 
     
     Examples:
@@ -90,20 +95,20 @@ def ssh(ctx: click.Context, /, host: str, run: str | None, **where: Any) -> None
 
 @click.command()
 @_WHERE
-@click.option("--older-than", metavar="TIME", help="90s, 10m, 2h, 7d.  [default: 7d; with RUN: 0]")
+@click.option("--older-than", metavar="TIME", help="Only what is older: 90s, 10m, 2h, 7d.  [default: 7d; with RUN: 0]")
 @click.option("--dry-run", is_flag=True, help="List what would be removed.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.argument("run", required=False, metavar="[RUN]")
 def clean(run: str | None, older_than: str | None, dry_run: bool, yes: bool, **where: Any) -> None:
-    """Remove what runs that are over have left behind.
+    """Remove what finished runs have left behind.
 
     
-    Without a pod: their run directories on this machine (logs, events), not their workdirs.
-    With a pod:    on its hosts, folders and processes of runs without a live agent there, and
-                   bundles and environments that nothing uses.
-    With RUN:      that run's directory here, and what it has left on its hosts.
+    Without a pod: run directories on this machine (logs, events), but no workdirs.
+    With a pod:    on its hosts, folders and processes of runs that have no agent there any more,
+                   and unused bundles, environments and data sets.
+    With RUN:      its run directory on this machine, and its folders and processes on its hosts.
 
-    A run that goes on is never touched, nor anything of another user.
+    Never removes anything of a run that is still going, or of another user.
 
     
     Examples:
@@ -122,7 +127,7 @@ def clean(run: str | None, older_than: str | None, dry_run: bool, yes: bool, **w
 
 @click.command()
 @_WHERE
-@click.option("--run", metavar="RUN", help="The hosts of a run.")
+@click.option("--run", metavar="RUN", help="Hosts of a run.")
 @click.argument("workdir", type=click.Path(path_type=Path))
 @click.argument(
     "action",
@@ -132,18 +137,18 @@ def clean(run: str | None, older_than: str | None, dry_run: bool, yes: bool, **w
 )
 @click.argument("steps", nargs=-1, metavar="STEP ...]")
 def checkpoints(workdir: Path, action: str | None, steps: tuple[str, ...], run: str | None, **where: Any) -> None:
-    """List the checkpoints of a workdir, and compare every file with its digest.
+    """List the checkpoints of a workdir, verify them, or change which are kept.
 
     \b
-    drop STEP ...   Remove them.
-    keep STEP ...   Keep them, however many newer ones there are.
-    unpin STEP ...  Undo that.
-    restore STEP    The next start goes on from it: newer ones are set aside, none is deleted.
-                    Also brings back one that was set aside: 20.damaged-1, 20.aside-1.
+    drop STEP ...   Delete these checkpoints.
+    keep STEP ...   Keep them, however many newer ones follow.
+    unpin STEP ...  Undo keep.
+    restore STEP    Make it the one that the next start resumes from: newer ones are set aside, not
+                    deleted. Also for one that was set aside: 20.damaged-1, 20.aside-1.
 
-    With a pod the workdir is the one that its first host sees, with a run the one of process 0.
-    One in a bucket is read by this machine, and copied to a temporary folder to be compared.
-    Exit code 1 if a checkpoint is damaged.
+    Every file is compared with its digest; the exit code is 1 if a checkpoint is damaged. With a pod, WORKDIR is a path on
+    its first host; with a run, on the host of process 0. Checkpoints in a bucket are downloaded to a temporary folder to
+    be verified.
 
     \b
     Examples:

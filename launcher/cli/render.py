@@ -12,23 +12,28 @@ from .options import complete_job, complete_slice
 
 @click.group()
 def render() -> None:
-    """Print a job for another engine to run."""
+    """Print a job in the format of another engine."""
 
 
 @render.command()
 @click.option(
     "--image", required=True, metavar="IMAGE", help="Container image with Python, JAX for the slice, and podrun."
 )
-@click.option("--slice", "-s", metavar="TYPE", shell_complete=complete_slice, help="What it runs on: v5e-16, gpu-2x8.")
-@click.option("--num-slices", type=click.IntRange(1, 10_000), metavar="N", help="So many of that slice.")
+@click.option("--slice", "-s", metavar="TYPE", shell_complete=complete_slice, help="Shape of the pod: v5e-16, gpu-2x8.")
+@click.option("--num-slices", type=click.IntRange(1, 10_000), metavar="N", help="Number of slices of that shape.")
 @click.option(
-    "--workdir", "-w", metavar="URL|DIR", help="gs://BUCKET/PATH, s3://BUCKET/PATH, or a folder below --volume."
+    "--workdir",
+    "-w",
+    metavar="URL|DIR",
+    help="Workdir: gs://BUCKET/PATH, s3://BUCKET/PATH, or a folder below --volume.",
 )
-@click.option("--volume", metavar="CLAIM:/DIR", help="A persistent volume claim, and where it is mounted.")
-@click.option("--accelerator", metavar="LABEL", help="The GPUs of GKE's nodes: nvidia-h100-80gb.  [default: any]")
+@click.option("--volume", metavar="CLAIM:/DIR", help="Persistent volume claim, and the path to mount it at.")
+@click.option(
+    "--accelerator", metavar="LABEL", help="GKE's label of the nodes' GPUs: nvidia-h100-80gb.  [default: any]"
+)
 @click.option("--name", metavar="NAME", help="Name of the JobSet.  [default: that of train.yaml]")
-@click.option("--namespace", "-n", metavar="NAME", help="[default: kubectl's]")
-@click.option("--submit", is_flag=True, help="Create it, by kubectl.")
+@click.option("--namespace", "-n", metavar="NAME", help="Namespace of Kubernetes.  [default: kubectl's]")
+@click.option("--submit", is_flag=True, help="Create the JobSet with kubectl.")
 @click.argument(
     "job", nargs=-1, metavar="train.yaml [key.path=value ...] | -- PROGRAM [ARGS ...]", shell_complete=complete_job
 )
@@ -47,7 +52,9 @@ def jobset(
     submit: bool,
     job: tuple[str, ...],
 ) -> None:
-    """Print a job as a JobSet of Kubernetes: a pod for each host, restarts by podrun's exit codes.
+    """Print a job as a JobSet of Kubernetes, with a Kubernetes pod for each host.
+
+    Kubernetes restarts the job by podrun's exit codes.
 
     \b
     Examples:

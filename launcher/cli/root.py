@@ -37,10 +37,10 @@ _EXIT_CODES = """\b
 Exit codes:
   0 done                      2 bad input, nothing was trained
   1 the training failed      69 a host or process never started, or was lost
-  75 preempted, saved        76 lost another process (and no other cause was found)
-  77 nothing moved any more  130 Ctrl-C (128+N: ended by signal N)
-  141 nobody reads podrun's output any more
-  any other code is the first failed process's own
+  75 preempted, saved        76 lost another process, and no other cause was found
+  77 hung, no progress       130 Ctrl-C (128+N: ended by signal N)
+  141 the reader of podrun's output is gone
+  any other code is that of the first process that failed
 """
 
 
@@ -169,7 +169,7 @@ def _show_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> N
     help="Show the version and exit.",
 )
 def main() -> None:
-    """Trains a JAX model on every host of a TPU pod slice, a GPU cluster, or a pod simulated on this machine."""
+    """Train a JAX model on all hosts of a TPU pod slice, a GPU cluster, or a pod simulated on this machine."""
 
 
 @main.command()
@@ -179,22 +179,24 @@ def main() -> None:
     "-w",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Checkpoints and metrics; the same workdir resumes the run.  [default: runs/NAME-OF-TRAIN-YAML]",
+    help="Folder of checkpoints and metrics; the same folder resumes the run.  [default: runs/NAME-OF-TRAIN-YAML]",
 )
-@click.option("--dry-run", is_flag=True, help="Print per host the command, environment and files; start nothing.")
+@click.option("--dry-run", is_flag=True, help="Print command, environment and files of each host, and start nothing.")
 @click.option(
-    "--detach", "-d", is_flag=True, help="Come back when all hosts have started; the run goes on without you."
+    "--detach", "-d", is_flag=True, help="Return when all hosts have started; the run continues in the background."
 )
-@click.option("--pull", metavar="[=DIR]", help="At the end, bring metrics, samples and the newest checkpoint to DIR.")
-@click.option("--name", default="", metavar="TEXT", help="A name for the run, which status and report show.")
-@click.option("--tag", "tags", multiple=True, metavar="TEXT", help="A tag for the run; may be repeated.")
-@click.option("--note", default="", metavar="TEXT", help="A note about the run.")
+@click.option(
+    "--pull", metavar="[=DIR]", help="At the end, download metrics, samples and the newest checkpoint to DIR."
+)
+@click.option("--name", default="", metavar="TEXT", help="Name of the run in status and report.")
+@click.option("--tag", "tags", multiple=True, metavar="TEXT", help="Tag of the run; may be repeated.")
+@click.option("--note", default="", metavar="TEXT", help="Note about the run.")
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines.")
 @click.option(
     "--inject",
     multiple=True,
     metavar="FAULT",
-    help="Rehearse a fault on a simulated pod, such as kill:host=1@step=20; may be repeated (docs/faults.md).",
+    help="Inject a fault into a simulated pod, such as kill:host=1@step=20; may be repeated (docs/faults.md).",
 )
 @click.argument(
     "job", nargs=-1, metavar="train.yaml [key.path=value ...] | -- PROGRAM [ARGS ...]", shell_complete=complete_job
@@ -215,7 +217,7 @@ def run(
     inject: tuple[str, ...],
     **where: Any,
 ) -> None:
-    """Train, or run a program of your own; `podrun train.yaml` and `podrun -- PROGRAM` mean the same.
+    """Train, or run a program of your own. The word `run` may be left out: podrun train.yaml, podrun -- PROGRAM.
 
     \b
     Examples:
@@ -272,16 +274,16 @@ def _run_or_submit(request: Request, prestarted: Prestart | None) -> int:
 
 @main.command()
 @click.argument("file", type=click.Path(path_type=Path), default="pod.yaml", metavar="[FILE]")
-@click.option("--slice", "-s", metavar="TYPE", shell_complete=complete_slice, help="What the pod is: v3-32, gpu-2x8.")
-@click.option("--hosts", metavar="LIST", help="Names, addresses, ranges (tpu-[0-3]), a hostfile, or local.")
+@click.option("--slice", "-s", metavar="TYPE", shell_complete=complete_slice, help="Shape of the pod: v3-32, gpu-2x8.")
+@click.option("--hosts", metavar="LIST", help="Hosts: names, addresses, ranges (tpu-[0-3]), a hostfile, or local.")
 @click.option("--user", metavar="NAME", help="User on the hosts.  [default: from your SSH configuration]")
 @click.option("--key", metavar="FILE", help="Private key.  [default: your SSH agent and configuration]")
-@click.option("--workdir", "-w", metavar="DIR", help="Folder for the results; shared, or on the first host.")
-@click.option("--python", metavar="PATH", help="Python 3.11+ on the hosts.")
-@click.option("--yes", "-y", is_flag=True, help="Ask nothing; what is not given is left out.")
-@click.option("--force", is_flag=True, help="Write over a file that exists.")
+@click.option("--workdir", "-w", metavar="DIR", help="Folder for the results, shared by the hosts or on the first one.")
+@click.option("--python", metavar="PATH", help="Path of Python 3.11+ on the hosts.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask; settings that are not given are left out.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def init(file: Path, yes: bool, force: bool, **given: str | None) -> None:
-    """Write a first pod file, FILE or pod.yaml, from a few questions.
+    """Ask a few questions, and write a pod file: FILE, or pod.yaml.
 
     \b
     Examples:
@@ -299,11 +301,13 @@ def init(file: Path, yes: bool, force: bool, **given: str | None) -> None:
 
 @main.command()
 @pod_options(simulate="Check this machine, as the hosts of a simulated pod.")
-@click.option("--workdir", "-w", metavar="DIR|URL", help="A folder that the hosts share, or a workdir in a bucket.")
-@click.option("--bandwidth", is_flag=True, help="Then run an all-reduce over all devices, and print its GB/s.")
+@click.option(
+    "--workdir", "-w", metavar="DIR|URL", help="Workdir to test: a folder that the hosts share, or a URL of a bucket."
+)
+@click.option("--bandwidth", is_flag=True, help="Also run an all-reduce over all devices, and print its GB/s.")
 @click.option("--json", "as_json", is_flag=True, help="Print all facts and findings as JSON.")
 def check(workdir: str | None, bandwidth: bool, as_json: bool, **where: Any) -> None:
-    """Ask every host whether it is ready for a run; say which is not, and what to do.
+    """Check whether every host is ready for a run; show which is not, and what to do.
 
     \b
     Exit code: 0 ready, 2 a run would fail, 69 a host cannot be reached.

@@ -10,14 +10,14 @@ from .guard import guard
 
 
 @click.command()
-@click.option("--all", "-a", "show_all", is_flag=True, help="All that ended, too, not just the last ones.")
+@click.option("--all", "-a", "show_all", is_flag=True, help="List all runs, not just the latest that have ended.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def ps(show_all: bool, as_json: bool) -> None:
-    """List your runs: those that go on, and the last that ended.
+    """List your runs: all that are still going, and the latest that have ended.
 
     \b
-    States: running, done, failed CODE, interrupted, and abandoned: not ended, but its
-    launcher is gone; `podrun attach RUN` takes it over, `podrun stop RUN` ends it.
+    States: running, done, failed CODE, interrupted, and abandoned. The launcher of an abandoned
+    run is gone: `podrun attach RUN` takes the run over, `podrun stop RUN` ends it.
     """
 
     def action() -> int:
@@ -32,7 +32,7 @@ def ps(show_all: bool, as_json: bool) -> None:
 @click.argument("run", required=False, metavar="[RUN]")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def status(run: str | None, as_json: bool) -> None:
-    """Say what every process of a run does, or how the run ended.
+    """Show what every process of a run is doing, or how the run ended.
 
     RUN is the beginning or the end of a run's id; without it, the newest run.
 
@@ -50,20 +50,32 @@ def status(run: str | None, as_json: bool) -> None:
 
 @click.command()
 @click.argument("run", required=False, metavar="[RUN]")
-@click.option("--follow", "-f", is_flag=True, help="Go on until the run ends; Ctrl-C leaves it alone.")
-@click.option("--host", "hosts", multiple=True, metavar="NAME", help="Only of this host: tpu-0, or tpu-[0-3].")
-@click.option("--since", metavar="TIME", help="What arrived after that: 10m ago, or at 10:30 or 2026-01-31T10:30.")
 @click.option(
-    "--lines", "-n", type=click.IntRange(min=0), metavar="N", help="Only the last N of each process.  [with -f: 20]"
+    "--follow", "-f", is_flag=True, help="Follow the output until the run ends; Ctrl-C does not stop the run."
 )
-@click.option("--raw", is_flag=True, help="Every byte as it was printed, also those that a terminal obeys.")
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Only output of this host: tpu-0, or tpu-[0-3]; may be repeated.",
+)
+@click.option("--since", metavar="TIME", help="Only what arrived since then: 10m (ago), 10:30, or 2026-01-31T10:30.")
+@click.option(
+    "--lines",
+    "-n",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Only the last N lines of each process.  [with -f: 20]",
+)
+@click.option("--raw", is_flag=True, help="Show every byte unchanged, also control characters.")
 def logs(
     run: str | None, follow: bool, hosts: tuple[str, ...], since: str | None, lines: int | None, raw: bool
 ) -> None:
-    """Show what the processes of a run printed, in the order in which it arrived here.
+    """Show the output of a run's processes, in the order of its arrival.
 
     RUN is the beginning or the end of a run's id; without it, the newest run.
-    Control characters are shown as \\x1b and the like; colours stay.
+    Colours stay; other control characters are shown as text, such as \\x1b.
 
     \b
     Examples:
@@ -85,7 +97,9 @@ def logs(
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines.")
 @click.argument("run", required=False, metavar="[RUN]")
 def attach(run: str | None, as_json: bool) -> None:
-    """Watch a run, from any shell; Ctrl-C leaves it running. RUN: its id or the end of it; the newest without.
+    """Watch a run from any shell; Ctrl-C does not stop the run.
+
+    RUN is the beginning or the end of a run's id; without it, the newest run.
 
     \b
     Example: podrun attach 4f2a
@@ -103,7 +117,9 @@ def attach(run: str | None, as_json: bool) -> None:
 @click.option("--now", is_flag=True, help="Do not wait for a checkpoint.")
 @click.argument("run", required=False, metavar="[RUN]")
 def stop(run: str | None, now: bool) -> None:
-    """End a run: it saves a checkpoint, as after Ctrl-C. RUN: its id or the end of it; the only one that runs without.
+    """Stop a run; it saves a checkpoint first, as after Ctrl-C.
+
+    RUN is the beginning or the end of a run's id; without it, the only run that is going.
 
     \b
     Example: podrun stop 4f2a
@@ -133,17 +149,22 @@ def _complete_results(ctx: click.Context, param: click.Parameter, incomplete: st
     metavar="[RUN|URL] [metrics|samples|checkpoints|logs|STEP ...]",
     shell_complete=_complete_results,
 )
-@click.option("--to", type=click.Path(path_type=Path), metavar="DIR", help="[default: pulled/NAME-OF-THE-WORKDIR]")
+@click.option(
+    "--to",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder for the results.  [default: pulled/NAME-OF-THE-WORKDIR]",
+)
 def pull(words: tuple[str, ...], to: Path | None) -> None:
-    """Bring the results of a run here: all of them, or metrics, samples, checkpoints, logs, or checkpoints by step.
+    """Download the results of a run: all, or only metrics, samples, checkpoints, logs, or the checkpoints of some steps.
 
-    RUN is the beginning or the end of a run's id; without it, the newest run. It may still go on.
+    RUN is the beginning or the end of a run's id; without it, the newest run. The run may still be going.
     URL is a workdir in a bucket, of any run: gs://BUCKET/PATH or s3://BUCKET/PATH.
-    Every digest is verified. Called again it brings only what is missing, also after an interruption.
-    DIR can be used as a workdir: the same job with --workdir DIR goes on from its newest checkpoint.
+    Every digest is verified. A further call downloads only what is missing, also after an interruption.
+    The folder can be used as a workdir: the same job with --workdir DIR resumes from its newest checkpoint.
 
     \b
-    Exit code: 0 all is here, 1 a checkpoint is damaged on its host, 69 the host or bucket cannot be reached.
+    Exit code: 0 complete, 1 a checkpoint is damaged on its host, 69 the host or bucket cannot be reached.
 
     \b
     Examples:
@@ -172,13 +193,13 @@ def pull(words: tuple[str, ...], to: Path | None) -> None:
     "-o",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A new file.  [default: WORKDIR-STEP.FORMAT, here]",
+    help="File to write, which must not exist.  [default: WORKDIR-STEP.FORMAT in the current folder]",
 )
 def export(target: str, step: int | None, form: str, output: Path | None) -> None:
-    """Write the model of a checkpoint to one file, under the names that it gives its arrays.
+    """Write the model of a checkpoint to one file.
 
-    The weights are those that are evaluated: the moving average if the job has one (ema), else the parameters. Config
-    and tokenizer are in the file's metadata, a BPE also in a tokenizer.json beside it. The checkpoint is verified first.
+    The file has the model's arrays by name: the moving average if the job has one (ema), else the parameters. Config and
+    tokenizer are in its metadata, a BPE tokenizer also in a tokenizer.json beside it. The checkpoint is verified first.
 
     \b
     Examples:
@@ -199,13 +220,18 @@ def export(target: str, step: int | None, form: str, output: Path | None) -> Non
 @click.command()
 @click.argument("target", required=False, metavar="[RUN|WORKDIR]")
 @click.option(
-    "--output", "-o", type=click.Path(path_type=Path), metavar="FILE", help="[default: report-RUN.html, here]"
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="File to write.  [default: report-RUN.html in the current folder]",
 )
 def report(target: str | None, output: Path | None) -> None:
-    """Write a page about a run: one HTML file, which opens from disk and loads nothing.
+    """Write a report on a run: one HTML file that loads nothing from elsewhere.
 
-    How it ended and why, curves, where the time went, who is slow, what was run, the last lines of the logs. RUN is the
-    beginning or the end of a run's id; without it, the newest run. Of a WORKDIR the page has the steps of all its runs.
+    It shows how the run ended and why, curves, where the time went, slow processes, what was run, and the last lines of the
+    logs. RUN is the beginning or the end of a run's id; without it, the newest run. The report on a WORKDIR has the steps of
+    all its runs.
 
     \b
     Examples:
@@ -225,13 +251,13 @@ def report(target: str | None, output: Path | None) -> None:
 
 @click.command()
 @click.argument("run", required=False, metavar="[RUN]")
-@click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="[default: one that is free]")
-@click.option("--open", "open_browser", is_flag=True, help="Open it in a browser.")
+@click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Port of the page.  [default: a free one]")
+@click.option("--open", "open_browser", is_flag=True, help="Open the page in a browser.")
 def watch(run: str | None, port: int | None, open_browser: bool) -> None:
-    """Serve the page of a run, live: a step is on it within a second. Ctrl-C ends the page, not the run.
+    """Serve a live page of a run, which shows each step within a second. Ctrl-C ends the page, not the run.
 
-    RUN is the beginning or the end of a run's id; without it, the newest run. From its page all other runs can be looked
-    at, and laid over each other. Only this machine can connect, and only with the token in the address that is printed.
+    RUN is the beginning or the end of a run's id; without it, the newest run. The page leads to all other runs, and to
+    plots of several runs. Only this machine can connect, and only with the token in the printed address.
 
     \b
     Examples:
@@ -249,14 +275,24 @@ def watch(run: str | None, port: int | None, open_browser: bool) -> None:
 
 @click.command()
 @click.argument("run", required=False, metavar="[RUN]")
-@click.option("--steps", type=click.IntRange(1, 100), default=5, metavar="N", help="How many steps.  [default: 5]")
-@click.option("--host", "hosts", multiple=True, metavar="NAME", help="[default: the host of process 0]")
-@click.option("--to", type=click.Path(path_type=Path), metavar="DIR", help="[default: the run's directory here]")
+@click.option(
+    "--steps", type=click.IntRange(1, 100), default=5, metavar="N", help="Number of steps to trace.  [default: 5]"
+)
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Host to trace: tpu-0, or tpu-[0-3]; may be repeated.  [default: the host of process 0]",
+)
+@click.option(
+    "--to", type=click.Path(path_type=Path), metavar="DIR", help="Folder for the trace.  [default: the run directory]"
+)
 def profile(run: str | None, steps: int, hosts: tuple[str, ...], to: Path | None) -> None:
-    """Trace the next steps of a run that goes on, and bring the trace here.
+    """Record a profiler trace of the next steps of a run, and download it.
 
-    The steps stay as they are, and those of the host that is traced take longer. RUN is the beginning or the end of a
-    run's id; without it, the newest run. Ctrl-C gives up; the run goes on.
+    The traced steps take longer, but their results do not change. RUN is the beginning or the end of a run's id; without it,
+    the newest run. Ctrl-C cancels the trace; the run continues.
 
     \b
     Examples:

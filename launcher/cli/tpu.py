@@ -25,11 +25,22 @@ def _order(function: F) -> F:
             click.argument("name", metavar="NAME"),
             _ZONE,
             click.option(
-                "--slice", "-s", required=True, metavar="TYPE", shell_complete=complete_slice, help="Its type: v5e-16."
+                "--slice",
+                "-s",
+                required=True,
+                metavar="TYPE",
+                shell_complete=complete_slice,
+                help="Type of the TPU VM: v5e-16.",
             ),
-            click.option("--spot", is_flag=True, help="Cheaper; Google may take it back at any time."),
-            click.option("--reserved", is_flag=True, help="From your reservation.  [default: on demand]"),
-            click.option("--runtime-version", metavar="VERSION", help="Its system.  [default: Google's for JAX]"),
+            click.option(
+                "--spot", is_flag=True, help="Spot capacity: cheaper, but Google may take it back at any time."
+            ),
+            click.option("--reserved", is_flag=True, help="Use your reservation.  [default: on demand]"),
+            click.option(
+                "--runtime-version",
+                metavar="VERSION",
+                help="Software version of the TPU VM.  [default: Google's for JAX]",
+            ),
             _PROJECT,
             _YES,
         )
@@ -47,7 +58,7 @@ def _request(options: dict[str, Any]) -> Any:
 @click.group(invoke_without_command=True)
 @click.pass_context
 def tpu(ctx: click.Context) -> None:
-    """Order TPU VMs from Google as queued resources, by your gcloud, and give them back.
+    """Create TPU VMs as queued resources of Google Cloud, with your gcloud, and delete them.
 
     \b
     Examples:
@@ -62,13 +73,13 @@ def tpu(ctx: click.Context) -> None:
 @tpu.command()
 @_order
 def up(**options: Any) -> None:
-    """Bring a TPU VM up: wait in Google's queue until it is ready. Ctrl-C stops the wait, and deletes nothing.
+    """Create a TPU VM, and wait in Google's queue until it is ready. Ctrl-C ends only the wait.
 
-    What will be created, or deleted because it is dead, is shown first, with its class of cost, and you are asked. If it
-    is up already, nothing happens.
+    Shows first what it will create, and which dead resource it will delete, with the class of cost, and asks. Does nothing
+    if the TPU VM is up already.
 
     \b
-    Exit code: 0 it is ready, 2 Google will not make it, 69 Google cannot make it now, 130 Ctrl-C.
+    Exit code: 0 ready, 2 refused by Google, 69 not available now, 130 Ctrl-C.
 
     \b
     Example: podrun tpu up my-tpu --zone us-central1-a --slice v5e-16 --spot
@@ -106,7 +117,7 @@ def down(name: str, zone: str, project: str | None, yes: bool) -> None:
 @_ZONE
 @_PROJECT
 def list_zone(zone: str, project: str | None) -> None:
-    """List the queued resources and TPU VMs of a zone: state, class of cost, since when.
+    """List the queued resources and TPU VMs of a zone: state, class of cost, age.
 
     \b
     Example: podrun tpu list --zone us-central1-a
@@ -122,20 +133,31 @@ def list_zone(zone: str, project: str | None) -> None:
 
 @tpu.command()
 @_order
-@click.option("--workdir", "-w", type=click.Path(path_type=Path), metavar="DIR|URL", help="A bucket: gs://BUCKET/PATH.")
-@click.option("--pod", type=click.Path(path_type=Path), metavar="FILE", help="A pod file: all but its hosts.")
+@click.option(
+    "--workdir",
+    "-w",
+    type=click.Path(path_type=Path),
+    metavar="DIR|URL",
+    help="Workdir, in a bucket: gs://BUCKET/PATH.",
+)
+@click.option(
+    "--pod",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Pod file with settings for the hosts; its list of hosts is not used.",
+)
 @click.argument(
     "job", nargs=-1, metavar="train.yaml [key.path=value ...] | -- PROGRAM [ARGS ...]", shell_complete=complete_job
 )
 @click.pass_context
 def keep(ctx: click.Context, /, job: tuple[str, ...], workdir: Path | None, pod: Path | None, **options: Any) -> None:
-    """Train on a TPU VM that comes and goes: bring it up, and create it again whenever Google takes it away.
+    """Train on a TPU VM that Google may take away: create it, and create it again whenever it is gone.
 
-    It is one run: each time it goes on from its newest checkpoint, so the workdir is a bucket, or on a file system
-    that is mounted by `setup:` of the pod file. Ctrl-C ends the run as ever. The TPU VM stays, also when the run is over.
+    It stays one run, which resumes from its newest checkpoint each time. So the workdir must be in a bucket, or on a file
+    system that `setup:` of the pod file mounts. Ctrl-C stops the run. The TPU VM stays after the end of the run.
 
     \b
-    Exit code: the run's; as for `podrun tpu up` if the TPU VM cannot be created.
+    Exit code: that of the run, or of `podrun tpu up` if the TPU VM cannot be created.
 
     \b
     Example:
