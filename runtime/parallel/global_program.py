@@ -76,8 +76,8 @@ class GlobalProgram(MeshStrategy):
         """Place [shares, ...] with one share on each device."""
 
     @abstractmethod
-    def for_model(self, function: Function) -> Function:
-        """Wrap `function`, which calls the model: the compiler chooses shardings in it, and its results are replicated."""
+    def auto_sharded(self, function: Function, shardings: Any) -> Function:
+        """Wrap `function`: the compiler chooses shardings in it, and its results have `shardings`, one or a tree of them."""
 
     def _pod_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         key = self.step_key(state.step, 0)
@@ -92,23 +92,36 @@ class GlobalProgram(MeshStrategy):
             state, objective, lambda: self.gradients(state.params, state.model_state, batch, key)
         )
         grads = self.constrain(grads, self.layout.params)
-        return self.update(state, grads, metrics, objective, self.constrain(after, self.layout.model_state))
+        after = self.constrain(after, self.layout.model_state)
+        if not self.updates_outside:
+            return self.update(state, grads, metrics, objective, after)
+
+        def update(state: TrainState, grads: Params, metrics: Scalars, after: Any) -> tuple[TrainState, StepMetrics]:
+            return self.update(state, grads, metrics, None, after)
+
+        auto_update = self.auto_sharded(update, (self.layout, self.replicated))
+        updated: tuple[TrainState, StepMetrics] = auto_update(state, grads, metrics, after)
+        return updated
 
     def _pod_evaluate(self, params: Params, batch: Batch) -> Scalars:
         if self.task.whole_batch:
-            whole: Scalars = self.for_model(of_one_share(self.task.evaluate))(self.gather(params), batch)
+            evaluate = self.auto_sharded(of_one_share(self.task.evaluate), self.replicated)
+            whole: Scalars = evaluate(self.gather(params), batch)
             return whole
 
         def total(params: Params, shares: Batch) -> Scalars:
             sums = jax.vmap(self.task.evaluate, in_axes=(None, 0), axis_name=SHARES)(params, shares)
             return jax.tree.map(lambda x: x.sum(0), sums)
 
-        return self.for_model(total)(self.gather(params), jax.tree.map(self.split_shares, batch))
+        sums: Scalars = self.auto_sharded(total, self.replicated)(
+            self.gather(params), jax.tree.map(self.split_shares, batch)
+        )
+        return sums
 
     def loss(self, params: Params, model_state: Any, batch: Batch, key: jax.Array) -> Loss:
         """Return the loss of a batch: [B, ...] and a key, or if `in_shares` [shares, B / shares, ...] and keys, [shares]."""
-        loss = self.for_model(self._mean_over_shares if self.in_shares else of_one_share(self.share_loss))
-        return loss(self.gather(params), self.gather(model_state), batch, key)
+        function = self._mean_over_shares if self.in_shares else of_one_share(self.share_loss)
+        return self.auto_sharded(function, self.replicated)(self.gather(params), self.gather(model_state), batch, key)
 
     def _mean_over_shares(self, params: Params, model_state: Any, batch: Batch, key: jax.Array) -> Loss:
         over_shares = jax.vmap(self.share_loss, in_axes=(None, None, 0, 0), axis_name=SHARES)

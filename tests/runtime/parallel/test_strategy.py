@@ -209,6 +209,14 @@ def test_a_devices_program_gets_no_optimizer_state(name: str) -> None:
     assert given[0].count(",") + 1 <= parameters + len(batch) + 2  # the step, and the number of a member
 
 
+@pytest.mark.parametrize("name", ["explicit", "explicit fsdp 4"])
+def test_explicit_constrains_arrays_and_not_every_operation(name: str) -> None:
+    """Adam's update has about 25 operations for each parameter, and XLA takes its time for every constraint."""
+    one = strategy(name)
+    constraints = one.lowered(batches(1)[0]).as_text().count("sdy.sharding_constraint")
+    assert constraints < 4 * len(jax.tree.leaves(one.abstract_state()))
+
+
 @every_strategy
 def test_the_step_can_be_looked_at_before_it_runs(name: str) -> None:
     """Lowered from shapes alone, it is the program of the step: it takes the batch's shapes and names its inputs' types."""
