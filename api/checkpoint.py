@@ -46,7 +46,7 @@ def save(step: int, state: Any, *, folder: Folder | None = None, keep: int = 2) 
         checkpoints.completed(wait=True)
     gather([0])  # the others wait for process 0
     if jax.process_index() == 0:
-        current().reporter.event(EventKind.CHECKPOINT, step=step)
+        current().reporter.event({"event": EventKind.CHECKPOINT, "step": step})
 
 
 def restore(like: Any, *, folder: Folder | None = None, step: int | None = None) -> tuple[int, Any] | None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from podrun.runtime.contract import Event, EventKind, ExitCode
+from podrun.runtime.contract import EventKind, ExitCode
 
 _METRICS = {EventKind.STEP: "train", EventKind.EPOCH: "epoch", EventKind.EVAL: "eval"}
 _NO_METRICS = {"event", "time", "host", "process", "steps", "elapsed", "seconds_left"}
@@ -165,23 +165,23 @@ class Run:
         """Whether the run is in progress. Valid in forked processes as well."""
         return self._process.poll() is None if os.getpid() == self._owner else self._is_supervised()
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Iterator[dict[str, Any]]:
         """Yield all events from the first on, waiting for new ones until the run has ended."""
         from podrun.launcher.rundir.follow import follow
         from podrun.launcher.rundir.runs import RunDirectory
 
         for event in follow(RunDirectory(self.directory)):
             if event is not None:
-                yield event
+                yield {**event}
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the metrics reported so far: {"step": 10, "kind": "train", "loss": ...}."""
         from podrun.launcher.rundir.runs import RunDirectory
 
         return [
-            {"kind": _METRICS[EventKind(event["event"])], **{k: v for k, v in event.items() if k not in _NO_METRICS}}
+            {"kind": _METRICS[event["event"]], **{k: v for k, v in event.items() if k not in _NO_METRICS}}
             for event in RunDirectory(self.directory).read_events()
-            if event["event"] in _METRICS and event["process"] == 0
+            if event["event"] in (EventKind.STEP, EventKind.EPOCH, EventKind.EVAL) and event["process"] == 0
         ]
 
     def wait(self, timeout: float | None = None) -> int:
@@ -264,11 +264,11 @@ class Run:
         end = RunDirectory(self.directory).end()
         return int(end["code"]) if end else ExitCode.FAILED
 
-    def _read_start(self) -> Event | None:
+    def _read_start(self) -> dict[str, Any] | None:
         """Wait for the event that names the run directory, and return it; None if the run does not begin."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            event: Event = json.loads(line)
+            event: dict[str, Any] = json.loads(line)
             if event["event"] == EventKind.START:
                 return event
         return None

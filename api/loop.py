@@ -82,7 +82,7 @@ class Steps:
         if newest is not None:
             self.step, self._state = newest
             if self._leads:
-                self._reporter.event(EventKind.RESUME, step=self.step)
+                self._reporter.event({"event": EventKind.RESUME, "step": self.step})
         self._saved = self.step
         self._before: Snapshot | None = None
         """Snapshot of the state before the first step; None after the first save."""
@@ -229,7 +229,7 @@ class Steps:
     def _report_save(self, wait: bool = False) -> None:
         step = self._checkpoints.completed(wait)
         if step is not None and self._leads:
-            self._reporter.event(EventKind.CHECKPOINT, step=step)
+            self._reporter.event({"event": EventKind.CHECKPOINT, "step": step})
 
     def _finish(self) -> None:
         """Save the last state, unless it is saved, and wait until it is on disk."""

@@ -153,7 +153,16 @@ def report_failure(error: BaseException, code: int, reporter: Reporter) -> None:
     step = None if isinstance(error, SaveError) else reporter.step  # the message of a SaveError names its step
     try:
         reporter.free_reserve()
-        reporter.event(EventKind.ERROR, kind=kind, message=message, traceback=text, step=step, code=code)
+        reporter.event(
+            {
+                "event": EventKind.ERROR,
+                "kind": kind,
+                "message": message,
+                "traceback": text,
+                "step": step,
+                "code": code,
+            }
+        )
     except OSError:
         pass
     try:

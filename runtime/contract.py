@@ -11,10 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from pathlib import Path
-from typing import Any
-
-Event = dict[str, Any]
-"""One JSON object that a worker or the launcher reports; `Event["event"]` is an `EventKind`."""
 
 
 class ExitCode(IntEnum):
@@ -41,26 +37,26 @@ def failure_code(code: int) -> int:
 
 
 class EventKind(StrEnum):
-    """The kinds of events."""
+    """The kinds of events, which `runtime/events.py` and `launcher/rundir/events.py` declare."""
 
-    START = "start"  # launcher: run_id, attempt, slice, transport, hosts {name: [process ids]}, workdir, logs
-    HOST = "host"  # launcher: host, phase
-    PHASE = "phase"  # worker: phase
-    STEP = "step"  # worker: step, steps, and the metrics of that step
-    EPOCH = "epoch"  # worker: step, epoch, epochs, and the means of the metrics of its steps
-    EVAL = "eval"  # worker: step and the validation metrics
-    CHECKPOINT = "checkpoint"  # worker: step, once it is complete on disk
-    RESUME = "resume"  # worker: step
-    TEXT = "text"  # worker: text sampled from the model
-    NOTE = "note"  # worker or launcher: message for the user
-    PROFILE = "profile"  # worker: id, state, the first and last step that were asked for, and an error if there is one
-    ERROR = "error"  # worker: kind, message, traceback, step, code
-    SIGNAL = "signal"  # worker: number; the signal, SIGTERM, was sent to this process itself
-    LATE = "late"  # launcher: host, process, behind, step_seconds, since; behind 0: no longer late
-    USAGE = "usage"  # launcher: host, and measurements of its agent: launcher.agent.base.from_agent.Measured
-    EXIT = "exit"  # launcher: host, process, code
-    RESTART = "restart"  # launcher: message, and what the attempt before has achieved: supervise.policy.Attempt
-    END = "end"  # launcher: code, message
+    START = "start"
+    HOST = "host"
+    PHASE = "phase"
+    STEP = "step"
+    EPOCH = "epoch"
+    EVAL = "eval"
+    CHECKPOINT = "checkpoint"
+    RESUME = "resume"
+    TEXT = "text"
+    NOTE = "note"
+    PROFILE = "profile"
+    ERROR = "error"
+    SIGNAL = "signal"
+    LATE = "late"
+    USAGE = "usage"
+    EXIT = "exit"
+    RESTART = "restart"
+    END = "end"
 
 
 class Phase(StrEnum):

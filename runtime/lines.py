@@ -5,7 +5,8 @@ Standard library only: the launcher imports this module where JAX is not install
 
 from __future__ import annotations
 
-from .contract import Event, EventKind, Phase
+from .contract import EventKind, Phase
+from .events import EpochEvent, EvalEvent, StepEvent, WorkerEvent
 
 PHASES: dict[str, str] = {
     Phase.CONNECT: "joining the pod",
@@ -27,51 +28,37 @@ _LOGGED = (Phase.CONNECT, Phase.SETUP, Phase.RESTORE, Phase.COMPILE, Phase.SAMPL
 """Phases that get a line in the log. The others recur between steps."""
 
 
-def log_line(event: Event, *, leads: bool) -> str | None:
+def log_line(event: WorkerEvent, *, leads: bool) -> str | None:
     """Return the line that a worker prints to its log for an event, or None. Only process 0 (`leads`) prints steps."""
-    kind = event["event"]
-    if kind == EventKind.PHASE:
+    if event["event"] == EventKind.PHASE:
         return PHASES[event["phase"]] if event["phase"] in _LOGGED else None
-    if kind == EventKind.STEP:
+    if event["event"] == EventKind.STEP:
         return step_line(event) if leads else None
     return milestone(event)
 
 
-def milestone(event: Event) -> str | None:
+def milestone(event: WorkerEvent) -> str | None:
     """Return the line of an event that every view shows, such as an evaluation or a checkpoint; None for other events."""
-    kind = event["event"]
-    if kind == EventKind.EVAL:
-        return describe_eval(event)
-    if kind == EventKind.EPOCH:
-        return describe_epoch(event)
-    if kind == EventKind.CHECKPOINT:
-        return f"checkpoint of step {event['step']} complete"
-    if kind == EventKind.RESUME:
-        return f"resumed from the checkpoint of step {event['step']}"
-    if kind in (EventKind.NOTE, EventKind.RESTART):
-        return str(event["message"])
-    if kind == EventKind.LATE:
-        return describe_late(event) if event["behind"] else None
-    if kind == EventKind.PROFILE:
-        return _PROFILE.get(event["state"], "").format(**event) or None
-    if kind == EventKind.TEXT:
-        rule = "-" * 60
-        return f"sampled text:\n{rule}\n{event['text'].strip()}\n{rule}"
+    match event["event"]:
+        case EventKind.EVAL:
+            return describe_eval(event)
+        case EventKind.EPOCH:
+            return describe_epoch(event)
+        case EventKind.CHECKPOINT:
+            return f"checkpoint of step {event['step']} complete"
+        case EventKind.RESUME:
+            return f"resumed from the checkpoint of step {event['step']}"
+        case EventKind.NOTE:
+            return event["message"]
+        case EventKind.PROFILE:
+            return _PROFILE.get(event["state"], "").format(**event) or None
+        case EventKind.TEXT:
+            rule = "-" * 60
+            return f"sampled text:\n{rule}\n{event['text'].strip()}\n{rule}"
     return None
 
 
-def describe_late(event: Event) -> str:
-    """Return `host-1 (process 1) keeps the others waiting: 0.51 s of each step of 0.60 s, 85 %`."""
-    seconds = f"{event['behind']:.3g} s of each step of {event['step_seconds']:.3g} s, {100 * late_share(event):.0f} %"
-    return f"{event['host']} (process {event['process']}) keeps the others waiting: {seconds}"
-
-
-def late_share(event: Event) -> float:
-    """Return the share of a step, from 0 to 1, that the other processes spend waiting for the late one."""
-    return min(1.0, float(event["behind"] / event["step_seconds"])) if event["step_seconds"] > 0 else 1.0
-
-
-def step_line(event: Event) -> str:
+def step_line(event: StepEvent) -> str:
     """Return `step 20/300  loss 2.3146  acc 0.410  18.2k tok/s  elapsed 0:12  eta 2:40`."""
     parts = [f"step {out_of(event['step'], event['steps'])}", describe_step(event)]
     if "elapsed" in event:
@@ -84,7 +71,7 @@ def out_of(step: int, steps: int | None) -> str:
     return str(step) if steps is None else f"{step}/{steps}"
 
 
-def describe_step(event: Event) -> str:
+def describe_step(event: StepEvent) -> str:
     """Return `loss 2.3146  acc 0.410  18.2k tok/s`."""
     parts = [f"loss {decimals(event['loss'])}"] if "loss" in event else []
     if "accuracy" in event:
@@ -92,14 +79,14 @@ def describe_step(event: Event) -> str:
     return "  ".join([*parts, *filter(None, [throughput(event)])])
 
 
-def describe_pace(event: Event) -> str:
+def describe_pace(event: StepEvent) -> str:
     """Return `105 ms a step  grad norm 0.83`, or the part of it that is known."""
     seconds, norm = number_of(event, "seconds_per_step"), number_of(event, "grad_norm")
     parts = [] if seconds is None else [f"{seconds_words(seconds)} a step"]
     return "  ".join([*parts, *([] if norm is None else [f"grad norm {norm:.3g}"])])
 
 
-def number_of(event: Event, name: str) -> float | None:
+def number_of(event: StepEvent, name: str) -> float | None:
     """Return the number `name` of an event; None if it is missing, or not a number, as user programs may report."""
     value = event.get(name)
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
@@ -110,25 +97,24 @@ def seconds_words(seconds: float) -> str:
     return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
 
 
-def throughput(event: Event) -> str:
+def throughput(event: StepEvent) -> str:
     """Return `18.2k tok/s`; empty if unknown."""
-    for name, unit in (("tokens_per_second", "tok/s"), ("examples_per_second", "ex/s")):
-        if name in event:
-            return f"{_thousands(event[name])} {unit}"
-    return ""
+    if "tokens_per_second" in event:
+        return f"{_thousands(event['tokens_per_second'])} tok/s"
+    return f"{_thousands(event['examples_per_second'])} ex/s" if "examples_per_second" in event else ""
 
 
-def describe_eval(event: Event) -> str:
+def describe_eval(event: EvalEvent) -> str:
     """Return `validation at step 200: loss 2.0000  perplexity 7.3891`."""
     return f"validation at step {event['step']}: {_values(event)}"
 
 
-def describe_epoch(event: Event) -> str:
+def describe_epoch(event: EpochEvent) -> str:
     """Return `epoch 3 of 10, means of its steps: loss 0.4321  accuracy 0.8654`."""
     return f"epoch {event['epoch']} of {event['epochs']:g}, means of its steps: {_values(event)}"
 
 
-def _values(event: Event) -> str:
+def _values(event: EvalEvent | EpochEvent) -> str:
     metrics = {k: v for k, v in event.items() if isinstance(v, float) and k not in ("time", "seconds", "epochs")}
     return "  ".join(f"{name} {decimals(value)}" for name, value in metrics.items())
 

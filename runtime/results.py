@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import yaml
@@ -21,7 +21,8 @@ from .contract import EventKind, Phase, UserError, Workdir, WorkerEnv
 from .data.base import Dataset
 from .data.saved_tokenizer import saved_form
 from .distributed import agree, barrier
-from .measure.writers import Writer, make_writers
+from .events import EpochEvent, EvalEvent, WorkerEvent
+from .measure.writers import Metrics, Writer, make_writers
 from .state import StateDict
 from .storage import make_storage
 from .storage.base import Storage
@@ -97,7 +98,7 @@ class Results:
         self.saved = restored.step if restored else None
         warn_of_missing(self._env, self._storage, self._workdir.checkpoints, self.saved, self._reporter)
         if restored is not None and self._leads:
-            self._reporter.event(EventKind.RESUME, step=restored.step)
+            self._reporter.event({"event": EventKind.RESUME, "step": restored.step})
             if restored.changes:
                 rows = "\n".join(f"  {row}" for row in restored.changes)
                 self._reporter.note(f"resumed with other values than those of the checkpoint\n{rows}")
@@ -120,24 +121,24 @@ class Results:
                 "with --workdir DIR"
             ) from None
 
-    def write(self, step: int, kind: str, metrics: dict[str, Any]) -> None:
+    def write(self, step: int, kind: str, metrics: Metrics) -> None:
         """Write a step's metrics as a record of `kind`."""
         if self._leads:
             for writer in self._writers:
                 writer.write(step, kind, metrics)
             self._storage.after_write()
 
-    def report(self, step: int, kind: EventKind, metrics: dict[str, Any], **fields: Any) -> None:
-        """Write a step's metrics, and report them as an event of `kind` with additional `fields`."""
-        self.write(step, kind, metrics)
+    def report(self, event: EvalEvent | EpochEvent, metrics: Metrics) -> None:
+        """Write the metrics of the event's step, and report the event with them."""
+        self.write(event["step"], event["event"], metrics)
         if self._leads:
-            self._reporter.event(kind, step=step, **metrics, **fields)
+            self._reporter.event(cast(WorkerEvent, {**event, **metrics}))
 
     def write_sample(self, text: str) -> None:
         """Write and report the text that was sampled from the model. Called on process 0 only."""
         replace_text(self._workdir.sample, text)
         self._storage.after_write()
-        self._reporter.event(EventKind.TEXT, text=text)
+        self._reporter.event({"event": EventKind.TEXT, "text": text})
 
     def prepare_saves(self) -> None:
         """Import the modules that a save needs, in a background thread."""
@@ -155,7 +156,7 @@ class Results:
         """Report a save that completed since the last call. `wait`: wait for a save in progress."""
         step = self._checkpoints.completed(wait)
         if step is not None and self._checkpoints.leads:
-            self._reporter.event(EventKind.CHECKPOINT, step=step)
+            self._reporter.event({"event": EventKind.CHECKPOINT, "step": step})
 
     @property
     def can_save_alone(self) -> bool:

@@ -266,7 +266,9 @@ class Trainer:
             self._means.add(values)
             if epoch := self._ended_epochs.pop(step, None):
                 means = {"epoch": epoch, **self._task.train_metrics(self._means.take())}
-                self._results.report(step, EventKind.EPOCH, means, epochs=self._config.epochs)
+                epochs = self._config.epochs
+                assert epochs is not None
+                self._results.report({"event": EventKind.EPOCH, "step": step, "epoch": epoch, "epochs": epochs}, means)
 
     def _is_logged(self, step: int) -> bool:
         return _due(step, self._config.log.every) or step == self._steps
@@ -279,7 +281,7 @@ class Trainer:
         with self._clock.paused("evaluation"):
             metrics = self._strategy.summarize(self._evaluation_sums())
         self._evaluated = (self._step, metrics["loss"])
-        self._results.report(self._step, EventKind.EVAL, metrics)
+        self._results.report({"event": EventKind.EVAL, "step": self._step}, metrics)
         self._reporter.phase(Phase.TRAIN)
 
     def _evaluation_sums(self) -> dict[str, Any]:

@@ -43,6 +43,7 @@ FLOORS = {
     "runtime": (
         *(
             "contract",
+            "events",
             "safe_name",
             "manifests",
             "lines",

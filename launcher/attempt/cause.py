@@ -8,7 +8,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from podrun.runtime.contract import ErrorKind, Event, ExitCode, failure_code
+from podrun.runtime.contract import ErrorKind, ExitCode, failure_code
+from podrun.runtime.events import ErrorEvent
 
 from ..agent.base.protocol import PREEMPTED, UNHEARD
 
@@ -147,7 +148,7 @@ def is_peer_loss(output: bytes) -> bool:
     return _PEER_IS_GONE.search(output) is not None
 
 
-def from_error(host: str, process: int, error: Event) -> Failure:
+def from_error(host: str, process: int, error: ErrorEvent) -> Failure:
     """Return the failure that a worker's error event explains."""
     kind = ErrorKind(error["kind"])
     message = str(error["message"])

@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-from podrun.runtime.contract import Event, EventKind
+from podrun.runtime.contract import EventKind
+from podrun.runtime.events import PhaseEvent, StepEvent
 from podrun.runtime.injection import LINK_DOWN, PHASE, SECONDS, SIGNALS, STEP, Injection, parse_checked
 
+from ..rundir.events import Event
 from ..transport.base import Transport
 from ..transport.faulty_transport import FaultyTransport
 from .frames import Observer
@@ -47,16 +49,15 @@ class Rehearsal:
 
     def event(self, event: Event) -> None:
         self._observer.event(event)
-        kind = event["event"]
-        if "injected" in event:
-            self._left.pop(str(event["injected"]), None)
+        if event["event"] == EventKind.NOTE and "injected" in event:
+            self._left.pop(event["injected"], None)
             if "process" in event:
-                self._struck_now[event["process"]] = str(event["injected"])
-        elif kind == EventKind.HOST and event["phase"] == "started":
+                self._struck_now[event["process"]] = event["injected"]
+        elif event["event"] == EventKind.HOST and event["phase"] == "started":
             self._started(event["process"], event["pid"])
-        elif kind == EventKind.EXIT:
+        elif event["event"] == EventKind.EXIT:
             self._running.pop(event["process"], None)
-        elif kind in (EventKind.STEP, EventKind.PHASE):
+        elif event["event"] in (EventKind.STEP, EventKind.PHASE):
             for injection in [i for i in self._left.values() if _is_due(i, event)]:
                 self._strike(injection)
 
@@ -99,8 +100,9 @@ class Rehearsal:
                 return
             self._struck_now[injection.process] = str(injection)
         message = f"rehearsal: injected fault strikes (attempt {self._attempt}): {injection}"
-        note = {"event": EventKind.NOTE, "time": time.time(), "message": message, "injected": str(injection)}
-        self._observer.event(note)
+        self._observer.event(
+            {"event": EventKind.NOTE, "time": time.time(), "message": message, "injected": str(injection)}
+        )
         if injection.kind == LINK_DOWN:
             cut = partial(self.transport.cut, injection.host, injection.parameter or 0.0)
             threading.Thread(target=cut, name="link-down", daemon=True).start()
@@ -111,10 +113,10 @@ class Rehearsal:
                 pass
 
 
-def _is_due(injection: Injection, event: Event) -> bool:
+def _is_due(injection: Injection, event: StepEvent | PhaseEvent) -> bool:
     """Return True if an event of a worker says that it is time to cut the link to its host."""
     if injection.kind != LINK_DOWN or injection.process != event["process"]:
         return False
-    if injection.time == STEP:
-        return event["event"] == EventKind.STEP and bool(event["step"] >= injection.at)
-    return injection.time == PHASE and bool(event.get("phase") == injection.at)
+    if event["event"] == EventKind.STEP:
+        return injection.time == STEP and event["step"] >= float(injection.at)
+    return injection.time == PHASE and event["phase"] == injection.at

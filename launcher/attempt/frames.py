@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-from podrun.runtime.contract import Event, EventKind, ExitCode, Phase, ProgressRecord, output_stream
+from podrun.runtime.contract import EventKind, ExitCode, Phase, ProgressRecord, output_stream
+from podrun.runtime.events import WorkerEvent
 
 from ..agent.base.from_agent import USAGE
 from ..agent.base.protocol import ASKED, PREEMPTED, UNHEARD
@@ -23,7 +24,7 @@ from ..remote.opening import Opening
 from ..remote.session import NO_WORD, Frame, Session
 from ..rundir import events
 from ..rundir.adoption import Adoption
-from ..rundir.events import parse_worker_event
+from ..rundir.events import Event, parse_worker_event
 from ..rundir.logs import Logs
 from ..transport.base import Transport
 from . import cause
@@ -275,27 +276,26 @@ class AgentFrames:
         """Return the run's folder on the host."""
         return next(h.spec["dir"] for h in self._plan.hosts if h.host.name == host)
 
-    def _on_event(self, host: str, number: int, event: Event) -> None:
+    def _on_event(self, host: str, number: int, event: WorkerEvent) -> None:
         process = self._processes[host, number]
         process.signs, process.age = process.signs + 1, 0.0
-        kind = event["event"]
-        if kind == EventKind.PHASE:
+        if event["event"] == EventKind.PHASE:
             process.phase = event["phase"]
             self._started_fresh |= process.phase == Phase.COMPILE
-        elif kind == EventKind.STEP:
+        elif event["event"] == EventKind.STEP:
             process.step = event["step"]
             self._have_standbys((host, number))
-        elif kind in (EventKind.CHECKPOINT, EventKind.RESUME):
+        elif event["event"] in (EventKind.CHECKPOINT, EventKind.RESUME):
             self._saved_step = event["step"]
-        elif kind == EventKind.ERROR:
+        elif event["event"] == EventKind.ERROR:
             process.error = event
             self._failures.add(cause.from_error(host, number, event))
-        elif kind == EventKind.SIGNAL:
+        elif event["event"] == EventKind.SIGNAL:
             self._failures.signalled.append((host, number))
         if self._recorded.get((host, number), 0) > 0:
             self._recorded[host, number] -= 1  # the previous supervisor has reported it
         else:
-            self._observer.event({**event, "host": host, "process": number})
+            self._observer.event(cast(Event, {**event, "host": host, "process": number}))
 
     def _on_progress(self, host: str, frame: Frame) -> None:
         for number, text in frame["beats"].items():
@@ -438,4 +438,4 @@ class AgentFrames:
             self._fail(host, f"cannot start its agent: {reason}")
 
     def _tell(self, kind: EventKind, **fields: Any) -> None:
-        self._observer.event({"event": kind, "time": time.time(), **fields})
+        self._observer.event(cast(Event, {"event": kind, "time": time.time(), **fields}))

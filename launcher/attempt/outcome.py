@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from podrun.runtime.contract import Event, Phase, ProgressRecord
+from podrun.runtime.contract import Phase, ProgressRecord
+from podrun.runtime.events import ErrorEvent
 from podrun.runtime.lines import PHASES
 
 from ..pod.fold import fold
@@ -25,7 +26,7 @@ class Process:
     exit_code: int | None = None
     cut_off: bool = False
     """True if it ended after being asked to stop, so its exit code does not prove that its work was done."""
-    error: Event | None = None
+    error: ErrorEvent | None = None
     beat: ProgressRecord | None = None
     """Where it is, by its beat file; None until its agent has sent that, and for most user programs."""
     signs: int = 0

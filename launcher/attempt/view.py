@@ -10,10 +10,11 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from podrun.runtime.contract import Event, EventKind
+from podrun.runtime.contract import EventKind
 
 from ..pod.masking import Mask
 from ..rundir.echo import Echo, echoed_log
+from ..rundir.events import Event, StartEvent
 from ..rundir.runs import Recorder
 from ..view.console import Console
 
@@ -134,7 +135,7 @@ class View:
         except queue.Empty:
             return None
 
-    def _start(self, event: Event, echo: Echo | None) -> None:
+    def _start(self, event: StartEvent, echo: Echo | None) -> None:
         if self._console is not None and self._console.piece:
             self._echo = echo
         self._show(lambda console: console.event(event))

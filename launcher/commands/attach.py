@@ -26,14 +26,14 @@ def attach(name: str | None, as_json: bool) -> int:
         try:
             for event in follow(directory):
                 due = event is None or event["event"] in (EventKind.EXIT, EventKind.END)
-                at_end = event is not None and is_final(directory, event)
-                while due and not signals.received and (text := output.next_lines(at_end)):
+                end = event if event is not None and is_final(event, directory) else None
+                while due and not signals.received and (text := output.next_lines(at_end=end is not None)):
                     console.output(text)
                 if event is not None:
                     console.event(event)
-                    if at_end:
-                        console.stop()
-                        return report_end(directory, event, as_json)
+                if end is not None:
+                    console.stop()
+                    return report_end(directory, end, as_json)
                 if signals.received:
                     console.stop()
                     console.say(attach_hint(directory))

@@ -65,7 +65,7 @@ def find_host(pod: Pod, text: str, run: RunDirectory | None) -> Host:
 
 def _by_process(pod: Pod, process: int, run: RunDirectory | None) -> Host | None:
     """Return the host of a process. Without a run, each host has one process."""
-    start = next(run.read_events(), None) if run else None
+    start = run.start() if run else None
     if start is not None:
         names = [name for name, processes in start["hosts"].items() if process in processes]
         return next((host for host in pod.hosts if host.name in names), None)

@@ -6,14 +6,16 @@ import json
 import signal
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from podrun.runtime.contract import ExitCode, UserError
-from podrun.runtime.lines import clock, describe_late, describe_pace, describe_step, out_of
+from podrun.runtime.lines import clock, describe_pace, describe_step, out_of
 
 from ..pod.fold import fold
 from ..pod.traits import location, reached
+from ..rundir.lateness import describe_late
 from ..rundir.read_state import read_state
 from ..rundir.run_state import ProcessState, RunState
 from ..rundir.run_summary import RunStatus, Summary, summarize
@@ -23,7 +25,6 @@ from ..view.phases import phase_words
 from ..view.text_table import shorten, text_table
 from ..view.times import duration, moment
 
-_LATE = ("host", "process", "behind", "step_seconds", "since")
 _ROWS = 16  # up to this many processes get a row each; otherwise those in the same state share a row
 
 
@@ -40,7 +41,8 @@ def status(name: str | None, as_json: bool) -> int:
 
 
 def _as_json(directory: RunDirectory, summary: Summary, details: RunState) -> dict[str, Any]:
-    start, checkpoint, step = details.start, details.checkpoint, details.step or {}
+    start, checkpoint = details.start, details.checkpoint
+    step: Mapping[str, object] = details.step or {}
     return {
         **asdict(summary),
         "attempt": start["attempt"] if start else None,
@@ -52,7 +54,7 @@ def _as_json(directory: RunDirectory, summary: Summary, details: RunState) -> di
         **{name: step.get(name) for name in ("loss", "grad_norm", "seconds_per_step", "elapsed", "seconds_left")},
         "message": details.end["message"] if details.end else None,
         "checkpoint": {"step": checkpoint["step"], "time": checkpoint["time"]} if checkpoint else None,
-        "late": details.late and {key: details.late[key] for key in _LATE},
+        "late": details.late and {key: value for key, value in details.late.items() if key not in ("event", "time")},
         "agents": details.agents,
         "processes": [asdict(process) for process in details.processes.values()],
     }

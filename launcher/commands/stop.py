@@ -6,10 +6,11 @@ import os
 import signal
 import time
 
-from podrun.runtime.contract import Event, ExitCode, UserError
+from podrun.runtime.contract import ExitCode, UserError
 
 from ..run.background import take_over
 from ..run.cleanup import end_strays
+from ..rundir.events import EndEvent
 from ..rundir.follow import follow
 from ..rundir.queues import QueueError, load_queue
 from ..rundir.runs import RunDirectory, all_runs, find_run
@@ -44,14 +45,17 @@ def _stop_job(directory: RunDirectory, job: str, now: bool) -> int:
     queue = queue_of(directory) or load_queue(directory.spec().pod.transport)  # a damaged spec says so
     try:
         if queue.end(directory, job, now):
-            return _report(directory.end() or {"message": "ended"})
+            if (end := directory.end()) is not None:
+                return _report(end)
+            print("podrun: ended")
+            return ExitCode.DONE
         print(f"stopping {directory.run_id} ({queue.title} job {job}) ...", flush=True)
     except QueueError as error:
         raise UserError(f"{directory.run_id} is the {queue.title} job {job}: {error}") from None
     return _await_end(directory)
 
 
-def _finish(directory: RunDirectory, end: Event) -> int:
+def _finish(directory: RunDirectory, end: EndEvent) -> int:
     """End remaining processes of an ended run on hosts that were unreachable at its end."""
     if not end.get("left_behind"):
         print(f"podrun: {directory.run_id} has ended already: {end['message']}")
@@ -81,7 +85,7 @@ def _one_that_runs() -> RunDirectory:
 def _await_end(directory: RunDirectory) -> int:
     deadline = time.monotonic() + _LIMIT
     for event in follow(directory):
-        if event is not None and is_final(directory, event):
+        if event is not None and is_final(event, directory):
             return _report(event)
         if event is None and time.monotonic() > deadline:
             break
@@ -90,7 +94,7 @@ def _await_end(directory: RunDirectory) -> int:
     raise UserError(f"{directory.run_id} has not ended; `podrun stop --now {directory.run_id}` does not wait for saves")
 
 
-def _report(end: Event) -> int:
+def _report(end: EndEvent) -> int:
     print(f"podrun: {end['message']}")
     for row in end.get("left_behind", ()):
         print(f"podrun: could not confirm that nothing is left on {row}; `podrun stop` tries again")

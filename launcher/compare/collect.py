@@ -4,42 +4,40 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
 
 from podrun.runtime.config import Config
 from podrun.runtime.contract import Workdir
 
-from ..agent.base.schema import Malformed, count, loads, number, record
 from ..plan.spec import RunSpec
 from ..pod.errors import HostError
+from ..report.records import finite
 from ..rundir import run_summary
-from ..rundir.events import LIMIT
+from ..rundir.events import Row, parse_row
 from ..rundir.run_state import reduce_events
 from ..rundir.runs import RunDirectory
 from .files import Files
 from .table import Measurement, Step, VariantState
 from .variants import Variant
 
-_RECORD = record({"step": count})
 _STATES = {run_summary.RunStatus.DONE: VariantState.DONE, run_summary.RunStatus.INTERRUPTED: VariantState.INTERRUPTED}
 
 
 def collect(variant: Variant, spec: RunSpec, directory: RunDirectory, files: Files) -> Measurement:
     """Return the measurements of an ended run, whose workdir `files` reads."""
     run = reduce_events(directory.read_events())
-    end = run.end or {"code": None, "message": "it never ended"}
+    code, message = (run.end["code"], run.end["message"]) if run.end else (None, "it never ended")
     state = _STATES.get(run_summary.status_of(directory)[0], VariantState.FAILED)
-    reason = "" if state is not VariantState.FAILED else _reason(end["message"])
+    reason = "" if state is not VariantState.FAILED else _reason(message)
     try:
         text = files.read(Workdir(spec.workdir).metrics)
     except (HostError, OSError) as error:
         text, reason = b"", reason or f"cannot read its metrics.jsonl: {error}"
-    records = list(_records(text))
+    records = [row for line in text.splitlines() if (row := parse_row(line))]
     return Measurement(
         variant,
         state,
         reason,
-        end["code"],
+        code,
         directory.run_id,
         str(spec.workdir),
         run.compile_seconds,
@@ -54,14 +52,14 @@ def _reason(message: str) -> str:
     return re.sub(r" \[exit code -?\d+\]$", "", message.removeprefix("failed: "))
 
 
-def steps(records: Iterable[dict[str, Any]]) -> tuple[Step, ...]:
+def steps(records: Iterable[Row]) -> tuple[Step, ...]:
     """Return the steps in order. For a step repeated after a restart, the last record counts."""
     by_number = {
         record["step"]: Step(
             record["step"],
-            loss=_number(record, "loss"),
-            grad_norm=_number(record, "grad_norm"),
-            seconds=_number(record, "seconds_per_step"),
+            loss=finite(record.get("loss")),
+            grad_norm=finite(record.get("grad_norm")),
+            seconds=finite(record.get("seconds_per_step")),
         )
         for record in records
         if record.get("kind") == "train"
@@ -69,27 +67,7 @@ def steps(records: Iterable[dict[str, Any]]) -> tuple[Step, ...]:
     return tuple(by_number[step] for step in sorted(by_number))
 
 
-def evaluations(records: Iterable[dict[str, Any]]) -> tuple[tuple[int, float | None], ...]:
+def evaluations(records: Iterable[Row]) -> tuple[tuple[int, float | None], ...]:
     """Return (step, loss) of each evaluation in order. For one repeated after a restart, the last record counts."""
-    by_number = {record["step"]: _number(record, "loss") for record in records if record.get("kind") == "eval"}
+    by_number = {record["step"]: finite(record.get("loss")) for record in records if record.get("kind") == "eval"}
     return tuple(sorted(by_number.items()))
-
-
-def _records(text: bytes) -> Iterable[dict[str, Any]]:
-    for line in text.splitlines():
-        try:
-            record = loads(line, LIMIT, finite=False)
-            _RECORD(record)
-        except Malformed:  # incomplete: the process was killed
-            continue
-        yield record
-
-
-def _number(record: dict[str, Any], name: str) -> float | None:
-    """Return a finite number, or None."""
-    value = record.get(name)
-    try:
-        number(value)
-    except Malformed:
-        return None
-    return float(value)  # type: ignore[arg-type]

@@ -6,13 +6,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from podrun.runtime.contract import Event, EventKind, ExitCode, UserError
+from podrun.runtime.contract import EventKind, ExitCode, UserError
 
 from ..plan.spec import RunSpec
 from ..pod.run_id import new_run_id
 from ..request.request import make_workdir
 from ..run.attempts import run_attempts
 from ..run.signals import Signals
+from ..rundir.events import Event
 from ..rundir.runs import RunDirectory
 from ..view.console import Console, PlainConsole
 from ..view.live_console import LiveConsole

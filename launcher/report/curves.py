@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from ..rundir.events import Row, UsageEvent
 from .model import Chart, Mark, Series
 from .records import StepRecord, finite
 
@@ -12,7 +12,7 @@ _BYTES = 1e9
 _MOST_HOSTS = 8  # up to this many hosts get a curve each; for more, the mean and the range are shown
 
 
-def curves(steps: Sequence[StepRecord], evaluations: Sequence[dict[str, Any]], marks: list[Mark]) -> list[Chart]:
+def curves(steps: Sequence[StepRecord], evaluations: Sequence[Row], marks: list[Mark]) -> list[Chart]:
     """Return charts of loss, accuracy, learning rate, gradient norm, throughput and step time, if they have values."""
     loss = _column(steps, "loss", "training")
     if loss is not None:
@@ -59,11 +59,11 @@ def _column(steps: Sequence[StepRecord], key: str, name: str, scale: float = 1.0
     return _series([record.values for record in steps], key, name, "line", scale)
 
 
-def _evaluated(evaluations: Sequence[dict[str, Any]], key: str) -> Series | None:
+def _evaluated(evaluations: Sequence[Row], key: str) -> Series | None:
     return _series(evaluations, key, "validation", "dots", 1.0)
 
 
-def _series(rows: Sequence[dict[str, Any]], key: str, name: str, style: str, scale: float) -> Series | None:
+def _series(rows: Sequence[Row], key: str, name: str, style: str, scale: float) -> Series | None:
     """Return the finite values of a column by step; None if there are none."""
     points = [(row["step"], value * scale) for row in rows if (value := finite(row.get(key))) is not None]
     if not points:
@@ -71,17 +71,23 @@ def _series(rows: Sequence[dict[str, Any]], key: str, name: str, style: str, sca
     return Series(name, [x for x, _ in points], [y for _, y in points], style=style)
 
 
-def usage_charts(events: Sequence[dict[str, Any]], begin: float) -> list[Chart]:
+def usage_charts(events: Sequence[UsageEvent], begin: float) -> list[Chart]:
     """Return charts of the utilization of hosts and GPUs over time."""
-    by_host: dict[str, list[dict[str, Any]]] = {}
+    by_host: dict[str, list[UsageEvent]] = {}
     for event in events:
         by_host.setdefault(event["host"], []).append(event)
     total = max((event["memory_total"] for event in events), default=0) / _BYTES
     gpu_total = max((d["memory_total"] or 0 for event in events for d in event["devices"]), default=0) / _BYTES
-    wanted: list[tuple[str, str, str, Callable[[dict[str, Any]], float | None], float | None]] = [
-        ("gpu", "GPUs busy, mean of a host", "%", lambda e: _mean(e["devices"], "busy", 100), 100.0),
-        ("gpu_memory", "GPU memory, mean of a host", "GB", lambda e: _mean(e["devices"], "memory", 1e-9), gpu_total),
-        ("cpu", "CPU, all cores", "%", lambda e: float(e["cpu"]) * 100, 100.0),
+    wanted: list[tuple[str, str, str, Callable[[UsageEvent], float | None], float | None]] = [
+        ("gpu", "GPUs busy, mean of a host", "%", lambda e: _mean([d["busy"] for d in e["devices"]], 100), 100.0),
+        (
+            "gpu_memory",
+            "GPU memory, mean of a host",
+            "GB",
+            lambda e: _mean([d["memory"] for d in e["devices"]], 1e-9),
+            gpu_total,
+        ),
+        ("cpu", "CPU, all cores", "%", lambda e: e["cpu"] * 100, 100.0),
         ("memory", "Memory of the host", "GB", lambda e: e["memory"] / _BYTES, total or None),
         ("network", "Network, both ways", "MB/s", lambda e: (e["received"] + e["sent"]) / 1e6, None),
     ]
@@ -98,9 +104,9 @@ def usage_charts(events: Sequence[dict[str, Any]], begin: float) -> list[Chart]:
     return charts
 
 
-def _mean(devices: Sequence[dict[str, Any]], key: str, scale: float) -> float | None:
-    values = [device[key] for device in devices if device[key] is not None]
-    return sum(values) / len(values) * scale if values else None
+def _mean(values: Sequence[float | None], scale: float) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) * scale if known else None
 
 
 def _merged(lines: list[Series]) -> Series:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from podrun.runtime.contract import Event, EventKind, Phase
+from podrun.runtime.contract import EventKind, Phase
+from podrun.runtime.events import StepEvent
+
+from ..rundir.events import Event
 
 
-def lost_from_of(attempts: list[list[Event]], number: int, steps: dict[tuple[str, int], list[Event]]) -> float | None:
+def lost_from_of(
+    attempts: list[list[Event]], number: int, steps: dict[tuple[str, int], list[StepEvent]]
+) -> float | None:
     """Return the time from which the work of attempt `number` was lost; None if nothing was lost."""
     if (step := _kept_step(attempts, number)) is None:
         return None
@@ -32,15 +37,15 @@ def _kept_step(attempts: list[list[Event]], number: int) -> int | None:
     end = next((e for e in attempts[-1] if e["event"] == EventKind.END), None)
     if number + 1 == len(attempts) and (end is None or end["code"] == 0):
         return None
-    saved = (EventKind.CHECKPOINT, EventKind.RESUME)
-    return max((e["step"] for attempt in attempts[: number + 1] for e in attempt if e["event"] in saved), default=0)
+    mine = (event for attempt in attempts[: number + 1] for event in attempt)
+    return max((e["step"] for e in mine if e["event"] in (EventKind.CHECKPOINT, EventKind.RESUME)), default=0)
 
 
 def _first_step(attempt: list[Event]) -> int | None:
     """Return the step that an attempt started from; None if it ended before."""
     for event in attempt:
         if event["event"] == EventKind.RESUME:
-            return int(event["step"])
+            return event["step"]
         if event["event"] == EventKind.STEP or (event["event"] == EventKind.PHASE and event["phase"] == Phase.COMPILE):
             return 0
     return None

@@ -8,12 +8,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from podrun.runtime.contract import Event, EventKind, UserError, Workdir
+from podrun.runtime.contract import EventKind, UserError, Workdir
+from podrun.runtime.events import EvalEvent
 from podrun.runtime.lines import out_of
 
 from ..plan.spec import RunSpec
 from ..pod.masking import Mask
 from ..pod.secret_values import secrets_at_hand
+from ..rundir.events import Event, Row
 from ..rundir.log_files import log_files
 from ..rundir.logs import tail
 from ..rundir.run_summary import RunStatus, Summary, status_of, summarize
@@ -43,7 +45,7 @@ def page_of_records(directory: RunDirectory, records: Records) -> Page:
     return _page(directory, records, records.steps, evaluations_of(records.events))
 
 
-def evaluations_of(events: list[Event]) -> list[Event]:
+def evaluations_of(events: list[Event]) -> list[EvalEvent]:
     return [event for event in events if event["event"] == EventKind.EVAL]
 
 
@@ -66,7 +68,7 @@ def page_of_workdir(workdir: Path) -> Page:
     return Page(workdir.name, str(workdir), verdict, tiles, charts, [], [], [], "", tables, [], "", moment(time.time()))
 
 
-def _page(directory: RunDirectory, records: Records, steps: list[StepRecord], evaluations: list[Event]) -> Page:
+def _page(directory: RunDirectory, records: Records, steps: list[StepRecord], evaluations: Sequence[Row]) -> Page:
     summary, (status, end, _) = summarize(directory), status_of(directory)
     spec, events = _spec(directory), records.events
     begin = events[0]["time"] if events else summary.started
@@ -137,7 +139,7 @@ def _goodput(shares: list[Share]) -> float:
 
 
 def step_tiles(
-    steps: Sequence[StepRecord], evaluations: Sequence[Event], total: int | None = None
+    steps: Sequence[StepRecord], evaluations: Sequence[Row], total: int | None = None
 ) -> list[tuple[str, str]]:
     """Return (name, value) pairs of the last step and evaluation. `total`: the number of steps of the run."""
     if not steps:

@@ -6,12 +6,11 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from podrun.runtime.contract import Event, EventKind
+from podrun.runtime.contract import EventKind
+from podrun.runtime.events import StepEvent
 
-from ..agent.base.schema import Malformed, count, loads, record
-from ..rundir.events import LIMIT, parse_event
+from ..rundir.events import Event, Row, parse_event, parse_row
 from ..rundir.runs import RunDirectory
 
 MOST_STEPS = 12_000  # step records that are parsed and drawn; of the others only the loss is used
@@ -19,14 +18,13 @@ MOST_OF_OTHERS = 400  # limit for each other process, and for each host's usage 
 _STEP, _USAGE = (f'{{"event": "{kind}", "time": '.encode() for kind in (EventKind.STEP, EventKind.USAGE))
 _LEADS = b'"process": 0}\n'
 _LOSS = b'"loss": '
-_OF_FILE = record({"step": count})
 
 
 @dataclass(frozen=True)
 class StepRecord:
     """Metrics of one step, and the range of the loss over the skipped records that it represents."""
 
-    values: dict[str, Any]
+    values: Row
     lowest: float
     highest: float
 
@@ -39,7 +37,7 @@ class Records:
     """All events except steps."""
     steps: list[StepRecord] = field(default_factory=list)
     """Steps reported by the leading process, including those that were lost and repeated."""
-    by_process: dict[tuple[str, int], list[Event]] = field(default_factory=dict)
+    by_process: dict[tuple[str, int], list[StepEvent]] = field(default_factory=dict)
     """Some of the steps of each process, by (host name, process number)."""
     last_steps: dict[tuple[str, int], int] = field(default_factory=dict)
     """The last step of each process that is not in `by_process`."""
@@ -64,17 +62,18 @@ class Thinner:
         if loss > self._high and loss != math.inf:
             self._high = loss
 
-    def keep(self, values: dict[str, Any]) -> None:
+    def keep(self, values: Row) -> None:
         if (loss := finite(values.get("loss"))) is not None:
             self._low, self._high = min(self._low, loss), max(self._high, loss)
         self.kept.append(StepRecord(values, self._low, self._high))
         self._low, self._high = math.inf, -math.inf
 
 
-def finite(value: Any) -> float | None:
+def finite(value: object) -> float | None:
     """Return a finite number, or None."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+        return None
+    return float(value)
 
 
 class Reading:
@@ -119,7 +118,7 @@ class Reading:
         for key, line in list(self._skipped.items()):
             if key.endswith(_LEADS):
                 self._keep(self._skipped.pop(key))
-            elif event := parse_event(line):
+            elif (event := parse_event(line)) and event["event"] == EventKind.STEP:
                 self.records.last_steps[event["host"], event["process"]] = event["step"]
 
     def _keep(self, line: bytes) -> None:
@@ -159,9 +158,9 @@ def _number(text: bytes) -> float:
         return math.inf
 
 
-def read_metrics(file: Path) -> tuple[list[StepRecord], list[dict[str, Any]]]:
+def read_metrics(file: Path) -> tuple[list[StepRecord], list[Row]]:
     """Return the steps and evaluations of a metrics.jsonl. Raises OSError."""
-    thinner, evaluations = Thinner(), []
+    thinner, evaluations = Thinner(), list[Row]()
     with file.open("rb") as lines:
         stride = _stride(lines.readlines(1 << 16), file.stat().st_size)
         lines.seek(0)
@@ -169,7 +168,7 @@ def read_metrics(file: Path) -> tuple[list[StepRecord], list[dict[str, Any]]]:
             is_step = b'"kind": "train"' in line[:60]
             if is_step and number % stride:
                 thinner.skip(line)
-            elif values := _parse(line):
+            elif values := parse_row(line):
                 if is_step:
                     thinner.keep(values)
                 elif values.get("kind") == "eval":
@@ -181,12 +180,3 @@ def _stride(lines: Iterable[bytes], size: int) -> int:
     """Return n if every n-th record is kept, estimated from the size of the file and of its first lines."""
     sizes = [len(line) for line in lines]
     return max(1, math.ceil(size * len(sizes) / max(1, sum(sizes)) / MOST_STEPS))
-
-
-def _parse(line: bytes) -> dict[str, Any] | None:
-    try:
-        values: dict[str, Any] = loads(line, LIMIT, finite=False)
-        _OF_FILE(values)
-    except Malformed:
-        return None
-    return values

@@ -11,8 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from podrun.runtime.contract import Event, EventKind
+from podrun.runtime.contract import EventKind
+from podrun.runtime.events import StepEvent
 
+from ..rundir.events import Event, LateEvent
 from ..rundir.lateness import behind_others
 from .model import StepTimes, Strip, Strips
 from .records import Records, finite
@@ -38,7 +40,7 @@ class Lag:
     """Middles of the windows."""
 
 
-def lags_of(by_process: dict[Key, list[Event]], begin: float, end: float) -> dict[Key, Lag]:
+def lags_of(by_process: dict[Key, list[StepEvent]], begin: float, end: float) -> dict[Key, Lag]:
     """Return the waiting times of each process. Processes report different steps, so steps are compared per time window."""
     count = _count(by_process)
     width = (end - begin) / count or 1.0
@@ -63,7 +65,7 @@ def lags_of(by_process: dict[Key, list[Event]], begin: float, end: float) -> dic
 def named_late(events: Iterable[Event], end: float) -> dict[Key, list[tuple[float, float]]]:
     """Return (begin, end) of each time in which the supervisor named a process a straggler, by process."""
     spans: dict[Key, list[tuple[float, float]]] = {}
-    late: Event | None = None
+    late: LateEvent | None = None
     for event in events:
         if late is not None and event["event"] in (EventKind.LATE, EventKind.RESTART, EventKind.START, EventKind.END):
             _add_span(spans, late, event["time"])
@@ -75,7 +77,7 @@ def named_late(events: Iterable[Event], end: float) -> dict[Key, list[tuple[floa
     return spans
 
 
-def _add_span(spans: dict[Key, list[tuple[float, float]]], late: Event, end: float) -> None:
+def _add_span(spans: dict[Key, list[tuple[float, float]]], late: LateEvent, end: float) -> None:
     spans.setdefault((late["host"], late["process"]), []).append((late["since"], end))
 
 
@@ -100,7 +102,7 @@ def _mean(values: list[float], counted: list[int]) -> float | None:
     return statistics.fmean(values[n] for n in counted) if counted else None
 
 
-def lateness_of(by_process: dict[Key, list[Event]], lags: dict[Key, Lag], seconds: float) -> Strips | None:
+def lateness_of(by_process: dict[Key, list[StepEvent]], lags: dict[Key, Lag], seconds: float) -> Strips | None:
     """Return the fraction of each step that the others waited for a process, window by window; None if unknown."""
     if not any(lag.windows for lag in lags.values()):
         return None
@@ -113,15 +115,15 @@ def lateness_of(by_process: dict[Key, list[Event]], lags: dict[Key, Lag], second
     return Strips("late", LEVELS, seconds, count, rows)
 
 
-def _count(by_process: dict[Key, list[Event]]) -> int:
+def _count(by_process: dict[Key, list[StepEvent]]) -> int:
     """Return the number of windows: small enough that most processes report in each of them while they train."""
     reports = sorted(len(steps) for steps in by_process.values())
     return max(1, min(_MOST_WINDOWS, reports[len(reports) // 4] // 2)) if reports else 1
 
 
-def _windows(steps: list[Event], begin: float, width: float, count: int) -> dict[int, list[Event]]:
+def _windows(steps: list[StepEvent], begin: float, width: float, count: int) -> dict[int, list[StepEvent]]:
     """Return the steps of each window, each window preceded by the step before it, from which it counts."""
-    windows: dict[int, list[Event]] = {}
+    windows: dict[int, list[StepEvent]] = {}
     for before, step in zip([None, *steps], steps, strict=False):
         number = min(count - 1, max(0, int((step["time"] - begin) / width)))
         if number not in windows and before is not None:
@@ -130,7 +132,7 @@ def _windows(steps: list[Event], begin: float, width: float, count: int) -> dict
     return windows
 
 
-def _wait(steps: list[Event]) -> float | None:
+def _wait(steps: list[StepEvent]) -> float | None:
     """Return the seconds of waiting per step; None if unknown. An attempt's counters start at 0."""
     seconds, count = 0.0, 0
     for before, after in pairwise(steps):
@@ -142,12 +144,12 @@ def _wait(steps: list[Event]) -> float | None:
     return seconds / count if count else None
 
 
-def _middle(steps: list[Event], name: str) -> float | None:
+def _middle(steps: list[StepEvent], name: str) -> float | None:
     values = [value for step in steps if (value := finite(step.get(name))) is not None]
     return statistics.median(values) if values else None
 
 
-def _slow(steps: list[Event]) -> float | None:
+def _slow(steps: list[StepEvent]) -> float | None:
     """Return the 95th percentile over single-step records, otherwise the median of the records' own percentiles."""
     medians = sorted(value for step in steps if (value := finite(step.get("step_seconds_p50"))) is not None)
     typical = _middle(steps, "step_seconds_p95")
@@ -156,6 +158,6 @@ def _slow(steps: list[Event]) -> float | None:
     return medians[max(0, math.ceil(0.95 * len(medians)) - 1)]
 
 
-def _name(key: Key, keys: dict[Key, list[Event]]) -> str:
+def _name(key: Key, keys: dict[Key, list[StepEvent]]) -> str:
     host, process = key
     return host if sum(other == host for other, _ in keys) == 1 else f"{host}.{process}"

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from podrun.runtime.contract import Event, EventKind, Phase
+from podrun.runtime.contract import EventKind, Phase
+from podrun.runtime.events import StepEvent
 
+from ..rundir.events import Event
 from .lost import lost_from_of
 from .model import Share, Strip, Strips
 from .records import finite
@@ -58,7 +60,7 @@ class Lane:
     """Spans that are drawn on top of the others."""
 
 
-def lanes_of(events: Iterable[Event], steps: dict[Key, list[Event]], end: float) -> list[Lane]:
+def lanes_of(events: Iterable[Event], steps: dict[Key, list[StepEvent]], end: float) -> list[Lane]:
     """Return the timelines of all processes from the first start to `end`, with lost work marked."""
     attempts = _split(events)
     lanes: dict[Key, Lane] = {}
@@ -87,22 +89,26 @@ def _split(events: Iterable[Event]) -> list[list[Event]]:
 
 def _spans_of(attempt: list[Event], until: float) -> dict[Key, list[Span]]:
     start = attempt[0]
+    assert start["event"] == EventKind.START
     is_program = start["program"] is not None
     keys = [(host, process) for host, processes in start["hosts"].items() for process in processes]
     changes: dict[Key, list[tuple[float, str]]] = {key: [(start["time"], "start")] for key in keys}
     for event in attempt[1:]:
-        kind, key = event["event"], (event.get("host"), event.get("process"))
-        if kind == EventKind.RESTART:
-            for rows in changes.values():
-                rows.append((event["time"], "down"))
-        if key not in changes:
-            continue
-        if kind == EventKind.PHASE:
-            changes[key].append((event["time"], _OF_PHASE.get(event["phase"], "other")))
-        elif kind == EventKind.EXIT:
-            changes[key].append((event["time"], "other" if event["code"] == 0 else "down"))
-        elif kind == EventKind.HOST and event["phase"] == "started" and is_program:
-            changes[key].append((event["time"], "train"))
+        match event["event"]:
+            case EventKind.RESTART:
+                for rows in changes.values():
+                    rows.append((event["time"], "down"))
+                continue
+            case EventKind.PHASE:
+                kind = _OF_PHASE.get(event["phase"], "other")
+            case EventKind.EXIT:
+                kind = "other" if event["code"] == 0 else "down"
+            case EventKind.HOST if event["phase"] == "started" and is_program:
+                kind = "train"
+            case _:
+                continue
+        if (key := (event["host"], event["process"])) in changes:
+            changes[key].append((event["time"], kind))
     return {key: _joined(rows, until) for key, rows in changes.items()}
 
 
@@ -134,7 +140,7 @@ def _mark_lost(spans: list[Span], lost_from: float | None) -> list[Span]:
     return marked
 
 
-def _add_starved(lane: Lane, steps: list[Event], lost_from: float | None) -> float:
+def _add_starved(lane: Lane, steps: list[StepEvent], lost_from: float | None) -> float:
     """Return the seconds of waiting for data, without lost work; mark long waits in the lane."""
     total = 0.0
     for before, after in pairwise(steps):

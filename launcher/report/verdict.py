@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-from podrun.runtime.contract import Event, EventKind
+from podrun.runtime.contract import EventKind
 from podrun.runtime.lines import clock
 
+from ..rundir.events import EndEvent, Event
 from ..rundir.run_summary import RunStatus
 from ..view.times import duration
 from .model import StepTimes, Verdict
@@ -14,7 +15,7 @@ from .model import StepTimes, Verdict
 _LINES = 24  # lines of a traceback
 
 
-def verdict_of(status: RunStatus, end: Event | None, events: list[Event], begin: float) -> Verdict:
+def verdict_of(status: RunStatus, end: EndEvent | None, events: list[Event], begin: float) -> Verdict:
     """Return the verdict. The end's message names the first cause; its traceback, if any, is the evidence."""
     code = end["code"] if end else None
     title = {
@@ -36,7 +37,7 @@ def _without_frame(message: str) -> str:
     return re.sub(r" \[exit code -?\d+\]$", "", message.removeprefix("failed: "))
 
 
-def _evidence(end: Event | None, events: list[Event]) -> list[str]:
+def _evidence(end: EndEvent | None, events: list[Event]) -> list[str]:
     """Return the last lines of the traceback of the process that the end event names, in the last attempt."""
     if end is None or end["host"] is None:
         return []

@@ -9,11 +9,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from podrun.runtime.config import Config
-from podrun.runtime.contract import Event, EventKind
+from podrun.runtime.contract import EventKind
 
 from ..plan.spec import RunSpec
 from ..pod.fold import fold
 from ..pod.traits import reached
+from ..rundir.events import Event
 from ..rundir.work_tree import WorkTree
 from .model import Table
 

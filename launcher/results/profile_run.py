@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from podrun.runtime.contract import Event, EventKind, UserError, profile_folder, profile_order
+from podrun.runtime.contract import EventKind, UserError, profile_folder, profile_order
+from podrun.runtime.events import ProfileEvent
 
 from ..agent.base.places import agent_folder
 from ..pod.errors import HostError
@@ -70,7 +71,7 @@ class Profiling:
                 self._ordered.remove(target)
                 raise UserError(f"{target.name} cannot be profiled: {error}")
 
-    def traced(self, say: Say) -> Iterator[tuple[Target, Event]]:
+    def traced(self, say: Say) -> Iterator[tuple[Target, ProfileEvent]]:
         """Yield each process when its trace is complete on its host. Raises UserError if one fails, or the run ends."""
         waiting = {target.process: target for target in self._targets}
         for event in self._events:
@@ -95,7 +96,7 @@ class Profiling:
         if waiting:
             raise UserError("nobody supervises the run any more; `podrun attach` takes it over, then ask again")
 
-    def bring(self, target: Target, event: Event, to: Path) -> Profile:
+    def bring(self, target: Target, event: ProfileEvent, to: Path) -> Profile:
         """Download a trace into a folder below `to`. Raises HostError, FileFailedError, OSError."""
         folder = to / f"{target.name}-steps-{event['step']}-{event['last']}"
         remote = RemoteFolder(self._transport, self._pod, target.host, self._path(target, self._trace(target)))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from podrun.runtime.contract import EventKind, ExitCode, UserError
 
@@ -26,6 +26,7 @@ from ..pod.pod import Host
 from ..pod.secret_values import read_secrets
 from ..preflight.base import name_hosts
 from ..rundir.adoption import Adoption
+from ..rundir.events import Event
 from ..rundir.logs import Logs
 from ..rundir.runs import Recorder, RunDirectory, start_event
 from ..rundir.saved import saved_on_record
@@ -336,7 +337,7 @@ class _Run:
         self._kept.dismiss()
 
     def _tell(self, kind: EventKind, **fields: object) -> None:
-        self._progress.event({"event": kind, "time": time.time(), **fields})
+        self._progress.event(cast(Event, {"event": kind, "time": time.time(), **fields}))
 
     def _note(self, text: str) -> None:
         self._tell(EventKind.NOTE, message=text)

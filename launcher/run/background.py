@@ -10,8 +10,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from podrun.runtime.contract import Event, EventKind, ExitCode, Phase, UserError, failure_code
+from podrun.runtime.contract import EventKind, ExitCode, Phase, UserError, failure_code
 
+from ..rundir.events import EndEvent, Event
 from ..rundir.follow import follow
 from ..rundir.runs import RunDirectory
 from ..staging.bundle import Bundle
@@ -120,24 +121,21 @@ class _Start:
         self._is_program = False
 
     def complete(self, event: Event) -> bool:
-        kind = event["event"]
-        if kind == EventKind.START:
+        if event["event"] == EventKind.START:
             self._missing = {process for processes in event["hosts"].values() for process in processes}
             self._is_program = event["program"] is not None
-        elif self._missing and self._says_started(event):
+        elif self._missing and self._is_program:
+            if event["event"] == EventKind.HOST and event["phase"] == "started":
+                self._missing.discard(event["process"])
+        elif self._missing and event["event"] == EventKind.PHASE and event["phase"] not in (Phase.CONNECT, Phase.SETUP):
             self._missing.discard(event["process"])
         return self._missing == set()
 
-    def _says_started(self, event: Event) -> bool:
-        if self._is_program:
-            return bool(event["event"] == EventKind.HOST and event["phase"] == "started")
-        return bool(event["event"] == EventKind.PHASE and event["phase"] not in (Phase.CONNECT, Phase.SETUP))
 
-
-def report_end(directory: RunDirectory, end: Event, as_json: bool = False) -> int:
+def report_end(directory: RunDirectory, end: EndEvent, as_json: bool = False) -> int:
     """Print the report of a run with a background supervisor, and return its exit code. JSON output contains it already."""
     if as_json:
-        return int(end["code"])
+        return end["code"]
     deadline = time.monotonic() + _REPORT
     # the supervisor writes its report after the event
     while directory.supervisor() is not None and time.monotonic() < deadline:
@@ -147,7 +145,7 @@ def report_end(directory: RunDirectory, end: Event, as_json: bool = False) -> in
     except OSError:  # the supervisor ran in a terminal
         text = ""
     print(text or f"podrun: {end['message']}", file=sys.stderr if end["code"] else sys.stdout, flush=True)
-    return int(end["code"])
+    return end["code"]
 
 
 def main() -> None:

@@ -9,8 +9,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from math import inf
 
-from podrun.runtime.contract import Event
-
 from ..attempt.frames import Observer
 from ..attempt.outcome import Outcome
 from ..attempt.supervisor import Supervisor
@@ -20,6 +18,7 @@ from ..plan.spec import RunSpec
 from ..pod.pod import Host
 from ..preflight.base import name_hosts
 from ..rundir.adoption import Adoption
+from ..rundir.events import EndEvent, Event
 from ..rundir.logs import Logs
 from ..rundir.runs import Recorder, RunDirectory
 from ..transport.base import Transport, load_transport
@@ -95,7 +94,7 @@ class StrayProcesses:
         return end_rest(stray.plan, stray.adoption, [stray.row], self._transport, self._logs, _NullObserver())
 
 
-def end_strays(spec: RunSpec, directory: RunDirectory, end: Event) -> list[str]:
+def end_strays(spec: RunSpec, directory: RunDirectory, end: EndEvent) -> list[str]:
     """End processes of an ended run on hosts that were unreachable at its end; record a new end event.
 
     Returns `host: reason` for what is still unconfirmed. Raises UserError if a podrun supervises the run.

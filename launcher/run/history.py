@@ -6,14 +6,14 @@ Restart budgets belong to the run, so a new supervisor restores it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
 
-from podrun.runtime.contract import Event, EventKind, ExitCode, Phase
+from podrun.runtime.contract import EventKind, ExitCode, Phase
 
 from ..attempt.cause import LAUNCHER, Sign
 from ..attempt.frames import Observer
 from ..attempt.outcome import Outcome
 from ..plan.plan import LaunchPlan
+from ..rundir.events import Event, RestartEvent
 from .policy import Attempt, Budget, Ending
 
 PREEMPTIONS = 100
@@ -44,19 +44,18 @@ class AttemptHistory:
 
     def note(self, event: Event) -> None:
         """Record an event."""
-        kind = event["event"]
-        if kind == EventKind.START:
+        if event["event"] == EventKind.START:
             self._begin()
-        elif kind == EventKind.HOST and event["phase"] == "started":
+        elif event["event"] == EventKind.HOST and event["phase"] == "started":
             self._started = self._started or event["time"]
-        elif kind == EventKind.EXIT:
+        elif event["event"] == EventKind.EXIT:
             self._ended = self._ended or event["time"]
-        elif kind == EventKind.PHASE and event["phase"] not in (Phase.CONNECT, Phase.SETUP):
+        elif event["event"] == EventKind.PHASE and event["phase"] not in (Phase.CONNECT, Phase.SETUP):
             self._uses_loop = True
             self._trained |= event["phase"] not in _BEFORE_TRAINING
-        elif kind == EventKind.STEP:
+        elif event["event"] == EventKind.STEP:
             self._uses_loop = self._trained = True
-        elif kind in (EventKind.CHECKPOINT, EventKind.RESUME):
+        elif event["event"] in (EventKind.CHECKPOINT, EventKind.RESUME):
             self._saved = event["step"]
 
     def _begin(self) -> None:
@@ -94,9 +93,20 @@ def _ending(outcome: Outcome, plan: LaunchPlan) -> Ending:
     return Ending.LOST if cause.process is None else Ending.FAILED
 
 
-def restart_event(attempt: Attempt, message: str, time: float) -> Event:
+def restart_event(attempt: Attempt, message: str, time: float) -> RestartEvent:
     """Return the event that records an attempt which another one follows."""
-    return {"event": EventKind.RESTART, "time": time, "message": message, **asdict(attempt)}
+    return {
+        "event": EventKind.RESTART,
+        "time": time,
+        "message": message,
+        "ending": attempt.ending,
+        "code": attempt.code,
+        "what": attempt.what,
+        "trained": attempt.trained,
+        "saved": attempt.saved,
+        "seconds": attempt.seconds,
+        "silent_program": attempt.silent_program,
+    }
 
 
 def recorded_attempts(events: Iterable[Event], progress: AttemptHistory) -> list[Attempt]:
@@ -105,6 +115,15 @@ def recorded_attempts(events: Iterable[Event], progress: AttemptHistory) -> list
     for event in events:
         progress.note(event)
         if event["event"] == EventKind.RESTART and event["ending"] in list(Ending):
-            fields = {name: event[name] for name in Attempt.__dataclass_fields__}
-            attempts.append(Attempt(**{**fields, "ending": Ending(event["ending"])}))
+            attempts.append(
+                Attempt(
+                    ending=Ending(event["ending"]),
+                    code=event["code"],
+                    what=event["what"],
+                    trained=event["trained"],
+                    saved=event["saved"],
+                    seconds=event["seconds"],
+                    silent_program=event["silent_program"],
+                )
+            )
     return attempts

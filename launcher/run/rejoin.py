@@ -7,11 +7,12 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from podrun.runtime.contract import Event, EventKind
+from podrun.runtime.contract import EventKind
 
 from ..attempt.frames import Observer
 from ..pod.pod import Host
 from ..preflight.base import name_hosts
+from ..rundir.events import Event
 
 EVERY = 20.0  # seconds between two tries
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from podrun.runtime.config import bucket_url
-from podrun.runtime.contract import Event, EventKind, ExitCode, Workdir
+from podrun.runtime.contract import EventKind, ExitCode, Workdir
 
 from ..attempt.cause import Failure
 from ..attempt.outcome import Outcome
@@ -18,13 +18,14 @@ from ..plan.plan import LaunchPlan
 from ..plan.program import Program
 from ..pod.masking import Mask
 from ..pod.traits import location
+from ..rundir.events import EndEvent
 from ..rundir.logs import tail
 from ..rundir.runs import RunDirectory
 
 _TAIL = 12  # lines of the failed process's output that are shown
 
 
-def end_event(outcome: Outcome, plan: LaunchPlan, time: float) -> Event:
+def end_event(outcome: Outcome, plan: LaunchPlan, time: float) -> EndEvent:
     cause = outcome.cause
     return {
         "event": EventKind.END,

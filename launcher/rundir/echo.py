@@ -9,13 +9,13 @@ import os
 from pathlib import Path
 from typing import IO
 
-from podrun.runtime.contract import Event
+from .events import StartEvent
 
 _BEHIND = 1 << 20  # bytes of backlog that are skipped, since nobody reads that much in a terminal
 _SHOWN = 1 << 14  # last bytes of a skipped backlog that are shown
 
 
-def echoed_log(start: Event) -> Path | None:
+def echoed_log(start: StartEvent) -> Path | None:
     """Return the log of a user program's first process; None for podrun's runtime, which reports events instead."""
     if start["program"] is None:
         return None

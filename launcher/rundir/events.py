@@ -1,25 +1,23 @@
-"""Declare and validate events: those from a worker's file, to which a user program can write as well, and recorded ones.
+"""Declare the launcher's events, and validate all events: those from a worker's file, and recorded ones.
 
-Each kind has the fields on which views and the supervisor rely. An event without them is malformed.
+A user program can write to its worker's file as well. The checks are derived from the declarations, here and in
+`runtime/events.py`, so the annotations of this file must not be strings. The record may be that of another version.
 """
 
-from __future__ import annotations
+from collections.abc import Collection
+from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeGuard, cast, get_args, get_origin
 
-from typing import Any
-
-from podrun.runtime.contract import ErrorKind, Event, EventKind
+from podrun.runtime.contract import ErrorKind, EventKind
+from podrun.runtime.events import Count, Metric, Moment, WorkerEvent
 
 from ..agent.base.from_agent import Measured
-from ..agent.base.message import fields_of
+from ..agent.base.message import check_of
 from ..agent.base.schema import (
     Check,
     Malformed,
     count,
     each,
-    flag,
-    integer,
     loads,
-    maybe,
     metric,
     number,
     printable,
@@ -32,6 +30,125 @@ from ..agent.base.schema import (
 _LAST_MOMENT = 250_000_000_000  # in the year 9892
 LIMIT = 4 << 20
 """Maximum size of an event in bytes. The largest contain sampled text or a traceback."""
+
+Hosts = Annotated[dict[str, list[int]], "ids of the processes by host"]
+
+
+class _OfLauncher(TypedDict, total=False):
+    time: Moment
+    """Set when the event is recorded, and required there."""
+
+
+class StartEvent(_OfLauncher):
+    """An attempt begins."""
+
+    event: Literal[EventKind.START]
+    run_id: str
+    attempt: Count
+    slice: str
+    devices: Count
+    """Devices per host."""
+    transport: str
+    hosts: Hosts
+    program: str | None
+    """Command line of a user program."""
+    python: NotRequired[str | None]
+    workdir: str
+    logs: str
+
+
+class HostEvent(_OfLauncher):
+    """A host enters a phase of the start or the end of an attempt."""
+
+    event: Literal[EventKind.HOST]
+    host: str
+    phase: str
+    process: NotRequired[Count]
+    """Of a worker that has `started`, like `pid` and `standby`."""
+    pid: NotRequired[Count]
+    """Also of an agent that says `hello`."""
+    standby: NotRequired[bool]
+    python: NotRequired[str]
+    message: NotRequired[str]
+    """Progress of a preparation."""
+    reason: NotRequired[str]
+    """Why it is `stopped` or `lost`."""
+    left: NotRequired[list[Count] | None]
+    """Pids of processes that are left then; None if that is not known."""
+
+
+class ExitEvent(_OfLauncher):
+    """A worker has ended."""
+
+    event: Literal[EventKind.EXIT]
+    host: str
+    process: Count
+    code: int
+
+
+class LateEvent(_OfLauncher):
+    """The others wait for this process in their steps."""
+
+    event: Literal[EventKind.LATE]
+    host: str
+    process: Count
+    behind: float
+    """Seconds of each step; 0: no longer late."""
+    step_seconds: float
+    since: Moment
+
+
+class UsageEvent(Measured):
+    """The use of a host."""
+
+    event: Literal[EventKind.USAGE]
+    time: Moment
+    host: str
+
+
+class RestartEvent(_OfLauncher):
+    """An attempt has ended, and another one follows. The fields are those of `run.policy.Attempt`."""
+
+    event: Literal[EventKind.RESTART]
+    message: str
+    ending: str
+    code: int
+    what: str
+    trained: bool
+    saved: Count | None
+    seconds: float
+    silent_program: bool
+
+
+class EndEvent(_OfLauncher):
+    """The run has ended."""
+
+    event: Literal[EventKind.END]
+    code: int
+    host: str | None
+    """The host to blame; None if nothing failed."""
+    process: NotRequired[Count | None]
+    message: str
+    left_behind: NotRequired[list[str]]
+    """`host: reason` for each host that may still run processes."""
+
+
+class Row(TypedDict):
+    """A step's metrics, each under its name: a line of metrics.jsonl, or an event."""
+
+    step: Count
+
+
+LauncherEvent = StartEvent | HostEvent | ExitEvent | LateEvent | UsageEvent | RestartEvent | EndEvent
+Event = WorkerEvent | LauncherEvent
+
+
+class _AgentStarted(TypedDict):
+    pid: Count
+
+
+class _WorkerStarted(_AgentStarted):
+    process: Count
 
 
 def _error_kind(value: Any) -> None:
@@ -61,123 +178,79 @@ def _moment(value: Any) -> None:
         raise Malformed(f"{short(value)}, expected seconds since 1970")
 
 
-_METRICS: dict[str, Check] = dict.fromkeys(("loss", "accuracy", "tokens_per_second", "examples_per_second"), metric)
-_TIMES: dict[str, Check] = {
-    "elapsed": number,
-    "seconds_left": maybe(number),
-    "waited": number,
-    "waited_for_data": number,
-}
-_OF_WORKER: dict[str, Check] = {
-    EventKind.PHASE: record({"time": _moment, "phase": text}),
-    EventKind.STEP: record({"time": _moment, "step": count, "steps": maybe(count)}, {**_METRICS, **_TIMES}),
-    EventKind.EPOCH: record({"time": _moment, "step": count, "epoch": count, "epochs": number}),
-    EventKind.EVAL: record({"time": _moment, "step": count}),
-    EventKind.CHECKPOINT: record({"time": _moment, "step": count}),
-    EventKind.RESUME: record({"time": _moment, "step": count}),
-    EventKind.TEXT: record({"time": _moment, "text": text}),
-    EventKind.NOTE: record({"time": _moment, "message": text}),
-    EventKind.PROFILE: record(
-        {"time": _moment, "id": text, "state": text, "step": count, "last": count, "error": text}
-    ),
-    EventKind.SIGNAL: record({"time": _moment, "number": count}),
-    EventKind.ERROR: record(
-        {"time": _moment, "kind": _error_kind, "message": text},
-        {"step": maybe(count), "code": maybe(integer), "traceback": text, "program": flag},
-    ),
-}
-_START = {
-    "time": _moment,
-    "run_id": text,
-    "attempt": count,
-    "slice": text,
-    "devices": count,
-    "transport": text,
-    "hosts": _hosts,
-    "program": maybe(text),
-    "workdir": text,
-    "logs": text,
-}
-_END = {"time": _moment, "code": integer, "host": maybe(text), "message": text}
-_RESTART: dict[str, Check] = {
-    "time": _moment,
-    "message": text,
-    "ending": text,
-    "code": integer,
-    "what": text,
-    "trained": flag,
-    "saved": maybe(count),
-    "seconds": number,
-    "silent_program": flag,
-}
-_LATE: dict[str, Check] = {
-    "time": _moment,
-    "host": text,
-    "process": count,
-    "behind": number,
-    "step_seconds": number,
-    "since": _moment,
-}
-_OF_LAUNCHER: dict[str, Check] = {
-    EventKind.START: record(_START, {"python": maybe(text)}),
-    EventKind.HOST: record({"time": _moment, "host": text, "phase": text}, {"pid": count, "message": text}),
-    EventKind.EXIT: record({"time": _moment, "host": text, "process": count, "code": integer}),
-    EventKind.LATE: record(_LATE),
-    EventKind.USAGE: record({"time": _moment, "host": text, **fields_of(Measured)[0]}),
-    EventKind.RESTART: record(_RESTART),
-    EventKind.END: record(_END, {"process": maybe(count), "left_behind": each(text)}),
-}
-_STARTED = record({"process": count, "pid": count}, {"standby": flag})
-_AGENT = record({"pid": count})
-_SENT = record({"host": text, "process": count})
-"""Fields that the supervisor adds to an event of a worker."""
+_KNOWN: dict[Any, Check] = {Count: count, Metric: metric, Moment: _moment, Hosts: _hosts, ErrorKind: _error_kind}
 
 
-def parse_worker_event(line: bytes) -> Event:
+def _checks_of(events: Any, unset: Collection[str] = ()) -> dict[str, Check]:
+    """Return the check of each of the events, a union, by its kind. `unset`: fields that are not set yet."""
+    return {get_args(event.__annotations__["event"])[0]: _check_of(event, unset) for event in get_args(events)}
+
+
+def _check_of(declared_event: Any, unset: Collection[str] = ()) -> Check:
+    fields, optional = {}, {}
+    for cls in reversed(declared_event.__mro__):
+        for name, declared in getattr(cls, "__annotations__", {}).items():
+            if get_origin(declared) is NotRequired:
+                optional[name] = check_of(get_args(declared)[0], _KNOWN)
+            elif name != "event" and name not in unset:
+                fields[name] = check_of(declared, _KNOWN)
+    return record(fields, optional)
+
+
+_REPORTED = _checks_of(WorkerEvent, unset=("host", "process"))
+_RECORDED = _checks_of(Event)
+_ROW = _check_of(Row)
+_OF_PHASE = {"hello": _check_of(_AgentStarted), "started": _check_of(_WorkerStarted)}
+"""Fields that a HostEvent has in certain phases."""
+
+
+def is_of_worker(event: Event) -> TypeGuard[WorkerEvent]:
+    """Return True if a worker reported the event: notes come from the launcher as well."""
+    return event["event"] in _REPORTED and "process" in event
+
+
+def parse_worker_event(line: bytes) -> WorkerEvent:
     """Return the event that a worker reported. Raises Malformed."""
     event = _load(line)
-    kind = event["event"]
-    if kind not in _OF_WORKER:
-        raise Malformed(f"unknown event {short(kind)}")
-    _check(_OF_WORKER[kind], event)
-    return event
+    _check(_REPORTED, event)
+    return cast(WorkerEvent, event)
 
 
 def parse_event(line: str | bytes) -> Event | None:
     """Return a recorded event; None for a damaged line, such as one that a full disk has cut off."""
     try:
         event = _load(line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line)
-        _check_recorded(event)
+        _check(_RECORDED, event)
+        if event["event"] == EventKind.HOST and event["phase"] in _OF_PHASE:
+            _OF_PHASE[event["phase"]](event)
     except Malformed:
         return None
-    return event
+    return cast(Event, event)
 
 
-def _load(line: bytes) -> Event:
+def parse_row(line: bytes) -> Row | None:
+    """Return a line of metrics.jsonl; None if it is damaged."""
+    try:
+        row: Row = loads(line, LIMIT, finite=False)
+        _ROW(row)
+    except Malformed:
+        return None
+    return row
+
+
+def _load(line: bytes) -> dict[str, Any]:
     event = loads(line, LIMIT, finite=False)
     if not isinstance(event, dict) or not isinstance(event.get("event"), str):
         raise Malformed(f"not an object with an event: {short(line)}")
-    readable: Event = printable(event) if b"\\u" in line else event
+    readable: dict[str, Any] = printable(event) if b"\\u" in line else event
     return readable
 
 
-def _check_recorded(event: Event) -> None:
+def _check(checks: dict[str, Check], event: dict[str, Any]) -> None:
     kind = event["event"]
-    if kind in _OF_WORKER:
-        _check(_OF_WORKER[kind], event)
-        if kind != EventKind.NOTE:  # the launcher has notes as well
-            _check(_SENT, event)
-    elif kind in _OF_LAUNCHER:
-        _check(_OF_LAUNCHER[kind], event)
-        phase = event.get("phase")
-        if kind == EventKind.HOST and phase in ("started", "hello"):
-            _check(_STARTED if phase == "started" else _AGENT, event)
-    else:
+    if kind not in checks:
         raise Malformed(f"unknown event {short(kind)}")
-
-
-def _check(check: Check, event: Event) -> None:
     try:
-        check(event)
+        checks[kind](event)
     except Malformed as why:
-        raise Malformed(f"{event['event']}: {why}") from None
+        raise Malformed(f"{kind}: {why}") from None

@@ -6,11 +6,9 @@ import os
 import time
 from collections.abc import Iterator
 
-from podrun.runtime.contract import Event
-
 from ..agent.base.schema import Lines
 from .echo import Echo, echoed_log
-from .events import LIMIT, parse_event
+from .events import LIMIT, Event, parse_event
 from .runs import RunDirectory
 from .submitted import goes_on, is_final
 
@@ -56,7 +54,7 @@ def follow(directory: RunDirectory, from_end: bool = False) -> Iterator[Event | 
                 if event is None:
                     continue
                 yield event
-                if is_final(directory, event):
+                if is_final(event, directory):
                     return
             if alone:
                 return

@@ -11,6 +11,8 @@ from bisect import bisect_left
 from collections.abc import Hashable, Mapping
 from typing import TypeVar
 
+from .events import LateEvent
+
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -30,3 +32,14 @@ def _median_without(ordered: list[float], value: float) -> float:
     middle = ((rest - 1) // 2, rest // 2)
     low, high = (ordered[at + (at >= left_out)] for at in middle)
     return (low + high) / 2
+
+
+def describe_late(late: LateEvent) -> str:
+    """Return `host-1 (process 1) keeps the others waiting: 0.51 s of each step of 0.60 s, 85 %`."""
+    seconds = f"{late['behind']:.3g} s of each step of {late['step_seconds']:.3g} s, {100 * late_share(late):.0f} %"
+    return f"{late['host']} (process {late['process']}) keeps the others waiting: {seconds}"
+
+
+def late_share(late: LateEvent) -> float:
+    """Return the share of a step, from 0 to 1, that the other processes spend waiting for the late one."""
+    return min(1.0, late["behind"] / late["step_seconds"]) if late["step_seconds"] > 0 else 1.0

@@ -70,7 +70,8 @@ def old_run(directory: RunDirectory) -> OldRun:
 
 def _unconfirmed(directory: RunDirectory) -> list[str]:
     """Return the hosts on which processes of an ended run may be left, each with the reason."""
-    return list((directory.end() or {}).get("left_behind", ()))
+    end = directory.end()
+    return end.get("left_behind", []) if end else []
 
 
 def remove(run: OldRun) -> None:

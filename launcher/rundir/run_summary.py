@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from podrun.runtime.contract import Event, EventKind
+from podrun.runtime.contract import EventKind
+from podrun.runtime.events import StepEvent
 
 from ..agent.base.schema import Malformed, anything, each, loads, printable, record, text
-from .events import LIMIT
+from .events import LIMIT, EndEvent, StartEvent
 from .run_state import reduce_events
 from .runs import RunDirectory
 from .submitted import end_of, waits
@@ -61,7 +62,7 @@ class Summary:
         return self.state not in (RunStatus.PENDING, RunStatus.RUNNING, RunStatus.ABANDONED)
 
 
-def status_of(directory: RunDirectory) -> tuple[RunStatus, Event | None, int | None]:
+def status_of(directory: RunDirectory) -> tuple[RunStatus, EndEvent | None, int | None]:
     """Return the status, the end event, and the pid of the supervisor."""
     supervisor = directory.supervisor()  # checked first: the end is recorded before the lock is released
     end = end_of(directory)
@@ -86,7 +87,7 @@ def summarize(directory: RunDirectory) -> Summary:
     return Summary(
         run=directory.run_id,
         state=status,
-        code=int(end["code"]) if end else None,
+        code=end["code"] if end else None,
         slice=start["slice"],
         hosts=len(start["hosts"]),
         transport=start["transport"],
@@ -114,13 +115,13 @@ def _made(path: Path) -> float:
         return 0.0
 
 
-def _last_step(directory: RunDirectory) -> Event | None:
+def _last_step(directory: RunDirectory) -> StepEvent | None:
     recent = itertools.islice(directory.newest_events(), _LOOK_BACK)
     return next((event for event in recent if event["event"] == EventKind.STEP), None)
 
 
-def _from_spec(directory: RunDirectory) -> Event:
-    """Return the fields of the first event from the spec, for a run without events."""
+def _from_spec(directory: RunDirectory) -> StartEvent:
+    """Return the first event as far as the spec tells it, for a run without events."""
     try:
         spec = printable(loads((directory.path / "spec.json").read_bytes(), LIMIT))
         _SPEC(spec)
@@ -129,10 +130,14 @@ def _from_spec(directory: RunDirectory) -> Event:
     pod, job = spec["pod"], spec["job"]
     return {
         "event": EventKind.START,
+        "run_id": directory.run_id,
+        "attempt": 0,
         "slice": pod["slice"]["name"],
-        "hosts": {str(number): () for number in range(len(pod["hosts"]))},
+        "devices": 0,
+        "hosts": {str(number): [] for number in range(len(pod["hosts"]))},
         "transport": pod["transport"],
         "program": " ".join(job["argv"]) if "argv" in job else None,
         "workdir": spec["workdir"],
+        "logs": str(directory.logs),
         "time": _made(directory.path),
     }

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
-from podrun.runtime.contract import Event, EventKind, UserError, output_stream
+from podrun.runtime.contract import EventKind, UserError, output_stream
 
 from ..agent.base.schema import Malformed, count, each, loads, record, table, text
 from ..plan.plan import LaunchPlan
@@ -24,7 +24,7 @@ from ..pod.home import podrun_home, private, private_folder
 from ..pod.pod import Host, Pod
 from .adoption import Adoption
 from .backwards import lines_backwards
-from .events import LIMIT, parse_event
+from .events import LIMIT, EndEvent, Event, StartEvent, parse_event
 from .run_state import reduce_events
 
 _ATTEMPT = record({"attempt": count, "log_sizes": table(count)}, {"hosts": each(text)})
@@ -215,9 +215,13 @@ class RunDirectory:
 
     def struck(self) -> set[str]:
         """Return the injected faults that have occurred so far."""
-        return {str(event["injected"]) for event in self.read_events() if "injected" in event}
+        return {
+            event["injected"]
+            for event in self.read_events()
+            if event["event"] == EventKind.NOTE and "injected" in event
+        }
 
-    def start(self) -> Event | None:
+    def start(self) -> StartEvent | None:
         """Return the run's first event; None if it has not started, or the event is damaged."""
         return next((event for event in self.read_events() if event["event"] == EventKind.START), None)
 
@@ -227,7 +231,7 @@ class RunDirectory:
             if event := parse_event(line):
                 yield event
 
-    def end(self) -> Event | None:
+    def end(self) -> EndEvent | None:
         """Return the event of the run's end; None if it has not ended."""
         last = next(self.newest_events(), None)
         return last if last is not None and last["event"] == EventKind.END else None
@@ -235,9 +239,17 @@ class RunDirectory:
     def record_end(self, message: str, code: int, *, stopped: bool = False) -> None:
         """Record the end of a run without a supervisor. `stopped`: the user has ended it."""
         how, host = ("interrupted", None) if stopped else ("failed", "the launcher")
-        end = {"event": EventKind.END, "time": time.time(), "code": int(code), "host": host, "process": None}
+        end: EndEvent = {
+            "event": EventKind.END,
+            "time": time.time(),
+            "code": int(code),
+            "host": host,
+            "process": None,
+            "message": f"{how}: {message} [exit code {code}]",
+            "left_behind": [],
+        }
         recorder = Recorder(self.events)
-        recorder.event({**end, "message": f"{how}: {message} [exit code {code}]", "left_behind": []})
+        recorder.event(end)
         recorder.close()
 
     # --- who supervises it ---
@@ -293,7 +305,7 @@ class RunDirectory:
             raise
 
 
-def start_event(plan: LaunchPlan, logs: Path, time: float) -> Event:
+def start_event(plan: LaunchPlan, logs: Path, time: float) -> StartEvent:
     """Return the first event of an attempt, with the parts of the plan that views show."""
     job = plan.run.job
     return {

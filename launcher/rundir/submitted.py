@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from typing import TypeGuard
 
-from podrun.runtime.contract import Event, EventKind, ExitCode
+from podrun.runtime.contract import EventKind, ExitCode
 
+from .events import EndEvent, Event
 from .queues import QUEUES, Queue, QueuedJob, load_queue
 from .runs import RunDirectory
 
@@ -41,12 +43,12 @@ def goes_on(directory: RunDirectory) -> bool:
     return state is None or not state.is_over or (directory.end() is None and not _is_quiet(directory))
 
 
-def is_final(directory: RunDirectory, event: Event) -> bool:
+def is_final(event: Event, directory: RunDirectory) -> TypeGuard[EndEvent]:
     """Return whether an event certainly ends the run; after a failure, its job may be requeued."""
     return event["event"] == EventKind.END and (event["code"] == 0 or directory.job() is None)
 
 
-def end_of(directory: RunDirectory) -> Event | None:
+def end_of(directory: RunDirectory) -> EndEvent | None:
     """Return the event of the run's end; None if it continues, also in a job that was requeued.
 
     If its job has ended and podrun has recorded no reason, this records the queue's: SLURM forgets jobs after minutes.

@@ -6,9 +6,11 @@ finds the previous lines where it expects them.
 
 from __future__ import annotations
 
-from podrun.runtime.contract import Event
-from podrun.runtime.lines import clock, decimals, late_share, number_of, out_of, seconds_words, throughput
+from podrun.runtime.events import StepEvent
+from podrun.runtime.lines import clock, decimals, number_of, out_of, seconds_words, throughput
 
+from ..rundir.events import LateEvent
+from ..rundir.lateness import late_share
 from ..rundir.run_state import RunState
 from .phases import phase_words
 from .sparkline import History
@@ -18,7 +20,7 @@ WIDTH = 39
 _LABEL = 12
 
 
-def card(state: RunState, step: Event, losses: History, now: float, plain: bool = False) -> list[str]:
+def card(state: RunState, step: StepEvent, losses: History, now: float, plain: bool = False) -> list[str]:
     """Return the lines. `step`: the last step event; `now`: seconds since 1970; `plain`: ASCII only."""
     rows = [("step", _progress(step, plain))]
     if 0 in state.processes:
@@ -44,7 +46,7 @@ def card(state: RunState, step: Event, losses: History, now: float, plain: bool 
     return [f"{name:<{_LABEL}}{text}".rstrip()[:WIDTH] for name, text in rows]
 
 
-def _progress(step: Event, plain: bool) -> str:
+def _progress(step: StepEvent, plain: bool) -> str:
     """Return `120/300 ━━━━━━━─────────`; without the bar if the number of steps is unknown."""
     text = out_of(step["step"], step["steps"])
     width = WIDTH - _LABEL - len(text) - 1
@@ -55,7 +57,7 @@ def _progress(step: Event, plain: bool) -> str:
     return f"{text} {full * done}{empty * (width - done)}"
 
 
-def _late(late: Event) -> str:
+def _late(late: LateEvent) -> str:
     """Return `host-2: 105 ms, 87 %`. A long name is cut at its start, because host names differ in their ends."""
     lateness = f": {seconds_words(late['behind'])}, {100 * late_share(late):.0f} %"
     room = WIDTH - _LABEL - len(lateness)

@@ -8,15 +8,17 @@ from pathlib import PurePath
 from typing import Protocol, TextIO
 
 from podrun.runtime.config.bucket_url import url
-from podrun.runtime.contract import Event, EventKind, Phase
+from podrun.runtime.contract import EventKind, Phase
 from podrun.runtime.lines import milestone, step_line
 
 from ..pod.traits import location, reached
+from ..rundir.events import Event, StartEvent
+from ..rundir.lateness import describe_late
 from ..rundir.run_state import RunState
 from .phases import phase_words
 
 
-def headline(start: Event) -> str:
+def headline(start: StartEvent) -> str:
     """Return the first lines of a run: its size, platform and paths."""
     hosts = "1 host" if len(start["hosts"]) == 1 else f"{len(start['hosts'])} hosts"
     kind = reached(start["transport"])
@@ -33,9 +35,15 @@ def headline(start: Event) -> str:
 
 def notable_line(event: Event) -> str | None:
     """Return the line of an event that every view for people shows; None for other events."""
-    kind = event["event"]
-    if kind == EventKind.START:
-        return headline(event) if event["attempt"] == 0 else None
+    match event["event"]:
+        case EventKind.START:
+            return headline(event) if event["attempt"] == 0 else None
+        case EventKind.RESTART:
+            return event["message"]
+        case EventKind.LATE:
+            return describe_late(event) if event["behind"] else None
+        case EventKind.HOST | EventKind.EXIT | EventKind.USAGE | EventKind.END:
+            return None
     return milestone(event)
 
 

@@ -6,9 +6,10 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from podrun.runtime.contract import Event, EventKind, Phase
+from podrun.runtime.contract import EventKind, Phase
 from podrun.runtime.lines import clock, number_of, step_line
 
+from ..rundir.events import Event
 from ..rundir.run_state import RunState
 from .card import card
 from .console import Console, JsonConsole, PlainConsole, is_in_output, notable_line

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from podrun.runtime.contract import Event, EventKind
+from podrun.runtime.contract import EventKind
 
 from ..report.curves import curves
 from ..report.encode import drawn_data
@@ -15,6 +15,7 @@ from ..report.make_page import evaluations_of, marks_of, page_of_records, step_t
 from ..report.model import Chart
 from ..report.records import StepRecord
 from ..report.write_html import html_of, parts_of, tiles_of
+from ..rundir.events import Event
 from .feed import Message
 from .follower import Follower
 from .live import live_run
@@ -104,7 +105,8 @@ class RunSource:
 
     def _new_tiles(self, steps: list[StepRecord], events: list[Event]) -> str:
         """Return the tiles with the values of the last step; other tiles keep those of the last whole page."""
-        new = dict(step_tiles(steps, evaluations_of(events), steps[-1].values.get("steps")))
+        total = steps[-1].values.get("steps")
+        new = dict(step_tiles(steps, evaluations_of(events), total if isinstance(total, int) else None))
         self._tiles = [(name, new.pop(name, value)) for name, value in self._tiles if name != "steps"]
         self._parts["tiles"] = tiles_of(self._tiles)
         return self._parts["tiles"]

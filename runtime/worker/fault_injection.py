@@ -70,7 +70,7 @@ class FaultInjector:
     def _inject(self, injection: Injection) -> None:
         self._injections.remove(injection)
         what = f"rehearsal: injected fault strikes (attempt {self._attempt}): {injection}"
-        self._reporter.event(EventKind.NOTE, message=what, injected=str(injection))
+        self._reporter.event({"event": EventKind.NOTE, "message": what, "injected": str(injection)})
         kind = injection.kind
         if kind in SIGNALS:
             os.kill(os.getpid(), SIGNALS[kind])

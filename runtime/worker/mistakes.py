@@ -49,7 +49,8 @@ def _excepthook(kind: type[BaseException], error: BaseException, trace: Tracebac
     if ENV_COORDINATOR in os.environ:
         try:
             reporter = Reporter(WorkerEnv.from_env().events_path)
-            reporter.event(EventKind.ERROR, kind=failure, message=text, traceback="", code=failure.exit_code)
+            code = failure.exit_code
+            reporter.event({"event": EventKind.ERROR, "kind": failure, "message": text, "traceback": "", "code": code})
         except (
             OSError,
             UserError,

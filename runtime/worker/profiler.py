@@ -112,5 +112,13 @@ class Profiler:
         self._report(trace, "failed", str(error).partition("\n")[0])
 
     def _report(self, trace: _Trace, state: str, error: str = "") -> None:
-        fields = {"id": trace.id, "state": state, "step": trace.first, "last": trace.last, "error": error}
-        self._reporter.event(EventKind.PROFILE, **fields)
+        self._reporter.event(
+            {
+                "event": EventKind.PROFILE,
+                "id": trace.id,
+                "state": state,
+                "step": trace.first,
+                "last": trace.last,
+                "error": error,
+            }
+        )

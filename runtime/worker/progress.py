@@ -7,9 +7,10 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
-from ..contract import Event, EventKind, Phase
+from ..contract import EventKind, Phase
+from ..events import StepEvent, WorkerEvent, stamped
 from ..lines import log_line
 from .progress_record import ProgressRecordFile
 
@@ -48,8 +49,8 @@ class Reporter:
         self.faults: FaultInjector | None = None
         """Faults to inject; None if the run injects none."""
 
-    def event(self, what: EventKind, /, **fields: Any) -> None:
-        event: Event = {"event": what, "time": time.time(), **fields}
+    def event(self, event: WorkerEvent) -> None:
+        event = stamped(event)
         data = b"\n" * self._cut + json.dumps(event).encode() + b"\n"
         try:
             written = os.write(self._fd, data)
@@ -74,7 +75,7 @@ class Reporter:
     def phase(self, phase: Phase) -> None:
         self.record.phase(phase)
         self.last_phase = phase
-        self.event(EventKind.PHASE, phase=phase)
+        self.event({"event": EventKind.PHASE, "phase": phase})
         if self.faults is not None:
             self.faults.begin_phase(phase)
 
@@ -85,7 +86,7 @@ class Reporter:
             self.faults.begin_step(step)
 
     def note(self, message: str) -> None:
-        self.event(EventKind.NOTE, message=message)
+        self.event({"event": EventKind.NOTE, "message": message})
 
     def progress(self, step: int, steps: int | None, metrics: dict[str, float], every: float = 0.25) -> None:
         """Report a logged step. Processes other than 0 report at most one step every `every` seconds, and the last."""
@@ -96,7 +97,7 @@ class Reporter:
             self._last_step = now
             times = {"elapsed": round(now - self._began, 3), "seconds_left": self._seconds_left(now, step, steps)}
             times |= self.record.seconds()
-            self.event(EventKind.STEP, step=step, steps=steps, **metrics, **times)
+            self.event(cast(StepEvent, {"event": EventKind.STEP, "step": step, "steps": steps, **metrics, **times}))
 
     def _seconds_left(self, now: float, step: int, steps: int | None) -> float | None:
         """Estimate the remaining seconds from the steps of this process so far, evaluations and saves included."""

@@ -55,7 +55,7 @@ def report_signal(reporter: Reporter) -> None:
     """Report that SIGTERM was sent to this process itself."""
     reporter.stopping = True
     try:
-        reporter.event(EventKind.SIGNAL, number=int(signal.SIGTERM))
+        reporter.event({"event": EventKind.SIGNAL, "number": int(signal.SIGTERM)})
     except OSError:  # a full disk must not prevent the stop
         pass
 

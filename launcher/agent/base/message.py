@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Tuple
 
 from .schema import (
     Check,
@@ -76,21 +76,24 @@ Frames = Dict[str, Check]
 _OF_TYPES: Dict[Any, Check] = {str: text, bool: flag, int: integer, float: number, Any: anything}
 
 
-def check_of(declared: Any) -> Check:
-    """Return the check of a declared type: a Message, List, Dict, Optional, Union of two, a plain type, or a check itself."""
-    if declared in _OF_TYPES:
-        return _OF_TYPES[declared]
+def check_of(declared: Any, known: Dict[Any, Check] = {}) -> Check:
+    """Return the check of a declared type: a Message, List, Dict, Optional, Union of two, a plain type, or a check itself.
+
+    `known` maps further types to their checks.
+    """
+    if declared in known or declared in _OF_TYPES:
+        return known.get(declared) or _OF_TYPES[declared]
     if hasattr(declared, "is_total"):
         required, optional = fields_of(declared)
         return record(required, optional)
     origin: Any = getattr(declared, "__origin__", None)
     inner: Tuple[Any, ...] = getattr(declared, "__args__", ())
     if origin is list:
-        return each(check_of(inner[0]))
+        return each(check_of(inner[0], known))
     if origin is dict:
-        return table(check_of(inner[1]))
-    if origin is Union:
-        first, *second = [check_of(one) for one in inner if one is not type(None)]
+        return table(check_of(inner[1], known))
+    if inner:  # a Union
+        first, *second = [check_of(one, known) for one in inner if one is not type(None)]
         check = either(first, second[0]) if second else first
         return maybe(check) if type(None) in inner else check
     checked: Check = declared

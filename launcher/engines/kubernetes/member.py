@@ -19,7 +19,6 @@ from pathlib import Path
 from podrun.runtime.contract import (
     CONFIG_FILE,
     ErrorKind,
-    Event,
     EventKind,
     ExitCode,
     UserError,
@@ -27,6 +26,7 @@ from podrun.runtime.contract import (
     events_stream,
     failure_code,
 )
+from podrun.runtime.events import ErrorEvent
 
 from ...agent.base.schema import Lines, Malformed
 from ...plan.base_env import RUNTIME
@@ -160,7 +160,7 @@ class _ReportedEvents:
         self._path = path
         self._read = 0
         self._lines = Lines(LIMIT)
-        self.error: Event | None = None
+        self.error: ErrorEvent | None = None
         """The first error."""
         self.has_phases = False
         """Whether it reports phases: it is podrun's runtime, or uses `podrun.steps`."""

@@ -14,8 +14,9 @@ from podrun.launcher.attempt.fault_injection import Rehearsal
 from podrun.launcher.attempt.outcome import Outcome
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Host
+from podrun.launcher.rundir.events import Event
 from podrun.launcher.transport.base import Channel, Transport
-from podrun.runtime.contract import Event, Phase
+from podrun.runtime.contract import Phase
 
 KILL = "kill:host=host-1,process=1@seconds=0.01"
 EXIT = "exit:host=host-0,process=0,code=0@step=3"

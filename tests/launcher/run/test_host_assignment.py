@@ -17,10 +17,11 @@ from podrun.launcher.run import wait_for_hosts as host_wait
 from podrun.launcher.run.host_assignment import assign_hosts, can_do_without, describe_change, why_not_fewer
 from podrun.launcher.run.rejoin import RejoinWatch
 from podrun.launcher.run.wait_for_hosts import HostWait
+from podrun.launcher.rundir.events import Event
 from podrun.launcher.transport.base import Channel, Transport
 from podrun.launcher.transport.local import LocalTransport
 from podrun.runtime.config import Config, Launch
-from podrun.runtime.contract import Event, ExitCode
+from podrun.runtime.contract import ExitCode
 
 H = [Host(f"h{n}", f"h{n}") for n in range(4)]
 S = [Host(f"s{n}", f"s{n}") for n in range(2)]

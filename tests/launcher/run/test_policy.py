@@ -11,8 +11,9 @@ from podrun.launcher.attempt.cause import LAUNCHER, Failure, Sign
 from podrun.launcher.attempt.outcome import Outcome
 from podrun.launcher.run.history import AttemptHistory, budget_of, recorded_attempts, restart_event
 from podrun.launcher.run.policy import Attempt, Budget, Ending, Restart, Stop, decide, why_not_renewed
+from podrun.launcher.rundir.events import Event
 from podrun.runtime.config import Launch
-from podrun.runtime.contract import Event, ExitCode
+from podrun.runtime.contract import ExitCode
 
 from ..attempts import plan_of
 

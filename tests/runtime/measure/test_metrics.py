@@ -133,10 +133,10 @@ def test_an_event_is_one_line(tmp_path: Path) -> None:
     """Whatever its text has in it, with its kind, its fields and when it was."""
     reporter = Reporter(tmp_path / "0.events")
     text = "two\nlines, a tab\t, \N{SNOWMAN}, \u2028 and \x00"
-    reporter.event(EventKind.TEXT, text=text)
+    reporter.event({"event": EventKind.TEXT, "text": text})
     reporter.phase(Phase.SETUP)
     reporter.note("a note")
-    reporter.event(EventKind.EVAL, step=3, loss=0.5)
+    reporter.event({"event": EventKind.EVAL, "step": 3, "loss": 0.5})
     events = reported(tmp_path / "0.events")
     assert all(event.pop("time") > 0 for event in events)
     assert events == [

@@ -1,0 +1,158 @@
+"""Declare the events that a worker reports: JSON objects, one per line, with their kind under `event`.
+
+Standard library only: the launcher imports this module where JAX is not installed. It derives its checks from the
+declarations, so the annotations of this file must not be strings.
+"""
+
+import time
+from typing import Annotated, Literal, NotRequired, TypedDict, TypeVar, cast
+
+from .contract import ErrorKind, EventKind
+
+Count = Annotated[int, "0 or more"]
+Moment = Annotated[float, "seconds since 1970"]
+Metric = Annotated[float, "also NaN and infinity"]
+
+
+class OfWorker(TypedDict, total=False):
+    """The fields that every event of a worker gets on its way to the record, where they are required."""
+
+    time: Moment
+    """Set when the event is reported."""
+    host: str
+    """Set by the launcher, as `process` is."""
+    process: Count
+
+
+class PhaseEvent(OfWorker):
+    """The process enters a phase."""
+
+    event: Literal[EventKind.PHASE]
+    phase: str
+    """A `Phase`, or one of another version."""
+
+
+class StepEvent(OfWorker):
+    """A step is complete. Any other fields are metrics, of the model or of a user program."""
+
+    event: Literal[EventKind.STEP]
+    step: Count
+    steps: Count | None
+    """Number of steps of the run; None if it is unknown."""
+    loss: NotRequired[Metric]
+    accuracy: NotRequired[Metric]
+    tokens_per_second: NotRequired[Metric]
+    examples_per_second: NotRequired[Metric]
+    elapsed: NotRequired[float]
+    seconds_left: NotRequired[float | None]
+    waited: NotRequired[float]
+    waited_for_data: NotRequired[float]
+
+
+class EpochEvent(OfWorker):
+    """An epoch is complete. Other fields are the means of the metrics of its steps."""
+
+    event: Literal[EventKind.EPOCH]
+    step: Count
+    epoch: Count
+    epochs: float
+
+
+class EvalEvent(OfWorker):
+    """An evaluation is complete. Other fields are its metrics."""
+
+    event: Literal[EventKind.EVAL]
+    step: Count
+
+
+class CheckpointEvent(OfWorker):
+    """A checkpoint is complete on disk."""
+
+    event: Literal[EventKind.CHECKPOINT]
+    step: Count
+
+
+class ResumeEvent(OfWorker):
+    """The run goes on from a checkpoint."""
+
+    event: Literal[EventKind.RESUME]
+    step: Count
+
+
+class TextEvent(OfWorker):
+    """Text was sampled from the model."""
+
+    event: Literal[EventKind.TEXT]
+    text: str
+
+
+class NoteEvent(TypedDict):
+    """A message for the user."""
+
+    event: Literal[EventKind.NOTE]
+    time: NotRequired[Moment]
+    """Set when the event is reported."""
+    host: NotRequired[str]
+    """Of a worker's note, like `process`. The launcher has notes as well."""
+    process: NotRequired[Count]
+    message: str
+    injected: NotRequired[str]
+    """The fault that was injected."""
+    sent: NotRequired[dict[str, list[str]]]
+    """What was sent to each host."""
+
+
+class ProfileEvent(OfWorker):
+    """A profile has begun, is complete or has failed."""
+
+    event: Literal[EventKind.PROFILE]
+    id: str
+    state: str
+    step: Count
+    """First step that was asked for."""
+    last: Count
+    error: str
+    """Empty unless it has failed."""
+
+
+class ErrorEvent(OfWorker):
+    """The process fails."""
+
+    event: Literal[EventKind.ERROR]
+    kind: ErrorKind
+    message: str
+    step: NotRequired[Count | None]
+    code: NotRequired[int]
+    traceback: NotRequired[str]
+    program: NotRequired[bool]
+    """The failure is that of a user program."""
+
+
+class SignalEvent(OfWorker):
+    """The process was sent a SIGTERM itself."""
+
+    event: Literal[EventKind.SIGNAL]
+    number: Count
+
+
+WorkerEvent = (
+    PhaseEvent
+    | StepEvent
+    | EpochEvent
+    | EvalEvent
+    | CheckpointEvent
+    | ResumeEvent
+    | TextEvent
+    | NoteEvent
+    | ProfileEvent
+    | ErrorEvent
+    | SignalEvent
+)
+
+E = TypeVar("E")
+
+
+def stamped(event: E) -> E:
+    """Return the event with the present time."""
+    fields = dict(cast("dict[str, object]", event))
+    return cast(E, {"event": fields.pop("event"), "time": time.time(), **fields})
