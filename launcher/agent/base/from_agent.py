@@ -442,7 +442,7 @@ class Sending(Message):
 
 
 class Data(Message):
-    """`size` bytes of the file follow."""
+    """Header of a part of the file: the line is followed by `size` raw bytes."""
 
     type: Literal["data"]
     size: Count

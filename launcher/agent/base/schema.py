@@ -201,7 +201,7 @@ def metric(value: Any) -> None:
 
 
 def maybe(inner: Check) -> Check:
-    """Accept null as well."""
+    """Accept null, and what `inner` accepts."""
 
     def check(value: Any) -> None:
         if value is not None:

@@ -16,7 +16,7 @@ from .stdin import Stdin
 TAIL = 12  # lines of output that are kept for an error message
 LINE = 400  # characters of each line that are kept
 ALIVE = 5.0  # seconds without output after which the launcher is told that the agent is alive
-STILL = 10.0  # seconds without output after which the elapsed time is reported
+ELAPSED_AFTER = 10.0  # seconds without output after which the elapsed time is reported
 TICK = 0.1  # seconds between two checks for a command that has ended while another process holds its output open
 
 _DOING = 60  # characters of the last line that are repeated with the elapsed time
@@ -79,14 +79,14 @@ class Tools:
     def _follow(self, process: "subprocess.Popen[bytes]", output: int, lines: "_Lines", limit: float) -> bool:
         """Read output until the command, not its background processes, has ended. Returns False at the limit."""
         os.set_blocking(output, False)
-        begun = told = time.monotonic()
+        begun = reported = time.monotonic()
         reading = True
         while process.poll() is None:
             now = time.monotonic()
             if now > begun + limit:
                 return False
-            if now - max(told, lines.heard) > STILL:
-                told = now
+            if now - max(reported, lines.last_line_at) > ELAPSED_AFTER:
+                reported = now
                 lines.say_still(now - begun)
             self.wait(TICK, output if reading else None)
             reading = reading and lines.read(output)
@@ -107,7 +107,7 @@ class _Lines:
 
     def __init__(self, say: Say) -> None:
         self.last: Deque[str] = deque(maxlen=TAIL)
-        self.heard = time.monotonic()
+        self.last_line_at = time.monotonic()
         self._say = say
         self._rest = b""
 
@@ -139,7 +139,7 @@ class _Lines:
     def _add(self, line: bytes) -> None:
         text = line.decode("utf-8", "replace").rstrip()[:LINE]
         if text:
-            self.heard = time.monotonic()
+            self.last_line_at = time.monotonic()
             self.last.append(text)
             self._say(text)
 

@@ -108,7 +108,7 @@ class _Claim:
 
 
 def _current_claim() -> Optional[_Claim]:
-    """Return the claim on the address; None if there is none or it cannot be determined."""
+    """Return the process that has bound the address; None if there is none or it cannot be determined."""
     try:
         return _read_claim()
     except Exception:  # nothing that another user does with the address may end the agent
@@ -170,7 +170,7 @@ def _announce() -> Optional[socket.socket]:
 
 
 def _path(home: str) -> str:
-    """Return the path of the lock file: one per boot, as hosts may share a home, and per network namespace."""
+    """Return the path of the lock file. Boot and network namespace are in its name, because hosts may share a home."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot = file.read().strip()
     return os.path.join(home, "locks", "%s-%d" % (boot, os.stat("/proc/self/ns/net").st_ino))

@@ -198,7 +198,7 @@ class _Lock:
 
     def _wait(self) -> None:
         deadline = time.monotonic() + LOCK_LIMIT
-        told = False
+        reported = False
         while True:
             try:
                 return fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -206,9 +206,9 @@ class _Lock:
                 holder = os.pread(self._fd, 200, 0).decode(errors="replace") or "another process"
             if time.monotonic() > deadline:
                 raise Problem("%s has been building this environment for too long" % holder, "end that process")
-            if not told:
+            if not reported:
                 self._say("waiting for %s, which builds the same environment" % holder)
-                told = True
+                reported = True
             self._tools.wait(0.2)
 
     def __exit__(self, *_: Any) -> None:

@@ -147,7 +147,7 @@ class _UnverifiedConnections:
 
 
 def _read_request(connection: socket.socket, pieces: int) -> List[int]:
-    """Return the numbers of the pieces that the child requests; all are below `pieces`. Raises BrokenError, OSError."""
+    """Return the numbers of the pieces that the child requests, of `pieces` in all. Raises BrokenError, OSError."""
     deadline = time.monotonic() + _REQUEST
     size = struct.unpack(">I", receive(connection, 4, deadline))[0]
     if size > _RANGE * (pieces + 1):

@@ -124,7 +124,7 @@ class Transfer:
             self._files.complete()
 
     def _serve(self) -> "Server | None":
-        """Listen for other hosts, and report the missing bytes."""
+        """Listen for other hosts, and tell the launcher the address and the number of missing bytes."""
         internal = self._request["internal"]
         listener = listen(only_address(internal) or peer_address(internal), self._request["ports"])
         address = None
@@ -196,13 +196,13 @@ class Transfer:
 
     def _report_progress(self) -> None:
         """Report received bytes once a second; the launcher considers a silent host dead."""
-        told = -1
+        reported = -1
         while not self._files.wait_for_end(_TICK):
             got = sum(self._received.values())
             try:
-                if got != told:
+                if got != reported:
                     self._launcher.answer("got", bytes=got, source=self._source)
-                    told = got
+                    reported = got
                 self._launcher.alive()
             except GoneError:
                 return

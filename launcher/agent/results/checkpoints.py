@@ -155,7 +155,7 @@ def _restore(folder: str, name: str) -> List[str]:
     if "." in name:
         os.rename(os.path.join(folder, name), os.path.join(folder, str(step)))
         done.append("%s is %d again" % (name, step))
-    return [*done, "the next start goes on from step %d" % step]
+    return [*done, "the next start resumes from step %d" % step]
 
 
 def _unused(folder: str, start: str) -> str:

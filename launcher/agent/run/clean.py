@@ -121,7 +121,7 @@ class FinishedRuns:
 
 
 def runs_with_agent() -> Set[str]:
-    """Return the ids of all users' runs with an agent or relay on this host. Its command line ends with `run RUN`."""
+    """Return the ids of all users' runs with an agent or relay here, known by a command line that ends with `run RUN`."""
     runs = set()
     for pid in all_pids():
         try:

@@ -105,7 +105,7 @@ class Outbox:
             self.outputs.append(stream)
 
     def _send_state(self, connection: Connection, offsets: Dict[str, int]) -> None:
-        """Send due state frames: `exit` after its worker's events, which may hold the reason, `stopped` after all output."""
+        """Send queued state frames. `exit` waits until its worker's events are sent, `stopped` until all output is."""
         while connection.open and connection.next < len(self.history):
             frame = self.history[connection.next]
             if frame["type"] == "exit":

@@ -138,7 +138,7 @@ class Agent:
         if str(error) != self.last_error:
             self.last_error = str(error)
             try:
-                print("the agent goes on after %s: %s" % (type(error).__name__, error), file=sys.stderr, flush=True)
+                print("the agent continues after %s: %s" % (type(error).__name__, error), file=sys.stderr, flush=True)
             except OSError:
                 pass
 

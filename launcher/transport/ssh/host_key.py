@@ -67,7 +67,7 @@ class HostKeyCheck:
         return (
             f"its host key has CHANGED: {first.file} line {first.line} has {first.kind} {fingerprint(first.key)}, "
             f"{self.name} shows {_describe(key)}\n"
-            f"if the host was set up anew, forget its old key with `{remove}`; if not, somebody may be in between"
+            f"if the host was reinstalled, remove its old key with `{remove}`; if not, the connection may be intercepted"
         )
 
 

@@ -64,7 +64,7 @@ class Login:
             try:
                 if not (more := transport.auth_publickey(self.user, key)):
                     return
-                raise Unreachable(f"{self.where} wants more than a key of {self.user}: {', '.join(more)}")
+                raise Unreachable(f"{self.where} requires more than a key of {self.user}: {', '.join(more)}")
             except BadAuthenticationType as error:
                 accepted = error.allowed_types
                 break
@@ -72,13 +72,13 @@ class Login:
                 if "timeout" in str(error):
                     raise Unreachable(f"{self.where} did not answer to the login of {self.user}", again=True) from None
             if not transport.is_active():
-                tried[-1] += ", then it hung up"
+                tried[-1] += ", after which it closed the connection"
                 break
         raise Unreachable(self._refused(tried, accepted))
 
     def _refused(self, tried: list[str], accepted: list[str]) -> str:
         if "publickey" not in accepted:
-            return f"{self.where} lets nobody in by key, only by {', '.join(accepted)}; podrun logs in by key"
+            return f"{self.where} accepts no keys, only {', '.join(accepted)}; podrun logs in by key"
         keys = f"keys tried: {', '.join(tried)}" if tried else "there is no key to try"
         return (
             f"{self.where} refused the login of {self.user}; {keys}\n"

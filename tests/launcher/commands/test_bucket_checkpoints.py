@@ -40,7 +40,7 @@ def test_list_and_actions(scheme: str, tmp_path: Path, podrun: Podrun, monkeypat
             add(bucket, step, b"%d" % step)
         listed = podrun("checkpoints", url)
         assert listed.code == 0 and listed.out.count("verified") == 3
-        assert podrun("checkpoints", url, "restore", "10").out.splitlines()[-1] == "the next start goes on from step 10"
+        assert podrun("checkpoints", url, "restore", "10").out.splitlines()[-1] == "the next start resumes from step 10"
         assert names(bucket) == ["10", "20.aside-1", "30.aside-1"]
         assert bucket.read("checkpoints/30.aside-1/state/a") == b"30"
         assert podrun("checkpoints", url, "restore", "20").code == 0

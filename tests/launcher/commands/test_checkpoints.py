@@ -203,7 +203,7 @@ def test_restore(ask: Ask, workdir: Path) -> None:
     """Newer ones are set aside, and can be brought back, also the one of the same step."""
     answer = ask("restore", "10")
     assert names(answer) == ["10", "20.aside-1", "30.aside-1"]
-    assert answer["done"][-1] == "the next start goes on from step 10"
+    assert answer["done"][-1] == "the next start resumes from step 10"
     assert names(ask("restore", "30")) == ["10", "20.aside-1", "30"]
     make(workdir, 20)
     (workdir / "checkpoints" / "30").rename(workdir / "checkpoints" / "30.damaged-1")
