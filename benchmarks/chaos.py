@@ -29,8 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.conftest import make_sandbox
 from tests.hosts import Hosts
 from tests.pod.chaos import Chaos, Result, job_of, undisturbed
-from tests.pod.chaos_faults import FAULTS, HOSTS, Fault
-from tests.ssh.chaos import FAULTS as SSH_FAULTS
+from tests.pod.chaos_faults import BOTH, FAULTS, HOSTS, LOCAL, Fault
 from tests.ssh.chaos import SshChaos
 
 CATEGORIES = ("code", "cause", "loss", "processes", "checkpoint", "lines", "stuck")
@@ -42,12 +41,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the first run; the others count on from it")
     parser.add_argument("--faults", nargs="+", metavar="NAME", help="only these")
     parser.add_argument("--parallel", type=int, default=1, help="runs at the same time")
-    parser.add_argument("--transport", choices=["local", "ssh"], default="local")
+    parser.add_argument("--transport", choices=BOTH, default=LOCAL)
     parser.add_argument(
         "--own-disks", action="store_true", help="with ssh: no shared workdir, but the first host's disk"
     )
     options = parser.parse_args()
-    table = SSH_FAULTS if options.transport == "ssh" else FAULTS
+    table = [fault for fault in FAULTS if options.transport in fault.pods]
     faults = [
         f
         for f in table

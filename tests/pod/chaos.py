@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
+import signal
 import subprocess
 import time
 from dataclasses import dataclass, field
@@ -14,7 +16,7 @@ from typing import Any
 from ..conftest import Sandbox
 from ..hosts import wait_until
 from .chaos_faults import EARLY, EVERY, HOSTS, LIMIT, MOMENTS, STEPS, Fault
-from .conftest import Run, end_processes, processes_of
+from .conftest import Run, end_processes, kill, kill_if_alive, processes_of, relays_of
 
 _SAVES = (f"eval.every={EVERY}", f"checkpoint.every={EVERY}", "log.every=1", "launch.stop_grace=5")
 
@@ -68,6 +70,42 @@ class Chaos:
         """Return all processes of the run: command by pid."""
         return processes_of(self.sandbox)
 
+    # --- what breaks ---
+
+    def kill_worker(self) -> None:
+        kill(self.run.worker(self.process))
+
+    def kill_agent(self) -> None:
+        kill(self.run.agent(self.host(self.process)))
+
+    def kill_host(self) -> None:
+        """Kill the agent first, so that it has no time to report anything."""
+        mark = f"PODRUN_HOST={self.host(self.process)}".encode()
+        workers = [pid for pid in processes_of(self.sandbox) if mark in _environ(pid)]
+        for pid in (self.run.agent(self.host(self.process)), *workers):
+            kill_if_alive(pid)
+
+    def break_connections(self) -> None:
+        for pid in relays_of(self.sandbox, self.run, HOSTS):
+            kill_if_alive(pid)
+
+    def kill_launcher(self) -> None:
+        kill(self.run.process.pid)
+
+    def suspend_launcher(self) -> None:
+        """Stop the launcher until the hosts have ended the run by themselves."""
+        self.run.sleep_until_hosts_give_up()
+
+    def interrupt(self) -> None:
+        kill(self.run.process.pid, signal.SIGINT)
+
+    def fill_home(self) -> None:
+        """Leave no byte in the file system of podrun's folder."""
+        for name, size in (("filler", 1 << 16), ("rest", 1)):
+            with contextlib.suppress(OSError), open(self.sandbox.path / "home" / name, "wb", buffering=0) as file:
+                while True:
+                    file.write(b"x" * size)
+
     def struck(self) -> None:
         """Let the job go on after a strike from outside."""
 
@@ -119,21 +157,20 @@ class Chaos:
         self._result.wrong.append((category, what))
 
     @property
-    def _holds(self) -> bool:
+    def holds(self) -> bool:
         """Return True if process 0 hangs in the phase, so that a strike from outside is in it, and not after the end."""
         return self.fault.strike is not None and not self.fault.inject
 
-    def injections(self) -> list[str]:
+    def injected(self) -> list[str]:
         """Return the options for the faults that podrun injects itself."""
         at = f"step={self.step}" if self.phase == "step" else f"phase={self.phase}"
-        faults = [text.format(p=self.process, at=at) for text in self.fault.inject]
-        if self._holds:
-            faults.append(f"hang:process=0@{at}")
+        held = (f"hang:process=0@{at}",) if self.holds else ()
+        faults = [text.format(p=self.process, at=at) for text in (*self.fault.inject, *held)]
         return [word for text in faults for word in ("--inject", text)]
 
     def _disturb(self) -> None:
         most = 0 if not self.restarts else 1 if self.fault.at_restart else 3
-        self.run = self.start(*self.injections(), *self.fault.options, f"launch.max_restarts={most}")
+        self.run = self.start(*self.injected(), *self.fault.options, f"launch.max_restarts={most}")
         if self.fault.strike is not None:
             self.wait_for_moment()
             self.fault.strike(self)
@@ -159,7 +196,7 @@ class Chaos:
         return (attempt, event["event"], event.get("phase", "")) == MOMENTS[self.moment]
 
     def wait_for_moment(self) -> None:
-        if self._holds:
+        if self.holds:
             self.run.wait_for(lambda e: "injected" in e and e["injected"].startswith("hang"))
         elif self.phase == "step":
             self.run.wait_for_step(self.step // 2)
@@ -236,6 +273,13 @@ class Chaos:
         if losses != expected:
             other = sorted(step for step in {*losses, *expected} if losses.get(step) != expected.get(step))
             self._wrong("loss", f"steps {other[:5]} of {len(losses)} differ")
+
+
+def _environ(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def mount(folder: Path, options: str) -> None:

@@ -1,18 +1,10 @@
-"""The faults of a simulated pod, and how podrun must put them: what `chaos.py` breaks."""
+"""The faults that break runs, on simulated pods and on hosts reached by SSH, and how podrun must report each."""
 
 from __future__ import annotations
 
-import contextlib
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from .conftest import kill, kill_if_alive, processes_of, relays_of
-
-if TYPE_CHECKING:
-    from .chaos import Chaos
+from typing import Any
 
 HOSTS = 2
 STEPS, EVERY = 40, 10
@@ -23,9 +15,14 @@ EARLY = ("connect", "setup", "compile")
 """Phases before the first step, in which a failure of a process is not worth a restart."""
 
 
+LOCAL, SSH = "local", "ssh"
+BOTH = (LOCAL, SSH)
+SPARE = f"h{HOSTS}"
+
+
 @dataclass(frozen=True)
 class Fault:
-    """Something that breaks in one process or its host, and how podrun must put it."""
+    """Something that breaks in one process or its host, and how podrun must report it."""
 
     name: str
     code: int
@@ -35,7 +32,9 @@ class Fault:
     inject: tuple[str, ...] = ()
     """Faults that podrun injects itself; {p} is the process and {at} the moment."""
     strike: Callable[[Any], None] | None = None
-    """Break something from outside, while a process of the run hangs in the phase."""
+    """Break something from outside, with a method of the `Chaos`, while a process of the run hangs in the phase."""
+    pods: tuple[str, ...] = (LOCAL,)
+    """Transports of the pods that can have it."""
     phases: tuple[str, ...] = PHASES
     job: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
@@ -56,70 +55,16 @@ class Fault:
     """Podrun's folder on the hosts is a small file system, which only root can mount."""
 
 
-def _kill_worker(chaos: Chaos) -> None:
-    kill(chaos.run.worker(chaos.process))
-
-
-def _kill_agent(chaos: Chaos) -> None:
-    kill(chaos.run.agent(f"host-{chaos.process}"))
-
-
-def _kill_host(chaos: Chaos) -> None:
-    """Kill the agent first, so that it has no time to tell."""
-    mark = f"PODRUN_HOST=host-{chaos.process}".encode()
-    workers = [pid for pid in processes_of(chaos.sandbox) if mark in _environ(pid)]
-    for pid in (chaos.run.agent(f"host-{chaos.process}"), *workers):
-        kill_if_alive(pid)
-
-
-def _kill_relays(chaos: Chaos) -> None:
-    for pid in relays_of(chaos.sandbox, chaos.run, HOSTS):
-        kill_if_alive(pid)
-
-
-def _kill_launcher(chaos: Chaos) -> None:
-    kill(chaos.run.process.pid)
-
-
-def _stop_launcher(chaos: Chaos) -> None:
-    chaos.run.sleep_until_hosts_give_up()
-
-
-def _sleep(chaos: Chaos) -> None:
-    chaos.run.sleep_until_hosts_give_up()
-
-
-def _fill_home(chaos: Chaos) -> None:
-    fill(chaos.sandbox.path / "home")
-
-
-def fill(folder: Path) -> None:
-    """Leave no byte in a file system."""
-    for name, size in (("filler", 1 << 16), ("rest", 1)):
-        with contextlib.suppress(OSError), open(folder / name, "wb", buffering=0) as file:
-            while True:
-                file.write(b"x" * size)
-
-
-def _interrupt(chaos: Chaos) -> None:
-    kill(chaos.run.process.pid, signal.SIGINT)
-
-
-def _environ(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
-
-
 WORKER = r"{host} \(process {p}\): "
 KILLED = WORKER + "was ended by SIGKILL"
 FULL = r"host-\d \(process \d\): .*No space left on device"
+NO_SPACE = r"(No space left on device|is full)"
 _FSDP = (*WIDE, "parallel=jit", f"parallel.mesh.fsdp={HOSTS}")
 _SHORT, _SOON = ("step", "evaluate"), ("launch.stall_timeout=5",)  # elsewhere a hang is allowed many times as long
 _STOP = ("stop:host={p}@step=5", "slow:host={p}@step=6")  # it goes on to print its stacks, and must not finish
 _ASKED = ("sigterm:host={p}@{at}", "slow:seconds=0.1")  # the run must not finish before all have agreed to stop
 _KILL = ("kill:host={p}@{at}",)
+_SLOW = ("slow:seconds=0.05",)
 MOMENTS = {
     "stop": (0, "exit", ""),
     "confirm": (0, "host", "stopped"),
@@ -130,22 +75,28 @@ MOMENTS = {
     "go": (1, "host", "started"),
 }
 """Attempt, event and phase from the stop of one attempt to the start of the next."""
-NO_SPACE = r"(No space left on device|is full)"
 FAULTS = (
-    Fault("kill the worker", 137, WORKER + "was ended by SIGKILL", strike=_kill_worker),
-    Fault("kill the coordinator", 137, WORKER + "was ended by SIGKILL", ("kill:host=0@{at}",), process=0),
-    Fault("kill the agent", 69, "{host}: its agent is gone", strike=_kill_agent),
-    Fault("kill the host", 69, "{host}: its agent is gone", strike=_kill_host),
-    Fault("kill the relays", 0, inject=("slow:seconds=0.05",), strike=_kill_relays),
-    Fault("kill the launcher", -9, strike=_kill_launcher, restarts=False),
-    Fault("stop the launcher", 69, r"the launcher: was asleep for \d+ s", strike=_stop_launcher, restarts=False),
-    Fault("Ctrl-C", 130, inject=("slow:seconds=0.05",), phases=PHASES[:-1], strike=_interrupt, restarts=False),
+    Fault("kill the worker", 137, KILLED, strike=lambda chaos: chaos.kill_worker(), pods=BOTH),
+    Fault("kill the coordinator", 137, KILLED, ("kill:host=0@{at}",), process=0),
+    Fault("kill the agent", 69, "{host}: its agent is gone", strike=lambda chaos: chaos.kill_agent(), pods=BOTH),
+    Fault("kill the host", 69, "{host}: its agent is gone", strike=lambda chaos: chaos.kill_host()),
+    Fault("power off", 69, "{host}: ", strike=lambda chaos: chaos.power_off(), pods=(SSH,)),
+    Fault("break the connections", 0, inject=_SLOW, strike=lambda chaos: chaos.break_connections(), pods=BOTH),
+    Fault("kill the launcher", -9, strike=lambda chaos: chaos.kill_launcher(), pods=BOTH, restarts=False),
+    Fault(
+        "stop the launcher",
+        69,
+        r"the launcher: was asleep for \d+ s",
+        strike=lambda chaos: chaos.suspend_launcher(),
+        restarts=False,
+    ),
+    Fault("Ctrl-C", 130, inject=_SLOW, phases=PHASES[:-1], strike=lambda chaos: chaos.interrupt(), restarts=False),
     Fault("exception", 1, WORKER + "RuntimeError: injected", ("exception:host={p}@{at}",)),
     Fault("exit 0", 1, WORKER + "exited with code 0", ("exit:host={p}@{at}",)),
     Fault("exit 7", 7, WORKER + "exited with code 7", ("exit:host={p},code=7@{at}",)),
-    Fault("segfault", 139, WORKER + "was ended by SIGSEGV", ("segfault:host={p}@{at}",)),
+    Fault("segfault", 139, WORKER + "was ended by SIGSEGV", ("segfault:host={p}@{at}",), pods=BOTH),
     Fault("out of memory", 1, WORKER + "MemoryError", ("oom:host={p}@{at}",)),
-    Fault("SIGTERM", 75, WORKER + "was asked to stop", _ASKED, phases=("step", "evaluate", "save")),
+    Fault("SIGTERM", 75, WORKER + "was asked to stop", _ASKED, phases=("step", "evaluate", "save"), pods=BOTH),
     Fault("NaN", 1, r"host-\d .*is not finite in step", ("nan:host={p}@{at}",), phases=("step",)),
     Fault("hang in a lock", 77, WORKER + "no progress", ("hang:host={p}@{at}",), phases=_SHORT, options=_SOON),
     Fault("SIGSTOP", 77, WORKER + "no progress.* is stopped", _STOP, phases=("step",), options=_SOON),
@@ -164,13 +115,51 @@ FAULTS = (
         phases=("setup", "compile", "step"),
         restarts=False,
     ),
-    Fault("damaged checkpoint", 137, WORKER + "was ended by SIGKILL", ("bad_checkpoint:host={p}@step=35",), phases=("step",)),
+    Fault("cable out for a moment", 0, strike=lambda chaos: chaos.pull_cable(seconds=4), pods=(SSH,)),
+    Fault("cable out for good", 69, "{host}: has not answered", strike=lambda chaos: chaos.pull_cable(), pods=(SSH,)),
+    Fault("damaged checkpoint", 137, KILLED, ("bad_checkpoint:host={p}@step=35",), phases=("step",)),
     Fault("slow host", 0, inject=("slow:host={p},seconds=0.2@{at}",), phases=("step",)),
     Fault("error of a full disk", 1, FULL, ("disk_full:host={p}@step=15",), phases=("save",)),
     Fault("full disk", 1, FULL, phases=("save",), job=WIDE, restarts=False, mounts=True),
     Fault("full disk, saved in parts", 1, FULL, phases=("save",), job=_FSDP, restarts=False, mounts=True),
-    Fault("relays killed at a restart", 137, KILLED, _KILL, phases=("step",), at_restart=_kill_relays),
-    Fault("launcher asleep at a restart", 137, KILLED, _KILL, phases=("step",), at_restart=_sleep),
-    Fault("disk full at a restart", 1, KILLED, _KILL, phases=("step",), at_restart=_fill_home, end=NO_SPACE, small_home=True),
-)  # fmt: skip
+    Fault(
+        "connections broken at a restart",
+        137,
+        KILLED,
+        _KILL,
+        phases=("step",),
+        at_restart=lambda chaos: chaos.break_connections(),
+        pods=BOTH,
+    ),
+    Fault(
+        "launcher asleep at a restart",
+        137,
+        KILLED,
+        _KILL,
+        phases=("step",),
+        at_restart=lambda chaos: chaos.suspend_launcher(),
+        pods=BOTH,
+    ),
+    Fault(
+        "disk full at a restart",
+        1,
+        KILLED,
+        _KILL,
+        phases=("step",),
+        at_restart=lambda chaos: chaos.fill_home(),
+        end=NO_SPACE,
+        small_home=True,
+        pods=BOTH,
+    ),
+    Fault(
+        "spare lost at a restart",
+        69,
+        "{host}: ",
+        strike=lambda chaos: chaos.pull_cable(),
+        phases=("step",),
+        at_restart=lambda chaos: chaos.lose_the_spare(),
+        spare=True,
+        pods=(SSH,),
+    ),
+)
 BY_NAME = {fault.name: fault for fault in FAULTS}

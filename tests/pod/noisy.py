@@ -1,4 +1,4 @@
-"""A user's data source that prints all the time, and fails when it is told to: `misbehave-PROCESS` names how."""
+"""A user's data source that prints all the time."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ import mmap
 import os
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from faulty import misbehave
 
 from podrun.runtime.config import Config
 from podrun.runtime.config.data import SineData
 from podrun.runtime.data import load_dataset
-from podrun.runtime.data.base import Batch, Dataset
+from podrun.runtime.data.base import Dataset
 
 LINE = 200  # bytes
 BURST = 50  # lines between two pauses
@@ -24,19 +21,6 @@ BURST = 50  # lines between two pauses
 
 def line_of(process: int, number: int) -> bytes:
     return b"<%d %d %s>\n" % (process, number, b"x" * LINE)
-
-
-class Noisy:
-    """The examples of `inner`; looks for its orders at every batch."""
-
-    def __init__(self, inner: Any, orders: Path) -> None:
-        self._inner = inner
-        self._orders = orders
-        self.size = inner.size
-
-    def gather(self, indices: Any, epochs: Any) -> Batch:
-        batch: Batch = self._inner.gather(indices, epochs)
-        return misbehave(self._orders.read_text(), batch) if self._orders.exists() else batch
 
 
 def _print(process: int, written: Path) -> None:
@@ -54,5 +38,4 @@ def dataset(options: dict[str, Any], config: Config) -> Dataset:
     """`data: {name: "noisy:dataset", options: {folder}}`"""
     process, folder = int(os.environ["PODRUN_PROCESS_ID"]), Path(options["folder"])
     threading.Thread(target=_print, args=(process, folder / f"written-{process}"), daemon=True).start()
-    good = load_dataset(config.model_copy(update={"data": SineData(samples=400)}))
-    return replace(good, train=Noisy(good.train, folder / f"misbehave-{process}"))
+    return load_dataset(config.model_copy(update={"data": SineData(samples=400)}))

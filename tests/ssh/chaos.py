@@ -1,4 +1,4 @@
-"""Faults on hosts that are reached by SSH: what tests/pod/chaos.py has for a simulated pod."""
+"""One fault in one run on hosts that are reached by SSH; see tests/pod/chaos.py."""
 
 from __future__ import annotations
 
@@ -6,100 +6,19 @@ import contextlib
 import shutil
 import signal
 import time
-from functools import partial
 from pathlib import Path
 
 from ..conftest import make_sandbox
 from ..hosts import Hosts, wait_until
 from ..pod import chaos as simulated
 from ..pod.chaos import Chaos, job_of
-from ..pod.chaos_faults import EARLY, HOSTS, KILLED, NO_SPACE, STEPS, WORKER, Fault
+from ..pod.chaos_faults import HOSTS, SPARE, STEPS, Fault
 from ..pod.conftest import Run
 from .pod import PodSandbox
 
 _MARKS = ("agents/", "podrun.runtime")
 _HELD = {"evaluate": 15, "save": 15, "sample": STEPS}
 """Step at which the job is held in phases that are too short to be struck otherwise; it evaluates and saves at step 10."""
-_PHASES = (*EARLY, "step", *_HELD)
-
-
-def _on_worker(number: int, chaos: SshChaos) -> None:
-    for process in chaos.hosts.processes(chaos.host(chaos.process)):
-        if "podrun.runtime" in process.args:
-            process.kill(number)
-
-
-def _kill_agent(chaos: SshChaos) -> None:
-    """Kill all that is called like an agent: relay, agent, and the first process of its PID namespace."""
-    for process in chaos.hosts.processes(chaos.host(chaos.process)):
-        if "agents/" in process.args:
-            process.kill()
-
-
-def _power_off(chaos: SshChaos) -> None:
-    chaos.hosts.kill(chaos.host(chaos.process))
-
-
-def _break_connections(chaos: SshChaos) -> None:
-    for process in range(HOSTS):
-        chaos.hosts.kill_sessions(chaos.host(process))
-
-
-def _pull_cable(chaos: SshChaos) -> None:
-    chaos.hosts.cut(chaos.host(chaos.process))
-
-
-def _pull_cable_for_a_moment(chaos: SshChaos) -> None:
-    _pull_cable(chaos)
-    time.sleep(4)
-    chaos.hosts.restore()
-
-
-def _kill_launcher(chaos: SshChaos) -> None:
-    chaos.run.process.kill()
-
-
-def _sleep(chaos: SshChaos) -> None:
-    """Stop the launcher until the hosts have ended the run by themselves."""
-    chaos.run.process.send_signal(signal.SIGSTOP)
-    try:
-        wait_until(lambda: not chaos.processes(), "the hosts to give up", 120)
-    finally:
-        chaos.run.process.send_signal(signal.SIGCONT)
-
-
-def _lose_the_spare(chaos: SshChaos) -> None:
-    """The spare dies while it is prepared, and the host that was lost returns."""
-    chaos.run.wait_for(lambda e: e["event"] == "host" and e["host"] == SPARE and e["phase"] == "setup-commands")
-    chaos.hosts.kill(SPARE)
-    chaos.hosts.set_cable(chaos.host(chaos.process), "up")
-
-
-def _fill_home(chaos: SshChaos) -> None:
-    """Leave no byte on the disk of one host's home."""
-    script = "f=$0/filler; while head -c 65536 /dev/zero; do :; done > $f; while printf x; do :; done >> $f"
-    with contextlib.suppress(RuntimeError):
-        chaos.hosts.run_on(chaos.host(chaos.process), "bash", "-c", script, str(chaos.small_home))
-
-
-SPARE = f"h{HOSTS}"
-_kill = partial(_on_worker, signal.SIGKILL)
-FAULTS = (
-    Fault("kill the worker", 137, WORKER + "was ended by SIGKILL", (), partial(_on_worker, signal.SIGKILL), _PHASES),
-    Fault("segfault", 139, WORKER + "was ended by SIGSEGV", (), partial(_on_worker, signal.SIGSEGV), _PHASES),
-    Fault("SIGTERM", 75, WORKER + "was asked to stop", strike=partial(_on_worker, signal.SIGTERM), phases=("step",)),
-    Fault("kill the agent", 69, "{host}: its agent is gone", strike=_kill_agent, phases=_PHASES),
-    Fault("power off", 69, "{host}: ", strike=_power_off, phases=_PHASES),
-    Fault("cable out for good", 69, "{host}: has not answered", strike=_pull_cable, phases=_PHASES),
-    Fault("cable out for a moment", 0, strike=_pull_cable_for_a_moment, phases=_PHASES),
-    Fault("break the connections", 0, strike=_break_connections, phases=_PHASES),
-    Fault("kill the launcher", -9, strike=_kill_launcher, phases=_PHASES, restarts=False),
-    Fault("connections broken at a restart", 137, KILLED, (), _kill, ("step",), at_restart=_break_connections),
-    Fault("launcher asleep at a restart", 137, KILLED, (), _kill, ("step",), at_restart=_sleep),
-    Fault("spare lost at a restart", 69, "{host}: ", (), _pull_cable, ("step",), at_restart=_lose_the_spare, spare=True),
-    Fault("disk full at a restart", 1, KILLED, (), _kill, ("step",), at_restart=_fill_home, end=NO_SPACE, small_home=True),
-)  # fmt: skip
-BY_NAME = {fault.name: fault for fault in FAULTS}
 
 
 class SshChaos(Chaos):
@@ -124,7 +43,7 @@ class SshChaos(Chaos):
             keys["home"] = str(self.small_home)
         self._option = sandbox.write_pod([self.host(process) for process in range(HOSTS)], **keys)
         self._gate = path / "shared" / "batches"
-        self._open_gate({"step": self.step, **_HELD}.get(phase, STEPS + 1))
+        self._open_gate({"step": self.step, **_HELD}.get(phase, STEPS + 1) if fault.strike else STEPS + 1)
         shutil.copy(Path(simulated.__file__).with_name("faulty.py"), path)
 
     def _open_gate(self, step: int) -> None:
@@ -154,8 +73,53 @@ class SshChaos(Chaos):
                 every += self.hosts.processes(self.host(number))
         return {process.pid: process.args for process in every if any(mark in process.args for mark in _MARKS)}
 
-    def injections(self) -> list[str]:
-        return []
+    @property
+    def holds(self) -> bool:
+        return False  # its data does
+
+    def kill_worker(self) -> None:
+        for process in self.hosts.processes(self.host(self.process)):
+            if "podrun.runtime" in process.args:
+                process.kill()
+
+    def kill_agent(self) -> None:
+        """Kill all that is called like an agent: relay, agent, and the first process of its PID namespace."""
+        for process in self.hosts.processes(self.host(self.process)):
+            if "agents/" in process.args:
+                process.kill()
+
+    def power_off(self) -> None:
+        self.hosts.kill(self.host(self.process))
+
+    def break_connections(self) -> None:
+        for process in range(HOSTS):
+            self.hosts.kill_sessions(self.host(process))
+
+    def pull_cable(self, seconds: float | None = None) -> None:
+        """Cut a host off, for good or for a time."""
+        self.hosts.cut(self.host(self.process))
+        if seconds is not None:
+            time.sleep(seconds)
+            self.hosts.restore()
+
+    def suspend_launcher(self) -> None:
+        self.run.process.send_signal(signal.SIGSTOP)
+        try:
+            wait_until(lambda: not self.processes(), "the hosts to give up", 120)
+        finally:
+            self.run.process.send_signal(signal.SIGCONT)
+
+    def lose_the_spare(self) -> None:
+        """The spare dies while it is prepared, and the host that was lost returns."""
+        self.run.wait_for(lambda e: e["event"] == "host" and e["host"] == SPARE and e["phase"] == "setup-commands")
+        self.hosts.kill(SPARE)
+        self.hosts.set_cable(self.host(self.process), "up")
+
+    def fill_home(self) -> None:
+        """Leave no byte on the disk of one host's home."""
+        script = "f=$0/filler; while head -c 65536 /dev/zero; do :; done > $f; while printf x; do :; done >> $f"
+        with contextlib.suppress(RuntimeError):
+            self.hosts.run_on(self.host(self.process), "bash", "-c", script, str(self.small_home))
 
     def wait_for_moment(self) -> None:
         if self.phase == "step":
@@ -176,10 +140,6 @@ class SshChaos(Chaos):
             self.hosts.run_on(self.host(process), "umount", "-l", str(self.small_home))
 
     def struck(self) -> None:
-        if self.fault.code == 75:  # its small steps would all be done before the processes have agreed where to stop
-            for step in range(self.step, STEPS):
-                self._open_gate(step)
-                time.sleep(0.2)
         self._open_gate(STEPS + 1)
         if not self.ends and self.fault.code != 0 and not self.fault.at_restart:
             self.run.wait_for(lambda e: e["event"] == "restart")

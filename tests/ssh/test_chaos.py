@@ -9,7 +9,8 @@ import pytest
 from ..conftest import make_sandbox
 from ..hosts import Hosts
 from ..pod.chaos import undisturbed
-from .chaos import BY_NAME, SshChaos
+from ..pod.chaos_faults import BY_NAME
+from .chaos import SshChaos
 
 CASES = (
     ("power off", "step", True),
