@@ -1,6 +1,6 @@
-"""Every kind of fault once: the run ends like an undisturbed one, the cause is right, and nothing is lost or left.
+"""Faults that no other test has: the run ends like an undisturbed one, the cause is right, and nothing is lost or left.
 
-`benchmarks/chaos.py` makes many more of them. A failed test names its seed.
+`benchmarks/chaos.py` makes many of every kind in the table. A failed test names its seed.
 """
 
 from __future__ import annotations
@@ -12,35 +12,22 @@ import pytest
 
 from ..conftest import Sandbox, make_sandbox
 from .chaos import Chaos, job_of, undisturbed
-from .chaos_faults import BY_NAME, LOCAL, Fault
+from .chaos_faults import BY_NAME, Fault
 
 SEED = int(os.environ.get("PODRUN_FAULT_SEED", "1"))
 CASES = (
-    ("kill the worker", "step", True),
     ("kill the coordinator", "sample", False),
-    ("kill the agent", "setup", True),
     ("kill the host", "evaluate", True),
-    ("break the connections", "step", True),
-    ("kill the launcher", "save", False),
     ("stop the launcher", "step", False),
     ("Ctrl-C", "step", False),
-    ("exception", "evaluate", True),
     ("exit 0", "step", True),
     ("exit 7", "connect", True),
     ("segfault", "compile", False),
-    ("out of memory", "step", True),
     ("SIGTERM", "save", True),
-    ("NaN", "step", True),
     ("hang in a lock", "step", True),
-    ("SIGSTOP", "step", False),
-    ("link down for a moment", "compile", True),
     ("link flapping", "step", True),
-    ("link down for good", "step", False),
     ("damaged checkpoint", "step", True),
-    ("slow host", "step", True),
-    ("error of a full disk", "save", True),
     ("full disk", "save", False),
-    ("full disk, saved in parts", "save", False),
     ("connections broken at a restart", "step", True),
     ("launcher asleep at a restart", "step", True),
     ("disk full at a restart", "step", True),
@@ -77,7 +64,3 @@ def test_a_run_survives_or_ends_as_it_should(
     result = Chaos(sandbox, fault, phase, SEED, restarts).execute(undisturbed_losses(fault, phase))
     print(result.case, result.last_line)
     assert result.wrong == [], result.case
-
-
-def test_every_kind_has_a_case() -> None:
-    assert {name for name, _, _ in CASES} == {name for name, fault in BY_NAME.items() if LOCAL in fault.pods}

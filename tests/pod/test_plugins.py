@@ -92,13 +92,7 @@ def test_a_data_source_of_another_length(sandbox: Sandbox) -> None:
 
 @pytest.mark.parametrize(
     "strategy",
-    [
-        "pmap",
-        *[
-            pytest.param(name, marks=pytest.mark.long)
-            for name in ("jit", "{name: jit, mesh: {fsdp: 2}}", "single", "explicit")
-        ],
-    ],
+    ["pmap", *(pytest.param(name, marks=pytest.mark.long) for name in ("{name: jit, mesh: {fsdp: 2}}", "single"))],
 )
 def test_an_init_that_differs_between_processes(sandbox: Sandbox, strategy: str) -> None:
     """It would train as many models as there are processes; that is said before the first step."""

@@ -23,9 +23,9 @@ ENDLESS = ("steps=100000", "log.every=1")
 COUNT = PROGRAMS / "count.py"
 
 
-def training(job: JobSandbox) -> Run:
+def training(job: JobSandbox, *options: str) -> Run:
     """Four nodes that train until something stops them."""
-    run = job.run("--slurm", "--slice=cpu-4x1", f"--workdir={job.path / 'shared'}", "small.yaml", *ENDLESS)
+    run = job.run("--slurm", "--slice=cpu-4x1", f"--workdir={job.path / 'shared'}", "small.yaml", *ENDLESS, *options)
     run.wait_for_step(3)
     return run
 
@@ -51,12 +51,14 @@ def wait_until_none_is_left(job: JobSandbox, seconds: float = 60.0) -> None:
 
 
 def test_a_cancelled_job_saves_first(job: JobSandbox) -> None:
-    run = training(job)
+    """It is not restarted: a preempted run would be elsewhere, but this one has no nodes any more."""
+    run = training(job, "launch.max_preemptions=3", "launch.max_restarts=3")
     (number,) = job.cluster.jobs()
     job.cluster.ask("scancel", number)
     assert run.end() == ExitCode.PREEMPTED, run.stderr
     assert f"the SLURM job {number} was cancelled" in run.last_line
     assert "saved first" in run.last_line
+    assert any("no restart: the hosts are no longer available" in e["message"] for e in run.of("note"))
     assert not job.left()
     losses = job.losses("shared")
     resumed = job.podrun(
@@ -84,20 +86,6 @@ def test_a_cancelled_batch_script(job: JobSandbox) -> None:
     wait_until_none_is_left(job)
 
 
-def test_a_cancelled_job_is_not_restarted(job: JobSandbox) -> None:
-    """What would restart a preempted run elsewhere has no nodes any more."""
-    run = job.run(
-        "--slurm", "--slice=cpu-4x1", "small.yaml", *ENDLESS, "launch.max_preemptions=3", "launch.max_restarts=3"
-    )
-    run.wait_for_step(3)
-    (number,) = job.cluster.jobs()
-    job.cluster.ask("scancel", number)
-    assert run.end() == ExitCode.PREEMPTED, run.stderr
-    assert any("no restart: the hosts are no longer available" in e["message"] for e in run.of("note"))
-    assert f"the SLURM job {number} was cancelled" in run.last_line
-    assert not job.left()
-
-
 def test_the_time_limit_is_named(job: JobSandbox) -> None:
     """SLURM looks twice a minute whose time is up; nothing is computed meanwhile."""
     run = counting(job)
@@ -114,15 +102,6 @@ def test_a_killed_worker_is_named_with_its_node(job: JobSandbox) -> None:
     assert run.end() == 128 + signal.SIGKILL
     assert "h2 (process 2): was ended by SIGKILL" in run.last_line
     assert not job.left()
-
-
-def test_a_node_that_is_set_down_is_named_by_its_state(job: JobSandbox) -> None:
-    run = training(job)
-    (number,) = job.cluster.jobs()
-    job.cluster.ask("scontrol", "update", "nodename=h3", "state=down", "reason=fan")
-    assert run.end() in (ExitCode.PREEMPTED, ExitCode.UNAVAILABLE), run.stderr
-    assert f"the SLURM job {number} has lost a node: NODE_FAIL" in run.last_line
-    wait_until_none_is_left(job)
 
 
 def test_a_launcher_that_is_killed_leaves_nothing(job: JobSandbox) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ..conftest import Sandbox
+from ..conftest import make_sandbox
 from ..pod.conftest import Run
 from ..pod.programs import FAULTY
 from .pod import PodSandbox
@@ -22,15 +22,13 @@ JOB = ("small.yaml", f"steps={STEPS}", "checkpoint.every=2", "launch.max_restart
 class Paced:
     """Make as many steps from the start as are permitted."""
 
-    def __init__(self, pod: PodSandbox) -> None:
+    def __init__(self, pod: PodSandbox, expected: dict[int, float]) -> None:
         shutil.copy(FAULTY, pod.path)
         self._file = pod.path / "shared" / "permitted"
         self._file.parent.mkdir(exist_ok=True)
         self.permit(1000)
         self.data = f"data={{name: 'faulty:held', options: {{file: '{self._file}'}}}}"
-        done = Sandbox(pod.path).podrun("--simulate", "--slice=cpu-4x1", "--workdir=undisturbed", *JOB, self.data)
-        assert done.returncode == 0, done.stderr
-        self.expected = pod.losses("undisturbed")
+        self._expected = expected
         self._pod = pod
 
     def permit(self, steps: int) -> None:
@@ -41,7 +39,21 @@ class Paced:
     def check(self) -> None:
         losses = self._pod.losses("shared/small")
         assert sorted(losses) == list(range(1, STEPS + 1))
-        assert losses == pytest.approx(self.expected, rel=1e-5)
+        assert losses == pytest.approx(self._expected, rel=1e-5)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
+    """Return the losses of the job when nothing disturbs it."""
+    sandbox = make_sandbox(tmp_path_factory.mktemp("undisturbed"))
+    done = sandbox.podrun("--simulate", "--slice=cpu-4x1", *JOB)
+    assert done.returncode == 0, done.stderr
+    return sandbox.losses("runs/small")
+
+
+@pytest.fixture
+def job(pod: PodSandbox, expected: dict[int, float]) -> Paced:
+    return Paced(pod, expected)
 
 
 def note(run: Run, text: str) -> dict[str, Any]:
@@ -60,9 +72,8 @@ def started(run: Run) -> list[dict[str, list[int]]]:
 
 
 @pytest.mark.long
-def test_a_run_shrinks_and_grows_again(pod: PodSandbox) -> None:
+def test_a_run_shrinks_and_grows_again(pod: PodSandbox, job: Paced) -> None:
     """From 4 hosts to 3, which do not divide the batch of 8, and back to 4 at a checkpoint."""
-    job = Paced(pod)
     job.permit(5)
     run = pod.run(pod.write_pod(["h0", "h1", "h2", "h3"], min_hosts=3), *JOB, job.data)
     run.wait_for(lambda e: e["event"] == "checkpoint")
@@ -92,9 +103,8 @@ def test_a_run_shrinks_and_grows_again(pod: PodSandbox) -> None:
 
 
 @pytest.mark.long
-def test_a_spare_replaces_a_host(pod: PodSandbox) -> None:
+def test_a_spare_replaces_a_host(pod: PodSandbox, job: Paced) -> None:
     """The lost one cannot be reached to the end; it ends its processes by itself."""
-    job = Paced(pod)
     job.permit(5)
     run = pod.run(pod.write_pod(["h0", "h1"], spares=["h2"]), *JOB, job.data)
     run.wait_for(lambda e: e["event"] == "checkpoint")
@@ -110,9 +120,8 @@ def test_a_spare_replaces_a_host(pod: PodSandbox) -> None:
 
 
 @pytest.mark.long
-def test_hosts_that_are_not_ready_at_the_start_are_replaced(pod: PodSandbox) -> None:
+def test_hosts_that_are_not_ready_at_the_start_are_replaced(pod: PodSandbox, job: Paced) -> None:
     """One is off, and the first spare cannot be prepared."""
-    job = Paced(pod)
     pod.hosts.kill("h1")
     setup = ['test "$(hostname)" != h2']
     run = pod.run(pod.write_pod(["h0", "h1"], spares=["h2", "h3"], setup=setup), *JOB, job.data)

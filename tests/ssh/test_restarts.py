@@ -15,21 +15,6 @@ def waits(event: dict[str, object]) -> bool:
 
 
 @pytest.mark.long
-def test_a_restart_waits_for_a_host_that_is_off(pod: PodSandbox) -> None:
-    """One restart is enough, however long the host takes: it is not tried in vain."""
-    option = pod.write_pod(["h0", "h1"])
-    run = pod.run(option, "launch.max_restarts=1", "--", "python3", pod.add(COUNT), str(pod.enough))
-    wait_for_start(run, 2)
-    pod.hosts.kill("h1")
-    note = run.wait_for(waits)
-    assert "up to 10 min; Ctrl-C ends the run" in note["message"]
-    pod.enough.touch()
-    pod.hosts.start("h1")
-    assert run.end() == 0, run.stderr
-    assert [event["attempt"] for event in run.of("start")] == [0, 1]
-
-
-@pytest.mark.long
 def test_ctrl_c_ends_the_wait_for_a_host(pod: PodSandbox) -> None:
     option = pod.write_pod(["h0", "h1"])
     run = pod.run(option, "launch.max_restarts=1", "--", "python3", pod.add(COUNT), str(pod.enough))
@@ -47,12 +32,12 @@ LATE_MOUNT = "f=tries-$(uname -n); echo >> $f; test $(wc -l < $f) -ne 2"  # the 
 
 @pytest.mark.long
 def test_a_host_that_has_not_mounted_everything_yet_is_prepared_again(pod: PodSandbox) -> None:
-    """Its sshd answers before its file systems are there: one preparation that fails does not end the run."""
+    """The restart waits for it; its sshd answers before its file systems are there: a failed preparation ends no run."""
     option = pod.write_pod(["h0", "h1"], setup=[LATE_MOUNT])
     run = pod.run(option, "launch.max_restarts=1", "--", "python3", pod.add(COUNT), str(pod.enough))
     wait_for_start(run, 2)
     pod.hosts.kill("h1")
-    run.wait_for(waits)
+    assert "up to 10 min; Ctrl-C ends the run" in run.wait_for(waits)["message"]
     pod.enough.touch()
     pod.hosts.start("h1")
     note = run.wait_for(lambda event: event["event"] == "note" and "cannot restart yet: h" in str(event["message"]))

@@ -35,8 +35,8 @@ QUICK = "jit fsdp 2"
 
 
 def every(names: list[str], frameworks: list[str] = FRAMEWORKS) -> Any:
-    """Return the parametrization of a test by frameworks and strategies; of `frameworks` not all are long."""
-    pairs = [(framework, name) for framework in FRAMEWORKS for name in names]
+    """Return the parametrization: one framework by all strategies, one strategy by all frameworks; `frameworks` are quick."""
+    pairs = [(framework, name) for framework in FRAMEWORKS for name in names if name == QUICK or framework == "nnx"]
     cases = mostly_long(pairs, lambda _, case: case[0] in frameworks and case[1] == QUICK)
     return pytest.mark.parametrize(("framework", "name"), cases)
 
@@ -130,7 +130,7 @@ def test_one_device_with_as_many_parts() -> None:
     assert losses("linen", "single", True, accumulate=4) == pytest.approx(losses("plain", "pmap", True), rel=1e-6)
 
 
-AXES = [(framework, name) for framework in ("linen", "nnx", "plain") for name in SECTIONS]
+AXES = [*(("linen", name) for name in SECTIONS), ("nnx", "explicit fsdp 4"), ("plain", QUICK)]
 
 
 @pytest.mark.parametrize(
