@@ -163,14 +163,17 @@ class Chaos:
 
     def injected(self) -> list[str]:
         """Return the options for the faults that podrun injects itself."""
-        at = f"step={self.step}" if self.phase == "step" else f"phase={self.phase}"
-        held = (f"hang:process=0@{at}",) if self.holds else ()
-        faults = [text.format(p=self.process, at=at) for text in (*self.fault.inject, *held)]
+        faults = [text.format(p=self.process, at=self._at) for text in self.fault.inject]
         return [word for text in faults for word in ("--inject", text)]
+
+    @property
+    def _at(self) -> str:
+        return f"step={self.step}" if self.phase == "step" else f"phase={self.phase}"
 
     def _disturb(self) -> None:
         most = 0 if not self.restarts else 1 if self.fault.at_restart else 3
-        self.run = self.start(*self.injected(), *self.fault.options, f"launch.max_restarts={most}")
+        held = ("--inject", f"hang:process=0@{self._at}") if self.holds else ()
+        self.run = self.start(*self.injected(), *held, *self.fault.options, f"launch.max_restarts={most}")
         if self.fault.strike is not None:
             self.wait_for_moment()
             self.fault.strike(self)

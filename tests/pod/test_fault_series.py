@@ -48,13 +48,14 @@ def test_fault_under_heavy_output(start: Callable[..., Run], sandbox: Sandbox, s
     """The true host, process and code come first, no line is lost, and nothing is left."""
     chance = random.Random(seed)
     case = Chaos(sandbox, BY_NAME[NAMES[seed % len(NAMES)]], "step", seed, restarts=False)
+    case.step = chance.randrange(200, 2000)  # so that a fault that is injected comes among the drops
     fault, drops = case.fault, chance.randrange(3)
     print(f"seed {seed}: {fault.name}, process {case.process}, {drops} dropped connections")
     shutil.copy(Path(__file__).with_name("noisy.py"), sandbox.path)
     data = f"data={{name: 'noisy:dataset', options: {{folder: '{sandbox.path}'}}}}"
     job = ("small.yaml", "steps=10000000", "eval.every=0", data)
     case.run = run = start("--simulate", "--slice", f"cpu-{HOSTS}x1", *job, *case.injected())
-    run.wait_for_step(chance.randrange(1, case.step))
+    run.wait_for_step(chance.randrange(5, 40) if fault.strike else 1)
     for _ in range(drops):
         for pid in chance.sample(connected := sorted(relays_of(sandbox, run, HOSTS)), min(1, len(connected))):
             kill_if_alive(pid)
