@@ -16,7 +16,7 @@ from .chaos_faults import BY_NAME, Fault
 
 SEED = int(os.environ.get("PODRUN_FAULT_SEED", "1"))
 CASES = (
-    ("kill the coordinator", "sample", False),
+    ("kill the coordinator", "step", False),
     ("kill the host", "evaluate", True),
     ("stop the launcher", "step", False),
     ("Ctrl-C", "step", False),
