@@ -13,7 +13,6 @@ from podrun.launcher.rundir.runs import all_runs
 from ..conftest import Sandbox
 from ..hosts import wait_until
 from .conftest import Run
-from .terminal import in_terminal
 
 Start = Callable[..., Run]
 
@@ -43,12 +42,6 @@ def test_a_slow_host_is_named(start: Start, sandbox: Sandbox) -> None:
     wait_until(lambda: shown.search(page_now(sandbox)) is not None, "the slow host on the page", 60)
     assert sandbox.podrun("stop").returncode == 0
     run.end()
-
-
-def test_a_slow_host_is_named_on_a_terminal(sandbox: Sandbox) -> None:
-    slow = ("--inject", "slow:host=2,seconds=0.1@step=10")
-    text = in_terminal(sandbox, "--slice", "cpu-4x1", "--simulate", "small.yaml", "steps=300", *slow)
-    assert "host-2 (process 2) keeps the others waiting: " in text
 
 
 def test_time_of_a_run_that_is_killed_twice(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from ..conftest import TINY, Sandbox, make_sandbox
 from ..hosts import Hosts, wait_until
-from .pod import SECRET, PodSandbox, fake_package
+from .pod import SECRET, PodSandbox
 from .processes import wait_for_start
 from .results import events_of, log_of, newest
 
@@ -265,34 +265,15 @@ def test_wrong_host_key(pod: PodSandbox, tmp_path: Path) -> None:
     assert "ssh-keygen" in said
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [({"user": "nobody-here"}, "nobody-here"), pytest.param({"port": 2222}, "2222", marks=pytest.mark.long)],
-)
-def test_wrong_login(pod: PodSandbox, change: dict[str, Any], expected: str) -> None:
-    ssh = {"user": "root", "key": str(pod.hosts.key), "known_hosts": str(pod.hosts.known_hosts), **change}
-    assert expected in failure_of(pod, pod.write_pod(["h0"], ssh=ssh))
+def test_wrong_login(pod: PodSandbox) -> None:
+    ssh = {"user": "nobody-here", "key": str(pod.hosts.key), "known_hosts": str(pod.hosts.known_hosts)}
+    assert "nobody-here" in failure_of(pod, pod.write_pod(["h0"], ssh=ssh))
 
 
 def test_no_python(pod: PodSandbox) -> None:
     said = failure_of(pod, pod.write_pod(["h0"], python="/no/such/python"))
     assert "podrun: failed: h0: no Python at '/no/such/python'" in said
     assert "`python:` in the pod file" in said
-
-
-def test_no_jax(pod: PodSandbox) -> None:
-    said = failure_of(pod, pod.write_pod(["h0", "h1"], python="/usr/bin/python3"), "train.yaml")
-    assert "failed: h0, h1: " in said
-    assert "no jax" in said
-    assert "`requirements:`" in said
-
-
-def test_another_jax_on_one_host(pod: PodSandbox) -> None:
-    for name in pod.hosts.names:
-        fake_package(pod.hosts.home_of(name) / "site", "jax", "0.10.9" if name == "h2" else "0.10.2")
-    folder = f"{pod.hosts.home_inside()}/site"
-    said = failure_of(pod, pod.write_pod(pod.hosts.names, env={"PYTHONPATH": folder}), "train.yaml")
-    assert "failed: h2: jax 0.10.9, but jax 0.10.2 on h0, h1, h3" in said
 
 
 def test_disk_full(pod: PodSandbox, mounted: Any) -> None:
@@ -317,13 +298,6 @@ def test_read_only_home(pod: PodSandbox, mounted: Any) -> None:
     assert "podrun: failed: h1: cannot write" in said
     assert "Read-only file system" in said
     assert "`home:` in the pod file" in said
-
-
-@pytest.mark.long
-def test_a_firewall_before_the_coordinator(pod: PodSandbox) -> None:
-    pod.hosts.block("h0", 8476, source=pod.hosts.address("h1"))
-    said = failure_of(pod, pod.write_pod(["h0", "h1"], ports="8476-8476"))
-    assert f"failed: h1: cannot reach h0 at {pod.hosts.address('h0')}:8476 (no answer within" in said
 
 
 def test_a_busy_port_range(pod: PodSandbox) -> None:
