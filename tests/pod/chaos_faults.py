@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,8 @@ class Fault:
     """Faults that podrun injects itself; {p} is the process and {at} the moment."""
     strike: Callable[[Any], None] | None = None
     """Break something from outside, with a method of the `Chaos`, while a process of the run hangs in the phase."""
+    strike_by_ssh: Callable[[Any], None] | None = None
+    """Do so where podrun injects nothing: on hosts that are reached by SSH; None: as `strike` does."""
     pods: tuple[str, ...] = (LOCAL,)
     """Transports of the pods that can have it."""
     phases: tuple[str, ...] = PHASES
@@ -94,9 +97,24 @@ FAULTS = (
     Fault("exception", 1, WORKER + "RuntimeError: injected", ("exception:host={p}@{at}",)),
     Fault("exit 0", 1, WORKER + "exited with code 0", ("exit:host={p}@{at}",)),
     Fault("exit 7", 7, WORKER + "exited with code 7", ("exit:host={p},code=7@{at}",)),
-    Fault("segfault", 139, WORKER + "was ended by SIGSEGV", ("segfault:host={p}@{at}",), pods=BOTH),
+    Fault(
+        "segfault",
+        139,
+        WORKER + "was ended by SIGSEGV",
+        ("segfault:host={p}@{at}",),
+        strike_by_ssh=lambda chaos: chaos.kill_worker(signal.SIGSEGV),
+        pods=BOTH,
+    ),
     Fault("out of memory", 1, WORKER + "MemoryError", ("oom:host={p}@{at}",)),
-    Fault("SIGTERM", 75, WORKER + "was asked to stop", _ASKED, phases=("step", "evaluate", "save"), pods=BOTH),
+    Fault(
+        "SIGTERM",
+        75,
+        WORKER + "was asked to stop",
+        _ASKED,
+        strike_by_ssh=lambda chaos: chaos.kill_worker(signal.SIGTERM),
+        phases=("step", "evaluate", "save"),
+        pods=BOTH,
+    ),
     Fault("NaN", 1, r"host-\d .*is not finite in step", ("nan:host={p}@{at}",), phases=("step",)),
     Fault("hang in a lock", 77, WORKER + "no progress", ("hang:host={p}@{at}",), phases=_SHORT, options=_SOON),
     Fault("SIGSTOP", 77, WORKER + "no progress.* is stopped", _STOP, phases=("step",), options=_SOON),
@@ -127,6 +145,7 @@ FAULTS = (
         137,
         KILLED,
         _KILL,
+        strike_by_ssh=lambda chaos: chaos.kill_worker(),
         phases=("step",),
         at_restart=lambda chaos: chaos.break_connections(),
         pods=BOTH,
@@ -136,6 +155,7 @@ FAULTS = (
         137,
         KILLED,
         _KILL,
+        strike_by_ssh=lambda chaos: chaos.kill_worker(),
         phases=("step",),
         at_restart=lambda chaos: chaos.suspend_launcher(),
         pods=BOTH,
@@ -145,6 +165,7 @@ FAULTS = (
         1,
         KILLED,
         _KILL,
+        strike_by_ssh=lambda chaos: chaos.kill_worker(),
         phases=("step",),
         at_restart=lambda chaos: chaos.fill_home(),
         end=NO_SPACE,

@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from ..conftest import make_sandbox
@@ -30,6 +31,7 @@ class SshChaos(Chaos):
     def __init__(
         self, hosts: Hosts, path: Path, fault: Fault, phase: str, seed: int, restarts: bool, own_disks: bool = False
     ) -> None:
+        fault = replace(fault, inject=(), strike=fault.strike_by_ssh or fault.strike)
         sandbox = PodSandbox(make_sandbox(path).path, hosts)
         self._disk = Path("runs", path.name) if own_disks else None
         self.hosts = hosts
@@ -43,7 +45,8 @@ class SshChaos(Chaos):
             keys["home"] = str(self.small_home)
         self._option = sandbox.write_pod([self.host(process) for process in range(HOSTS)], **keys)
         self._gate = path / "shared" / "batches"
-        self._open_gate({"step": self.step, **_HELD}.get(phase, STEPS + 1) if fault.strike else STEPS + 1)
+        self._held_at = {"step": self.step, **_HELD}.get(phase, STEPS + 1)
+        self._open_gate(self._held_at)
         shutil.copy(Path(simulated.__file__).with_name("faulty.py"), path)
 
     def _open_gate(self, step: int) -> None:
@@ -77,10 +80,10 @@ class SshChaos(Chaos):
     def holds(self) -> bool:
         return False  # its data does
 
-    def kill_worker(self) -> None:
+    def kill_worker(self, number: int = signal.SIGKILL) -> None:
         for process in self.hosts.processes(self.host(self.process)):
             if "podrun.runtime" in process.args:
-                process.kill()
+                process.kill(number)
 
     def kill_agent(self) -> None:
         """Kill all that is called like an agent: relay, agent, and the first process of its PID namespace."""
@@ -140,6 +143,10 @@ class SshChaos(Chaos):
             self.hosts.run_on(self.host(process), "umount", "-l", str(self.small_home))
 
     def struck(self) -> None:
+        if self.fault.code == 75:  # its small steps would all be done before the processes have agreed where to stop
+            for step in range(self._held_at, STEPS):
+                self._open_gate(step)
+                time.sleep(0.2)
         self._open_gate(STEPS + 1)
         if not self.ends and self.fault.code != 0 and not self.fault.at_restart:
             self.run.wait_for(lambda e: e["event"] == "restart")

@@ -70,7 +70,7 @@ def opened(folders: dict[str, Path]) -> dict[str, dict[str, Any]]:
     return {name: dict(np.load(f"{folder}.npz")) for name, folder in folders.items()}
 
 
-@pytest.mark.parametrize("names", [["pmap", "jit fsdp 2"], pytest.param(NAMES, marks=pytest.mark.long, id="all")])
+@pytest.mark.parametrize("names", [["jit fsdp 2"], pytest.param(NAMES, marks=pytest.mark.long, id="all")])
 def test_every_strategy(tmp_path: Path, names: list[str]) -> None:
     """Bit for bit; also the state of a user program."""
     expected, folders = {}, {}
