@@ -111,15 +111,14 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
             os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize(
-    "hosts", [pytest.param(("host-1",), marks=pytest.mark.long), ("host-0", "host-1")], ids=["one", "both"]
-)
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize(
-    "number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.long)], ids=["ends", "falls silent"]
+    ("number", "hosts"),
+    [(signal.SIGKILL, ("host-0", "host-1")), pytest.param(signal.SIGSTOP, ("host-1",), marks=pytest.mark.long)],
+    ids=["both end", "one falls silent"],
 )
 def test_a_connection_drops_while_a_run_is_started_again(
-    rig: Rig, moment: str, hosts: tuple[str, ...], number: int
+    rig: Rig, moment: str, number: int, hosts: tuple[str, ...]
 ) -> None:
     """It ends, or nothing comes through any more: one restart, for the program's own failure, and nothing is left."""
 

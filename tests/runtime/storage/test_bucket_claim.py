@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,23 +12,6 @@ from podrun.runtime.contract import UserError, WorkerEnv
 from podrun.runtime.storage import bucket_claim
 from podrun.runtime.storage.bucket_claim import CLAIM, Claim
 from podrun.runtime.storage.bucket_client import Bucket, BucketError
-
-from ...buckets import BUCKET, bucket_server
-
-
-@pytest.fixture(scope="module", params=["gs", "s3"])
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[str, dict[str, str]]]:
-    with bucket_server(request.param, tmp_path_factory.mktemp("server") / "log") as env:
-        yield f"{request.param}://{BUCKET}", env
-
-
-@pytest.fixture
-def url(server: tuple[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    for name, value in server[1].items():
-        monkeypatch.setenv(name, value)
-    return f"{server[0]}/{tmp_path.name}"
 
 
 def claim(url: str, run: str, spool: Path, attempt: int = 0) -> Claim:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,23 +16,8 @@ from podrun.runtime.storage.bucket_cache import BucketCache
 from podrun.runtime.storage.bucket_client import Bucket, BucketError
 from podrun.runtime.storage.bucket_data import _matches, load_data
 
-from ...buckets import ADDRESS, BUCKET, bucket_server
+from ...buckets import ADDRESS, BUCKET
 from ...fault_proxy import Faults, fault_proxy
-
-
-@pytest.fixture(scope="module", params=["gs", "s3"])
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[str, dict[str, str]]]:
-    with bucket_server(request.param, tmp_path_factory.mktemp("server") / "log") as env:
-        yield request.param, env
-
-
-@pytest.fixture
-def url(server: tuple[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    for name, value in {**server[1], "XDG_CACHE_HOME": str(tmp_path / "cache")}.items():
-        monkeypatch.setenv(name, value)
-    return f"{server[0]}://{BUCKET}/{tmp_path.name}"
 
 
 def job(**data: object) -> Config:

@@ -12,7 +12,7 @@ import pytest
 
 from podrun.runtime.storage.bucket_client import Bucket, BucketError
 
-from ...buckets import ADDRESS, BUCKET, bucket_server
+from ...buckets import ADDRESS, BUCKET
 from ...fault_proxy import Faults, fault_proxy
 
 SEED = int(os.environ.get("PODRUN_FAULT_SEED", "0"))
@@ -20,17 +20,14 @@ SEED = int(os.environ.get("PODRUN_FAULT_SEED", "0"))
 Open = Callable[[Faults], Bucket]
 
 
-@pytest.fixture(params=["gs", "s3"])
-def through_proxy(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
-    scheme = request.param
+@pytest.fixture
+def through_proxy(server: tuple[str, dict[str, str]], url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+    scheme, env = server
     with ExitStack() as stack:
-        server = stack.enter_context(bucket_server(scheme, tmp_path / "server.log"))
-        for name, value in server.items():
-            monkeypatch.setenv(name, value)
 
         def through(faults: Faults) -> Bucket:
-            monkeypatch.setenv(ADDRESS[scheme], stack.enter_context(fault_proxy(server[ADDRESS[scheme]], faults)))
-            return Bucket(f"{scheme}://{BUCKET}/runs/faulty")
+            monkeypatch.setenv(ADDRESS[scheme], stack.enter_context(fault_proxy(env[ADDRESS[scheme]], faults)))
+            return Bucket(url)
 
         yield through
 
