@@ -216,7 +216,7 @@ def test_launcher_killed(start: Start, sandbox: Sandbox) -> None:
 def test_stop_among_evaluations_and_saves(start: Start, sandbox: Sandbox) -> None:
     """All processes find a common point to stop at, however often they evaluate, save and resume."""
     saved = 0
-    for _ in range(3):
+    for _ in range(2):
         run = start(*POD[:4], "steps=10000000", "eval.every=3", "eval.batches=2", "checkpoint.every=2", "log.every=1")
         run.wait_for_step(saved + 10)
         run.process.send_signal(signal.SIGINT)
